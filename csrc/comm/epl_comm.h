@@ -1,0 +1,122 @@
+// C interface of the communicator library. No TensorFlow and no C++ types cross it, so one build serves every
+// TensorFlow, whichever C++ ABI that was compiled with.
+//
+// A communicator connects `size` ranks (worker processes). Work is submitted and completes asynchronously on the
+// communicator's own progress thread. All ranks must submit the same collectives; requests that carry a tag >= 0 run in
+// the order given by epl_comm_expect(), whatever order they were submitted in, so ranks agree on it without asking.
+#ifndef EPL_COMM_H_
+#define EPL_COMM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EPL_EXPORT __attribute__((visibility("default")))
+
+typedef struct epl_comm epl_comm;
+
+typedef enum {
+  EPL_FLOAT16 = 0, EPL_BFLOAT16 = 1, EPL_FLOAT32 = 2, EPL_FLOAT64 = 3,
+  EPL_INT32 = 4, EPL_INT64 = 5, EPL_UINT8 = 6, EPL_BOOL = 7
+} epl_dtype;
+
+typedef enum { EPL_SUM = 0, EPL_MEAN = 1, EPL_MIN = 2, EPL_MAX = 3, EPL_PROD = 4 } epl_reduce_op;
+
+typedef enum {
+  EPL_ALL_REDUCE = 0, EPL_REDUCE = 1, EPL_BROADCAST = 2, EPL_ALL_GATHER = 3, EPL_ALL_GATHER_V = 4,
+  EPL_REDUCE_SCATTER = 5, EPL_ALL_TO_ALL = 6, EPL_ALL_TO_ALL_V = 7, EPL_SEND = 8, EPL_RECV = 9, EPL_BARRIER = 10
+} epl_collective;
+
+// Error codes handed to epl_done and returned by the blocking calls.
+typedef enum {
+  EPL_OK = 0,
+  EPL_TIMEOUT = 1,    // a peer did not arrive within timeout_s; the message names the collective and the missing ranks
+  EPL_ABORTED = 2,    // epl_comm_abort() here or at a peer; the message carries the reason
+  EPL_PEER_LOST = 3,  // a peer's process or connection is gone; the message names the rank
+  EPL_MISMATCH = 4,   // ranks disagree on collective, name, dtype, count or reduce op; the message names both sides
+  EPL_INVALID = 5,    // bad argument; nothing was sent
+  EPL_INTERNAL = 6
+} epl_code;
+
+// The rendezvous store that the caller provides (epl/communicators/bootstrap.py). Both return 0 on success.
+// `get` waits until the key exists or timeout_s has passed; it writes at most `capacity` bytes and the true length.
+typedef struct {
+  void* context;
+  int (*set)(void* context, const char* key, const uint8_t* value, size_t length);
+  int (*get)(void* context, const char* key, uint8_t* value, size_t capacity, size_t* length, double timeout_s);
+} epl_store;
+
+typedef struct {
+  const char* backend;       // "auto" (shm when all ranks share a host, else gloo), "shm" or "gloo"
+  const char* name;          // unique in the job and the same on all ranks, e.g. "g0/data1"
+  int rank;
+  int size;
+  double timeout_s;          // how long one collective may wait for peers; also for creation
+  double stall_warning_s;    // a line on stderr naming the collective and missing ranks after this long; 0 = never
+  const char* host;          // this rank's address that peers can reach (gloo); NULL = loopback
+  const char* token;         // job token: peers prove it before anything else
+} epl_comm_options;
+
+// One piece of a message. Pieces are concatenated into one collective (fusion without a buffer of the caller's).
+// `in` and `out` may be the same; `in` is only read. `count` is in elements.
+typedef struct {
+  const void* in;
+  void* out;
+  size_t count;
+} epl_segment;
+
+typedef void (*epl_done)(void* arg, int code, const char* message);
+// For collectives whose output size depends on peers (EPL_ALL_GATHER_V, EPL_ALL_TO_ALL_V, EPL_BROADCAST with unknown
+// size): called once on the progress thread with the element count from every rank; returns the output buffer for their
+// sum, in rank order, or NULL to fail. `extra` is the root's `header` for EPL_BROADCAST.
+typedef void* (*epl_allocate)(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
+
+typedef struct {
+  int64_t tag;               // >= 0: runs at its place in epl_comm_expect(); -1: runs in submission order
+  const char* name;          // for error messages and the mismatch check; copied
+  epl_collective collective;
+  epl_dtype dtype;
+  epl_reduce_op reduce_op;
+  int peer;                  // root of broadcast/reduce, peer of send/recv
+  const epl_segment* segments;  // copied; the buffers stay the caller's until `done`
+  size_t num_segments;
+  double scale;              // reductions: result is multiplied by this (1.0 = not); floating types only
+  const size_t* send_counts;    // ALL_TO_ALL_V: elements to each rank (size entries); REDUCE_SCATTER uneven shares; else NULL
+  const uint8_t* header;     // EPL_BROADCAST, root only: small opaque bytes (e.g. a shape) handed to receivers' allocate
+  size_t header_length;
+  epl_allocate allocate;     // NULL when segments' `out` say where results go
+  epl_done done;             // called exactly once, on the progress thread or (invalid request) on the caller's
+  void* arg;
+} epl_request;
+
+// Creates a communicator; blocks until all ranks have joined or timeout_s. On failure returns NULL and fills error.
+EPL_EXPORT epl_comm* epl_comm_create(const epl_comm_options* options, const epl_store* store, char* error, size_t error_length);
+// Aborts, joins the progress thread and frees. Requests under way get EPL_ABORTED first.
+EPL_EXPORT void epl_comm_destroy(epl_comm* comm);
+// Fails everything under way and everything later, here and at the peers. The first reason wins. Thread-safe.
+EPL_EXPORT void epl_comm_abort(epl_comm* comm, const char* reason);
+EPL_EXPORT void epl_comm_submit(epl_comm* comm, const epl_request* request);
+// Declares the tagged requests of the next step in their order. Fails (EPL_INVALID) if tags of the step before are still open.
+EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
+EPL_EXPORT int epl_comm_rank(const epl_comm* comm);
+EPL_EXPORT int epl_comm_size(const epl_comm* comm);
+EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm" or "gloo"
+
+// Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length bytes.
+EPL_EXPORT int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error, size_t error_length);
+
+// The pool that the TensorFlow kernels of this process use: slots 0..n-1. Set before a step runs; NULL clears a slot.
+// acquire/release keep a communicator alive while a kernel submits to it.
+EPL_EXPORT void epl_pool_set(int slot, epl_comm* comm);
+EPL_EXPORT epl_comm* epl_pool_acquire(int slot);
+EPL_EXPORT void epl_pool_release(epl_comm* comm);
+
+EPL_EXPORT int epl_has_gloo(void);  // 1 when this build has the Gloo back end
+
+#ifdef __cplusplus
+}
+#endif
+#endif  // EPL_COMM_H_
