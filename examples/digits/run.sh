@@ -1,0 +1,6 @@
+#!/bin/sh
+# What each worker runs: epl-launch --num_workers 2 --gpu_per_worker 1 run.sh
+set -e
+cd "$(dirname "$0")"
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # hides TensorFlow's own notes on CPU instructions and the like
+exec python -u train.py "$@"
