@@ -1,0 +1,41 @@
+"""Small NodeDefs, made from plain values."""
+from tensorflow.core.framework import node_def_pb2
+
+
+def make_node(op, name, inputs=(), device="", **attrs):
+    """A NodeDef.
+
+    Args:
+      op: operation type.
+      name: node name.
+      inputs: names of tensors ("a", "a:1") and control inputs ("^a").
+      device: device string.
+      **attrs: int, float, bool, str, bytes; `Type(n)` for a DataType, an AttrValue as it is.
+    """
+    node = node_def_pb2.NodeDef(op=op, name=name, device=device)
+    node.input.extend(inputs)
+    for key, value in attrs.items():
+        set_attr(node, key, value)
+    return node
+
+
+class Type(int):
+    """A DataType number, told apart from a plain int attribute."""
+
+
+def set_attr(node, key, value):
+    attr = node.attr[key]
+    if isinstance(value, Type):
+        attr.type = int(value)
+    elif isinstance(value, bool):
+        attr.b = value
+    elif isinstance(value, int):
+        attr.i = value
+    elif isinstance(value, float):
+        attr.f = value
+    elif isinstance(value, str):
+        attr.s = value.encode()
+    elif isinstance(value, bytes):
+        attr.s = value
+    else:
+        attr.CopyFrom(value)

@@ -1,0 +1,101 @@
+"""Checks that a graph is well formed: what every pass must be given and must leave behind."""
+from epl.graph import types
+from epl.graph.index import parse_input
+
+
+def lint(graph, op_def, changed_since=None):
+    """Returns a list of problems, empty when there are none.
+
+    Checked are: inputs exist and come before control inputs, no cycle outside loops, types fit, colocation groups name
+    nodes that exist.
+
+    Args:
+      graph: an epl.graph.index.Graph.
+      op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
+      changed_since: an earlier Graph; nodes that are the same object in it are not type-checked again.
+    """
+    problems = _check_inputs(graph)
+    if problems:
+        return problems
+    return _check_acyclic(graph) + _check_types(graph, op_def, changed_since)
+
+
+def _check_inputs(graph):
+    problems = []
+    nodes = graph.nodes
+    for node in nodes.values():
+        in_controls = False
+        for text in node.input:
+            producer, index = parse_input(text)
+            if producer not in nodes:
+                problems.append("node '%s' has the input '%s', which does not exist" % (node.name, text))
+            if in_controls and index >= 0:
+                problems.append("node '%s' has the data input '%s' after a control input" % (node.name, text))
+            in_controls = in_controls or index < 0
+        if "_class" in node.attr:
+            for group in node.attr["_class"].list.s:
+                if group.startswith(b"loc:@") and group[5:].decode() not in nodes:
+                    problems.append("node '%s' is colocated with '%s', which does not exist" % (node.name, group[5:].decode()))
+    return problems
+
+
+def _check_acyclic(graph):
+    """Kahn's algorithm; the edges out of NextIteration are the only ones that may close a loop."""
+    nodes = graph.nodes
+    waiting = {}
+    for name, node in nodes.items():
+        waiting[name] = sum(1 for text in node.input if nodes[parse_input(text).node].op not in _LOOP_EDGES)
+    ready = [name for name, count in waiting.items() if count == 0]
+    consumers = graph.consumers
+    done = 0
+    while ready:
+        name = ready.pop()
+        done += 1
+        if nodes[name].op in _LOOP_EDGES:
+            continue
+        for consumer, _ in consumers.get(name, ()):
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                ready.append(consumer)
+    if done == len(nodes):
+        return []
+    stuck = sorted(name for name, count in waiting.items() if count > 0)
+    return ["a cycle outside of loops goes through %s" % ", ".join("'%s'" % n for n in stuck[:5])]
+
+
+_LOOP_EDGES = ("NextIteration", "RefNextIteration")
+
+
+def _check_types(graph, op_def, changed_since):
+    before = changed_since.nodes if changed_since is not None else {}
+    problems = []
+    outputs = {}
+
+    def dtypes_of(name):
+        if name not in outputs:
+            node = graph.nodes[name]
+            definition = op_def(node.op)
+            outputs[name] = types.output_dtypes(node, definition) if definition is not None else None
+        return outputs[name]
+
+    for name, node in graph.nodes.items():
+        if before.get(name) is node:
+            continue
+        definition = op_def(node.op)
+        if definition is None:
+            continue
+        expected = types.input_dtypes(node, definition)
+        given = [parse_input(text) for text in node.input if text[0] != "^"]
+        if len(expected) != len(given):
+            problems.append("node '%s' (%s) has %d inputs, its operation takes %d" % (name, node.op, len(given), len(expected)))
+            continue
+        for want, (producer, index) in zip(expected, given):
+            have = dtypes_of(producer)
+            if have is None:
+                continue
+            if index >= len(have):
+                problems.append("node '%s' uses output %d of '%s', which has %d" % (name, index, producer, len(have)))
+            elif types.base(have[index]) != types.base(want) or (want > types.REF and have[index] < types.REF):
+                problems.append("node '%s' (%s) wants type %d from '%s:%d', which has type %d"
+                                % (name, node.op, want, producer, index, have[index]))
+    return problems

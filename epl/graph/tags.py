@@ -1,0 +1,30 @@
+"""Tags: what is known of a node, stored as NodeDef attributes that begin with `_epl_`.
+
+TensorFlow keeps attributes that begin with an underscore on every operation and ignores them, so a tagged graph stays an
+ordinary one and a dump of it can be read by itself.
+"""
+
+TASKGRAPH = "_epl_taskgraph"  # int: index of the TaskGraph (strategy scope) that the node belongs to; absent = 0
+PHASE = "_epl_phase"  # string: one of the phases below; absent = FORWARD
+APPLY_CALL = "_epl_apply_call"  # int: which call of apply_gradients made the node
+INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
+ROLE = "_epl_role"  # string: what a node that a pass made is for
+
+FORWARD = "forward"
+BACKWARD = "backward"
+APPLY = "apply"
+SAVE = "save"
+
+
+def get_int(node, key, default=0):
+    """The value of an integer tag of a NodeDef."""
+    return node.attr[key].i if key in node.attr else default
+
+
+def get_str(node, key, default=""):
+    """The value of a string tag of a NodeDef."""
+    return node.attr[key].s.decode() if key in node.attr else default
+
+
+def phase(node):
+    return get_str(node, PHASE, FORWARD)

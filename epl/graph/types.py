@@ -1,0 +1,38 @@
+"""Types of the inputs and outputs of a node, from its attributes and TensorFlow's definition of its operation."""
+
+REF = 100  # DataType numbers above 100 are references to the type below
+
+
+def base(dtype):
+    """The DataType number without its reference mark."""
+    return dtype - REF if dtype > REF else dtype
+
+
+def _expand(args, node, op_def):
+    """One DataType number for each tensor that `args` (input_arg or output_arg of an OpDef) stand for."""
+    dtypes = []
+    for arg in args:
+        if arg.type_list_attr:
+            types = list(_attr(node, op_def, arg.type_list_attr).list.type)
+        else:
+            dtype = arg.type or _attr(node, op_def, arg.type_attr).type
+            count = _attr(node, op_def, arg.number_attr).i if arg.number_attr else 1
+            types = [dtype] * count
+        dtypes.extend(t + REF if arg.is_ref and t < REF else t for t in types)
+    return dtypes
+
+
+def _attr(node, op_def, name):
+    if name in node.attr:
+        return node.attr[name]
+    return next(attr.default_value for attr in op_def.attr if attr.name == name)
+
+
+def output_dtypes(node, op_def):
+    """DataType numbers of a node's outputs, e.g. [DT_FLOAT]."""
+    return _expand(op_def.output_arg, node, op_def)
+
+
+def input_dtypes(node, op_def):
+    """DataType numbers that a node expects of its data inputs."""
+    return _expand(op_def.input_arg, node, op_def)

@@ -1,0 +1,206 @@
+"""Everything that differs between TF 1.15 and TF 2.15, and every use of TensorFlow's internals.
+
+The rest of the library imports `tensorflow.compat.v1` and this module, never `tensorflow.python`.
+"""
+import functools
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.client import session as session_module
+from tensorflow.python.framework import c_api_util, importer, op_def_registry, ops
+from tensorflow.python.ops import gradients_util, resource_variable_ops
+from tensorflow.python.summary.writer import writer as writer_module
+from tensorflow.python.training import optimizer as optimizer_module
+from tensorflow.python.training import saver as saver_module
+from tensorflow.python.training import session_manager as session_manager_module
+from tensorflow.python.training import training_util
+from tensorflow.python.util import object_identity
+
+AttrValue = attr_value_pb2.AttrValue
+GraphDef = graph_pb2.GraphDef
+NodeDef = node_def_pb2.NodeDef
+CallableOptions = config_pb2.CallableOptions
+BaseSession = session_module.BaseSession
+Graph = ops.Graph
+
+_c_api = importer.c_api
+_ORIGINAL = "_epl_original"
+
+
+def line():
+    """Which of the two supported TensorFlow lines runs: "tf1" (1.15) or "tf2" (2.15)."""
+    return "tf1" if tf.__version__.startswith("1.") else "tf2"
+
+
+def load_op_library(path):
+    """Loads a library of custom operations; returns the module of their Python wrappers."""
+    return tf.load_op_library(path)
+
+
+def executing_eagerly():
+    return tf.executing_eagerly()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The places where TensorFlow is wrapped. Each wrapper gets the original function as its first argument.
+
+
+def _wrap(owner, name, wrapper):
+    """Replaces `owner.name` by a function that calls `wrapper(original, ...)`; a second wrap replaces the first."""
+    current = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    original = getattr(current, _ORIGINAL, current)
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        return wrapper(original, *args, **kwargs)
+
+    setattr(wrapped, _ORIGINAL, original)
+    setattr(owner, name, wrapped)
+
+
+def wrap_create_op(wrapper):
+    """`wrapper(original, graph, op, compute_device)` is called for each operation made by Python code."""
+    _wrap(ops.Graph, "_create_op_helper", wrapper)
+
+
+def wrap_gradients(wrapper):
+    """`wrapper(original, ys, xs, ...)` around tf.gradients (and what is built on it)."""
+    _wrap(gradients_util, "_GradientsHelper", wrapper)
+
+
+def wrap_optimizer_init(wrapper):
+    """`wrapper(original, optimizer, ...)` around the constructor of tf.train.Optimizer and its subclasses."""
+    _wrap(optimizer_module.Optimizer, "__init__", wrapper)
+
+
+def wrap_apply_gradients(cls, wrapper):
+    """Wraps `apply_gradients` in each class of `cls`'s ancestry that defines its own; once each."""
+    for klass in cls.__mro__:
+        own = klass.__dict__.get("apply_gradients")
+        if own is not None and not hasattr(own, _ORIGINAL):
+            _wrap(klass, "apply_gradients", wrapper)
+
+
+def wrap_saver_build(wrapper):
+    _wrap(saver_module.Saver, "_build", wrapper)
+
+
+def wrap_saver_save(wrapper):
+    _wrap(saver_module.Saver, "save", wrapper)
+
+
+def wrap_write_graph(wrapper):
+    """Around every public spelling of tf.train.write_graph."""
+    _wrap(training_util, "write_graph", wrapper)
+    for module in (tf.train, tf.io):
+        _wrap(module, "write_graph", wrapper)
+
+
+def wrap_wait_for_session(wrapper):
+    _wrap(session_manager_module.SessionManager, "wait_for_session", wrapper)
+
+
+def wrap_event_writers(wrapper):
+    """`wrapper(original, ...)` makes the object to which tf.summary.FileWriter hands its events."""
+    for name in ("EventFileWriter", "EventFileWriterV2"):
+        _wrap(writer_module, name, wrapper)
+
+
+def wrap_session(init, do_run, make_callable, callable_from_options, partial_run_setup, close):
+    """Around the calls of BaseSession through which Session, MonitoredSession, Estimator and Keras run a graph."""
+    _wrap(BaseSession, "__init__", init)
+    _wrap(BaseSession, "_do_run", do_run)
+    _wrap(BaseSession, "make_callable", make_callable)
+    _wrap(BaseSession, "_make_callable_from_options", callable_from_options)
+    _wrap(BaseSession, "partial_run_setup", partial_run_setup)
+    _wrap(BaseSession, "close", close)
+
+
+def fetch_handler(graph, fetches):
+    """TensorFlow's own helper for fetches of any nesting: .fetches() tensors, .targets() ops, .build_results()."""
+    return session_module._FetchHandler(graph, fetches, object_identity.ObjectIdentityDictionary())
+
+
+def fed_tensor_name(key):
+    """The name of a tensor that keys the feeds of BaseSession._do_run (a reference object on both lines)."""
+    tensor = key.deref() if hasattr(key, "deref") else key
+    return tensor.name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operations and graphs.
+
+
+def is_function_graph(graph):
+    """True for the graphs of function bodies (Defun, tf.function, branches and loop bodies of control flow v2)."""
+    return graph.building_function
+
+
+def set_tag(op, key, value):
+    """Stores an integer or a string as an attribute of the operation; survives as_graph_def()."""
+    attr = AttrValue(i=value) if isinstance(value, int) else AttrValue(s=value.encode())
+    op._set_attr(key, attr)
+
+
+def original_op_name(op):
+    """The forward operation for whose gradient `op` was made, or None."""
+    original = getattr(op, "_original_op", None)
+    return original.name if original is not None else None
+
+
+def variable_op_name(variable):
+    """The name of the operation that holds a variable (VariableV2 or VarHandleOp), from any spelling of it."""
+    if resource_variable_ops.is_resource_variable(variable):
+        return variable.handle.op.name
+    if isinstance(variable, str):
+        return variable.split(":")[0]
+    op = variable.op
+    # A trainable tensor that was read from a variable: the variable is what it was read from.
+    while op.type in ("ReadVariableOp", "Identity", "Enter") and op.inputs:
+        op = op.inputs[0].op
+    return op.name
+
+
+def graph_version(graph):
+    """A number that grows whenever an operation is added to the graph."""
+    return graph.version
+
+
+def op_def(name):
+    """The OpDef of an operation type, or None when TensorFlow does not know it."""
+    if line() == "tf2":
+        return op_def_registry.get(name)
+    return op_def_registry.get_registered_ops().get(name)
+
+
+def import_nodes(graph, graph_def, existing):
+    """Adds nodes to a graph without making Python objects for them, which takes most of the time of an import.
+
+    Args:
+      graph: the tf.Graph to grow.
+      graph_def: new nodes only; may name nodes of `existing` as inputs.
+      existing: iterable of (node_name, output_index or -1 for a control input) that new nodes use from `graph`.
+    """
+    existing = list(existing)
+    if existing:
+        graph._add_new_tf_operations(compute_devices=False)
+    scoped = c_api_util.ScopedTFImportGraphDefOptions()
+    options = scoped.options
+    _c_api.TF_ImportGraphDefOptionsSetPrefix(options, "")
+    _c_api.TF_ImportGraphDefOptionsSetUniquifyNames(options, False)
+    _c_api.TF_ImportGraphDefOptionsSetValidateColocationConstraints(options, False)
+    for name, index in existing:
+        op = graph.get_operation_by_name(name)
+        if index < 0:
+            _c_api.TF_ImportGraphDefOptionsRemapControlDependency(options, name, op._c_op)
+        else:
+            _c_api.TF_ImportGraphDefOptionsAddInputMapping(options, name, index, op.outputs[index]._as_tf_output())
+    with graph._mutation_lock():
+        with c_api_util.tf_buffer(graph_def.SerializeToString()) as serialized:
+            if line() == "tf2":
+                with graph._c_graph.get() as c_graph:
+                    results = _c_api.TF_GraphImportGraphDefWithResults(c_graph, serialized, options)
+            else:
+                results = _c_api.TF_GraphImportGraphDefWithResults(graph._c_graph, serialized, options)
+            c_api_util.ScopedTFImportGraphDefResults(results)
