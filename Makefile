@@ -1,0 +1,42 @@
+# `make help` lists what there is. Variables:
+#   LINE=tf1|tf2              one TensorFlow line instead of both (demo: instead of the first that is there, tf2 before tf1)
+#   STRICT=1                  a line whose Python is missing is an error
+#   PYTHON_TF1=, PYTHON_TF2=  the interpreters, if they are not to be searched for
+#   ARGS=                     more arguments for pytest
+export LINE STRICT PYTHON_TF1 PYTHON_TF2
+ARGS ?=
+PYTEST = python -m pytest $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-multiproc lint format csrc clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@echo; sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make the environments .venv/tf1 and .venv/tf2, native part included
+	@scripts/lines.sh 'python -c "import sys, tensorflow as tf; print(\"Python %d.%d, TensorFlow\" % sys.version_info[:2], tf.__version__)" 2>/dev/null'
+
+demo: ## train on handwritten digits with two workers, evaluate the checkpoint without EPL
+	@scripts/lines.sh --first scripts/demo.sh
+
+test: ## all tests, quick ones first
+	@scripts/lines.sh '$(PYTEST) tests/unit' '$(PYTEST) tests/numerics tests/multiproc'
+
+test-multiproc: ## only the tests with several worker processes
+	@scripts/lines.sh '$(PYTEST) tests/multiproc'
+
+lint: ## errors, house rules, format
+	@scripts/lint.sh --no-format
+
+format: ## format Python and C++
+	@scripts/setup_env.sh lint
+	@.venv/lint/bin/ruff check -q --select I --fix . && .venv/lint/bin/ruff format .
+	@git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' | xargs -r .venv/lint/bin/clang-format -i
+
+csrc: ## build the native part in place
+	@scripts/lines.sh 'python epl/communicators/build.py'
+
+clean: ## remove what was built; the environments stay
+	rm -rf build dist *.egg-info epl/communicators/lib .pytest_cache .hypothesis .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

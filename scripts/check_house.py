@@ -1,0 +1,62 @@
+"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links in the pages."""
+
+import os
+import re
+import subprocess
+import sys
+
+MAX_FILE_LINES = 500
+MAX_LINE_LENGTH = 120
+CODE = (".py", ".cc", ".h", ".sh")
+LEFT_OVER = re.compile(r"\b(TO" "DO|FIX" "ME|X" "XX)\\b")  # in two halves, or this line would find itself
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+def project_files():
+    """Every file that git tracks or would track, relative to the root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], stdout=subprocess.PIPE, check=True, universal_newlines=True
+    )
+    return [name for name in sorted(set(listed.stdout.splitlines())) if os.path.isfile(name)]
+
+
+def code_problems(name, text):
+    """Yields the problems of one source file."""
+    lines = text.splitlines()
+    if len(lines) >= MAX_FILE_LINES:
+        yield "%s: %d lines; split it, a file has fewer than %d" % (name, len(lines), MAX_FILE_LINES)
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_LINE_LENGTH:
+            yield "%s:%d: %d characters, at most %d" % (name, number, len(line), MAX_LINE_LENGTH)
+        if line != line.rstrip():
+            yield "%s:%d: blanks at the end of the line" % (name, number)
+        if LEFT_OVER.search(line):
+            yield "%s:%d: a note that belongs into an issue: %s" % (name, number, line.strip())
+
+
+def link_problems(name, text):
+    """Yields links of a Markdown page to files that do not exist."""
+    for target in LINK.findall(text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        if not os.path.exists(os.path.join(os.path.dirname(name), target)):
+            yield "%s: the link %s leads nowhere" % (name, target)
+
+
+def main():
+    problems = []
+    for name in project_files():
+        if not name.endswith(CODE + (".md",)):
+            continue
+        with open(name, encoding="utf-8") as source:
+            text = source.read()
+        if text and not text.endswith("\n"):
+            problems.append("%s: no line end at the end" % name)
+        problems.extend(link_problems(name, text) if name.endswith(".md") else code_problems(name, text))
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs shell commands in the environment of each TensorFlow line and says at the end how each went.
+#
+#   scripts/lines.sh [--first] 'COMMAND' ['COMMAND' ...]
+#
+# Every command runs for every line before the next command starts, so that quick checks of both lines come first. In a
+# command, $LINE is the line and `python` is the line's Python.
+# --first   only the first line whose Python is there, tf2 before tf1.
+# Variables: LINE=tf1 or tf2 chooses one line. STRICT=1 makes a line that is skipped an error.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+first=""
+if [ "${1:-}" = --first ]; then
+  first=1
+  shift
+fi
+[ $# -gt 0 ] || { echo "usage: lines.sh [--first] 'COMMAND' ..." >&2; exit 2; }
+case ${LINE:-} in
+  "") lines="tf2 tf1" ;;
+  tf1 | tf2) lines=$LINE ;;
+  *) echo "LINE=$LINE: it is tf1 (TensorFlow 1.15) or tf2 (TensorFlow 2.15); leave it out for both." >&2; exit 2 ;;
+esac
+
+served=()
+report=()
+failed=0
+for line in $lines; do
+  status=0
+  scripts/setup_env.sh "$line" || status=$?
+  if [ $status = 0 ]; then
+    served+=("$line")
+    [ -z "$first" ] || break
+  elif [ $status = 3 ]; then
+    report+=("$line  skipped: its Python is missing (see above)")
+    [ "${STRICT:-}" != 1 ] || failed=1
+  else
+    echo "[$line] setting up failed with status $status." >&2
+    exit $status
+  fi
+done
+if [ ${#served[@]} = 0 ]; then
+  echo "Neither line can be served: no Python 3.7 (tf1), none of 3.9 to 3.11 (tf2)${LINE:+, LINE=$LINE}." >&2
+  exit 1
+fi
+
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+for command in "$@"; do
+  for line in "${served[@]}"; do
+    started=$SECONDS
+    status=0
+    LINE=$line PATH="$PWD/.venv/$line/bin:$PATH" VIRTUAL_ENV="$PWD/.venv/$line" bash -euo pipefail -c "$command" 2>&1 |
+      tee "$output" || status=$?
+    verdict=ok
+    if [ $status != 0 ]; then
+      verdict="FAILED (status $status)"
+      failed=1
+    fi
+    report+=("$line  $verdict, $((SECONDS - started)) s: $(tail -n 1 "$output" | tr -d '=' | sed 's/^ *//;s/ *$//')")
+  done
+done
+echo
+printf '%s\n' "${report[@]}"
+exit $failed
