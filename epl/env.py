@@ -1,0 +1,65 @@
+"""The one global object: configuration and cluster of this process."""
+import threading
+
+from epl.cluster import Cluster
+from epl.config import Config
+from epl.errors import ConfigError
+
+
+class Env:
+    """Configuration and cluster of this process. Get it with `Env.get()`.
+
+    Before `epl.init()` both are what the environment variables say.
+    """
+
+    _instance = None
+    _lock = threading.RLock()
+
+    def __init__(self):
+        self._config = None
+        self._cluster = None
+
+    @classmethod
+    def get(cls):
+        """The process's only `Env`."""
+        with cls._lock:
+            if cls._instance is None:
+                cls._instance = cls()
+            return cls._instance
+
+    @property
+    def config(self):
+        """The current `Config`."""
+        with self._lock:
+            if self._config is None:
+                self.reset()
+            return self._config
+
+    @property
+    def cluster(self):
+        """The current `Cluster`."""
+        with self._lock:
+            if self._cluster is None:
+                self.reset()
+            return self._cluster
+
+    def reset(self, config=None):
+        """Start afresh with `config` (default: `Config()`) and read the cluster from the environment again.
+
+        Returns:
+          This object.
+
+        Raises:
+          ConfigError: `config` is no `Config`, or its keys contradict each other.
+          ClusterError: the environment describes the cluster wrongly. Nothing has changed then.
+        """
+        if config is None:
+            config = Config()
+        elif not isinstance(config, Config):
+            raise ConfigError("config must be an epl.Config, such as epl.Config({\"communication.max_splits\": 3}), "
+                              "not %s." % type(config).__name__)
+        config.validate()
+        cluster = Cluster.from_environment(run_visible_devices=config.cluster.run_visible_devices)
+        with self._lock:
+            self._config, self._cluster = config, cluster
+        return self
