@@ -1,4 +1,4 @@
-"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links in the pages."""
+"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links."""
 
 import os
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The demo: trains on handwritten digits with two workers, then evaluates the checkpoint without EPL. Runs in an environment.
+# The demo: trains on handwritten digits with two workers, then evaluates the checkpoint without EPL.
+# Needs $LINE and the environment of that line first on PATH, as scripts/lines.sh gives them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,4 +22,4 @@ if [ "$(accuracy "$work/train.txt")" != "$(accuracy "$work/evaluate.txt")" ]; th
   echo "The two programs disagree: training said $(accuracy "$work/train.txt" | tr '\n' ' ')" >&2
   exit 1
 fi
-echo "The checkpoint is in ${work#"$PWD"/}/checkpoint; both programs measure a test accuracy of $(accuracy "$work/evaluate.txt")."
+echo "Both programs measure $(accuracy "$work/evaluate.txt"). The checkpoint is in ${work#"$PWD"/}/checkpoint."

@@ -3,9 +3,9 @@
 #
 #   scripts/find_python.sh tf1|tf2|lint
 #
-# Looks at the variable PYTHON_TF1 or PYTHON_TF2, then on PATH, in pyenv, conda and uv. A candidate counts only if it runs
-# (pyenv puts shims on PATH that do not) and has what a virtual environment needs.
-# Exit status: 0 found; 3 no such Python; 4 found, but it lacks the modules for virtual environments; 1 a wrong variable.
+# Looks at the variable PYTHON_TF1 or PYTHON_TF2, then on PATH, in pyenv, conda and uv. A candidate counts only if it
+# runs (pyenv puts shims on PATH that do not) and has what a virtual environment needs.
+# Exit status: 0 found; 3 no such Python; 4 found, but without the modules for virtual environments; 1 a wrong variable.
 # On 4 the interpreter's path is printed too. The reason is on standard error.
 set -euo pipefail
 

@@ -1,8 +1,8 @@
 """Writes scikit-learn's handwritten digits as TFRecord files, once.
 
-The 1797 images of 8 x 8 pixels come with scikit-learn, so nothing is downloaded. They are shuffled with a fixed seed; the
-last fifth becomes the test set. The files appear under their final names only when they are complete, so that a run that
-was interrupted, or several workers that convert at the same time, never leave half a file behind.
+The 1797 images of 8 x 8 pixels come with scikit-learn, so nothing is downloaded. They are shuffled with a fixed seed;
+the last fifth becomes the test set. The files appear under their final names only when they are complete, so that a
+run that was interrupted, or several programs that convert at the same time, never leave half a file behind.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The small convolutional network of this example and its input; plain TensorFlow, shared by train.py and evaluate.py."""
+"""The network of this example and its input; plain TensorFlow, shared by train.py and evaluate.py."""
 
 import warnings
 

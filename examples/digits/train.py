@@ -31,7 +31,7 @@ def training_batches(path, batch_size):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data_dir", default="data", help="folder that convert.py has filled")
-    parser.add_argument("--checkpoint_dir", default="checkpoint", help="training continues from a checkpoint found here")
+    parser.add_argument("--checkpoint_dir", default="checkpoint", help="goes on from a checkpoint found here")
     parser.add_argument("--steps", type=int, default=400, help="total number of training steps")
     parser.add_argument("--batch_size", type=int, default=32, help="images per step and model replica")
     args = parser.parse_args()
@@ -46,7 +46,10 @@ def main():
     test_accuracy = model.accuracy(model.network(tf.constant(test_images)), tf.constant(test_labels))
 
     with tf.train.MonitoredTrainingSession(
-        checkpoint_dir=args.checkpoint_dir, save_checkpoint_steps=200, save_summaries_steps=None, save_summaries_secs=None
+        checkpoint_dir=args.checkpoint_dir,
+        save_checkpoint_steps=200,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
     ) as session:
         for step in range(session.run(global_step) + 1, args.steps + 1):
             loss_value, _ = session.run([loss, train_op])

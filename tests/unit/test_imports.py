@@ -1,0 +1,202 @@
+"""Imports point one way: session > capture, passes > plan, graph, communicators > tf_compat, config, errors.
+
+The test reads the source with `ast`; it imports nothing of epl, so it says the same on both TensorFlow lines.
+"""
+
+import ast
+import os
+import textwrap
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# A part may import itself and parts of a lower level. Parts of one level do not import each other, but for `BESIDE`.
+LEVELS = {
+    "epl": 6,  # epl/__init__.py: the public names
+    "session": 5,
+    "profiler": 5,
+    "capture": 4,
+    "passes": 4,
+    "plan": 3,
+    "graph": 3,
+    "communicators": 3,
+    "launch": 3,
+    "env": 2.5,
+    "cluster": 2,
+    "cluster_sources": 1,
+    "config": 1,
+    "gpus": 1,
+    "tf_compat": 1,
+    "errors": 0,
+    "version": 0,
+}
+BESIDE = {}
+# These run where no TensorFlow is (or before it may be loaded: the launcher sets the environment of the workers).
+WITHOUT_TENSORFLOW = {"plan", "launch", "env", "cluster", "cluster_sources", "config", "gpus", "errors", "version"}
+# Imports inside a function, (module, imported): the reason.
+LAZY = {}
+
+
+def module_name(path):
+    """epl/plan/table.py -> epl.plan.table; a package's __init__.py is the package."""
+    name = os.path.relpath(path, ROOT)[: -len(".py")].replace(os.sep, ".")
+    return name[: -len(".__init__")] if name.endswith(".__init__") else name
+
+
+def part_of(module):
+    """epl.plan.table -> plan; epl -> epl; modules of others -> None."""
+    names = module.split(".")
+    if names[0] != "epl":
+        return None
+    part = names[1] if len(names) > 1 else "epl"
+    return "tf_compat" if part.startswith("tf_compat") else part
+
+
+def imports_of(source, module, is_package, known):
+    """Returns [(imported module, line, inside a function)] of one file.
+
+    `known` are the modules of epl: `from epl import plan` imports the module epl.plan, `from epl.plan import Plan` a name.
+    """
+    found = []
+
+    def visit(node, in_function):
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, node.lineno, in_function) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".") if is_package else module.split(".")[:-1]
+                package = package[: len(package) - node.level + 1]
+                base = ".".join(package + ([node.module] if node.module else []))
+            for alias in node.names:
+                whole = "%s.%s" % (base, alias.name)
+                found.append((whole if whole in known or base == "tensorflow" else base, node.lineno, in_function))
+        inner = in_function or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inner)
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def problems_of(source, module, is_package=False, known=frozenset()):
+    """Returns what is wrong with the imports of one file, one line of text each."""
+    part = part_of(module)
+    if part not in LEVELS:
+        return ["%s: say in %s on which level `%s` stands" % (module, os.path.basename(__file__), part)]
+    problems = []
+    for imported, line, in_function in imports_of(source, module, is_package, known):
+        where = "%s line %d imports %s" % (module, line, imported)
+        target = part_of(imported)
+        if target is not None and target != part:
+            if target not in LEVELS:
+                problems.append("%s, which has no level" % where)
+            elif LEVELS[target] >= LEVELS[part] and (part, target) not in BESIDE:
+                problems.append("%s: an upward arrow, %s is not below %s" % (where, target, part))
+        top = imported.split(".")[0]
+        if part in WITHOUT_TENSORFLOW and (top in ("tensorflow", "keras") or target == "tf_compat"):
+            problems.append("%s: `%s` works without TensorFlow" % (where, part))
+        if imported.startswith(("tensorflow.python", "tensorflow_core")) and part != "tf_compat":
+            problems.append("%s: TensorFlow's inside is for epl/tf_compat only" % where)
+        if in_function and (module, imported) not in LAZY:
+            problems.append("%s inside a function" % where)
+    return problems
+
+
+def source_files():
+    paths = []
+    for folder, _, names in os.walk(os.path.join(ROOT, "epl")):
+        paths.extend(os.path.join(folder, name) for name in names if name.endswith(".py"))
+    return sorted(paths)
+
+
+def test_imports_point_down():
+    paths = source_files()
+    known = frozenset(module_name(path) for path in paths)
+    assert "epl.errors" in known
+    problems = []
+    for path in paths:
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+        problems.extend(problems_of(text, module_name(path), path.endswith("__init__.py"), known))
+    assert not problems, "\n".join(problems)
+
+
+def test_every_exception_is_still_needed():
+    seen = set()
+    paths = source_files()
+    known = frozenset(module_name(path) for path in paths)
+    for path in paths:
+        with open(path, encoding="utf-8") as source:
+            module = module_name(path)
+            found = imports_of(source.read(), module, path.endswith("__init__.py"), known)
+        seen.update(("lazy", module, imported) for imported, _, in_function in found if in_function)
+        seen.update(("beside", part_of(module), part_of(imported)) for imported, _, _ in found)
+    unused = [key for key in LAZY if ("lazy",) + key not in seen]
+    unused += [key for key in BESIDE if ("beside",) + key not in seen]
+    assert not unused
+
+
+def test_no_import_cycles():
+    paths = source_files()
+    known = frozenset(module_name(path) for path in paths)
+    needs = {}
+    for path in paths:
+        with open(path, encoding="utf-8") as source:
+            module = module_name(path)
+            found = imports_of(source.read(), module, path.endswith("__init__.py"), known)
+        needs[module] = {imported for imported, _, _ in found if imported in known} - {module}
+    assert not cycle_in(needs)
+
+
+def cycle_in(needs):
+    """Returns the modules that remain when those that need nothing more are taken away again and again: a cycle's."""
+    left = dict(needs)
+    while True:
+        free = [module for module, others in left.items() if not others & left.keys()]
+        if not free:
+            return sorted(left)
+        for module in free:
+            del left[module]
+
+
+def test_cycles_are_found():
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "module, source, problem",
+    [
+        ("epl.plan.table", "from epl.passes import pipeline", "upward arrow"),
+        ("epl.plan.table", "from ..passes.pipeline import run", "upward arrow"),
+        ("epl.passes.clone", "from epl.capture import scope", "upward arrow"),
+        ("epl.config", "import epl", "upward arrow"),
+        ("epl.errors", "from epl import config", "upward arrow"),
+        ("epl.plan.table", "import tensorflow.compat.v1 as tf", "works without TensorFlow"),
+        ("epl.launch.main", "from epl.tf_compat import tf", "works without TensorFlow"),
+        ("epl.graph.index", "from tensorflow.python.framework import ops", "inside is for epl/tf_compat"),
+        ("epl.graph.index", "from tensorflow import python", "inside is for epl/tf_compat"),
+        ("epl.session.run", "def f():\n    from epl.plan import plan", "inside a function"),
+        ("epl.session.run", "class A:\n    def f(self):\n        import json", "inside a function"),
+        ("epl.helpers", "import os", "on which level"),
+    ],
+)
+def test_bad_imports_are_found(module, source, problem):
+    known = frozenset(["epl", "epl.config", "epl.passes", "epl.passes.pipeline", "epl.plan", "epl.plan.plan"])
+    assert any(problem in line for line in problems_of(textwrap.dedent(source), module, known=known))
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("epl.session.run", "from epl.passes import pipeline\nfrom epl.plan import plan\nfrom . import fetches"),
+        ("epl.tf_compat", "from tensorflow.python.framework import ops"),
+        ("epl.graph.index", "import tensorflow.compat.v1 as tf\nfrom epl import errors"),
+        ("epl", "from epl.session import run"),
+    ],
+)
+def test_good_imports_pass(module, source):
+    known = frozenset(["epl", "epl.errors", "epl.passes", "epl.passes.pipeline", "epl.plan", "epl.plan.plan"])
+    assert problems_of(source, module, known=known) == []
