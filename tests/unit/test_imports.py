@@ -56,7 +56,7 @@ def part_of(module):
 def imports_of(source, module, is_package, known):
     """Returns [(imported module, line, inside a function)] of one file.
 
-    `known` are the modules of epl: `from epl import plan` imports the module epl.plan, `from epl.plan import Plan` a name.
+    `known` are the modules of epl: `from epl import plan` means the module epl.plan, `from epl.plan import Plan` a name.
     """
     found = []
 
