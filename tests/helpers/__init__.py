@@ -1,0 +1,1 @@
+"""What the tests share: small models, and runs of them with plain TensorFlow and with EPL."""

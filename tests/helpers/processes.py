@@ -1,0 +1,128 @@
+"""Worker processes for tests: started without a launcher, watched, never left behind."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# What a caller's shell may have set must not reach the processes of a test.
+_FOREIGN = ("EPL_", "TF_CONFIG", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "CUDA_VISIBLE_DEVICES")
+
+
+def foreign_variables(environ):
+    """The variables of `environ` that would tell EPL about a cluster or its configuration."""
+    return [key for key in environ if key.startswith(_FOREIGN)]
+
+
+def clean_environment(**extra):
+    """This process' environment without any cluster's variables, with the repository importable, plus `extra`."""
+    foreign = set(foreign_variables(os.environ))
+    environ = {key: value for key, value in os.environ.items() if key not in foreign}
+    path = [REPOSITORY] + [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    environ.update(PYTHONPATH=os.pathsep.join(path), PYTHONUNBUFFERED="1", TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="",
+                   OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", TF_ENABLE_ONEDNN_OPTS="0")
+    environ.update((key, str(value)) for key, value in extra.items())
+    return environ
+
+
+def free_ports(count):
+    """`count` TCP ports of the loopback interface that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def worker_environments(workers, devices, token="a token of the tests"):
+    """The environment of each worker of a job on this host, as a launcher would set it."""
+    if workers == 1:
+        return [clean_environment(EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu")]
+    hosts = ["127.0.0.1:%d" % port for port in free_ports(workers)]
+    config = [{"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}} for index in range(workers)]
+    return [clean_environment(TF_CONFIG=json.dumps(each), EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu", EPL_JOB_TOKEN=token)
+            for each in config]
+
+
+class Ended(object):
+    """How a process ended: `code` as subprocess has it, or None when it had to be killed after the time-out."""
+
+    def __init__(self, code, output, seconds):
+        self.code = code
+        self.output = output
+        self.seconds = seconds
+
+    def __repr__(self):
+        return "exit %s after %.1f s\n%s" % (self.code, self.seconds, self.output[-4000:])
+
+
+class Process(object):
+    """One child in a process group of its own; its output goes to a file and is read back."""
+
+    def __init__(self, arguments, environ, log, cwd=None):
+        self._log = str(log)
+        self._started = time.time()
+        with open(self._log, "wb") as file:
+            self._child = subprocess.Popen([str(each) for each in arguments], env=environ, stdout=file, stderr=subprocess.STDOUT,
+                                           stdin=subprocess.DEVNULL, cwd=cwd or REPOSITORY, start_new_session=True)
+        self.pid = self._child.pid
+
+    def output(self):
+        with open(self._log, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+
+    def running(self):
+        return self._child.poll() is None
+
+    def wait_for(self, text, timeout_s):
+        """Waits until the output holds `text`; an AssertionError shows the output if it ends or takes too long."""
+        deadline = time.time() + timeout_s
+        while text not in self.output():
+            running = self.running()
+            assert time.time() < deadline and (running or text in self.output()), "no %r in: %s" % (text, self.output()[-4000:])
+            time.sleep(0.05)
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s):
+        """Waits for the end; the whole group is killed when it does not come in time."""
+        try:
+            code = self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        ended = Ended(code, self.output(), time.time() - self._started)
+        self.kill()
+        return ended
+
+    def kill(self):
+        """Kills what is left of the process group."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nothing is left, which is what was asked for
+        self._child.wait()
+
+
+def python(arguments, environ, log, cwd=None):
+    """A child that runs this interpreter."""
+    return Process([sys.executable] + list(arguments), environ, log, cwd)
+
+
+def run_workers(arguments, workers, devices, folder, timeout_s):
+    """Runs the same Python command as every worker of a job; returns an `Ended` for each, in order of the workers."""
+    environments = worker_environments(workers, devices)
+    children = [python(arguments, environ, os.path.join(str(folder), "worker_%d.log" % index))
+                for index, environ in enumerate(environments)]
+    deadline = time.time() + timeout_s
+    try:
+        return [child.wait(max(0.1, deadline - time.time())) for child in children]
+    finally:
+        for child in children:
+            child.kill()

@@ -1,0 +1,47 @@
+"""What must be true of the zoo's runs."""
+import numpy as np
+
+from tests.helpers import zoo
+from tests.helpers.zoo_results import PLAIN
+
+
+def assert_same(got, want, rtol, atol, what):
+    """Every number of `got` is that of `want` but for rtol of itself and atol of the array's largest magnitude.
+
+    The second part is for entries that are small differences of large terms: their rounding error is that of the terms.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape, "%s: shape %s, expected %s" % (what, got.shape, want.shape)
+    assert got.dtype == want.dtype, "%s: %s, expected %s" % (what, got.dtype, want.dtype)
+    if want.size:
+        largest = float(np.max(np.abs(want.astype(np.float64))))
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol * largest, err_msg=what)
+
+
+def check_case(results, layout, name):
+    """The assertions of the equality tests: losses and all variables at every step, on every worker and replica."""
+    model = zoo.CASES[name].model
+    want, = results.of(PLAIN, name)
+    workers = results.of(layout, name)
+    assert len(workers) == layout.workers
+    for index, got in enumerate(workers):
+        assert {key for key in got if not key.startswith("replicas/")} == set(want)
+        for key in sorted(want):
+            assert_same(got[key], want[key], model.rtol, model.atol, "%s of worker %d" % (key, index))
+        for key in sorted(key for key in want if key.startswith("variable/")):
+            last = want[key][-1]
+            replicas = got[key.replace("variable/", "replicas/", 1)]
+            everywhere = np.broadcast_to(last, (layout.workers * layout.devices,) + last.shape)
+            assert_same(replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index))
+
+
+def check_reference(results, name):
+    """The plain run did train: without this, two runs that do nothing would be equal."""
+    want, = results.of(PLAIN, name)
+    losses = [want[key] for key in want if key.startswith("loss/")]
+    assert losses and all(len(set(loss.tolist())) == len(loss) >= 5 for loss in losses)
+    assert all(np.all(np.isfinite(loss)) for loss in losses)
+    names = [key[len("variable/"):] for key in want if key.startswith("variable/")]
+    moved = [name for name in names if not np.array_equal(want["variable/" + name][-1], want["start/" + name])]
+    assert len(moved) >= 3, moved
+    assert int(want["variable/global_step"][-1]) == len(losses[0])
