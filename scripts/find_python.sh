@@ -17,19 +17,23 @@ case $line in
   *) echo "find_python.sh: '$line' is no line; it is tf1, tf2 or lint" >&2; exit 1 ;;
 esac
 
-# Prints "ok" or "no-venv" for an interpreter of one of the versions $2..., nothing for others.
+# Prints "ok PATH" or "no-venv PATH" for an interpreter of one of the versions $2..., nothing for others. PATH is the
+# interpreter itself, where $1 is a shim or belongs to a virtual environment (which may be the one about to be made anew).
 judge() {
   local python=$1
   shift
   [ -x "$python" ] || return 0
   timeout 20 "$python" -I -c '
-import sys
-if "%d.%d" % sys.version_info[:2] in sys.argv[1:]:
+import os, sys
+version = "%d.%d" % sys.version_info[:2]
+if version in sys.argv[1:]:
+    base = os.path.join(sys.base_prefix, "bin", "python" + version)
+    path = base if os.access(base, os.X_OK) else sys.executable
     try:
         import ctypes, ensurepip, ssl, venv, zlib
-        print("ok")
+        print("ok", path)
     except ImportError:
-        print("no-venv")
+        print("no-venv", path)
 ' "$@" 2>/dev/null </dev/null || true
 }
 
@@ -59,8 +63,8 @@ if [ -n "$named" ]; then
   # shellcheck disable=SC2086
   verdict=$([ -n "$path" ] && judge "$path" $versions || true)
   case $verdict in
-    ok) echo "$path"; exit 0 ;;
-    no-venv) echo "$path"; echo "$variable=$named lacks the modules venv, ensurepip or ssl" >&2; exit 4 ;;
+    "ok "*) echo "${verdict#ok }"; exit 0 ;;
+    "no-venv "*) echo "${verdict#no-venv }"; echo "$variable=$named lacks the modules venv, ensurepip or ssl" >&2; exit 4 ;;
     *) echo "$variable=$named is not a Python that runs with version ${versions// / or }" >&2; exit 1 ;;
   esac
 fi
@@ -68,9 +72,10 @@ fi
 incomplete=""
 for version in $versions; do
   while IFS= read -r path; do
-    case $(judge "$path" "$version") in
-      ok) echo "$path"; exit 0 ;;
-      no-venv) incomplete=${incomplete:-$path} ;;
+    verdict=$(judge "$path" "$version")
+    case $verdict in
+      "ok "*) echo "${verdict#ok }"; exit 0 ;;
+      "no-venv "*) incomplete=${incomplete:-${verdict#no-venv }} ;;
     esac
   done < <(candidates "$version")
 done

@@ -40,7 +40,7 @@ for line in $lines; do
   fi
 done
 if [ ${#served[@]} = 0 ]; then
-  echo "Neither line can be served: no Python 3.7 (tf1), none of 3.9 to 3.11 (tf2)${LINE:+, LINE=$LINE}." >&2
+  echo "Nothing can be served: ${LINE:-tf1 and tf2} without a Python. The line tf1 needs 3.7, tf2 3.9 to 3.11." >&2
   exit 1
 fi
 

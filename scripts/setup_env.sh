@@ -43,8 +43,8 @@ find_python() {
     case $status in
       3)
         version=$([ "$line" = tf1 ] && echo 3.7 || echo 3.11)
-        say "Install one: pyenv install $version, conda create -n py$version python=$version, uv python install" \
-          "$version; $([ "$line" = lint ] || echo "; or name one: PYTHON_${line^^}=/path/to/python")" >&2
+        say "Install one (pyenv install $version; conda create -n py$version python=$version; uv python install" \
+          "$version)$([ "$line" = lint ] || echo " or name one: PYTHON_${line^^}=/path/to/python")." >&2
         ;;
       4) say "On Debian: apt-get install python${version}-venv" >&2 && status=3 ;;
     esac
@@ -69,7 +69,7 @@ make_venv() {
 
 # pip's own lines say what is being fetched; those about what is already there are left out.
 pip_install() {
-  local uninteresting='^(Requirement already|Looking in|WARNING: (Running pip|Location)|  (Using|Preparing))'
+  local uninteresting='^(Requirement already|Looking in|INFO|WARNING: (Running pip|Location)|  (Created|Stored|Using|Preparing|Downloading .* kB))'
   "$env/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
     { grep --line-buffered -vE "$uninteresting" || true; }
 }
