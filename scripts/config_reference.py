@@ -1,0 +1,107 @@
+"""Writes docs/configuration.md from the key table of epl/config.py.
+
+    python scripts/config_reference.py          write the page
+    python scripts/config_reference.py --check  end with 1 if the page is not what would be written
+"""
+
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
+
+from epl.config import CATEGORIES, KEYS  # noqa: E402 (the path has to be there first)
+
+PAGE = os.path.join(ROOT, "docs", "configuration.md")
+
+HEAD = """\
+<!-- Written by scripts/config_reference.py from epl/config.py; change it there. -->
+# Configuration
+
+Every key has a default, so `epl.init()` alone works. A key is set in one of these places; the first that names it wins:
+
+1. the dict given to `epl.Config`, or a file read with `epl.Config.from_yaml`,
+2. an environment variable: `EPL_`, then the key in capitals with `_` for the dot,
+3. the default.
+
+```python
+import epl
+
+config = epl.Config({"communication.max_splits": 3})  # or: EPL_COMMUNICATION_MAX_SPLITS=3 in the environment
+config.communication.fp16 = True                      # keys are attributes, to read and to set
+epl.init(config)
+```
+
+- In environment variables a bool is `true`, `false`, `1` or `0`; None is `none`.
+- Words such as `"mean"` may be written in capitals or not.
+- An unknown key, or an `EPL_*` variable that looks like one, is a `ConfigError` that names the nearest known keys. A value
+  of the wrong type or out of range is a `ConfigError` that says what is allowed.
+- So are keys that contradict each other or leave one without effect: `io.drop_last_files` together with
+  `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
+  `gradient_checkpoint.end_taskgraph` unless `gradient_checkpoint.type` is `"auto"`; `gradient_checkpoint.check_gradients`
+  without `gradient_checkpoint.type`.
+- Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
+  any other value raises `NotImplementedError` with the name of the key.
+- `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines such
+  as `communication.max_splits: 3`; what it leaves out comes from the environment and the defaults.
+"""
+
+TITLES = {
+    "amp": "Mixed precision",
+    "auto": "Automatic parallelization",
+    "cluster": "Cluster",
+    "communication": "Communication",
+    "gradient_checkpoint": "Gradient checkpointing",
+    "io": "Input files",
+    "offload": "Offload",
+    "optimizer": "Optimizer",
+    "pipeline": "Pipeline and micro-batches",
+    "zero": "ZeRO",
+}
+
+
+def code(value):
+    text = '"%s"' % value if isinstance(value, str) else str(value)
+    return "`%s`" % text
+
+
+def row(key):
+    """One line of a table."""
+    meaning = key.doc if key.built else key.doc + " **Default only.**"
+    return "| `%s` | %s | %s | %s | %s |" % (
+        key.name,
+        key.type,
+        code(key.default),
+        key.allowed().replace("|", "\\|"),
+        meaning.replace("|", "\\|"),
+    )
+
+
+def page():
+    """The whole page as text."""
+    parts = [HEAD]
+    # In the order of the table, which is that of the documentation, not of the alphabet.
+    for category in sorted(CATEGORIES, key=[key.category for key in KEYS].index):
+        keys = [key for key in KEYS if key.category == category]
+        variables = "`EPL_%s_...`" % category.upper()
+        parts.append("\n## %s\nEnvironment variables: %s\n\n" % (TITLES[category], variables))
+        parts.append("| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n")
+        parts.append("".join(row(key) + "\n" for key in keys))
+    return "".join(parts)
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        sys.exit("usage: config_reference.py [--check]")
+    text = page()
+    if arguments:
+        with open(PAGE, encoding="utf-8") as stream:
+            if stream.read() != text:
+                sys.exit("docs/configuration.md is out of step: run python scripts/config_reference.py")
+        return
+    with open(PAGE, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

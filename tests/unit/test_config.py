@@ -1,0 +1,375 @@
+"""Config: values from dicts, variables and files, and the errors for everything else."""
+import copy
+import dataclasses
+import os
+import pickle
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from epl import config as config_module
+from epl.config import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, Config, keys
+from epl.errors import ConfigError, EplError, UnsupportedError
+
+BUILT = [key for key in KEYS if key.built]
+NOT_BUILT = [key for key in KEYS if not key.built]
+
+
+def legal_values(key):
+    """Values that `key` accepts, apart from whether its feature is built."""
+    if key.choices:
+        return st.sampled_from(key.choices)
+    if key.type == BOOL:
+        return st.booleans()
+    if key.type == INTEGER:
+        return st.integers(key.minimum, 10**6)
+    if key.type == NUMBER:
+        return st.floats(1e-3, 1e9, allow_nan=False) | st.integers(1, 10**6)
+    return st.lists(st.integers(0, 31), unique=True, max_size=4).map(lambda items: ",".join(map(str, items)))
+
+
+def settings_of(some_keys):
+    return st.fixed_dictionaries({}, optional={key.name: legal_values(key) for key in some_keys})
+
+
+def as_variables(values):
+    return {keys()[name].variable: str(value) for name, value in values.items()}
+
+
+@pytest.fixture(name="all_built")
+def all_built_fixture(monkeypatch):
+    monkeypatch.setattr(config_module, "KEYS", tuple(dataclasses.replace(key, built=True) for key in KEYS))
+
+
+# --- the table ---
+
+
+def test_documented_keys_have_their_documented_defaults():
+    assert Config(environ={}).to_dict() == {
+        "pipeline.num_micro_batch": 1,
+        "pipeline.num_stages": None,
+        "pipeline.strategy": "PreferBackward",
+        "gradient_checkpoint.type": "",
+        "gradient_checkpoint.end_taskgraph": -1,
+        "gradient_checkpoint.check_gradients": False,
+        "zero.level": "",
+        "offload.level": "",
+        "amp.level": "",
+        "amp.debug_log": False,
+        "amp.loss_scale": "dynamic",
+        "optimizer.num_apply_group": 1,
+        "cluster.device_place_prefer_intra_node": True,
+        "cluster.run_visible_devices": "",
+        "cluster.colocate_split_and_replicate": False,
+        "communication.num_communicators": 2,
+        "communication.sparse_as_dense": False,
+        "communication.max_splits": 5,
+        "communication.fp16": False,
+        "communication.fp16_scale": 128,
+        "communication.clip_after_allreduce": False,
+        "communication.gradients_reduce_method": "mean",
+        "communication.timeout_s": 600.0,
+        "communication.stall_warning_s": 60.0,
+        "communication.backend": "auto",
+        "io.slicing": False,
+        "io.unbalanced_io_slicing": False,
+        "io.drop_last_files": False,
+        "auto.auto_parallel": False,
+    }
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_the_default_passes_its_own_check(key):
+    assert key.check(key.default) == key.default
+    assert key.doc.endswith(".")
+    assert Config({key.name: key.default}, {}) == Config(environ={})
+
+
+# --- properties ---
+
+
+@given(values=settings_of(BUILT))
+def test_file_round_trip(values, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("yaml") / "strategy.yaml")
+    config = Config(values, {})
+    config.to_yaml(path)
+    # Other variables must not leak into a saved strategy: the file holds all keys.
+    assert Config.from_yaml(path, {"EPL_COMMUNICATION_MAX_SPLITS": "77"}) == config
+    assert os.listdir(os.path.dirname(path)) == ["strategy.yaml"]
+
+
+@given(values=settings_of(BUILT))
+def test_copies_are_equal_and_independent(values):
+    config = Config(values, {})
+    for twin in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config)), eval(repr(config))):
+        assert twin == config
+        twin.communication.max_splits = config.communication.max_splits + 1
+        assert twin != config
+
+
+@given(given_dict=settings_of(BUILT), variables=settings_of(BUILT))
+def test_dict_wins_over_environment_wins_over_default(given_dict, variables):
+    config = Config(given_dict, as_variables(variables))
+    for name, value in config.to_dict().items():
+        if name in given_dict:
+            assert value == given_dict[name]
+        elif name in variables:
+            assert value == pytest.approx(variables[name]) if isinstance(value, float) else value == variables[name]
+        else:
+            assert value == keys()[name].default
+
+
+@given(data=st.data())
+def test_one_slip_of_the_pen_still_finds_the_key(data):
+    key = data.draw(st.sampled_from(KEYS)).name
+    place = data.draw(st.integers(0, len(key) - 1))
+    slip = key[:place] + data.draw(st.sampled_from(["", "x", "_"])) + key[place + 1:]
+    assume(slip not in keys())
+    with pytest.raises(ConfigError) as error:
+        Config({slip: 1}, {})
+    assert '"%s"' % key in str(error.value)
+
+
+@given(data=st.data())
+def test_values_of_unbuilt_keys_are_checked_before_they_are_refused(data):
+    key = data.draw(st.sampled_from(NOT_BUILT))
+    value = data.draw(legal_values(key))
+    assume(value != key.default)
+    for attempt in (lambda: Config({key.name: value}, {}),
+                    lambda: Config({}, as_variables({key.name: value})),
+                    lambda: setattr(getattr(Config({}, {}), key.category), key.attribute, value)):
+        with pytest.raises(UnsupportedError, match=key.name) as error:
+            attempt()
+        assert isinstance(error.value, NotImplementedError)
+        assert repr(key.default) in str(error.value)
+
+
+@given(key=st.sampled_from(KEYS), value=st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(),
+                                                  st.lists(st.integers(), max_size=2), st.just(object())))
+def test_any_value_is_taken_or_refused_with_the_name_of_the_key(key, value):
+    try:
+        taken = Config({key.name: value}, {}).to_dict()[key.name]
+    except EplError as error:
+        assert key.name in str(error)
+        assert repr(key.default) in str(error)
+    else:
+        assert isinstance(taken, bool) == (key.type == BOOL)
+        assert taken == value or str(taken).lower() == str(value).lower()
+
+
+# --- wrong keys and values ---
+
+
+@pytest.mark.parametrize("name, hint", [
+    ("num_micro_batch", '"pipeline.num_micro_batch"'),
+    ("pipelin.num_micro_batch", '"pipeline.num_micro_batch"'),
+    ("comm.max_splits", '"communication.max_splits"'),
+    ("amp.xyz", "amp.level, amp.debug_log, amp.loss_scale"),
+    ("q", "categories: " + ", ".join(CATEGORIES)),
+    (3, "categories: "),
+])
+def test_unknown_key(name, hint):
+    with pytest.raises(ConfigError, match="unknown configuration key") as error:
+        Config({name: 1}, {})
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("name, value, allowed", [
+    ("communication.max_splits", 0, "an integer >= 1"),
+    ("communication.max_splits", True, "an integer >= 1"),
+    ("communication.max_splits", 2.0, "an integer >= 1"),
+    ("communication.max_splits", "2", "an integer >= 1"),
+    ("communication.max_splits", None, "an integer >= 1."),
+    ("communication.timeout_s", 0, "a number > 0"),
+    ("communication.timeout_s", float("inf"), "a number > 0"),
+    ("communication.timeout_s", float("nan"), "a number > 0"),
+    ("communication.fp16", 1, "True or False"),
+    ("communication.fp16", "true", "True or False"),
+    ("communication.gradients_reduce_method", "max", 'one of "mean", "sum"'),
+    ("communication.backend", 3, 'one of "auto", "shm", "gloo"'),
+    ("pipeline.num_stages", 0, "an integer >= 1 or None"),
+    ("amp.loss_scale", "static", 'a number > 0 or "dynamic"'),
+    ("amp.loss_scale", True, 'a number > 0 or "dynamic"'),
+    ("cluster.run_visible_devices", "0;1", "device indices separated by commas"),
+])
+def test_wrong_value_says_what_is_allowed(name, value, allowed):
+    with pytest.raises(ConfigError) as error:
+        Config({name: value}, {})
+    assert isinstance(error.value, ValueError)
+    assert str(error.value).startswith("%s=%r" % (name, value))
+    assert allowed in str(error.value)
+
+
+def test_a_dict_is_wanted():
+    with pytest.raises(ConfigError, match="param_dict must be a mapping.*not list"):
+        Config(["communication.fp16"], {})
+
+
+@pytest.mark.parametrize("text, value", [("true", True), ("True", True), ("1", True), ("FALSE", False), (" 0 ", False)])
+def test_bool_from_environment(text, value):
+    config = Config({"communication.fp16": not value}, {})
+    assert config.communication.fp16 is not value
+    assert Config({}, {"EPL_COMMUNICATION_FP16": text}).communication.fp16 is value
+
+
+@pytest.mark.parametrize("variable, text, message", [
+    ("EPL_COMMUNICATION_FP16", "yes", '"true", "false", "1", "0"'),
+    ("EPL_COMMUNICATION_MAX_SPLITS", "many", "from environment variable EPL_COMMUNICATION_MAX_SPLITS.*an integer >= 1"),
+    ("EPL_COMMUNICATION_MAX_SPLITS", "1.5", "an integer >= 1"),
+    ("EPL_COMMUNICATION_TIMEOUT_S", "nan", "a number > 0"),
+    ("EPL_COMMUNICATION_MAX_SPLIT", "3", "EPL_COMMUNICATION_MAX_SPLITS"),
+    ("EPL_PIPELINE_NUM_MICRO_BATCHES", "3", "EPL_PIPELINE_NUM_MICRO_BATCH"),
+    ("EPL_IO_X", "3", "belongs to no configuration key"),
+])
+def test_wrong_variable(variable, text, message):
+    with pytest.raises(ConfigError, match=message):
+        Config({}, {variable: text})
+
+
+def test_other_variables_are_ignored():
+    others = {"EPL_JOB_TOKEN": "x", "EPL_GPU_PER_WORKER": "2", "EPL_DEVICE": "cpu", "EPL_DUMP_DIR": "d",
+              "EPL_BOOTSTRAP_PORT": "1", "PIPELINE_NUM_STAGES": "3", "EPLX_IO_SLICING": "1"}
+    assert Config({}, others) == Config({}, {})
+
+
+def test_a_variable_that_the_dict_overrides_is_not_even_read():
+    assert Config({"communication.fp16": True}, {"EPL_COMMUNICATION_FP16": "maybe"}).communication.fp16 is True
+
+
+def test_none_from_environment():
+    for text in ("none", "None", ""):
+        assert Config({}, {"EPL_PIPELINE_NUM_STAGES": text}).pipeline.num_stages is None
+
+
+def test_the_process_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("EPL_COMMUNICATION_MAX_SPLITS", "9")
+    assert Config().communication.max_splits == 9
+
+
+# --- attributes ---
+
+
+def test_attributes_read_and_write():
+    config = Config({"communication.max_splits": 3}, {})
+    assert config.communication.max_splits == 3
+    config.communication.max_splits = 4
+    assert config.to_dict()["communication.max_splits"] == 4
+    assert repr(config) == "Config({'communication.max_splits': 4})"
+    with pytest.raises(ConfigError, match="an integer >= 1"):
+        config.communication.max_splits = "4"
+    assert config.communication.max_splits == 4
+
+
+def test_unknown_attributes():
+    config = Config({}, {})
+    with pytest.raises(ConfigError, match='"communication.max_splits"'):
+        config.communication.max_split = 3
+    with pytest.raises(ConfigError, match='"communication.max_splits"'):
+        print(config.communication.max_split)
+    with pytest.raises(ConfigError, match='no category.*"pipeline"'):
+        print(config.pipelin)
+    with pytest.raises(ConfigError, match="no category"):
+        config.max_splits = 3
+    with pytest.raises(ConfigError, match="category and cannot be replaced.*config.zero.level"):
+        config.zero = "v1"
+    assert not hasattr(config, "pipelin")
+    assert not hasattr(config.zero, "levels")
+
+
+def test_choices_ignore_case(all_built):
+    assert Config({"pipeline.strategy": "preferforward"}, {}).pipeline.strategy == "PreferForward"
+    assert Config({"communication.backend": "SHM"}, {}).communication.backend == "shm"
+
+
+def test_loss_scale_kinds(all_built):
+    for value in (128, 0.5, "dynamic"):
+        assert Config({"amp.loss_scale": value}, {}).amp.loss_scale == value
+        assert Config({}, {"EPL_AMP_LOSS_SCALE": str(value)}).amp.loss_scale == value
+
+
+def test_config_is_not_hashable_and_unlike_other_things():
+    with pytest.raises(TypeError):
+        hash(Config({}, {}))
+    assert Config({}, {}) != {}
+
+
+# --- pairs ---
+
+
+@pytest.mark.parametrize("values, message", [
+    ({"io.slicing": True, "io.unbalanced_io_slicing": True, "io.drop_last_files": True}, "contradict each other"),
+    ({"io.drop_last_files": True}, "io.drop_last_files=True has no effect while io.slicing=False"),
+    ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
+    ({"pipeline.num_stages": 2}, "has no effect while auto.auto_parallel=False"),
+    ({"gradient_checkpoint.type": "collection", "gradient_checkpoint.end_taskgraph": 1}, "has no effect while"),
+    ({"gradient_checkpoint.check_gradients": True}, "has no effect while gradient_checkpoint.type=''"),
+    ({"cluster.run_visible_devices": "1,0,1"}, "names a device twice"),
+])
+def test_impossible_pairs(all_built, values, message):
+    with pytest.raises(ConfigError, match=message):
+        Config(values, {})
+    config = Config({}, {})
+    for name, value in values.items():
+        category, attribute = name.split(".")
+        setattr(getattr(config, category), attribute, value)
+    with pytest.raises(ConfigError, match=message):
+        config.validate()
+
+
+def test_possible_pairs(all_built):
+    Config({"io.slicing": True, "io.drop_last_files": True}, {})
+    Config({"auto.auto_parallel": True, "pipeline.num_stages": 2}, {})
+    Config({"gradient_checkpoint.type": "auto", "gradient_checkpoint.end_taskgraph": 1,
+            "gradient_checkpoint.check_gradients": True}, {})
+
+
+# --- files ---
+
+
+def test_hand_written_file(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("# mine\ncommunication.max_splits: 3\n")
+    config = Config.from_yaml(str(path), {"EPL_COMMUNICATION_MAX_SPLITS": "8", "EPL_COMMUNICATION_FP16": "1"})
+    assert (config.communication.max_splits, config.communication.fp16) == (3, True)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("communication.max_split: 3", r"a.yaml.*\"communication.max_splits\""),
+    ("communication.max_splits: many", r"a.yaml.*an integer >= 1"),
+    ("- 3", "a.yaml must be a mapping.*not list"),
+    ("a: [", "a.yaml is not valid YAML"),
+    ("!!python/object/apply:os.getcwd []", "not valid YAML"),
+])
+def test_wrong_file(tmp_path, text, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="(?s)" + message):
+        Config.from_yaml(str(path), {})
+
+
+def test_unbuilt_key_in_file(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("zero.level: v1\n")
+    with pytest.raises(UnsupportedError, match="zero.level='v1'.*a.yaml"):
+        Config.from_yaml(str(path), {})
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read configuration file .*none.yaml"):
+        Config.from_yaml(str(tmp_path / "none.yaml"))
+
+
+def test_a_failed_write_keeps_the_earlier_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.yaml"
+    Config({}, {}).to_yaml(str(path))
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        Config({"communication.max_splits": 3}, {}).to_yaml(str(path))
+    assert path.read_text() == before
+    assert os.listdir(str(tmp_path)) == ["a.yaml"]
