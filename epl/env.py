@@ -18,6 +18,7 @@ class Env:
     def __init__(self):
         self._config = None
         self._cluster = None
+        self._state = {}
 
     @classmethod
     def get(cls):
@@ -62,4 +63,12 @@ class Env:
         cluster = Cluster.from_environment(run_visible_devices=config.cluster.run_visible_devices)
         with self._lock:
             self._config, self._cluster = config, cluster
+            self._state = {}
         return self
+
+    def state(self, key, make):
+        """What another module keeps here under `key` until the next `reset`; `make()` gives its first value."""
+        with self._lock:
+            if key not in self._state:
+                self._state[key] = make()
+            return self._state[key]

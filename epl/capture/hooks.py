@@ -1,0 +1,134 @@
+"""Where TensorFlow's graph building is caught. The hooks tag operations and write things down; they change nothing else."""
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.capture.record import gradient_of, record_of
+from epl.capture.strategy import scopes
+from epl.errors import UnsupportedError
+from epl.graph import tags
+
+INNER = "_epl_inner"  # marks the graphs that EPL itself runs
+
+
+def install():
+    """Hooks TensorFlow. Calling it again changes nothing."""
+    tf_compat.wrap_create_op(_create_op)
+    tf_compat.wrap_gradients(_gradients)
+    tf_compat.wrap_optimizer_init(_optimizer_init)
+    tf_compat.wrap_saver_build(_saver_build)
+
+
+def _create_op(original, graph, op, *args, **kwargs):
+    result = original(graph, op, *args, **kwargs)
+    if tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
+        return result
+    record = record_of(graph)
+    if record.phase != tags.FORWARD:
+        tf_compat.set_tag(op, tags.PHASE, record.phase)
+    if record.depth[tags.APPLY]:
+        tf_compat.set_tag(op, tags.APPLY_CALL, len(record.apply_calls) - 1)
+    taskgraph = _taskgraph_of(record, op)
+    if taskgraph is not None:
+        record.taskgraph_of[op.name] = taskgraph
+        tf_compat.set_tag(op, tags.TASKGRAPH, taskgraph)
+    return result
+
+
+def _taskgraph_of(record, op):
+    """The TaskGraph that an operation is in, or None when only its neighbours can tell."""
+    if record.phase == tags.BACKWARD:
+        return record.taskgraph_of.get(tf_compat.original_op_name(op))
+    strategy = scopes().current
+    if record.phase == tags.FORWARD and strategy is not None:
+        return record.taskgraph(strategy)
+    return None
+
+
+class _Phase(object):
+    """Operations made inside are tagged with the phase."""
+
+    def __init__(self, record, phase):
+        self._record = record
+        self._phase = phase
+        self._before = None
+
+    def __enter__(self):
+        self._before = self._record.phase
+        self._record.phase = self._phase
+        if self._phase in self._record.depth:
+            self._record.depth[self._phase] += 1
+
+    def __exit__(self, *exc_info):
+        self._record.phase = self._before
+        if self._phase in self._record.depth:
+            self._record.depth[self._phase] -= 1
+
+
+def _gradients(original, ys, xs, *args, **kwargs):
+    graph = tf.get_default_graph()
+    if tf_compat.is_function_graph(graph):
+        return original(ys, xs, *args, **kwargs)
+    record = record_of(graph)
+    if record.depth[tags.BACKWARD]:
+        return original(ys, xs, *args, **kwargs)
+    with _Phase(record, tags.BACKWARD):
+        result = original(ys, xs, *args, **kwargs)
+    sources = xs if isinstance(xs, (list, tuple)) else [xs]
+    for value, source in zip(result, sources):
+        gradient = gradient_of(value)
+        if gradient is not None:
+            record.computed.append((gradient, tf_compat.variable_op_name(source)))
+    return result
+
+
+def _optimizer_init(original, optimizer, *args, **kwargs):
+    original(optimizer, *args, **kwargs)
+    tf_compat.wrap_apply_gradients(type(optimizer), _apply_gradients)
+
+
+_REFUSED_OPTIMIZERS = {
+    "SyncReplicasOptimizer": "EPL aggregates the gradients of all workers by itself: use the optimizer inside of it directly",
+}
+
+
+def _apply_gradients(original, optimizer, *args, **kwargs):
+    graph = tf.get_default_graph()
+    if tf_compat.is_function_graph(graph):
+        return original(optimizer, *args, **kwargs)
+    record = record_of(graph)
+    # An optimizer around another one: the outer call is where gradients leave the user's hands.
+    if record.depth[tags.APPLY]:
+        return original(optimizer, *args, **kwargs)
+    name = type(optimizer).__name__
+    if name in _REFUSED_OPTIMIZERS:
+        raise UnsupportedError("tf.train.%s cannot be used with EPL. %s." % (name, _REFUSED_OPTIMIZERS[name]))
+    pairs, call = _with_list_of_pairs(original, optimizer, args, kwargs)
+    gradients = []
+    for gradient, variable in pairs:
+        found = gradient_of(gradient)
+        if found is not None:
+            gradients.append((found, tf_compat.variable_op_name(variable)))
+    record.apply_calls.append((len(record.apply_calls), name, tuple(gradients)))
+    with _Phase(record, tags.APPLY):
+        return call()
+
+
+def _with_list_of_pairs(original, optimizer, args, kwargs):
+    """The (gradient, variable) pairs as a list, and a function that makes the call with it: zip() can be read once only."""
+    if "grads_and_vars" in kwargs:
+        pairs = list(kwargs["grads_and_vars"])
+        kwargs = dict(kwargs, grads_and_vars=pairs)
+    else:
+        pairs = list(args[0]) if args else []
+        args = (pairs,) + tuple(args[1:])
+    return pairs, functools.partial(original, optimizer, *args, **kwargs)
+
+
+def _saver_build(original, saver, *args, **kwargs):
+    graph = tf.get_default_graph()
+    if tf_compat.is_function_graph(graph):
+        return original(saver, *args, **kwargs)
+    with _Phase(record_of(graph), tags.SAVE):
+        return original(saver, *args, **kwargs)

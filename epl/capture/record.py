@@ -1,0 +1,103 @@
+"""What is written down while a graph is built, and the Model that comes out of it.
+
+One Record hangs on each tf.Graph. Besides the tags on operations it holds what no operation can carry: which tensors are
+the gradients of which variables.
+"""
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.graph import tags
+from epl.graph.index import Graph
+from epl.graph.model import ApplyCall, Gradient, Model, TaskGraph, Variable
+
+_ATTRIBUTE = "_epl_record"
+
+
+class Record(object):
+    """What capture has seen of one tf.Graph."""
+
+    def __init__(self):
+        self.taskgraphs = []
+        self._strategies = []
+        self.taskgraph_of = {}
+        self.phase = tags.FORWARD
+        self.depth = {tags.BACKWARD: 0, tags.APPLY: 0}
+        self.apply_calls = []
+        self.computed = []
+        self.merges = {}
+
+    def taskgraph(self, strategy):
+        """The index of the TaskGraph that a strategy stands for; made at its first use."""
+        for index, known in enumerate(self._strategies):
+            if known is strategy:
+                return index
+        index = len(self._strategies)
+        self._strategies.append(strategy)
+        self.taskgraphs.append(TaskGraph(index, strategy.kind, strategy.device_count, strategy.name, strategy.place))
+        return index
+
+
+def record_of(graph):
+    """The Record of a graph; made when there is none yet."""
+    record = getattr(graph, _ATTRIBUTE, None)
+    if record is None:
+        record = Record()
+        setattr(graph, _ATTRIBUTE, record)
+    return record
+
+
+def default_graph():
+    return tf.get_default_graph()
+
+
+def gradient_of(value):
+    """The Gradient that a tensor or IndexedSlices is, or None for anything else."""
+    if isinstance(value, tf.IndexedSlices):
+        return Gradient(value.values.name, value.indices.name)
+    if isinstance(value, tf.Tensor):
+        return Gradient(value.name, None)
+    return None
+
+
+def make_model(tf_graph):
+    """A Model of the graph as it stands now."""
+    record = record_of(tf_graph)
+    graph = Graph.from_graph_def(tf_graph.as_graph_def())
+    return Model(
+        graph=graph,
+        taskgraphs=list(record.taskgraphs),
+        variables=_variables(tf_graph, graph),
+        apply_calls=[ApplyCall(*call) for call in record.apply_calls],
+        computed=list(record.computed),
+        merges={key: list(names) for key, names in record.merges.items()})
+
+
+_VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
+
+
+def _variables(tf_graph, graph):
+    initializers = {}
+    local = set()
+    for key in tf_graph.get_all_collection_keys():
+        for item in tf_graph.get_collection_ref(key):
+            initializer = getattr(item, "initializer", None)
+            if not isinstance(initializer, tf.Operation) or not hasattr(item, "op") or not hasattr(item, "initial_value"):
+                continue
+            name = tf_compat.variable_op_name(item)
+            initializers.setdefault(name, set()).add(initializer.name)
+            if key in (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES):
+                local.add(name)
+    found = {}
+    for node in graph.nodes.values():
+        if node.op not in _VARIABLE_OPS:
+            continue
+        shape = node.attr["shape"].shape
+        dims = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+        names = initializers.get(node.name, set())
+        # A variable that is in no collection: TensorFlow names its initializer after it.
+        if node.name + "/Assign" in graph.nodes:
+            names = names | {node.name + "/Assign"}
+        found[node.name] = Variable(node.name, node.attr["dtype"].type, dims, tuple(sorted(names)), node.name in local)
+    return found
+
+

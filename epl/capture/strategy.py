@@ -1,0 +1,120 @@
+"""The scopes with which a user marks parts of a model: `epl.replicate` and `epl.split`."""
+import os
+import sys
+
+from epl.env import Env
+from epl.errors import CaptureError, PlanError, UnsupportedError
+
+
+def _caller(depth):
+    """ "file:line" of the user's code that many frames up."""
+    frame = sys._getframe(depth + 1)  # pylint: disable=protected-access
+    return "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+
+
+class Strategy(object):
+    """A part of the model and how to parallelise it. Use it with `with`, or as `epl.set_default_strategy(...)`.
+
+    Attributes:
+      kind: "replicate" or "split".
+      device_count: devices that one copy of this part computes on.
+      name: for people.
+      place: "file:line" where it was made.
+    """
+
+    def __init__(self, kind, device_count, name, place):
+        if isinstance(device_count, bool) or not isinstance(device_count, int) or device_count < 1:
+            raise PlanError(
+                "epl.%s(device_count=%r) at %s: device_count is the number of devices that one copy of this part of the "
+                "model computes on, a whole number of at least 1, for example epl.%s(1)" % (kind, device_count, place, kind))
+        self.kind = kind
+        self.device_count = device_count
+        self.name = name
+        self.place = place
+
+    def __enter__(self):
+        scopes().enter(self)
+        return self
+
+    def __exit__(self, *exc_info):
+        scopes().leave(self)
+
+
+class Scopes(object):
+    """Which strategy holds for operations that are made now."""
+
+    def __init__(self):
+        self.default = None
+        self._entered = None
+
+    @property
+    def current(self):
+        return self._entered or self.default
+
+    def enter(self, strategy):
+        if self._entered is not None:
+            raise CaptureError(
+                "epl.%s at %s stands inside of epl.%s at %s; strategy scopes cannot be nested. End the outer scope before "
+                "the inner one begins: each scope is a part of the model of its own."
+                % (strategy.kind, strategy.place, self._entered.kind, self._entered.place))
+        self._entered = strategy
+
+    def leave(self, strategy):
+        if self._entered is strategy:
+            self._entered = None
+
+
+_ENV_KEY = "scopes"
+
+
+def scopes():
+    """The process's Scopes; kept by Env, the one global object."""
+    return Env.get().state(_ENV_KEY, Scopes)
+
+
+def replicate(device_count=None, name=None):
+    """Marks a part of the model that is copied, every copy computing on data of its own.
+
+    Args:
+      device_count: devices that one copy computes on. With more than one, the user's batch is divided evenly over them.
+      name: for people.
+
+    Returns:
+      A scope for `with`, or an argument for `epl.set_default_strategy`.
+
+    Raises:
+      PlanError: device_count is not a whole number of at least 1.
+      CaptureError: on entering it inside another scope.
+    """
+    return Strategy("replicate", device_count, name, _caller(1))
+
+
+def split(device_count=None, name=None):
+    """Marks a part of the model whose tensors are split over devices.
+
+    Raises:
+      UnsupportedError: always for device_count > 1, as this version cannot split tensors.
+    """
+    strategy = Strategy("split", device_count, name, _caller(1))
+    if strategy.device_count > 1:
+        raise UnsupportedError(
+            "epl.split(%d) at %s: this version cannot split tensors over devices; epl.split(1) and epl.replicate(n) work."
+            % (strategy.device_count, strategy.place))
+    return strategy
+
+
+def set_default_strategy(strategy):
+    """Sets the strategy of all operations that are made from now on outside of any scope.
+
+    Calling it again begins a new part of the model.
+
+    Raises:
+      CaptureError: the argument is no strategy, or a scope is open.
+    """
+    if not isinstance(strategy, Strategy):
+        raise CaptureError("epl.set_default_strategy takes a strategy, such as epl.replicate(1), not %r" % (strategy,))
+    held = scopes()
+    if held.current is not held.default:
+        raise CaptureError("epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
+                           % (_caller(1), held.current.kind, held.current.place))
+    held.default = strategy

@@ -1,0 +1,168 @@
+"""What the nodes of a model do: which change variables, which every copy of the model needs, which differ by copy."""
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Tuple
+
+from epl.errors import CaptureError
+from epl.graph import tags
+from epl.graph.index import node_of, parse_input
+from epl.plan import ops
+
+# A constant above this stays one for all copies of the model instead of being copied with them.
+_LARGE_CONSTANT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Facts about a Model.
+
+    Attributes:
+      writes: operations that change a variable in training; they run in every instance. In creation order.
+      initial_writes: operation to the variable that it gives its first value (initialisers, restores).
+      cloned: nodes that every instance has a copy of.
+      varying: nodes whose value differs from instance to instance.
+      in_control_flow: nodes inside a loop or a branch of control flow v1.
+    """
+
+    writes: Tuple[str, ...]
+    initial_writes: Dict[str, str]
+    cloned: FrozenSet[str]
+    varying: FrozenSet[str]
+    in_control_flow: FrozenSet[str]
+
+
+def analyse(model):
+    """Analyses a Model.
+
+    Raises:
+      CaptureError: a variable is updated with gradients that EPL has not seen.
+    """
+    graph = model.graph
+    functions = _Functions(graph.library)
+    initial = _initial_writes(model)
+    writes = [n.name for n in graph.nodes.values() if n.name not in initial and _changes_variable(n, graph, functions)]
+    shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(n))
+    merged = [node_of(name) for names in model.merges.values() for name in names]
+    cloned = graph.ancestors(writes + merged, stop=shared) - shared
+    sources = [n.name for n in graph.nodes.values() if _differs_by_instance(n, functions)]
+    varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
+    inside = graph.descendants([n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
+                               stop=frozenset(n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_CLOSES))
+    _check_gradients_seen(graph, writes, varying)
+    return Analysis(tuple(writes), initial, frozenset(cloned), frozenset(varying), frozenset(inside))
+
+
+def variable_of(graph, write):
+    """The variable that a write changes, or None."""
+    node = graph.nodes[write]
+    for _ in range(len(graph.nodes)):
+        if node.op in ops.VARIABLES:
+            return node.name
+        if not node.input or node.input[0][0] == "^":
+            return None
+        node = graph.nodes[node_of(node.input[0])]
+    return None
+
+
+def batch_placeholder(node):
+    """True for placeholders whose first dimension is unknown: they are fed this worker's whole share of the batch."""
+    if node.op not in ops.PLACEHOLDERS:
+        return False
+    shape = node.attr["shape"].shape
+    return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0)
+
+
+def _is_shared(node):
+    if node.op in ops.SHARED_RESOURCES or node.op in ops.SHARED_EFFECTS:
+        return True
+    if node.op in ops.PLACEHOLDERS:
+        return not batch_placeholder(node)
+    return node.op == "Const" and node.ByteSize() > _LARGE_CONSTANT_BYTES
+
+
+def _initial_writes(model):
+    graph = model.graph
+    found = {}
+    for variable in model.variables.values():
+        for name in variable.initializers:
+            if name in graph.nodes:
+                found[name] = variable.name
+    for node in graph.nodes.values():
+        if node.op in ops.SETS and node.name not in found and _is_restore(node, graph):
+            variable = variable_of(graph, node.name)
+            if variable is not None:
+                found[node.name] = variable
+    return found
+
+
+def _is_restore(node, graph):
+    """True for an assignment made by a Saver, or of a value read from a checkpoint."""
+    if tags.phase(node) == tags.SAVE:
+        return True
+    while node.input:
+        producer = node_of(node.input[-1 if node.op in ops.SETS and len(node.input) == ops.VALUE_INPUT + 1 else 0])
+        node = graph.nodes[producer]
+        if node.op in ("RestoreV2", "Restore", "RestoreSlice"):
+            return True
+        if node.op not in ("Identity", "Reshape", "Cast"):
+            return False
+    return False
+
+
+def _changes_variable(node, graph, functions):
+    if ops.is_write(node.op):
+        return variable_of(graph, node.name) is not None
+    if not functions.writes(node):
+        return False
+    return any(graph.nodes[node_of(text)].op in ops.VARIABLES for text in node.input)
+
+
+def _differs_by_instance(node, functions):
+    return (node.op in ops.SOURCES or node.op in ops.RANDOM or node.op in ops.IMPURE or batch_placeholder(node)
+            or functions.impure(node))
+
+
+def _check_gradients_seen(graph, writes, varying):
+    """An optimizer that EPL did not see would train every copy on its own data alone, and they would drift apart."""
+    for name in writes:
+        node = graph.nodes[name]
+        if "Apply" not in node.op or tags.phase(node) == tags.APPLY:
+            continue
+        if any(parse_input(text).node in varying for text in node.input if text[0] != "^"):
+            raise CaptureError(
+                "operation '%s' (%s) updates a variable with a gradient that EPL has not seen, so it could not be aggregated "
+                "over the copies of the model. Call epl.init() before the optimizer is made, and build the training graph in "
+                "this program (tf.train.import_meta_graph of a training graph cannot be parallelised)." % (name, node.op))
+
+
+class _Functions(object):
+    """Which functions of a library change variables or give results that differ from call to call."""
+
+    def __init__(self, library):
+        self._bodies = {function.signature.name: function for function in library.function}
+        self._known = {}
+
+    def writes(self, node):
+        return self._any(node, ops.is_write)
+
+    def impure(self, node):
+        return self._any(node, lambda op: op in ops.RANDOM or op in ops.IMPURE)
+
+    def _any(self, node, test):
+        key = test.__qualname__
+        return any(self._body_has(name, test, key) for name in self.called_by(node))
+
+    def called_by(self, node):
+        """Names of the functions that a node calls."""
+        names = [node.op] if node.op in self._bodies else []
+        for attr in node.attr.values():
+            if attr.HasField("func"):
+                names.append(attr.func.name)
+            names.extend(f.name for f in attr.list.func)
+        return [name for name in names if name in self._bodies]
+
+    def _body_has(self, name, test, key):
+        if (name, key) not in self._known:
+            self._known[name, key] = False  # for functions that call themselves
+            body = self._bodies[name].node_def
+            self._known[name, key] = any(test(n.op) or self._any(n, test) for n in body)
+        return self._known[name, key]

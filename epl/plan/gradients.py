@@ -1,0 +1,249 @@
+"""Which gradients are aggregated where, and in which groups."""
+import logging
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from epl.graph import tags
+from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.plan import ops
+from epl.plan.names import PREFIX, tag_of
+
+_LOG = logging.getLogger("epl")
+
+# Smaller groups cost more in latency than their overlap gains.
+_SMALLEST_GROUP_BYTES = 256 * 1024
+
+# Operations that make the mean of clipped gradients differ from the clipped mean.
+_NOT_LINEAR = frozenset(["Minimum", "Maximum", "ClipByValue", "L2Loss", "Sqrt", "Rsqrt", "Select", "SelectV2", "Sign"])
+
+
+@dataclass(frozen=True)
+class DenseGroup:
+    """Gradients that travel in one all-reduce.
+
+    Attributes:
+      name: of the all-reduce node.
+      tensors: canonical names of the gradients, in the order in which they become ready.
+      dtype: DataType number.
+      num_bytes: of one instance's gradients.
+      slot: communicator of the pool.
+      tag: of the collective.
+    """
+
+    name: str
+    tensors: Tuple[str, ...]
+    dtype: int
+    num_bytes: int
+    slot: int
+    tag: int
+
+
+@dataclass(frozen=True)
+class SparseGradient:
+    """A gradient that is IndexedSlices.
+
+    Attributes:
+      name: prefix of the nodes that aggregate it.
+      values, indices: canonical tensor names.
+      dtype: DataType number of the values.
+      rows: first dimension of the variable, or -1.
+      slot: communicator of the pool.
+    """
+
+    name: str
+    values: str
+    indices: str
+    dtype: int
+    rows: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """All gradients that have to be aggregated.
+
+    Attributes:
+      groups: dense gradients.
+      sparse: IndexedSlices.
+      consumers: gradient tensor to the (node, input position) pairs that must see its aggregate.
+    """
+
+    groups: Tuple[DenseGroup, ...] = ()
+    sparse: Tuple[SparseGradient, ...] = ()
+    consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
+
+
+def plan_aggregation(model, communication):
+    """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
+
+    Args:
+      model: an epl.graph.model.Model.
+      communication: the configuration's `communication` part.
+    """
+    boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model)
+    groups, sparse, consumers, seen = [], [], {}, set()
+    for call in model.apply_calls:
+        gradients = boundaries.of(call)
+        for gradient, _ in gradients:
+            for tensor in (gradient.values, gradient.indices):
+                if tensor is not None:
+                    found = boundaries.consumers(call, canonical_tensor(tensor))
+                    consumers[canonical_tensor(tensor)] = tuple(sorted(set(consumers.get(canonical_tensor(tensor), ()) + found)))
+        # One tensor may be the gradient for two calls or two variables; it travels once.
+        new = [(g, v) for g, v in gradients if (g.values, g.indices) not in seen]
+        seen.update((g.values, g.indices) for g, _ in new)
+        groups.extend(_dense_groups(model, call, new, communication))
+        sparse.extend(_sparse_gradients(model, call, new, communication))
+    return Aggregation(tuple(groups), tuple(sparse), consumers)
+
+
+def _unique(gradients):
+    """Without repetitions of a tensor, in order."""
+    found, seen = [], set()
+    for gradient, variable in gradients:
+        if (gradient.values, gradient.indices) not in seen:
+            seen.add((gradient.values, gradient.indices))
+            found.append((gradient, variable))
+    return found
+
+
+class _BeforeApply(object):
+    """Gradients as apply_gradients received them."""
+
+    def __init__(self, model):
+        self._graph = model.graph
+        self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
+        self._warned = False
+
+    def of(self, call):
+        for gradient, _ in call.gradients:
+            self._warn_if_clipped(canonical_tensor(gradient.values))
+        return _unique(call.gradients)
+
+    def consumers(self, call, tensor):
+        return _consumers(self._graph, tensor, lambda node: _made_by(node, call))
+
+    def _warn_if_clipped(self, tensor):
+        if self._warned or tensor in self._computed:
+            return
+        stop = {node_of(t) for t in self._computed}
+        between = self._graph.ancestors([node_of(tensor)], stop=stop, data_only=True) - stop
+        clipping = [n for n in self._graph.in_order(between)
+                    if self._graph.nodes[n].op in _NOT_LINEAR and tags.phase(self._graph.nodes[n]) == tags.FORWARD]
+        # Walking back from a gradient may lead into the forward pass; only what follows a gradient counts.
+        clipping = [n for n in clipping if stop & self._graph.ancestors([n], stop=stop, data_only=True)]
+        if clipping:
+            self._warned = True
+            _LOG.warning(
+                "gradients are clipped (at '%s') before they are aggregated: each copy of the model clips its own. One device "
+                "would clip the gradient of the whole batch; set communication.clip_after_allreduce=True for that.", clipping[0])
+
+
+class _AfterGradients(object):
+    """Gradients as tf.gradients returned them, before the user's own operations (clipping, say) on them."""
+
+    def __init__(self, model):
+        self._graph = model.graph
+        self._computed = {}
+        for gradient, variable in model.computed:
+            if variable in model.variables:
+                self._computed[canonical_tensor(gradient.values)] = (gradient, variable)
+        self._between = {}
+
+    def of(self, call):
+        found, between, seen = [], set(), set()
+        stack = []
+        for gradient, variable in call.gradients:
+            stack.append((canonical_tensor(gradient.values), (gradient, variable)))
+        while stack:
+            tensor, fallback = stack.pop()
+            if tensor in seen:
+                continue
+            seen.add(tensor)
+            node = self._graph.nodes[node_of(tensor)]
+            if tensor in self._computed:
+                found.append(self._computed[tensor])
+            elif tags.phase(node) == tags.BACKWARD:
+                if fallback is not None:
+                    found.append(fallback)
+            else:
+                between.add(node.name)
+                stack.extend((text, None) for text in node.input if text[0] != "^")
+        # Operations between that no gradient flows into (the learning rate, say) are harmless: they consume no boundary.
+        self._between[call.index] = between
+        order = self._graph.positions
+        return _unique(sorted(found, key=lambda item: order[node_of(canonical_tensor(item[0].values))]))
+
+    def consumers(self, call, tensor):
+        between = self._between[call.index]
+        return _consumers(self._graph, tensor, lambda node: _made_by(node, call) or node.name in between)
+
+
+def _made_by(node, call):
+    return tags.phase(node) == tags.APPLY and tags.get_int(node, tags.APPLY_CALL, -1) == call.index
+
+
+def _consumers(graph, tensor, wanted):
+    producer = parse_input(tensor)
+    found = []
+    for name, position in graph.consumers.get(producer.node, ()):
+        node = graph.nodes[name]
+        if parse_input(node.input[position]) == producer and wanted(node):
+            found.append((name, position))
+    return tuple(found)
+
+
+def size_bytes(variable):
+    """Bytes of a variable, 0 when its shape is not known."""
+    if variable.shape is None or any(d < 0 for d in variable.shape):
+        return 0
+    count = 1
+    for dim in variable.shape:
+        count *= dim
+    return count * ops.DTYPE_BYTES.get(variable.dtype % 100, 4)
+
+
+def _dense_groups(model, call, gradients, communication):
+    positions = model.graph.positions
+    by_dtype = {}
+    for gradient, variable in gradients:
+        if gradient.indices is None:
+            by_dtype.setdefault(model.variables[variable].dtype % 100, []).append((gradient, model.variables[variable]))
+    groups = []
+    for dtype in sorted(by_dtype):
+        dense = sorted(by_dtype[dtype], key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
+        for members in _cut([(g, size_bytes(v)) for g, v in dense], communication.max_splits):
+            index = len(groups)
+            name = "%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index)
+            groups.append(DenseGroup(
+                name, tuple(canonical_tensor(g.values) for g, _ in members), dtype, sum(size for _, size in members),
+                index % communication.num_communicators, tag_of(name)))
+    return groups
+
+
+def _cut(sized, max_splits):
+    """Cuts a list of (item, bytes) into at most max_splits runs of about equal size."""
+    total = sum(size for _, size in sized)
+    splits = max(1, min(max_splits, len(sized), total // _SMALLEST_GROUP_BYTES))
+    runs, run, filled = [], [], 0
+    for item, size in sized:
+        run.append((item, size))
+        filled += size
+        if len(runs) < splits - 1 and filled >= total * (len(runs) + 1) // splits:
+            runs.append(run)
+            run = []
+    return runs + [run] if run else runs
+
+
+def _sparse_gradients(model, call, gradients, communication):
+    found = []
+    for gradient, variable in gradients:
+        if gradient.indices is None:
+            continue
+        known = model.variables[variable]
+        index = len(found)
+        found.append(SparseGradient(
+            "%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), canonical_tensor(gradient.values),
+            canonical_tensor(gradient.indices), known.dtype % 100, known.shape[0] if known.shape else -1,
+            index % communication.num_communicators))
+    return found

@@ -1,0 +1,31 @@
+"""Names of the nodes that passes make, so that sessions and tests find them again."""
+import hashlib
+
+PREFIX = "epl"
+
+
+def clone_name(name, instance):
+    """The node's copy in a local instance; instance 0 keeps the user's names."""
+    return name if instance == 0 else "%s_instance_%d/%s" % (PREFIX, instance, name)
+
+
+def clone_tensor(text, instance):
+    """The same for an input or tensor name ("a:1", "^a")."""
+    if instance == 0:
+        return text
+    return "^" + clone_name(text[1:], instance) if text[0] == "^" else clone_name(text, instance)
+
+
+def merged_name(tensor, key):
+    """The node that merges a tensor over instances for a collection of epl.GraphKeys."""
+    return "%s_merge/%s/%s" % (PREFIX, key, tensor.replace(":", "_"))
+
+
+def sync_name(variable):
+    """The node whose run gives a variable the chief's value everywhere."""
+    return "%s_broadcast/%s" % (PREFIX, variable)
+
+
+def tag_of(name):
+    """A collective's tag: a number from 0 that is the same in every process and, for practical purposes, unique."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
