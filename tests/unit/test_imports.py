@@ -19,10 +19,10 @@ LEVELS = {
     "capture": 4,
     "passes": 4,
     "plan": 3,
-    "graph": 3,
     "communicators": 3,
     "launch": 3,
-    "env": 2.5,
+    "env": 3,
+    "graph": 2,  # below `plan`, which reads the index of a graph
     "cluster": 2,
     "cluster_sources": 1,
     "config": 1,
@@ -56,7 +56,7 @@ def part_of(module):
 def imports_of(source, module, is_package, known):
     """Returns [(imported module, line, inside a function)] of one file.
 
-    `known` are the modules of epl: `from epl import plan` means the module epl.plan, `from epl.plan import Plan` a name.
+    `known` are the modules of epl: `from epl import plan` means the module epl.plan, `from epl.plan import Plan` not.
     """
     found = []
 
@@ -125,12 +125,7 @@ def test_imports_point_down():
 
 def test_every_exception_is_still_needed():
     seen = set()
-    paths = source_files()
-    known = frozenset(module_name(path) for path in paths)
-    for path in paths:
-        with open(path, encoding="utf-8") as source:
-            module = module_name(path)
-            found = imports_of(source.read(), module, path.endswith("__init__.py"), known)
+    for module, found in modules_and_imports().items():
         seen.update(("lazy", module, imported) for imported, _, in_function in found if in_function)
         seen.update(("beside", part_of(module), part_of(imported)) for imported, _, _ in found)
     unused = [key for key in LAZY if ("lazy",) + key not in seen]
@@ -138,20 +133,59 @@ def test_every_exception_is_still_needed():
     assert not unused
 
 
-def test_no_import_cycles():
+def modules_and_imports():
+    """Returns {module of epl: [(imported, line, inside a function)]}."""
     paths = source_files()
     known = frozenset(module_name(path) for path in paths)
-    needs = {}
+    found = {}
     for path in paths:
         with open(path, encoding="utf-8") as source:
             module = module_name(path)
-            found = imports_of(source.read(), module, path.endswith("__init__.py"), known)
-        needs[module] = {imported for imported, _, _ in found if imported in known} - {module}
-    assert not cycle_in(needs)
+            found[module] = imports_of(source.read(), module, path.endswith("__init__.py"), known)
+    return found
+
+
+def test_no_import_cycles():
+    found = modules_and_imports()
+    assert not cycle_in({module: {name for name, _, _ in found[module]} & found.keys() - {module} for module in found})
+
+
+def test_tensorflow_does_not_come_in_by_a_detour():
+    found = modules_and_imports()
+    for module in found:
+        if part_of(module) in WITHOUT_TENSORFLOW:
+            way = way_to_tensorflow(module, found)
+            assert not way, "`%s` works without TensorFlow, but: %s" % (part_of(module), " imports ".join(way))
+
+
+def way_to_tensorflow(module, found):
+    """Returns the chain of modules from `module` to TensorFlow, or an empty tuple. epl/__init__.py does not count."""
+    ways = [(module,)]
+    reached = {module, "", "epl"}
+    for way in ways:
+        for imported, _, _ in found.get(way[-1], ()):
+            if imported.split(".")[0] in ("tensorflow", "keras"):
+                return way + (imported,)
+            for step in (imported, imported.rpartition(".")[0]):  # a module's package runs before the module
+                if step not in reached:
+                    reached.add(step)
+                    ways.append(way + (step,))
+    return ()
+
+
+def test_detours_are_found():
+    found = {
+        "epl.plan.a": [("epl.graph.b", 1, False)],
+        "epl.graph": [("epl.graph.c", 1, False)],
+        "epl.graph.b": [],
+        "epl.graph.c": [("tensorflow", 1, False)],
+    }
+    assert way_to_tensorflow("epl.plan.a", found) == ("epl.plan.a", "epl.graph", "epl.graph.c", "tensorflow")
+    assert way_to_tensorflow("epl.graph.b", found) == ()
 
 
 def cycle_in(needs):
-    """Returns the modules that remain when those that need nothing more are taken away again and again: a cycle's."""
+    """Returns the modules that remain when those that need no other are taken away, again and again."""
     left = dict(needs)
     while True:
         free = [module for module, others in left.items() if not others & left.keys()]
