@@ -2,20 +2,8 @@
 import numpy as np
 
 from tests.helpers import zoo
+from tests.helpers.checks import assert_same
 from tests.helpers.zoo_results import PLAIN
-
-
-def assert_same(got, want, rtol, atol, what):
-    """Every number of `got` is that of `want` but for rtol of itself and atol of the array's largest magnitude.
-
-    The second part is for entries that are small differences of large terms: their rounding error is that of the terms.
-    """
-    got, want = np.asarray(got), np.asarray(want)
-    assert got.shape == want.shape, "%s: shape %s, expected %s" % (what, got.shape, want.shape)
-    assert got.dtype == want.dtype, "%s: %s, expected %s" % (what, got.dtype, want.dtype)
-    if want.size:
-        largest = float(np.max(np.abs(want.astype(np.float64))))
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol * largest, err_msg=what)
 
 
 def check_case(results, layout, name):

@@ -1,0 +1,41 @@
+"""Comparisons that several tests share."""
+import numpy as np
+
+RTOL = 1e-5
+ATOL = 1e-6  # of the largest magnitude of the array, see assert_same
+
+
+def assert_same(got, want, rtol=RTOL, atol=ATOL, what=""):
+    """Every number of `got` is that of `want` but for rtol of itself and atol of the array's largest magnitude.
+
+    The second part is for entries that are small differences of large terms: their rounding error is that of the terms.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.shape == want.shape, "%s: shape %s, expected %s" % (what, got.shape, want.shape)
+    assert got.dtype == want.dtype, "%s: %s, expected %s" % (what, got.dtype, want.dtype)
+    if want.size:
+        largest = float(np.max(np.abs(want.astype(np.float64))))
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol * largest, err_msg=what)
+
+
+def assert_same_state(got, want, rtol=RTOL, atol=ATOL):
+    """The same variables with the same values."""
+    assert set(got) == set(want)
+    for name in sorted(want):
+        assert_same(got[name], want[name], rtol, atol, name)
+
+
+def assert_same_training(got, want, rtol=RTOL, atol=ATOL):
+    """The same losses, and the same variables after each step; and something was learnt."""
+    assert len(set(float(loss) for loss in want["losses"])) == len(want["losses"])
+    assert_same(got["losses"], want["losses"], rtol, atol, "losses")
+    for step, (one, other) in enumerate(zip(got["states"], want["states"])):
+        assert set(one) == set(other)
+        for name in sorted(other):
+            assert_same(one[name], other[name], rtol, atol, "%s after step %d" % (name, step))
+
+
+def differs(got, want, by):
+    """Whether some variable of the last state is off by more than `by` of its largest magnitude."""
+    return any(np.max(np.abs(got["states"][-1][name] - value)) > by * np.max(np.abs(value))
+               for name, value in want["states"][-1].items() if np.issubdtype(value.dtype, np.floating))

@@ -1,0 +1,95 @@
+"""Pieces of the programs: a small model, its data, and this process' part of them."""
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.zoo import model as m
+
+BATCH = 8
+FEATURES = 6
+CLASSES = 3
+
+
+def init(epl, config=None):
+    """Starts EPL afresh; nothing in the plain process."""
+    if epl:
+        epl.init(epl.Config(config or {}))
+
+
+def workers(epl):
+    """(index of this worker, number of workers)."""
+    if not epl:
+        return 0, 1
+    cluster = epl.Env.get().cluster
+    return cluster.worker_index, cluster.worker_num
+
+
+def replicas(epl):
+    """Number of devices of the whole job."""
+    return epl.Env.get().cluster.total_gpu_num if epl else 1
+
+
+def share(epl, rows):
+    """This worker's equal part of the rows of a global batch."""
+    index, count = workers(epl)
+    size = len(rows) // count
+    assert size * count == len(rows)
+    return rows[index * size:(index + 1) * size]
+
+
+def batch(step, size=BATCH, features=FEATURES):
+    """The global batch of a step: (x [size, features], labels [size])."""
+    rng = np.random.RandomState(1000 + step)
+    return rng.normal(size=(size, features)).astype(np.float32), rng.randint(0, CLASSES, size).astype(np.int64)
+
+
+class Feeds(object):
+    """Placeholders for x and labels, and the feeds of this worker."""
+
+    def __init__(self, epl):
+        self._epl = epl
+        self.x = tf.placeholder(tf.float32, [None, FEATURES], name="x")
+        self.labels = tf.placeholder(tf.int64, [None], name="labels")
+
+    def of(self, step):
+        x, labels = batch(step)
+        return {self.x: share(self._epl, x), self.labels: share(self._epl, labels)}
+
+
+def classifier(x, labels):
+    """The loss of two dense layers."""
+    x.set_shape([None, FEATURES])
+    hidden = m.dense(x, 8, "hidden", seed=1, activation=tf.nn.tanh)
+    return m.classification(m.dense(hidden, CLASSES, "logits", seed=3), labels)
+
+
+def mean_everywhere(epl, tensor):
+    """The tensor's mean over all replicas, when fetched."""
+    if epl:
+        epl.add_to_collection(tensor, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+    return tensor
+
+
+def rows_everywhere(epl, tensor):
+    """The rows of all replicas, when fetched."""
+    tensor = tf.identity(tensor)
+    if epl:
+        epl.add_to_collection(tensor, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
+    return tensor
+
+
+def session():
+    """A session with few threads."""
+    return tf.Session(config=threads())
+
+
+def threads():
+    return tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
+
+
+def initialize(sess):
+    sess.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
+
+
+def state(sess):
+    """All global variables by name."""
+    return sess.run({variable.op.name: variable for variable in tf.global_variables()})
