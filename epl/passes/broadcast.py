@@ -1,0 +1,59 @@
+"""Adds, for each variable, a node whose run gives it the chief's value on all workers and in all instances.
+
+    worker 0:  v -> EplBroadcastSend          worker 1:  EplBroadcastReceive -> Assign(v)     both: -> Assign(v/1), ...
+
+Sessions run these nodes after variables got first values, before the first step that communicates.
+"""
+from epl.graph.build import Type, make_node
+from epl.passes.nodes import tagged
+from epl.plan.names import clone_name, sync_name, tag_of
+
+_CHIEF = 0
+
+
+def broadcast_variables(graph, plan):
+    """One node named sync_name(v) for each variable v; it waits for all copies of v to be set."""
+    layout = plan.layout
+    edit = graph.editor()
+    if layout.num_instances == 1:
+        return graph
+    for variable in plan.variables.values():
+        if graph.nodes[variable.name].op in ("VariableV2", "Variable", "VarHandleOp"):
+            _broadcast(graph, edit, plan, variable)
+    return edit.finish()
+
+
+def _broadcast(graph, edit, plan, variable):
+    layout = plan.layout
+    name = sync_name(variable.name)
+    dtype = variable.dtype % 100
+    resource = graph.nodes[variable.name].op == "VarHandleOp"
+    waits = []
+    if layout.worker_num > 1 and layout.worker_index != _CHIEF:
+        value = edit.add(tagged(make_node(
+            "EplBroadcastReceive", name + "/receive", [], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name),
+            root=_CHIEF), "collective")).name
+        waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
+    else:
+        read = "ReadVariableOp" if resource else "Identity"
+        attrs = {"dtype" if resource else "T": Type(dtype)}
+        value = edit.add(make_node(read, name + "/read", [variable.name], graph.nodes[variable.name].device, **attrs)).name
+        if layout.worker_num > 1:
+            waits.append(edit.add(tagged(make_node(
+                "EplBroadcastSend", name + "/send", [value], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name)),
+                "collective")).name)
+    if variable.name in plan.analysis.cloned:
+        for instance in layout.instances[1:]:
+            waits.append(_assign(edit, graph, variable.name, instance.index, value, name, dtype, resource))
+    edit.add(make_node("NoOp", name, ["^" + w for w in waits], layout.host_device))
+
+
+def _assign(edit, graph, variable, instance, value, name, dtype, resource):
+    target = clone_name(variable, instance)
+    device = edit.peek(target).device
+    assign = "%s/assign_%d" % (name, instance)
+    if resource:
+        node = make_node("AssignVariableOp", assign, [target, value], device, dtype=Type(dtype))
+    else:
+        node = make_node("Assign", assign, [target, value], device, T=Type(dtype), validate_shape=False, use_locking=True)
+    return edit.add(node).name

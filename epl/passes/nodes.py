@@ -1,0 +1,63 @@
+"""Helpers that several passes share: names and types of what instances hold, and the collectives' nodes."""
+from epl import tf_compat
+from epl.errors import PassError
+from epl.graph import tags
+from epl.graph import types
+from epl.graph.build import Type, make_node, set_attr
+from epl.graph.index import node_of, parse_input
+from epl.plan.names import clone_tensor
+
+
+def instance_tensor(plan, text, instance):
+    """A tensor as a local instance (by index) sees it: its own copy, or the one that all share."""
+    return clone_tensor(text, instance) if node_of(text) in plan.analysis.cloned else text
+
+
+def dtype_of(graph, tensor):
+    """DataType number of a tensor, from the definition of its operation or function."""
+    name, index = parse_input(tensor)
+    node = graph.nodes[name]
+    definition = tf_compat.op_def(node.op)
+    if definition is None:
+        definition = next((f.signature for f in graph.library.function if f.signature.name == node.op), None)
+    if definition is None:
+        raise PassError("the type of tensor '%s' is not known: there is no definition of its operation '%s'" % (tensor, node.op))
+    return types.base(types.output_dtypes(node, definition)[index])
+
+
+def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, **options):
+    """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
+    instances = plan.layout.instances
+    inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
+    node = make_node("EplAllReduce", name, inputs, plan.layout.host_device, N=len(tensors), R=len(instances), T=Type(dtype),
+                     comm=slot, tag=tag, workers=plan.layout.worker_num if workers is None else workers,
+                     reduce_op="sum", scale=float(scale), **options)
+    return tagged(node, "collective")
+
+
+def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None):
+    """One EplAllGather over all instances of a tensor."""
+    instances = plan.layout.instances
+    inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
+    node = make_node("EplAllGather", name, inputs, plan.layout.host_device, R=len(instances), T=Type(dtype), comm=slot,
+                     tag=tag, workers=plan.layout.worker_num if workers is None else workers)
+    return tagged(node, "collective")
+
+
+def tagged(node, role):
+    set_attr(node, tags.ROLE, role)
+    return node
+
+
+def rewire(edit, plan, consumers, replacement):
+    """Makes consumers, in every instance, take `replacement` at their input positions.
+
+    Args:
+      consumers: (node, input position) pairs of instance 0.
+      replacement: an input string, or a function from an instance's index to one.
+    """
+    for instance in plan.layout.instances:
+        text = replacement(instance.index) if callable(replacement) else replacement
+        for name, position in consumers:
+            if instance.index == 0 or name in plan.analysis.cloned:
+                edit.set_input(clone_tensor(name, instance.index), position, text)

@@ -1,0 +1,83 @@
+"""All rewrites in their order, and the runner that checks the graph around each of them."""
+import collections
+import functools
+import os
+
+from epl import tf_compat
+from epl.errors import PassError
+from epl.graph.lint import lint
+from epl.passes.aggregate import aggregate_gradients
+from epl.passes.broadcast import broadcast_variables
+from epl.passes.clone import clone_instances
+from epl.passes.merge_outputs import merge_outputs
+from epl.passes.merge_state import merge_state
+from epl.passes.place import place
+from epl.passes.reseed import reseed
+from epl.passes.share_batches import share_batches
+
+_DUMP_DIR = "EPL_DUMP_DIR"
+
+
+def passes(job_seed=0):
+    """The passes in order; each takes (graph, plan) and returns a new graph."""
+    return [
+        place,  # before clones: they take their device from the original's
+        clone_instances,
+        functools.partial(reseed, job_seed=job_seed),  # changes numbers: after clones, as each instance has its own seed
+        share_batches,  # needs the sources of all instances
+        aggregate_gradients,  # the passes from here on join instances again
+        merge_state,
+        merge_outputs,
+        broadcast_variables,  # last: no other pass looks at what it adds
+    ]
+
+
+def rewrite(graph, plan, job_seed=0, dump_dir=None):
+    """Runs all passes.
+
+    Args:
+      graph: the user's tagged graph; stays as it is.
+      plan: an epl.plan.plan.Plan made for it.
+      job_seed: a number that all workers share and that differs from job to job.
+      dump_dir: folder for the graph after each pass; default the environment variable EPL_DUMP_DIR, else none.
+
+    Returns:
+      This worker's graph.
+
+    Raises:
+      PassError: a pass left a graph that is not well formed; names the pass and those before it.
+    """
+    dump_dir = dump_dir or os.environ.get(_DUMP_DIR)
+    _check(graph, None, "the user's graph", [])
+    done = []
+    for number, pass_ in enumerate(passes(job_seed)):
+        name = getattr(pass_, "func", pass_).__name__
+        after = pass_(graph, plan)
+        _check(after, graph, "after the pass '%s'" % name, done)
+        if dump_dir:
+            _dump(after, graph, dump_dir, number, name)
+        graph = after
+        done.append(name)
+    return graph
+
+
+def _check(graph, before, where, done):
+    problems = lint(graph, tf_compat.op_def, changed_since=before)
+    if problems:
+        raise PassError("%s (ran before: %s) the graph is not well formed: %s%s" % (
+            where, ", ".join(done) or "none", problems[0],
+            "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else ""))
+
+
+def _dump(graph, before, dump_dir, number, name):
+    """Writes NN_name.pbtxt, and in NN_name.txt how the numbers of operations changed."""
+    os.makedirs(dump_dir, exist_ok=True)
+    path = os.path.join(dump_dir, "%02d_%s" % (number, name))
+    with open(path + ".pbtxt", "w") as out:
+        out.write(str(graph.to_graph_def(tf_compat.GraphDef)))
+    counts = collections.Counter(n.op for n in graph.nodes.values())
+    counts.subtract(n.op for n in before.nodes.values())
+    with open(path + ".txt", "w") as out:
+        for op, change in sorted(counts.items()):
+            if change:
+                out.write("%+6d  %s\n" % (change, op))

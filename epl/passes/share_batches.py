@@ -1,0 +1,66 @@
+"""Divides a model replica's batch over the instances that compute it (device_count above 1).
+
+    next -> model                 next -> share 0 -> model
+    next/1 -> model/1   becomes        -> share 1 -> model/1
+
+The instances of a replica that are in this worker use one `next`; the copies of the others are left without consumers.
+"""
+from epl.graph.build import Type, make_node
+from epl.graph.index import format_input, parse_input
+from epl.passes.nodes import tagged
+from epl.plan import ops
+from epl.plan.names import PREFIX, clone_name
+
+
+def share_batches(graph, plan):
+    """Puts an EplBatchShare between each output of a data source and its consumers; nothing to do for one share."""
+    if plan.layout.shares == 1:
+        return graph
+    edit = graph.editor()
+    first_of = {}
+    for instance in plan.layout.instances:
+        first_of.setdefault(instance.replica, instance.index)
+    sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in ops.SOURCES]
+    for instance in plan.layout.instances:
+        for name in sources:
+            _share(graph, edit, plan, name, instance, first_of[instance.replica])
+    return edit.finish()
+
+
+def _share(graph, edit, plan, name, instance, first):
+    source = clone_name(name, instance.index)
+    chosen = clone_name(name, first)
+    made = {}
+    for consumer, position in graph.consumers.get(source, ()):
+        index = parse_input(graph.nodes[consumer].input[position]).index
+        if index < 0 or not _divisible(graph.nodes[source], index):
+            edit.set_input(consumer, position, format_input(chosen, index))
+            continue
+        if index not in made:
+            node = make_node(
+                "EplBatchShare", "%s_share/%s_%d" % (PREFIX, source, index), [format_input(chosen, index)],
+                graph.nodes[source].device, T=Type(_output_type(graph.nodes[source], index)), index=instance.share,
+                num_shares=plan.layout.shares, what="output %d of '%s'" % (index, name))
+            made[index] = edit.add(tagged(node, "batch_share")).name
+        edit.set_input(consumer, position, made[index])
+
+
+_TYPE_LISTS = ("output_types", "component_types", "dtypes")
+
+
+def _output_type(node, index):
+    for key in _TYPE_LISTS:
+        if key in node.attr:
+            return node.attr[key].list.type[index]
+    return 7  # readers give strings
+
+
+def _divisible(node, index):
+    """False for scalars and for handles."""
+    if _output_type(node, index) in (20, 21):  # resource, variant
+        return False
+    for key in ("output_shapes", "shapes"):
+        shapes = node.attr[key].list.shape if key in node.attr else ()
+        if index < len(shapes):
+            return shapes[index].unknown_rank or len(shapes[index].dim) > 0
+    return True
