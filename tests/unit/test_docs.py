@@ -1,0 +1,77 @@
+"""The pages say what the code does: messages that the troubleshooting page quotes exist, links lead somewhere."""
+
+import ast
+import os
+import re
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HEADING = re.compile(r"^#### `(.+)`$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+CPP_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def read(*names):
+    with open(os.path.join(ROOT, *names), encoding="utf-8") as page:
+        return page.read()
+
+
+def files(folder, *endings):
+    for base, _, names in os.walk(os.path.join(ROOT, folder)):
+        for name in sorted(names):
+            if name.endswith(endings):
+                yield os.path.relpath(os.path.join(base, name), ROOT)
+
+
+def python_strings(source):
+    """All string constants; what Python joins at compile time is one string here too."""
+    return [node.s for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Str)]
+
+
+def source_texts():
+    """Every text in the sources that a message may be made of. C++ and shell: the strings of a file, one after another."""
+    texts = []
+    for name in files("epl", ".py"):
+        texts.extend(python_strings(read(name)))
+    for folder in ("csrc", "scripts"):
+        for name in files(folder, ".cc", ".h", ".sh"):
+            source = read(name)
+            texts.append(re.sub(r'"\s*"', "", source))
+            texts.append(" ".join(CPP_STRING.findall(source)))
+    return texts
+
+
+def occurs(message, texts):
+    """Whether the fixed parts of `message`, which "…" separates, follow each other in one of the texts."""
+    pattern = ".*".join(re.escape(part.strip()) for part in message.split("…"))
+    return any(re.search(pattern, text, re.DOTALL) for text in texts)
+
+
+def test_troubleshooting_quotes_messages_that_exist():
+    messages = HEADING.findall(read("docs", "troubleshooting.md"))
+    assert len(messages) > 20
+    texts = source_texts()
+    assert [message for message in messages if not occurs(message, texts)] == []
+
+
+def test_a_message_that_does_not_exist_is_noticed():
+    texts = python_strings('raise E("port %d of " "host %s is taken" % (p, h))')
+    assert occurs("port … of host … is taken", texts)
+    assert not occurs("host … of port … is taken", texts)
+
+
+@pytest.mark.parametrize("page", sorted(list(files("docs", ".md")) + ["README.md", "CONTRIBUTING.md"]))
+def test_links_lead_somewhere(page):
+    targets = [target for target in LINK.findall(read(page)) if "://" not in target]
+    lost = [name for name in targets if not os.path.exists(os.path.join(ROOT, os.path.dirname(page), name))]
+    assert lost == []
+
+
+def test_getting_started_shows_the_quick_start():
+    def statements(source):
+        module = ast.parse(source)
+        return [ast.dump(node) for node in module.body if not isinstance(getattr(node, "value", None), ast.Str)]
+
+    shown = re.search(r"```python\n(# local_model\.py\n.*?)```", read("docs", "getting_started.md"), re.DOTALL).group(1)
+    assert statements(shown) == statements(read("examples", "quickstart", "local_model.py"))
