@@ -85,7 +85,8 @@ class AllGatherOp : public tf::AsyncOpKernel {
     for (int i = 0; i < context->num_inputs(); ++i) {
       tf::TensorShape shape = context->input(i).shape();
       if (shape.dims() == 0) {
-        return tf::errors::InvalidArgument("'", collective_name_, "': a scalar cannot be gathered on dimension 0; "
+        return tf::errors::InvalidArgument("'", collective_name_,
+                                           "': a scalar cannot be gathered on dimension 0; "
                                            "make it a vector of one element.");
       }
       *rows += shape.dim_size(0);
@@ -118,8 +119,8 @@ class AllGatherOp : public tf::AsyncOpKernel {
   // Bytes travel, whatever the element type; type and row shape are in the name, which ranks compare.
   void Start(tf::OpKernelContext* context, const std::shared_ptr<PoolSlot>& slot, const tf::TensorShape& row,
              size_t row_bytes, const DoneCallback& done) {
-    const std::string name = collective_name_ + " (rows of " + tf::DataTypeString(context->input_dtype(0)) +
-                             row.DebugString() + ")";
+    const std::string name =
+        collective_name_ + " (rows of " + tf::DataTypeString(context->input_dtype(0)) + row.DebugString() + ")";
     Call* call = new Call(context, slot, name, [context, done](const tf::Status& status) {
       if (!status.ok()) context->SetStatus(status);
       done();

@@ -59,18 +59,24 @@ comm: slot of the communicator in this process's pool; not used when workers is 
 tag: place in the order that the pool expects, the same on all workers; -1: the order of submission.
 workers: number of workers; 1 reduces over the local replicas only.
 scale: sums are multiplied by this; only for floating types.
-wire_fp16: send half-precision numbers: the local sum times fp16_scale goes out and what comes back is divided by it. The op
+wire_fp16: send half-precision numbers: the local sum times fp16_scale goes out, what comes back is divided by it. The op
   fails on all workers when that makes a finite number infinite. Only for sums of float and double.
 collective_name: what error messages call this, the same on all workers; default: the node's name.
 )doc");
 
 // fp16 has too few bits to sum several replicas in.
 template <typename T>
-struct Accumulator { typedef T type; };
+struct Accumulator {
+  typedef T type;
+};
 template <>
-struct Accumulator<Eigen::half> { typedef float type; };
+struct Accumulator<Eigen::half> {
+  typedef float type;
+};
 template <>
-struct Accumulator<tf::bfloat16> { typedef float type; };
+struct Accumulator<tf::bfloat16> {
+  typedef float type;
+};
 
 template <typename T, typename Combine>
 void CombineAll(const std::vector<const T*>& inputs, T* output, size_t count, Combine combine) {
@@ -79,10 +85,14 @@ void CombineAll(const std::vector<const T*>& inputs, T* output, size_t count, Co
     // One pass over an input at a time vectorizes, and the output stays in cache for what it is worth.
     const T* first = inputs[0];
     const T* second = inputs[1];
-    for (size_t i = 0; i < count; ++i) output[i] = static_cast<T>(combine(static_cast<A>(first[i]), static_cast<A>(second[i])));
+    for (size_t i = 0; i < count; ++i) {
+      output[i] = static_cast<T>(combine(static_cast<A>(first[i]), static_cast<A>(second[i])));
+    }
     for (size_t r = 2; r < inputs.size(); ++r) {
       const T* next = inputs[r];
-      for (size_t i = 0; i < count; ++i) output[i] = static_cast<T>(combine(static_cast<A>(output[i]), static_cast<A>(next[i])));
+      for (size_t i = 0; i < count; ++i) {
+        output[i] = static_cast<T>(combine(static_cast<A>(output[i]), static_cast<A>(next[i])));
+      }
     }
     return;
   }
@@ -187,8 +197,10 @@ class AllReduceOp : public tf::AsyncOpKernel {
                 tf::errors::InvalidArgument("EplAllReduce '", name(), "': scale is ", scale_,
                                             "; it must be 1 unless floating numbers are summed."));
     OP_REQUIRES(context, !wire_fp16_ || (HasHalfForm<T>::value && reduce_op_ == EPL_SUM),
-                tf::errors::InvalidArgument("EplAllReduce '", name(), "': wire_fp16 works with sums of float and double "
-                                            "only, not with ", reduce_op, " of ", tf::DataTypeString(dtype), "."));
+                tf::errors::InvalidArgument("EplAllReduce '", name(),
+                                            "': wire_fp16 works with sums of float and double "
+                                            "only, not with ",
+                                            reduce_op, " of ", tf::DataTypeString(dtype), "."));
     OP_REQUIRES(context, !wire_fp16_ || (fp16_scale_ > 0 && std::isfinite(fp16_scale_)),
                 tf::errors::InvalidArgument("EplAllReduce '", name(), "': fp16_scale is ", fp16_scale_,
                                             "; it must be a finite number above 0."));
@@ -223,9 +235,9 @@ class AllReduceOp : public tf::AsyncOpKernel {
     for (int r = 1; r < num_replicas_; ++r) {
       const tf::TensorShape& other = context->input(r * num_tensors_ + i).shape();
       if (other != input.shape()) {
-        return tf::errors::InvalidArgument(
-            "'", collective_name_, "': tensor ", i, " has shape ", input.shape().DebugString(), " in local replica 0 and ",
-            other.DebugString(), " in local replica ", r, "; they must be equal.");
+        return tf::errors::InvalidArgument("'", collective_name_, "': tensor ", i, " has shape ",
+                                           input.shape().DebugString(), " in local replica 0 and ", other.DebugString(),
+                                           " in local replica ", r, "; they must be equal.");
       }
     }
     std::vector<const T*> inputs;
@@ -307,8 +319,11 @@ class AllReduceOp : public tf::AsyncOpKernel {
     }
     if (!message->Overflowed()) return;
     context->SetStatus(tf::errors::InvalidArgument(
-        "'", collective_name_, "': a finite gradient became infinite in the half-precision numbers that workers send "
-        "(they end at 65504; communication.fp16_scale is ", fp16_scale_, "). Make communication.fp16_scale smaller, or set "
+        "'", collective_name_,
+        "': a finite gradient became infinite in the half-precision numbers that workers send "
+        "(they end at 65504; communication.fp16_scale is ",
+        fp16_scale_,
+        "). Make communication.fp16_scale smaller, or set "
         "communication.fp16 to False."));
   }
 

@@ -92,10 +92,10 @@ class BatchShareOp : public tf::OpKernel {
     for (tf::int64 divisor = 1; divisor <= rows && divisor <= 4096; ++divisor) {
       if (rows % divisor == 0) divisors += (divisors.empty() ? "" : ", ") + std::to_string(divisor);
     }
-    return tf::errors::InvalidArgument(
-        "'", what_, "' has batch size ", rows, ", which does not divide over ", num_shares_, " devices (", rows, " = ",
-        rows / num_shares_, " * ", num_shares_, " + ", rows % num_shares_, "). Use a multiple of ", num_shares_,
-        ", or one of ", divisors, " devices.");
+    return tf::errors::InvalidArgument("'", what_, "' has batch size ", rows, ", which does not divide over ",
+                                       num_shares_, " devices (", rows, " = ", rows / num_shares_, " * ", num_shares_,
+                                       " + ", rows % num_shares_, "). Use a multiple of ", num_shares_, ", or one of ",
+                                       divisors, " devices.");
   }
 
   int index_, num_shares_;

@@ -46,8 +46,8 @@ std::string EncodeStrings(const tf::Tensor& tensor) {
 tf::Status DecodeStrings(const std::string& body, tf::Tensor* tensor) {
   auto strings = tensor->flat<tf::tstring>();
   const size_t count = strings.size();
-  const tf::Status damaged = tf::errors::Internal("a broadcast of ", count, " strings in ", body.size(),
-                                                  " bytes cannot be read");
+  const tf::Status damaged =
+      tf::errors::Internal("a broadcast of ", count, " strings in ", body.size(), " bytes cannot be read");
   if (body.size() / sizeof(uint64_t) < count) return damaged;
   size_t position = count * sizeof(uint64_t);
   for (size_t i = 0; i < count; ++i) {

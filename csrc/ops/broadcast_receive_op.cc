@@ -84,10 +84,10 @@ class BroadcastReceiveOp : public tf::AsyncOpKernel {
     tf::TensorShape shape;
     TF_RETURN_IF_ERROR(DecodeShape(header, &dtype, &shape));
     if (dtype != dtype_ || !shape_.IsCompatibleWith(shape)) {
-      return tf::errors::FailedPrecondition(
-          "'", collective_name_, "': this worker expects ", tf::DataTypeString(dtype_), shape_.DebugString(),
-          ", but worker ", root_, " sends ", tf::DataTypeString(dtype), shape.DebugString(),
-          ". All workers must build the same graph.");
+      return tf::errors::FailedPrecondition("'", collective_name_, "': this worker expects ",
+                                            tf::DataTypeString(dtype_), shape_.DebugString(), ", but worker ", root_,
+                                            " sends ", tf::DataTypeString(dtype), shape.DebugString(),
+                                            ". All workers must build the same graph.");
     }
     tf::Tensor* tensor = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &tensor));

@@ -10,15 +10,32 @@ namespace epl_ops {
 
 bool ToCommType(tf::DataType dtype, epl_dtype* result) {
   switch (dtype) {
-    case tf::DT_HALF: *result = EPL_FLOAT16; return true;
-    case tf::DT_BFLOAT16: *result = EPL_BFLOAT16; return true;
-    case tf::DT_FLOAT: *result = EPL_FLOAT32; return true;
-    case tf::DT_DOUBLE: *result = EPL_FLOAT64; return true;
-    case tf::DT_INT32: *result = EPL_INT32; return true;
-    case tf::DT_INT64: *result = EPL_INT64; return true;
-    case tf::DT_UINT8: *result = EPL_UINT8; return true;
-    case tf::DT_BOOL: *result = EPL_BOOL; return true;
-    default: return false;
+    case tf::DT_HALF:
+      *result = EPL_FLOAT16;
+      return true;
+    case tf::DT_BFLOAT16:
+      *result = EPL_BFLOAT16;
+      return true;
+    case tf::DT_FLOAT:
+      *result = EPL_FLOAT32;
+      return true;
+    case tf::DT_DOUBLE:
+      *result = EPL_FLOAT64;
+      return true;
+    case tf::DT_INT32:
+      *result = EPL_INT32;
+      return true;
+    case tf::DT_INT64:
+      *result = EPL_INT64;
+      return true;
+    case tf::DT_UINT8:
+      *result = EPL_UINT8;
+      return true;
+    case tf::DT_BOOL:
+      *result = EPL_BOOL;
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -26,13 +43,20 @@ tf::Status ToStatus(int code, const std::string& message, const std::string& nam
   // Most messages name the collective by themselves.
   const std::string text = message.find(name) == std::string::npos ? "'" + name + "': " + message : message;
   switch (code) {
-    case EPL_OK: return tf::Status();
-    case EPL_TIMEOUT: return tf::errors::DeadlineExceeded(text);
-    case EPL_ABORTED: return tf::errors::Aborted(text);
-    case EPL_PEER_LOST: return tf::errors::Unavailable(text);
-    case EPL_MISMATCH: return tf::errors::FailedPrecondition(text);
-    case EPL_INVALID: return tf::errors::InvalidArgument(text);
-    default: return tf::errors::Internal(text);
+    case EPL_OK:
+      return tf::Status();
+    case EPL_TIMEOUT:
+      return tf::errors::DeadlineExceeded(text);
+    case EPL_ABORTED:
+      return tf::errors::Aborted(text);
+    case EPL_PEER_LOST:
+      return tf::errors::Unavailable(text);
+    case EPL_MISMATCH:
+      return tf::errors::FailedPrecondition(text);
+    case EPL_INVALID:
+      return tf::errors::InvalidArgument(text);
+    default:
+      return tf::errors::Internal(text);
   }
 }
 
@@ -65,7 +89,7 @@ void Call::Start() {
   tf::CancellationManager* manager = context_->cancellation_manager();
   if (manager != nullptr) {
     token_ = manager->get_cancellation_token();
-    std::shared_ptr<PoolSlot> slot = slot_;   // the callback may run after this object is gone
+    std::shared_ptr<PoolSlot> slot = slot_;  // the callback may run after this object is gone
     const std::string reason = "the step was cancelled while '" + name_ + "' was under way";
     auto cancel = [slot, reason]() { epl_comm_abort(slot->get(), reason.c_str()); };
     // A step that is cancelled already: submitted all the same, the aborted communicator answers at once.

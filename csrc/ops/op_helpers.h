@@ -18,7 +18,7 @@ namespace tf = tensorflow;
 // The element type as the communicator knows it, or false where it has none.
 bool ToCommType(tf::DataType dtype, epl_dtype* result);
 
-// A communicator's error as a TensorFlow error that names the collective. The class tells a session what to do about it.
+// A communicator's error as a TensorFlow error that names the collective. Its class tells a session what to do.
 tf::Status ToStatus(int code, const std::string& message, const std::string& name);
 
 // A communicator of the pool, kept alive while this object lives.
@@ -41,18 +41,19 @@ tf::Status NoCommunicator(int slot, const std::string& name);
 
 // One collective under way. It owns itself: Start() hands it to the communicator, and it goes away after `finish`.
 //
-// A step that is cancelled aborts the communicator: the collective would never complete at the peers either, and only the
-// communicator knows when the buffers are free again. So `finish` always comes from the communicator, never earlier.
+// A step that is cancelled aborts the communicator: the collective would never complete at the peers either, and only
+// the communicator knows when the buffers are free again. So `finish` always comes from the communicator, never
+// earlier.
 class Call {
  public:
-  // `name` is compared between ranks. `finish` gets the outcome, on the communicator's progress thread, and must call the
-  // kernel's `done`.
+  // `name` is compared between ranks. `finish` gets the outcome, on the communicator's progress thread, and must call
+  // the kernel's `done`.
   Call(tf::OpKernelContext* context, std::shared_ptr<PoolSlot> slot, std::string name,
        std::function<void(const tf::Status&)> finish);
 
-  epl_request request;                 // zeroed but for tag -1, scale 1.0 and what Start() fills in
-  std::vector<epl_segment> segments;   // Start() puts them into the request
-  std::string header;                  // likewise
+  epl_request request;                // zeroed but for tag -1, scale 1.0 and what Start() fills in
+  std::vector<epl_segment> segments;  // Start() puts them into the request
+  std::string header;                 // likewise
   // For collectives whose output size depends on the peers; may be empty. Returns the output buffer or nullptr after it
   // has set `failure`.
   std::function<void*(const size_t* counts, int size, const uint8_t* extra, size_t extra_length)> allocate;

@@ -6,13 +6,14 @@ Two libraries land in `epl/communicators/lib/`:
 - `epl_ops-tf1.so` or `epl_ops-tf2.so`: the TensorFlow kernels (`csrc/ops`), built for the TensorFlow of the Python that
     runs this file. Both may lie side by side, so one checkout serves both lines.
 
-`python epl/communicators/build.py` builds in place in a checkout; `setup.py` calls `build()` for `pip install .`. What is
-up to date is not built again: each object remembers a digest of its command, its source and the headers it includes.
+`python epl/communicators/build.py` builds in place in a checkout; `setup.py` calls `build()` for `pip install .`. What
+is up to date is not built again: each object remembers a digest of its command, its source and the headers it includes.
 
 This file imports nothing else of epl, because it runs before epl can be imported.
 
-Environment: `CXX` (default `g++`), `EPL_CXXFLAGS` (added to every compile command), `EPL_WITH_GLOO` (`1`: fail if Gloo is not
-there; `0`: build without; unset: use it when found), `EPL_BUILD_JOBS` (compilers at a time, default the number of cores).
+Environment: `CXX` (default `g++`), `EPL_CXXFLAGS` (added to every compile command), `EPL_WITH_GLOO` (`1`: fail if Gloo
+is not there; `0`: build without; unset: use it when found), `EPL_BUILD_JOBS` (compilers at a time, default the
+number of cores).
 """
 
 import argparse
@@ -89,9 +90,7 @@ def _build_comm(compiler, root, output, work, log):
     else:
         flags.append("-DEPL_WITH_GLOO=0")
         sources = [source for source in sources if "gloo" not in os.path.basename(source)]
-        log(
-            "epl: Gloo was not found: several machines are not supported by this build (Debian: apt-get install libgloo-dev)"
-        )
+        log("epl: Gloo was not found: this build works on one machine only (Debian: apt-get install libgloo-dev)")
     target = os.path.join(output, COMM_LIBRARY)
     return _build_library(compiler, sources, flags, libraries, target, os.path.join(work, "comm"), log)
 
@@ -181,16 +180,16 @@ def _find_compiler():
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(
-            "The C++ compiler '%s' cannot be run (%s). Install one (Debian or Ubuntu: apt-get install g++; Fedora: dnf install "
-            "gcc-c++) or name another in the variable CXX, then try again." % (" ".join(command), error)
+            "The C++ compiler '%s' cannot be run (%s). Install one (Debian or Ubuntu: apt-get install g++; Fedora: dnf "
+            "install gcc-c++) or name another in the variable CXX, then try again." % (" ".join(command), error)
         )
     with tempfile.TemporaryDirectory() as folder:
         if not _compiles(
             command, "#include <cstdint>\n#include <thread>\nint main() { return 0; }\n", ["-std=c++17"], folder
         ):
             raise BuildError(
-                "'%s' cannot compile a C++17 program. GCC 7 or newer with its C++ headers is needed (Debian or Ubuntu: apt-get "
-                "install g++ libc6-dev)." % " ".join(command)
+                "'%s' cannot compile a C++17 program. GCC 7 or newer with its C++ headers is needed (Debian or Ubuntu: "
+                "apt-get install g++ libc6-dev)." % " ".join(command)
             )
     return command
 
@@ -211,8 +210,8 @@ def _find_tensorflow():
     text = result.stderr.decode("utf-8", "replace")
     if result.returncode:
         raise BuildError(
-            "TensorFlow cannot be imported by %s, and its headers are needed to build the kernels. Install tensorflow==1.15.5 "
-            "(Python 3.7) or tensorflow>=2.15,<2.16 (Python 3.9 to 3.11) first. The import said:\n%s"
+            "TensorFlow cannot be imported by %s, and its headers are needed to build the kernels. Install "
+            "tensorflow==1.15.5 (Python 3.7) or tensorflow>=2.15,<2.16 (Python 3.9 to 3.11) first. The import said:\n%s"
             % (sys.executable, text)
         )
     found = json.loads([line for line in text.splitlines() if line.startswith("{")][-1])

@@ -1,0 +1,293 @@
+"""A worker's side of the bootstrap service, which is how workers find each other and hear of each other's end.
+
+Worker 0 serves (`BootstrapServer`), every worker including worker 0 has a `BootstrapClient`.
+"""
+
+import logging
+import threading
+import time
+import uuid
+
+import grpc
+
+from epl.communicators import wire
+from epl.communicators.bootstrap_server import BootstrapServer, split_address
+from epl.communicators.wire import EVERY_GENERATION, Ending, job_token
+from epl.errors import CommunicationError
+from epl.version import __version__
+
+__all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "job_token"]
+
+_LOG = logging.getLogger("epl")
+_RETRY_S = 0.2
+# Calls that do not wait for other workers. Generous: worker 0's interpreter may be busy with the user's own code.
+_CALL_TIMEOUT_S = 30.0
+# On top of the time that the service itself may wait, so that its answer, which names who is missing, comes first.
+_WAIT_MARGIN_S = 10.0
+_LEAVE_TIMEOUT_S = 3.0
+_HEARTBEAT_S = 1.0
+# With many workers the service would be busy with heartbeats only.
+_HEARTBEATS_PER_S = 100.0
+
+
+class BootstrapClient:
+    """Connects to the bootstrap service of worker 0. Its methods may be called from any thread.
+
+    Args:
+      address: "host:port" of worker 0.
+      token: the job's token (`job_token(cluster)`).
+      worker_index: index of this worker.
+      worker_num: number of workers.
+      timeout_s: seconds to wait for worker 0 to be there.
+
+    Raises:
+      CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.
+    """
+
+    def __init__(self, address, token, worker_index, worker_num, timeout_s=600.0):
+        split_address(address)
+        self._address = address
+        self._metadata = ((wire.TOKEN_KEY, token),)
+        self._worker = worker_index
+        self._worker_num = worker_num
+        self._instance = uuid.uuid4().hex
+        self._endings = []
+        self._changed = threading.Condition()
+        self._callbacks = []
+        self._left = False  # this worker has left
+        self._stopped = threading.Event()
+        self._closed = False  # worker 0 has ended in good order
+        self._heard_by_service = threading.Event()
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.enable_http_proxy", 0),  # workers talk to each other directly
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
+                ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
+            ],
+        )
+        try:
+            self._join(timeout_s)
+            self._start_watch()
+        except CommunicationError:
+            self._channel.close()
+            raise
+        self._heartbeats = threading.Thread(target=self._send_heartbeats, name="epl-heartbeat", daemon=True)
+        self._heartbeats.start()
+
+    # Keys and barriers
+
+    def set(self, key, value):
+        """Sets a key to bytes.
+
+        Raises:
+          CommunicationError: worker 0 is gone, or the value is too large.
+        """
+        self._call("Set", {"key": key}, value)
+
+    def get(self, key, timeout_s):
+        """The value of `key`, as soon as some worker has set it.
+
+        Raises:
+          CommunicationError: nobody set it within `timeout_s` seconds, or a worker is lost.
+        """
+        return self._call("Get", {"key": key, "timeout_s": timeout_s}, wait_s=timeout_s)[1]
+
+    def clear(self, prefix):
+        """Forgets all keys that begin with `prefix`."""
+        self._call("Clear", {"prefix": prefix})
+
+    def barrier(self, name, timeout_s):
+        """Waits until all workers have come to the barrier `name`, which can be used again afterwards.
+
+        Raises:
+          CommunicationError: not all came within `timeout_s` seconds (the message names them), or one is lost.
+        """
+        self._call("Barrier", {"name": name, "worker": self._worker, "timeout_s": timeout_s}, wait_s=timeout_s)
+
+    # Endings
+
+    def fail(self, worker, kind, step, message, generation):
+        """Publishes that `worker` ended. Returns the `Ending` that counts: the first one of the generation.
+
+        Raises:
+          CommunicationError: worker 0 is gone.
+        """
+        ending = Ending(worker, kind, step, message, generation)
+        header, _ = self._call("Fail", {"ending": vars(ending)})
+        return Ending(**header["ending"])
+
+    def watch(self, callback):
+        """Has `callback(ending)` called for each ending, those of the past included.
+
+        It runs on a thread of its own, or on the caller's for the past, once for each ending; it must not raise.
+        """
+        with self._changed:
+            known = list(self._endings)
+            self._callbacks.append(callback)
+        for ending in known:
+            _tell(callback, ending)
+
+    def ending(self, generation, timeout_s=0.0):
+        """The first `Ending` that concerns this generation, or None if there is none within `timeout_s` seconds.
+
+        What the communicators report first is often only a broken connection; the ending says why.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                for ending in self._endings:
+                    if ending.concerns(generation):
+                        return ending
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def departed(self):
+        """Indices of the workers that have ended in good order, as far as worker 0 can still say."""
+        if self._closed:
+            return [0]
+        try:
+            return self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)[0]["left"]
+        except CommunicationError:
+            return []
+
+    def unresponsive(self, max_age_s=5.0):
+        """Indices of the workers that were not heard for `max_age_s` seconds, for instance because they are stopped.
+
+        When worker 0 itself does not answer, nothing is known of the others, and the result is [0].
+        """
+        if self._closed:
+            return []
+        try:
+            header, _ = self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)
+        except CommunicationError:
+            return [0]
+        allowed = max_age_s + self._heartbeat_interval_s() - _HEARTBEAT_S
+        return [worker for worker, age in header["ages"] if age > allowed]
+
+    def leave(self):
+        """Ends in good order: the others do not take the closed connection for a crash. May be called again."""
+        with self._changed:
+            if self._left:
+                return
+            self._left = True
+        self._stopped.set()
+        try:
+            self._call("Leave", {"worker": self._worker}, timeout_s=_LEAVE_TIMEOUT_S)
+        except CommunicationError as error:
+            # Worker 0 may have ended before; there is nobody left to tell.
+            _LOG.debug("epl: worker %d could not take leave: %s", self._worker, error)
+        self._channel.close()
+
+    # The rest is internal.
+
+    def _service(self):
+        return "Worker 0 at %s" % self._address
+
+    def _join(self, timeout_s):
+        header = {
+            "worker": self._worker,
+            "worker_num": self._worker_num,
+            "instance": self._instance,
+            "version": __version__,
+        }
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                # A foreign server that accepts and says nothing must not use up all the time with one call.
+                return self._rpc("Join", header, b"", max(0.1, min(_CALL_TIMEOUT_S, deadline - time.monotonic())))
+            except grpc.RpcError as error:
+                code, details = error.code(), error.details()
+            if code == grpc.StatusCode.UNAUTHENTICATED:
+                raise CommunicationError(
+                    "%s refused worker %d: %s. Another job uses this address, or EPL_JOB_TOKEN differs between workers."
+                    % (self._service(), self._worker, details)
+                )
+            if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise CommunicationError("%s refused worker %d: %s." % (self._service(), self._worker, details))
+            if time.monotonic() + _RETRY_S >= deadline:
+                raise CommunicationError(
+                    "Worker 0 at %s could not be reached within %g s: %s. See whether worker 0 was started and runs, "
+                    "whether the address is right (the first in the list of workers), and whether a firewall is between."
+                    % (self._address, timeout_s, details or code.name)
+                )
+            time.sleep(_RETRY_S)
+
+    def _rpc(self, name, header, body, timeout_s):
+        method = self._channel.unary_unary("/%s/%s" % (wire.SERVICE, name))
+        return wire.unpack(method(wire.pack(header, body), timeout=timeout_s, metadata=self._metadata))
+
+    def _call(self, name, header, body=b"", wait_s=None, timeout_s=_CALL_TIMEOUT_S):
+        if wait_s is not None:
+            timeout_s = wait_s + _WAIT_MARGIN_S
+        try:
+            return self._rpc(name, header, body, timeout_s)
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+        except ValueError as error:  # gRPC's answer to a call on a closed channel
+            raise CommunicationError("This worker has left the job already: %s" % error)
+        if code == grpc.StatusCode.UNAVAILABLE:
+            raise CommunicationError("%s is gone: %s" % (self._service(), details))
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
+            raise CommunicationError("%s did not answer within %g s." % (self._service(), timeout_s))
+        raise CommunicationError("%s%s." % (details[:1].upper(), details[1:]))
+
+    def _start_watch(self):
+        """From here on the service notices when this worker dies, and this worker when the service does."""
+        threading.Thread(target=self._watch, name="epl-watch", daemon=True).start()
+        if not self._heard_by_service.wait(_CALL_TIMEOUT_S):
+            raise CommunicationError("%s did not answer within %g s." % (self._service(), _CALL_TIMEOUT_S))
+
+    def _heartbeat_interval_s(self):
+        return max(_HEARTBEAT_S, self._worker_num / _HEARTBEATS_PER_S)
+
+    def _send_heartbeats(self):
+        while not self._stopped.wait(self._heartbeat_interval_s()):
+            try:
+                self._call("Heartbeat", {"worker": self._worker}, timeout_s=5 * _HEARTBEAT_S)
+            except CommunicationError as error:
+                # The watch stream is what notices the end of worker 0; a late answer is no end.
+                _LOG.debug("epl: heartbeat of worker %d: %s", self._worker, error)
+
+    def _watch(self):
+        method = self._channel.unary_stream("/%s/Watch" % wire.SERVICE)
+        why = "the stream ended"
+        try:
+            # No time limit: the stream lives as long as the job, and breaks with the connection.
+            for message in method(wire.pack({"worker": self._worker}), metadata=self._metadata):
+                self._heard_by_service.set()
+                header, _ = wire.unpack(message)
+                if "ending" in header:
+                    self._publish(Ending(**header["ending"]))
+                if header.get("closed"):
+                    with self._changed:
+                        self._closed = True
+                    return
+        except grpc.RpcError as error:
+            why = error.details() or error.code().name
+        except (ValueError, CommunicationError) as error:
+            why = str(error)
+        if not self._left:
+            message = "worker 0 at %s is gone: its process was killed or crashed, or its machine is gone (%s)"
+            self._publish(Ending(0, "lost", -1, message % (self._address, why), EVERY_GENERATION))
+
+    def _publish(self, ending):
+        with self._changed:
+            self._endings.append(ending)
+            callbacks = list(self._callbacks)
+            self._changed.notify_all()
+        for callback in callbacks:
+            _tell(callback, ending)
+
+
+def _tell(callback, ending):
+    try:
+        callback(ending)
+    except Exception:  # pylint: disable=broad-except
+        # The thread that listens must live on for the others.
+        _LOG.exception("epl: a listener failed while it was told that worker %d ended", ending.worker)

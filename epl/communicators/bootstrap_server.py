@@ -1,0 +1,246 @@
+"""The bootstrap service, which runs in worker 0's process: keys, barriers and endings over gRPC."""
+
+import errno
+import hmac
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from epl.communicators import wire
+from epl.communicators.bootstrap_state import BootstrapState, WaitError
+from epl.errors import CommunicationError
+from epl.version import __version__
+
+_LOG = logging.getLogger("epl")
+# A watch stream with nothing to tell sends an empty message this often, so that a dead connection is noticed.
+_IDLE_WATCH_S = 5.0
+_MAX_WAIT_S = 24 * 3600.0
+_STOP_GRACE_S = 1.0
+
+
+class BootstrapServer:
+    """Serves keys, barriers and endings to the workers of one job, with the token of that job.
+
+    Args:
+      address: "host:port" that this worker has in the list of workers; port 0 takes any free one.
+      token: the job's token; calls without it are refused.
+      worker_num: number of workers.
+      timeout_s: seconds; the longest that one call may wait for other workers.
+
+    Attributes:
+      port: the port that is served.
+
+    Raises:
+      CommunicationError: the port is taken, or the address does not belong to this machine's resolver.
+    """
+
+    def __init__(self, address, token, worker_num, timeout_s=600.0):
+        self._worker_num = worker_num
+        self._timeout_s = min(timeout_s, _MAX_WAIT_S)
+        self._state = BootstrapState(worker_num)
+        # Each worker may hold a watch stream and one waiting call; heartbeats come on top.
+        self._executor = ThreadPoolExecutor(2 * worker_num + 8, thread_name_prefix="epl-bootstrap")
+        options = [
+            ("grpc.so_reuseport", 0),  # two jobs on one port must not share it silently
+            ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
+            ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
+        ]
+        self._server = grpc.server(
+            self._executor, handlers=(self._handlers(),), interceptors=(_TokenCheck(token),), options=options
+        )
+        self.port = _bind(self._server, address)
+        self._server.start()
+
+    def close(self):
+        """Tells the workers that still listen that worker 0 ends in good order, and stops. May be called again."""
+        self._state.close()
+        self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
+        self._executor.shutdown(wait=False)
+
+    def _handlers(self):
+        calls = {
+            "Join": self._join,
+            "Leave": self._leave,
+            "Heartbeat": self._heartbeat,
+            "Ages": self._ages,
+            "Set": self._set,
+            "Get": self._get,
+            "Clear": self._clear,
+            "Barrier": self._barrier,
+            "Fail": self._fail,
+        }
+        handlers = {name: grpc.unary_unary_rpc_method_handler(_guarded(call)) for name, call in calls.items()}
+        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(self._watch)
+        return grpc.method_handlers_generic_handler(wire.SERVICE, handlers)
+
+    # One method per call: (header, body, context) -> (header, body)
+
+    def _join(self, header, _, context):
+        if header["version"] != __version__:
+            _refuse(context, "it runs epl %s, worker 0 runs epl %s" % (header["version"], __version__))
+        if header["worker_num"] != self._worker_num:
+            _refuse(
+                context, "it was started for %d workers, worker 0 for %d" % (header["worker_num"], self._worker_num)
+            )
+        problem = self._state.join(header["worker"], header["instance"])
+        if problem:
+            _refuse(context, problem)
+        return {}, b""
+
+    def _leave(self, header, _, __):
+        self._state.leave(header["worker"])
+        return {}, b""
+
+    def _heartbeat(self, header, _, __):
+        self._state.heard(header["worker"])
+        return {}, b""
+
+    def _ages(self, _, __, ___):
+        return {"ages": sorted(self._state.ages().items()), "left": self._state.left()}, b""
+
+    def _set(self, header, body, _):
+        self._state.set(header["key"], body)
+        return {}, b""
+
+    def _get(self, header, _, context):
+        return {}, self._state.get(header["key"], self._limit(header), context.is_active)
+
+    def _clear(self, header, _, __):
+        self._state.clear(header["prefix"])
+        return {}, b""
+
+    def _barrier(self, header, _, context):
+        self._state.barrier(header["name"], header["worker"], self._limit(header), context.is_active)
+        return {}, b""
+
+    def _fail(self, header, _, __):
+        return {"ending": vars(self._state.fail(wire.Ending(**header["ending"])))}, b""
+
+    def _limit(self, header):
+        return max(0.0, min(float(header["timeout_s"]), self._timeout_s))
+
+    def _watch(self, request, context):
+        """A stream of endings. That it breaks is how a worker's death is noticed."""
+        header, _ = wire.unpack(request)
+        worker = header["worker"]
+        context.add_callback(lambda: self._lose(worker))
+        yield wire.pack({})  # the watcher knows from now on that it is heard
+        position = 0
+        while context.is_active():
+            endings, closed = self._state.endings_after(position, _IDLE_WATCH_S)
+            position += len(endings)
+            for ending in endings:
+                yield wire.pack({"ending": vars(ending)})
+            if closed:
+                yield wire.pack({"closed": True})
+                return
+            if not endings:
+                yield wire.pack({})
+
+    def _lose(self, worker):
+        self._state.lose(
+            worker,
+            "the connection to worker %d broke; its process was killed or crashed, or its machine is gone" % worker,
+        )
+
+
+class _TokenCheck(grpc.ServerInterceptor):
+    """Refuses calls without the job's token, and says so once per caller in the log."""
+
+    def __init__(self, token):
+        self._token = token.encode("utf-8")
+        self._logged = set()
+        self._refuse = grpc.unary_unary_rpc_method_handler(self._abort)
+        self._refuse_stream = grpc.unary_stream_rpc_method_handler(self._abort)
+
+    def intercept_service(self, continuation, handler_call_details):
+        given = dict(handler_call_details.invocation_metadata or ()).get(wire.TOKEN_KEY, "")
+        if hmac.compare_digest(given.encode("utf-8"), self._token):
+            return continuation(handler_call_details)
+        return self._refuse_stream if handler_call_details.method.endswith("/Watch") else self._refuse
+
+    def _abort(self, _, context):
+        # The peer is like "ipv4:10.0.0.7:53124"; its port changes with every attempt.
+        caller = context.peer().rsplit(":", 1)[0]
+        if caller not in self._logged and len(self._logged) < 100:
+            self._logged.add(caller)
+            _LOG.warning("epl: refused a connection from %s, which does not have this job's token", caller)
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is another job: the token is wrong")
+
+
+def _guarded(call):
+    """Turns what goes wrong in a call into a gRPC status that the client turns back."""
+
+    def serve(request, context):
+        try:
+            header, body = call(*wire.unpack(request), context)
+            return wire.pack(header, body)
+        except WaitError as error:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "timeout" else grpc.StatusCode.ABORTED
+            context.abort(code, str(error))
+        except (KeyError, TypeError, ValueError, CommunicationError) as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
+
+    return serve
+
+
+def _refuse(context, why):
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+
+
+def _bind(server, address):
+    host, port = split_address(address)
+    bind_host = _bindable(host, port, address)
+    try:
+        bound = server.add_insecure_port("%s:%d" % (bind_host, port))
+    except RuntimeError:  # newer gRPC raises where older ones return 0
+        bound = 0
+    if not bound:
+        raise _taken(address)
+    return bound
+
+
+def _bindable(host, port, address):
+    """The host to bind: the given one, or all interfaces where its address is not this machine's own (Kubernetes)."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise CommunicationError(
+            "Worker 0's address %s cannot be resolved on its own machine: %s. Correct the list of workers "
+            "(TF_CONFIG or --machine_list)." % (address, error)
+        )
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(target)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(address)
+            if error.errno == errno.EADDRNOTAVAIL:
+                return "[::]" if family == socket.AF_INET6 else "0.0.0.0"
+            raise CommunicationError("Worker 0 cannot listen at %s: %s." % (address, error))
+    return "[%s]" % target[0] if family == socket.AF_INET6 else target[0]
+
+
+def _taken(address):
+    return CommunicationError(
+        "Worker 0 cannot listen at %s: the port is taken by another process. Choose a free port for the first worker "
+        "in the list of workers (TF_CONFIG), or end that process (for instance what is left of an earlier run); "
+        "`ss -ltnp` shows who has it." % address
+    )
+
+
+def split_address(address):
+    """Returns (host, port) of "host:port"; an IPv6 host may stand in brackets.
+
+    Raises:
+      CommunicationError: the text is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise CommunicationError(
+            "The worker address '%s' is not of the form host:port, such as 10.0.0.7:2222." % address
+        )
+    return host.strip("[]"), int(port)

@@ -1,0 +1,184 @@
+"""The state of the bootstrap service: keys, barriers, endings, and when each worker was last heard. No network in it.
+
+All methods may be called from any thread. Waiting methods take a time-out and `alive`, a function that says whether
+whoever asked still waits.
+"""
+
+import threading
+import time
+
+from epl.communicators.wire import EVERY_GENERATION, Ending
+
+# A waiting call wakes this often to see whether its caller is still there.
+_POLL_S = 0.5
+
+
+class WaitError(Exception):
+    """A wait ended without what was waited for. `code` is "timeout", "lost" or "gone"."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class BootstrapState:
+    """See the module."""
+
+    def __init__(self, worker_num, clock=time.monotonic):
+        self._worker_num = worker_num
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._values = {}
+        self._barriers = {}  # name -> [round number, set of workers that arrived]
+        self._endings = []
+        self._instances = {}  # worker -> identity of its process
+        self._heard = {}  # worker -> time of its last sign of life
+        self._left = set()
+        self._closed = False
+
+    # Membership
+
+    def join(self, worker, instance):
+        """Registers a worker's process. Returns what is wrong with it, or None."""
+        with self._changed:
+            known = self._instances.setdefault(worker, instance)
+            if known != instance:
+                return (
+                    "two processes say that they are worker %d of this job. Give every process its own index "
+                    "(TF_CONFIG task.index), and end what is left of an earlier run." % worker
+                )
+            self._heard[worker] = self._clock()
+            return None
+
+    def heard(self, worker):
+        with self._changed:
+            self._heard[worker] = self._clock()
+
+    def ages(self):
+        """Seconds since each worker that joined and has not left was last heard: {worker: seconds}."""
+        with self._changed:
+            now = self._clock()
+            return {worker: now - then for worker, then in self._heard.items() if worker not in self._left}
+
+    def leave(self, worker):
+        """The worker ends in good order: its silence is no ending from now on."""
+        with self._changed:
+            self._left.add(worker)
+            self._changed.notify_all()
+
+    def left(self):
+        """Workers that ended in good order."""
+        with self._changed:
+            return sorted(self._left)
+
+    def lose(self, worker, message):
+        """The worker is gone; an ending for all generations, unless it left in good order or is known to be lost."""
+        with self._changed:
+            if worker in self._left or self._lost(worker) or self._closed:
+                return
+            self._endings.append(Ending(worker, "lost", -1, message, EVERY_GENERATION))
+            self._changed.notify_all()
+
+    def _lost(self, worker=None):
+        for ending in self._endings:
+            if ending.kind == "lost" and worker in (None, ending.worker):
+                return ending
+        return None
+
+    # Endings
+
+    def fail(self, ending):
+        """Publishes an ending; returns the one that counts, the first of its generation."""
+        with self._changed:
+            for earlier in self._endings:
+                if earlier.concerns(ending.generation):
+                    return earlier
+            self._endings.append(ending)
+            self._changed.notify_all()
+            return ending
+
+    def endings_after(self, position, timeout_s):
+        """Waits up to `timeout_s` for endings from `position` on. Returns (these, whether the service closes)."""
+        deadline = self._clock() + timeout_s
+        with self._changed:
+            while len(self._endings) <= position and not self._closed and self._clock() < deadline:
+                self._changed.wait(max(0.0, deadline - self._clock()))
+            return self._endings[position:], self._closed
+
+    def close(self):
+        """Ends every wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # Keys
+
+    def set(self, key, value):
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key, timeout_s, alive):
+        """The value of `key`, as soon as it has one. Raises WaitError."""
+        with self._changed:
+            self._wait(lambda: key in self._values, timeout_s, alive, lambda: "nobody has set the key '%s'" % key)
+            return self._values[key]
+
+    def clear(self, prefix):
+        """Forgets all keys that begin with `prefix`."""
+        with self._changed:
+            for key in [key for key in self._values if key.startswith(prefix)]:
+                del self._values[key]
+
+    # Barriers
+
+    def barrier(self, name, worker, timeout_s, alive):
+        """Waits until every worker has come to the barrier `name`, which can be used again. Raises WaitError."""
+
+        def absent():
+            return [other for other in range(self._worker_num) if other not in self._barriers[name][1]]
+
+        def missing():
+            return "%s did not come to the barrier '%s'" % (name_workers(absent()), name)
+
+        def departed():
+            return [other for other in absent() if other in self._left]
+
+        with self._changed:
+            state = self._barriers.setdefault(name, [0, set()])
+            this_round = state[0]
+            state[1].add(worker)
+            if len(state[1]) == self._worker_num:
+                state[0], state[1] = this_round + 1, set()
+                self._changed.notify_all()
+                return
+            try:
+                self._wait(lambda: state[0] > this_round, timeout_s, alive, missing, departed)
+            except WaitError:
+                state[1].discard(worker)
+                raise
+
+    def _wait(self, ready, timeout_s, alive, what, departed=list):
+        deadline = self._clock() + timeout_s
+        while not ready():
+            lost = self._lost()
+            if lost:
+                raise WaitError("lost", "%s, and it cannot come any more: %s" % (what(), lost.message))
+            if departed():
+                raise WaitError("gone", "%s, and %s has ended already" % (what(), name_workers(departed())))
+            if self._closed:
+                raise WaitError("gone", "%s, and worker 0 has ended" % what())
+            left = deadline - self._clock()
+            if left <= 0:
+                raise WaitError("timeout", "%s within %g s" % (what(), timeout_s))
+            if not alive():
+                raise WaitError("gone", "the caller has gone")
+            self._changed.wait(min(left, _POLL_S))
+
+
+def name_workers(workers):
+    """ "worker 1", "workers 1 and 2", "workers 1, 2 and 3"."""
+    names = [str(worker) for worker in workers]
+    if len(names) == 1:
+        return "worker %s" % names[0]
+    return "workers %s and %s" % (", ".join(names[:-1]), names[-1])

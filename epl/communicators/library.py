@@ -1,0 +1,27 @@
+"""Loads the TensorFlow operations of epl (`csrc/ops`)."""
+
+from epl import tf_compat
+from epl.communicators import native
+from epl.communicators.build import ops_library
+from epl.errors import CommunicationError
+
+_LOADED = {}
+
+
+def ops():
+    """The module with the wrappers of the operations: `ops().epl_all_reduce(...)` and so on. Loaded once.
+
+    Raises:
+      CommunicationError: the operations are not built, or not for the TensorFlow that runs.
+    """
+    if "ops" not in _LOADED:
+        native.comm()  # first, so that what is wrong with it is said in its own words
+        path = native.library_path(ops_library(tf_compat.line()))
+        try:
+            _LOADED["ops"] = tf_compat.load_op_library(path)
+        except tf_compat.tf.errors.OpError as error:
+            raise CommunicationError(
+                "%s cannot be loaded into TensorFlow %s: %s. Build it again with this TensorFlow: `pip install .` or "
+                "`make csrc`." % (path, tf_compat.tf.__version__, error.message)
+            )
+    return _LOADED["ops"]

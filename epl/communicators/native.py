@@ -1,0 +1,110 @@
+"""The C interface of the communicators (`csrc/comm/epl_comm.h`) for Python, through ctypes. No TensorFlow in it."""
+
+import ctypes
+import os
+
+from epl.communicators.build import COMM_LIBRARY
+from epl.errors import CommunicationError
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+OK = 0
+CODES = {
+    1: "TIMEOUT",
+    2: "ABORTED",
+    3: "PEER_LOST",
+    4: "MISMATCH",
+    5: "INVALID",
+    6: "INTERNAL",
+}
+
+STORE_SET = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t
+)
+STORE_GET = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.c_double,
+)
+
+
+class Store(ctypes.Structure):
+    """epl_store"""
+
+    _fields_ = [("context", ctypes.c_void_p), ("set", STORE_SET), ("get", STORE_GET)]
+
+
+class Options(ctypes.Structure):
+    """epl_comm_options"""
+
+    _fields_ = [
+        ("backend", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("timeout_s", ctypes.c_double),
+        ("stall_warning_s", ctypes.c_double),
+        ("host", ctypes.c_char_p),
+        ("token", ctypes.c_char_p),
+    ]
+
+
+# name -> (result, arguments)
+_FUNCTIONS = {
+    "epl_comm_create": (
+        ctypes.c_void_p,
+        [ctypes.POINTER(Options), ctypes.POINTER(Store), ctypes.c_char_p, ctypes.c_size_t],
+    ),
+    "epl_comm_destroy": (None, [ctypes.c_void_p]),
+    "epl_comm_abort": (None, [ctypes.c_void_p, ctypes.c_char_p]),
+    "epl_comm_expect": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t]),
+    "epl_comm_backend": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "epl_comm_exchange": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
+    ),
+    "epl_pool_set": (None, [ctypes.c_int, ctypes.c_void_p]),
+    "epl_has_gloo": (ctypes.c_int, []),
+}
+
+_LOADED = {}
+
+
+def library_path(name):
+    """The path of a library of this installation.
+
+    Raises:
+      CommunicationError: it was not built.
+    """
+    path = os.path.join(FOLDER, name)
+    if not os.path.exists(path):
+        raise CommunicationError(
+            "The native part of epl is not built: there is no %s. Run `pip install .` in the source folder, or "
+            "`make csrc` to build it in place." % path
+        )
+    return path
+
+
+def comm():
+    """The communicator library, loaded once.
+
+    Raises:
+      CommunicationError: it is not built or cannot be loaded.
+    """
+    if COMM_LIBRARY not in _LOADED:
+        path = library_path(COMM_LIBRARY)
+        try:
+            library = ctypes.CDLL(path)
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise CommunicationError(
+                "%s cannot be used: %s. It was probably built on another system or from other sources; build it again "
+                "with `pip install .` or `make csrc`." % (path, error)
+            )
+        _LOADED[COMM_LIBRARY] = library
+    return _LOADED[COMM_LIBRARY]

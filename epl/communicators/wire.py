@@ -1,0 +1,85 @@
+"""What travels between a worker and the bootstrap service: one small JSON header and a body of bytes per message.
+
+A message is: the header's length (4 bytes, big-endian), the header (JSON, UTF-8), the body (the rest).
+"""
+
+import dataclasses
+import hashlib
+import json
+import struct
+
+from epl.errors import CommunicationError
+
+SERVICE = "epl.Bootstrap"
+TOKEN_KEY = "epl-token"
+# Addresses and digests are small; the largest values are fetch names of a step, far below this.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+EVERY_GENERATION = -1
+_LENGTH = struct.Struct(">I")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """Why the workers cannot go on.
+
+    Attributes:
+      worker: index of the worker that ended.
+      kind: "lost" when its process or machine is gone; otherwise what that worker reported with
+        `BootstrapClient.fail`, such as the name of the error's class.
+      step: number of the step in which it happened, or -1.
+      message: what happened, in words.
+      generation: generation of the communicators that it ends; `EVERY_GENERATION` (-1) when it ends the later ones too.
+    """
+
+    worker: int
+    kind: str
+    step: int
+    message: str
+    generation: int
+
+    def concerns(self, generation):
+        """Whether communicators of this generation are over because of it."""
+        return self.generation in (EVERY_GENERATION, generation)
+
+
+def pack(header, body=b""):
+    """Makes one message.
+
+    Raises:
+      CommunicationError: the message would be larger than `MAX_MESSAGE_BYTES`.
+    """
+    text = json.dumps(header, sort_keys=True).encode("utf-8")
+    size = _LENGTH.size + len(text) + len(body)
+    if size > MAX_MESSAGE_BYTES:
+        raise CommunicationError(
+            "A message of %d bytes to the bootstrap service is too large; %d bytes are allowed. Large data belongs "
+            "into collectives." % (size, MAX_MESSAGE_BYTES)
+        )
+    return _LENGTH.pack(len(text)) + text + body
+
+
+def unpack(message):
+    """Returns (header, body) of one message.
+
+    Raises:
+      CommunicationError: the bytes are not such a message.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(message)
+        header = json.loads(message[_LENGTH.size : _LENGTH.size + length].decode("utf-8"))
+    except (struct.error, ValueError) as error:
+        raise CommunicationError("A message of %d bytes cannot be read: %s" % (len(message), error))
+    if not isinstance(header, dict):
+        raise CommunicationError("A message has the header %r; an object was expected." % (header,))
+    return header, message[_LENGTH.size + length :]
+
+
+def job_token(cluster):
+    """The token that proves membership in the job.
+
+    `epl-launch` gives every job a secret one. Without it the list of workers serves, which keeps jobs apart that were
+    pointed at each other by mistake, though not an attacker.
+    """
+    if cluster.token:
+        return cluster.token
+    return hashlib.sha256(",".join(cluster.hosts).encode("utf-8")).hexdigest()
