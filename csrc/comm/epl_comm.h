@@ -99,6 +99,9 @@ EPL_EXPORT void epl_comm_destroy(epl_comm* comm);
 // Fails everything under way and everything later, here and at the peers. The first reason wins. Thread-safe.
 EPL_EXPORT void epl_comm_abort(epl_comm* comm, const char* reason);
 EPL_EXPORT void epl_comm_submit(epl_comm* comm, const epl_request* request);
+// Runs one untagged collective to its end and returns its code; request->done and tag are not used. On the calling thread
+// when nothing else is under way (the fastest way for small messages), else in its turn on the progress thread.
+EPL_EXPORT int epl_comm_run(epl_comm* comm, const epl_request* request, char* error, size_t error_length);
 // Declares the tagged requests of the next step in their order. Fails (EPL_INVALID) if tags of the step before are still open.
 EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
 EPL_EXPORT int epl_comm_rank(const epl_comm* comm);

@@ -1,0 +1,45 @@
+// What a back end is: it runs one collective at a time, to its end, on the thread that calls Run().
+#ifndef EPL_COMM_COMMUNICATOR_H_
+#define EPL_COMM_COMMUNICATOR_H_
+
+#include <memory>
+#include <string>
+
+#include "request.h"
+#include "status.h"
+
+namespace epl {
+
+// A copy of epl_comm_options with the defaults filled in.
+struct Options {
+  std::string backend = "auto";
+  std::string name;
+  int rank = 0;
+  int size = 1;
+  double timeout_s = 600.0;
+  double stall_warning_s = 60.0;
+  std::string host = "127.0.0.1";
+  std::string token;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual const char* backend() const = 0;
+
+  // Runs one request; never from two threads at once. An error other than EPL_INVALID ends the communicator: it is told
+  // to the peers, and every later call returns it.
+  virtual Status Run(const Request& request) = 0;
+
+  // Ends the communicator here and at the peers. Any thread; returns at once; the first reason wins.
+  virtual void Abort(int code, const std::string& reason) = 0;
+
+  // OK while the communicator is not aborted and all peers live. Called now and then when requests wait for their turn.
+  virtual Status Health() = 0;
+
+  // Tells peers that this rank will take part in nothing more. They fail only if they still need it.
+  virtual void Leave() = 0;
+};
+
+}  // namespace epl
+#endif  // EPL_COMM_COMMUNICATOR_H_

@@ -1,0 +1,69 @@
+// A checked copy of an epl_request, and views of its segments as one stream of bytes.
+#ifndef EPL_COMM_REQUEST_H_
+#define EPL_COMM_REQUEST_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+#include "epl_comm.h"
+#include "status.h"
+
+namespace epl {
+
+// The most bytes that epl_request.header may hold: it travels in a fixed slot beside the request's description.
+constexpr size_t kMaxHeaderBytes = 4096;
+
+struct Request {
+  int64_t tag = -1;
+  std::string name;
+  epl_collective collective = EPL_BARRIER;
+  epl_dtype dtype = EPL_UINT8;
+  epl_reduce_op reduce_op = EPL_SUM;
+  int peer = 0;
+  std::vector<epl_segment> segments;
+  double scale = 1.0;
+  std::vector<size_t> send_counts;
+  std::vector<uint8_t> header;
+  epl_allocate allocate = nullptr;
+  epl_done done = nullptr;
+  void* arg = nullptr;
+  std::function<void(const Status&)> completed;  // called instead of `done` when set
+
+  std::vector<size_t> offsets;  // in elements: segment i is [offsets[i], offsets[i + 1]) of the stream
+  size_t count = 0;             // elements of all segments
+  size_t element = 1;           // bytes of one element
+
+  bool IsPointToPoint() const { return collective == EPL_SEND || collective == EPL_RECV; }
+  bool HasRoot() const { return collective == EPL_BROADCAST || collective == EPL_REDUCE; }
+
+  // Calls visit(segment, begin, end) for every piece of [begin, end) of the stream; the piece's bounds are elements
+  // within that segment.
+  template <class Visit>
+  void ForRange(size_t begin, size_t end, Visit visit) const {
+    if (begin >= end) return;
+    size_t i = std::upper_bound(offsets.begin(), offsets.end(), begin) - offsets.begin() - 1;
+    for (; begin < end; ++i) {
+      const size_t stop = std::min(end, offsets[i + 1]);
+      if (stop > begin) visit(segments[i], begin - offsets[i], stop - offsets[i]);
+      begin = std::max(begin, stop);
+    }
+  }
+
+  // Copies [begin, end) of the stream's inputs to `to`, or from `from` to its outputs.
+  void Gather(size_t begin, size_t end, void* to) const;
+  void Scatter(size_t begin, size_t end, const void* from) const;
+};
+
+// Copies and checks. `rank` and `size` are those of the communicator. EPL_INVALID says what to mend.
+Status MakeRequest(const epl_request& from, int rank, int size, Request* to);
+
+// "all_reduce 'grads/0' (float32, 1024 elements, sum)"
+std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op, int peer);
+std::string Describe(const Request& request);
+
+}  // namespace epl
+#endif  // EPL_COMM_REQUEST_H_

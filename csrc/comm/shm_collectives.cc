@@ -1,0 +1,371 @@
+// The group collectives of the shared-memory back end.
+#include <algorithm>
+#include <cstring>
+
+#include "shm_communicator.h"
+
+namespace epl {
+namespace {
+
+// Up to here one round, in which every rank reduces everything, is faster than two rounds with a share each.
+constexpr size_t kOneRoundBytes = 16 * 1024;
+
+struct Range {
+  size_t begin, end;
+  size_t size() const { return end - begin; }
+};
+
+// The part of [begin, end) that chunk number `chunk` of `step` elements covers.
+Range Piece(size_t begin, size_t end, size_t chunk, size_t step) {
+  const size_t first = std::min(end, begin + chunk * step);
+  return {first, std::min(end, first + step)};
+}
+
+size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+// Runs a collective whose every chunk takes one phase. fill(c, chunk) puts this rank's part of chunk c where peers can
+// read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `num_chunks` is asked after all
+// descriptions have been compared, so it may use the peers' counts; chunk 0 is filled before that.
+//
+// A chunk may be filled for the second time since the wait for chunk c - 1 saw every peer past fill c - 1, which follows
+// its drain of c - 2. The same holds across collectives, for chunks are numbered through.
+Status ShmCommunicator::Chunks(const Request& request, const std::function<size_t()>& num_chunks,
+                               const std::function<void(size_t, char*)>& fill,
+                               const std::function<void(size_t, uint64_t)>& drain) {
+  Announce(request);
+  size_t chunks = 1;
+  for (size_t c = 0; c < chunks; ++c) {
+    const uint64_t number = chunk_++;
+    fill(c, Me()->chunk(number));
+    Advance();
+    Status status = WaitAll(step_, request);
+    if (status.ok() && c == 0) {
+      status = Verify(request);
+      if (status.ok()) chunks = num_chunks();
+    }
+    if (!status.ok()) return status;
+    if (chunks == 0) return Status(EPL_INTERNAL, Describe(request) + ": allocate returned NULL");
+    drain(c, number);
+  }
+  return Status();
+}
+
+Status ShmCommunicator::Barrier(const Request& request) {
+  return Chunks(request, [] { return 1; }, [](size_t, char*) {}, [](size_t, uint64_t) {});
+}
+
+// One round: everyone publishes everything and reduces all of it.
+Status ShmCommunicator::SmallReduce(const Request& request) {
+  const bool wanted = request.collective == EPL_ALL_REDUCE || request.peer == options_.rank;
+  std::vector<const void*> sources(options_.size);
+  const auto fill = [&](size_t, char* chunk) { request.Gather(0, request.count, chunk); };
+  const auto drain = [&](size_t, uint64_t number) {
+    if (!wanted) return;
+    size_t at = 0;
+    request.ForRange(0, request.count, [&](const epl_segment& segment, size_t begin, size_t end) {
+      for (int rank = 0; rank < options_.size; ++rank) sources[rank] = Segment(rank)->chunk(number) + at;
+      Reduce(ReductionOf(request), sources.data(), options_.size,
+             static_cast<char*>(segment.out) + begin * request.element, nullptr, end - begin);
+      at += (end - begin) * request.element;
+    });
+  };
+  return Chunks(request, [] { return 1; }, fill, drain);
+}
+
+// Two phases a chunk: every rank publishes the shares that others reduce; every rank reduces its own share, into the
+// output and into the place of that share in its chunk; everyone copies the shares of the others from there.
+// The next chunk is filled before the wait for this one, so that ranks need not run in step:
+//
+//   fill 0, fill 1, [all filled 0] reduce 0, [all reduced 0] take 0, fill 2, [all filled 1] reduce 1, ...
+//
+// Why chunks can be used in turn: fill c + 1 overwrites what peers read in reduce c - 1; take c - 1 has waited for that.
+// reduce c writes a share that peers read in take c - 2, which each of them did before it filled c.
+Status ShmCommunicator::LargeReduce(const Request& request) {
+  const int size = options_.size, me = options_.rank;
+  const bool to_all = request.collective == EPL_ALL_REDUCE;
+  const size_t element = request.element;
+  const size_t step = kChunkBytes / element;
+  const size_t chunks = std::max<size_t>(1, CeilDivide(request.count, step));
+  const uint64_t first_chunk = chunk_;
+  const uint32_t first_step = step_;
+  chunk_ += chunks;
+
+  const auto share = [&](size_t c, int rank) {
+    const Range all = Piece(0, request.count, c, step);
+    const size_t line = 64 / element;
+    const size_t each = CeilDivide(CeilDivide(all.size(), size), line) * line;
+    return Range{std::min(all.end, all.begin + each * rank), std::min(all.end, all.begin + each * (rank + 1))};
+  };
+  const auto place = [&](int rank, size_t c, size_t at) {
+    return Segment(rank)->chunk(first_chunk + c) + (at - c * step) * element;
+  };
+  const auto fill = [&](size_t c) {
+    for (int rank = 0; rank < size; ++rank) {
+      const Range range = share(c, rank);
+      if (rank != me) request.Gather(range.begin, range.end, place(me, c, range.begin));
+    }
+    Advance();
+  };
+  std::vector<const void*> sources(size);
+  const auto reduce = [&](size_t c) {
+    size_t at = share(c, me).begin;
+    request.ForRange(at, share(c, me).end, [&](const epl_segment& segment, size_t begin, size_t end) {
+      for (int rank = 0; rank < size; ++rank) sources[rank] = place(rank, c, at);
+      sources[me] = static_cast<const char*>(segment.in) + begin * element;
+      char* mine = place(me, c, at);
+      const bool direct = to_all || request.peer == me;
+      char* out = direct ? static_cast<char*>(segment.out) + begin * element : mine;
+      Reduce(ReductionOf(request), sources.data(), size, out, direct && size > 1 && to_all ? mine : nullptr,
+             end - begin);
+      at += end - begin;
+    });
+    Advance();
+  };
+  const auto take = [&](size_t c) {
+    if (!to_all && request.peer != me) return;
+    for (int i = 1; i < size; ++i) {
+      const int rank = (me + i) % size;
+      const Range range = share(c, rank);
+      request.Scatter(range.begin, range.end, place(rank, c, range.begin));
+    }
+  };
+  // Counter values after fill c and after reduce c, in the order shown above.
+  const auto filled = [&](size_t c) { return first_step + static_cast<uint32_t>(c == 0 ? 1 : 2 * c); };
+  const auto reduced = [&](size_t c) { return first_step + static_cast<uint32_t>(c + 1 < chunks ? 2 * c + 3 : 2 * chunks); };
+
+  Announce(request);
+  fill(0);
+  for (size_t c = 0; c < chunks; ++c) {
+    // Nothing after the first chunk moves before all descriptions have been compared.
+    if (c == 0) {
+      Status status = WaitAll(filled(0), request);
+      if (status.ok()) status = Verify(request);
+      if (!status.ok()) return status;
+    }
+    if (c + 1 < chunks) fill(c + 1);
+    Status status = WaitAll(filled(c), request);
+    if (!status.ok()) return status;
+    reduce(c);
+    status = WaitAll(reduced(c), request);
+    if (!status.ok()) return status;
+    take(c);
+  }
+  return Status();
+}
+
+Status ShmCommunicator::Broadcast(const Request& request) {
+  const bool root = request.peer == options_.rank;
+  const size_t step = kChunkBytes / request.element;
+  size_t count = request.count;
+  char* out = nullptr;
+  const auto num_chunks = [&]() -> size_t {
+    const Announcement& announcement = AnnouncementOf(request.peer);
+    count = announcement.count;
+    if (!root && request.allocate != nullptr) {
+      std::vector<size_t> counts(options_.size, 0);
+      counts[request.peer] = count;
+      const size_t length = std::min<size_t>(announcement.header_length, kMaxHeaderBytes);
+      out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, announcement.header, length));
+      if (out == nullptr) return 0;
+    }
+    return std::max<size_t>(1, CeilDivide(count, step));
+  };
+  const auto fill = [&](size_t c, char* chunk) {
+    const Range range = Piece(0, request.count, c, step);
+    if (root) request.Gather(range.begin, range.end, chunk);
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
+    const Range range = Piece(0, count, c, step);
+    const char* from = Segment(request.peer)->chunk(number);
+    if (root) return;
+    if (out != nullptr) {
+      std::memcpy(out + range.begin * request.element, from, range.size() * request.element);
+    } else {
+      request.Scatter(range.begin, range.end, from);
+    }
+  };
+  return Chunks(request, num_chunks, fill, drain);
+}
+
+// Every segment is gathered by itself: its `out` gets one block of `count` elements from each rank.
+Status ShmCommunicator::AllGather(const Request& request) {
+  const size_t element = request.element;
+  const size_t step = kChunkBytes / element;
+  const auto fill = [&](size_t c, char* chunk) {
+    const Range range = Piece(0, request.count, c, step);
+    request.Gather(range.begin, range.end, chunk);
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
+    const Range range = Piece(0, request.count, c, step);
+    for (int i = 0; i < options_.size; ++i) {
+      const int rank = (options_.rank + i) % options_.size;
+      const char* from = Segment(rank)->chunk(number);
+      request.ForRange(range.begin, range.end, [&](const epl_segment& segment, size_t begin, size_t end) {
+        std::memcpy(static_cast<char*>(segment.out) + (rank * segment.count + begin) * element, from,
+                    (end - begin) * element);
+        from += (end - begin) * element;
+      });
+    }
+  };
+  return Chunks(request, [&] { return std::max<size_t>(1, CeilDivide(request.count, step)); }, fill, drain);
+}
+
+Status ShmCommunicator::AllGatherV(const Request& request) {
+  const size_t element = request.element;
+  const size_t step = kChunkBytes / element;
+  std::vector<size_t> counts(options_.size), starts(options_.size + 1, 0);
+  char* out = nullptr;
+  const auto num_chunks = [&]() -> size_t {
+    size_t longest = 0;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      counts[rank] = AnnouncementOf(rank).count;
+      starts[rank + 1] = starts[rank] + counts[rank];
+      longest = std::max(longest, counts[rank]);
+    }
+    out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, nullptr, 0));
+    return out == nullptr ? 0 : std::max<size_t>(1, CeilDivide(longest, step));
+  };
+  const auto fill = [&](size_t c, char* chunk) {
+    const Range range = Piece(0, request.count, c, step);
+    request.Gather(range.begin, range.end, chunk);
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
+    for (int i = 0; i < options_.size; ++i) {
+      const int rank = (options_.rank + i) % options_.size;
+      const Range range = Piece(0, counts[rank], c, step);
+      std::memcpy(out + (starts[rank] + range.begin) * element, Segment(rank)->chunk(number), range.size() * element);
+    }
+  };
+  return Chunks(request, num_chunks, fill, drain);
+}
+
+// Even shares: every segment is scattered by itself. Uneven ones (send_counts): one segment, whose shares lie in rank order.
+Status ShmCommunicator::ReduceScatter(const Request& request) {
+  const size_t element = request.element;
+  const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
+  const bool uneven = !request.send_counts.empty();
+  // Pieces of one segment at a time; `rows` lists them in the order in which all ranks go through them.
+  struct Row { const epl_segment* segment; size_t begin, end; };  // elements of a share
+  const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
+  std::vector<size_t> starts(size, 0);
+  for (size_t rank = 1; uneven && rank < size; ++rank) starts[rank] = starts[rank - 1] + request.send_counts[rank - 1];
+  std::vector<Row> rows;
+  for (const epl_segment& segment : request.segments) {
+    const size_t longest =
+        uneven ? *std::max_element(request.send_counts.begin(), request.send_counts.end()) : segment.count / size;
+    for (size_t begin = 0; begin < longest; begin += step) rows.push_back({&segment, begin, std::min(longest, begin + step)});
+  }
+  const auto range_of = [&](const Row& row, size_t rank) {  // elements of the segment
+    const size_t share = row.segment->count / size;
+    const size_t start = uneven ? starts[rank] : rank * share;
+    const size_t length = uneven ? request.send_counts[rank] : share;
+    return Range{start + std::min(length, row.begin), start + std::min(length, row.end)};
+  };
+  const auto fill = [&](size_t c, char* chunk) {
+    if (rows.empty()) return;
+    for (size_t rank = 0; rank < size; ++rank) {
+      const Range range = range_of(rows[c], rank);
+      if (rank == me) continue;
+      std::memcpy(chunk + rank * step * element, static_cast<const char*>(rows[c].segment->in) + range.begin * element,
+                  range.size() * element);
+    }
+  };
+  std::vector<const void*> sources(size);
+  const auto drain = [&](size_t c, uint64_t number) {
+    if (rows.empty()) return;
+    const Range range = range_of(rows[c], me);
+    if (range.size() == 0) return;
+    for (size_t rank = 0; rank < size; ++rank) {
+      sources[rank] = Segment(static_cast<int>(rank))->chunk(number) + me * step * element;
+    }
+    sources[me] = static_cast<const char*>(rows[c].segment->in) + range.begin * element;
+    Reduce(ReductionOf(request), sources.data(), options_.size,
+           static_cast<char*>(rows[c].segment->out) + rows[c].begin * element, nullptr, range.size());
+  };
+  return Chunks(request, [&] { return std::max<size_t>(1, rows.size()); }, fill, drain);
+}
+
+Status ShmCommunicator::AllToAll(const Request& request) {
+  const size_t element = request.element;
+  const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
+  const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
+  struct Row { const epl_segment* segment; size_t begin, length; };
+  std::vector<Row> rows;
+  for (const epl_segment& segment : request.segments) {
+    for (size_t begin = 0; begin < segment.count / size; begin += step) {
+      rows.push_back({&segment, begin, std::min(step, segment.count / size - begin)});
+    }
+  }
+  const auto fill = [&](size_t c, char* chunk) {
+    for (size_t rank = 0; rank < size && !rows.empty(); ++rank) {
+      const size_t share = rows[c].segment->count / size;
+      std::memcpy(chunk + rank * step * element,
+                  static_cast<const char*>(rows[c].segment->in) + (rank * share + rows[c].begin) * element,
+                  rows[c].length * element);
+    }
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
+    for (size_t rank = 0; rank < size && !rows.empty(); ++rank) {
+      const size_t share = rows[c].segment->count / size;
+      std::memcpy(static_cast<char*>(rows[c].segment->out) + (rank * share + rows[c].begin) * element,
+                  Segment(static_cast<int>(rank))->chunk(number) + me * step * element, rows[c].length * element);
+    }
+  };
+  return Chunks(request, [&] { return std::max<size_t>(1, rows.size()); }, fill, drain);
+}
+
+Status ShmCommunicator::AllToAllV(const Request& request) {
+  const size_t element = request.element;
+  const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
+  const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
+  std::vector<size_t> starts(size, 0), counts(size), out_starts(size, 0);
+  for (size_t rank = 1; rank < size; ++rank) starts[rank] = starts[rank - 1] + request.send_counts[rank - 1];
+  char* out = nullptr;
+  const auto num_chunks = [&]() -> size_t {
+    size_t longest = 0;
+    for (size_t rank = 0; rank < size; ++rank) {
+      const uint64_t* sends = Segment(static_cast<int>(rank))->counts(sequence_);
+      longest = std::max<size_t>(longest, *std::max_element(sends, sends + size));
+      counts[rank] = sends[me];
+      if (rank > 0) out_starts[rank] = out_starts[rank - 1] + counts[rank - 1];
+    }
+    out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, nullptr, 0));
+    return out == nullptr ? 0 : std::max<size_t>(1, CeilDivide(longest, step));
+  };
+  const auto fill = [&](size_t c, char* chunk) {
+    for (size_t rank = 0; rank < size; ++rank) {
+      const Range range = Piece(starts[rank], starts[rank] + request.send_counts[rank], c, step);
+      request.Gather(range.begin, range.end, chunk + rank * step * element);
+    }
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
+    for (size_t rank = 0; rank < size; ++rank) {
+      const Range range = Piece(out_starts[rank], out_starts[rank] + counts[rank], c, step);
+      std::memcpy(out + range.begin * element, Segment(static_cast<int>(rank))->chunk(number) + me * step * element,
+                  range.size() * element);
+    }
+  };
+  return Chunks(request, num_chunks, fill, drain);
+}
+
+Status ShmCommunicator::RunGroup(const Request& request) {
+  switch (request.collective) {
+    case EPL_ALL_REDUCE:
+    case EPL_REDUCE:
+      return request.count * request.element <= kOneRoundBytes ? SmallReduce(request) : LargeReduce(request);
+    case EPL_BROADCAST: return Broadcast(request);
+    case EPL_ALL_GATHER: return AllGather(request);
+    case EPL_ALL_GATHER_V: return AllGatherV(request);
+    case EPL_REDUCE_SCATTER: return ReduceScatter(request);
+    case EPL_ALL_TO_ALL: return AllToAll(request);
+    case EPL_ALL_TO_ALL_V: return AllToAllV(request);
+    case EPL_BARRIER: return Barrier(request);
+    case EPL_SEND:
+    case EPL_RECV: break;
+  }
+  return Status(EPL_INVALID, "unknown collective");
+}
+
+}  // namespace epl

@@ -1,0 +1,260 @@
+#include "shm_communicator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "process.h"
+
+namespace epl {
+namespace {
+
+// Spinning pays when the peer is a few microseconds late; longer waits sleep.
+constexpr int kSpinMicroseconds = 50;
+// With fewer CPUs than ranks the peer may need this very CPU.
+constexpr int kYieldMicroseconds = 5;
+constexpr int kSliceMilliseconds = 50;
+constexpr auto kLifeCheckInterval = std::chrono::milliseconds(200);
+
+// All-reduce and broadcast see one stream, however it is cut; the others cut every segment into shares.
+uint64_t LayoutHash(const Request& request) {
+  const bool shares = request.collective == EPL_ALL_GATHER || request.collective == EPL_REDUCE_SCATTER ||
+                      request.collective == EPL_ALL_TO_ALL;
+  uint64_t hash = 0xcbf29ce484222325u;
+  if (!shares) return hash;
+  for (const epl_segment& segment : request.segments) hash = (hash ^ segment.count) * 0x100000001b3u;
+  for (size_t count : request.send_counts) hash = (hash ^ ~count) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+uint64_t HashOf(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+ShmCommunicator::ShmCommunicator(const Options& options)
+    : options_(options), sent_(options.size, 0), received_(options.size, 0) {}
+
+ShmCommunicator::~ShmCommunicator() { Leave(); }
+
+Status ShmCommunicator::Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
+  std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(options));
+  Status status = ShmJoin(options, rendezvous, kChunkBytes, &made->group_);
+  if (status.ok()) *result = std::move(made);
+  return status;
+}
+
+void ShmCommunicator::Leave() {
+  if (group_.ranks.empty() || Me()->control() == nullptr) return;
+  Me()->control()->left.store(1, std::memory_order_release);
+  WakeAll(&Me()->control()->step);
+}
+
+void ShmCommunicator::Abort(int code, const std::string& reason) {
+  AbortRecord& record = Segment(0)->control()->abort;
+  uint32_t none = 0;
+  if (record.state.compare_exchange_strong(none, 1)) {
+    record.code = code;
+    record.rank = options_.rank;
+    std::snprintf(record.message, sizeof(record.message), "%s", reason.c_str());
+    record.state.store(2, std::memory_order_release);
+  }
+  for (int rank = 0; rank < options_.size; ++rank) {
+    WakeAll(&Segment(rank)->control()->step);
+    for (int to = 0; to < options_.size; ++to) {
+      WakeAll(&Segment(rank)->mailbox(to)->sent);
+      WakeAll(&Segment(rank)->mailbox(to)->received);
+    }
+  }
+}
+
+Status ShmCommunicator::Aborted() const {
+  const AbortRecord& record = Segment(0)->control()->abort;
+  uint32_t state = record.state.load(std::memory_order_acquire);
+  if (state == 0) return Status();
+  // The writer may have been killed between the two stores; its message is then lost, not the fact.
+  for (int i = 0; state == 1 && i < 100; ++i) {
+    usleep(1000);
+    state = record.state.load(std::memory_order_acquire);
+  }
+  if (state == 1) return Status(EPL_ABORTED, Format("communicator '%s' was aborted", options_.name.c_str()));
+  if (record.rank == options_.rank) return Status(record.code, record.message);
+  return Status(record.code, Format("rank %d: %s", record.rank, record.message));
+}
+
+Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
+  for (int rank : needed) {
+    const ShmPeer& peer = *group_.ranks[rank];
+    if (peer.segment.control()->left.load(std::memory_order_acquire) != 0) {
+      return Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str()));
+    }
+  }
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const ShmPeer& peer = *group_.ranks[rank];
+    const bool left = peer.segment.control()->left.load(std::memory_order_acquire) != 0;
+    if (rank == options_.rank || left) continue;
+    const ProcessState state = StateOf(peer.pid);
+    if (!state.alive || state.start_time != peer.start_time) {
+      return Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on", rank,
+                                          peer.pid, options_.name.c_str()));
+    }
+  }
+  return Status();
+}
+
+Status ShmCommunicator::Health() {
+  Status status = Aborted();
+  if (status.ok()) status = CheckLives({});
+  if (!status.ok()) Abort(status.code, status.message);
+  return status;
+}
+
+std::string ShmCommunicator::WhatRankDoes(int rank) const {
+  const ProcessState state = StateOf(group_.ranks[rank]->pid);
+  return Format("%d (process %d%s)", rank, group_.ranks[rank]->pid, state.stopped ? ", stopped" : "");
+}
+
+std::string ShmCommunicator::DescribeRanks(const std::vector<int>& ranks) const {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + WhatRankDoes(ranks[i]);
+  return text;
+}
+
+// What a sleeping wait looks at now and then. OK: sleep on.
+Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request, Clock::time_point start,
+                                  bool* warned) {
+  const std::vector<int> ranks = missing();
+  if (ranks.empty()) return Status();
+  Status status = CheckLives(ranks);
+  // What a peer did before it ended or left counts; look again now that it can do no more.
+  if (!status.ok()) return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
+  const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+  if (waited > options_.timeout_s) {
+    return Status(EPL_TIMEOUT, Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
+                                      options_.name.c_str(), options_.rank, options_.timeout_s,
+                                      DescribeRanks(ranks).c_str()));
+  }
+  if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !*warned) {
+    *warned = true;
+    std::fprintf(stderr, "epl: %s on communicator '%s': rank %d has waited %.0f s for %s; it gives up after %g s\n",
+                 Describe(request).c_str(), options_.name.c_str(), options_.rank, waited, DescribeRanks(ranks).c_str(),
+                 options_.timeout_s);
+  }
+  return Status();
+}
+
+Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request) {
+  const int spin_us = group_.enough_cpus ? kSpinMicroseconds : kYieldMicroseconds;
+  if (Spin(*signal, target, spin_us, !group_.enough_cpus)) return Status();
+  const Clock::time_point start = Clock::now();
+  Clock::time_point next_check = start + kLifeCheckInterval;
+  bool warned = false;
+  for (;;) {
+    Status status = Aborted();
+    if (!status.ok()) return status;
+    SleepOn(signal, target, kSliceMilliseconds);
+    if (Reached(*signal, target)) return Status();
+    const Clock::time_point now = Clock::now();
+    if (now < next_check && now - start < std::chrono::duration<double>(options_.timeout_s)) continue;
+    next_check = now + kLifeCheckInterval;
+    status = CheckWait(missing, request, start, &warned);
+    if (!status.ok()) return status;
+  }
+}
+
+Status ShmCommunicator::WaitAll(uint32_t target, const Request& request) {
+  for (int rank = 0; rank < options_.size; ++rank) {
+    Signal* signal = &Segment(rank)->control()->step;
+    if (rank == options_.rank || Reached(*signal, target)) continue;
+    const auto missing = [&] {
+      std::vector<int> ranks;
+      for (int r = 0; r < options_.size; ++r) {
+        if (r != options_.rank && !Reached(Segment(r)->control()->step, target)) ranks.push_back(r);
+      }
+      return ranks;
+    };
+    Status status = WaitFor(signal, target, missing, request);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+void ShmCommunicator::Write(const Request& request, Announcement* to) const {
+  to->collective = request.collective;
+  to->dtype = request.dtype;
+  to->reduce_op = request.reduce_op;
+  to->peer = request.peer;
+  to->name_hash = HashOf(request.name);
+  to->count = request.count;
+  to->scale = request.scale;
+  to->layout_hash = LayoutHash(request);
+  to->sized_by_peers = request.allocate != nullptr && request.peer != options_.rank ? 1 : 0;
+  to->header_length = static_cast<uint32_t>(request.header.size());
+  const size_t length = std::min(request.name.size(), kNameBytes - 1);
+  std::memcpy(to->name, request.name.data(), length);
+  to->name[length] = '\0';
+  if (!request.header.empty()) std::memcpy(to->header, request.header.data(), request.header.size());
+}
+
+void ShmCommunicator::Announce(const Request& request) {
+  Write(request, &Me()->control()->announcements[++sequence_ % 2]);
+  if (!request.send_counts.empty()) {
+    std::copy(request.send_counts.begin(), request.send_counts.end(), Me()->counts(sequence_));
+  }
+}
+
+Status ShmCommunicator::Compare(const Request& request, int rank) const {
+  const Announcement& mine = AnnouncementOf(options_.rank);
+  const Announcement& other = AnnouncementOf(rank);
+  const bool any_count = request.collective == EPL_ALL_GATHER_V || request.collective == EPL_ALL_TO_ALL_V ||
+                         mine.sized_by_peers != 0 || other.sized_by_peers != 0;
+  bool same = mine.collective == other.collective && mine.name_hash == other.name_hash && mine.dtype == other.dtype;
+  if (same && IsReduction(mine.collective)) same = mine.reduce_op == other.reduce_op && mine.scale == other.scale;
+  if (same && request.HasRoot()) same = mine.peer == other.peer;
+  if (same && !any_count) same = mine.count == other.count;
+  if (same && mine.layout_hash == other.layout_hash) return Status();
+  const auto text = [](const Announcement& a) {
+    std::string line = Describe(a.collective, a.name, a.dtype, a.count, a.reduce_op, a.peer);
+    return a.scale == 1.0 ? line : line + Format(" scaled by %g", a.scale);
+  };
+  const char* cut = same ? ", with different sizes of segments or shares" : "";
+  const bool first = options_.rank < rank;
+  return Status(EPL_MISMATCH,
+                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s", options_.name.c_str(),
+                       first ? options_.rank : rank, text(first ? mine : other).c_str(), first ? rank : options_.rank,
+                       text(first ? other : mine).c_str(), cut));
+}
+
+Status ShmCommunicator::Verify(const Request& request) const {
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (rank == options_.rank) continue;
+    Status status = Compare(request, rank);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Reduction ShmCommunicator::ReductionOf(const Request& request) const {
+  return Reduction{request.dtype, request.reduce_op, request.scale, options_.size};
+}
+
+Status ShmCommunicator::Dispatch(const Request& request) {
+  if (request.collective == EPL_SEND) return Send(request);
+  if (request.collective == EPL_RECV) return Recv(request);
+  return RunGroup(request);
+}
+
+Status ShmCommunicator::Run(const Request& request) {
+  Status status = Aborted();
+  if (status.ok()) status = Dispatch(request);
+  if (!status.ok()) Abort(status.code, status.message);
+  return status;
+}
+
+}  // namespace epl

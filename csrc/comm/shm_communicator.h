@@ -1,0 +1,96 @@
+// The back end for ranks of one host: data moves through memory that all of them map.
+//
+// Every group collective is a row of phases that is the same on all ranks. A rank that has finished a phase advances its
+// one counter, `step`; a rank that needs the result of a phase waits until the counters of the others have passed it.
+// The first phase of every collective publishes its description together with the first chunk of data, so small
+// collectives take one round, and disagreement is noticed before anything is written to the caller's buffers.
+//
+// Two chunks per rank are used in turn, counted through the life of the communicator. A rank writes a chunk only after it
+// has seen every peer pass a phase that follows the last reading of it; the notes in shm_collectives.cc show which.
+#ifndef EPL_COMM_SHM_COMMUNICATOR_H_
+#define EPL_COMM_SHM_COMMUNICATOR_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "communicator.h"
+#include "reduce.h"
+#include "rendezvous.h"
+#include "shm_segment.h"
+
+namespace epl {
+
+uint64_t HashOf(const std::string& text);
+
+class ShmCommunicator : public Communicator {
+ public:
+  static Status Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
+
+  ~ShmCommunicator() override;
+  const char* backend() const override { return "shm"; }
+  Status Run(const Request& request) override;
+  void Abort(int code, const std::string& reason) override;
+  Status Health() override;
+  void Leave() override;
+
+ private:
+  // Data held per rank: two chunks of this size. Larger ones overlap more, smaller ones stay in the second-level cache.
+  static constexpr size_t kChunkBytes = 1024 * 1024;
+
+  using Clock = std::chrono::steady_clock;
+  using Missing = std::function<std::vector<int>()>;  // ranks that a wait still misses
+
+  explicit ShmCommunicator(const Options& options);
+
+  // shm_communicator.cc: waiting and agreement
+  Status Dispatch(const Request& request);
+  void Write(const Request& request, Announcement* to) const;
+  void Announce(const Request& request);
+  Status Verify(const Request& request) const;
+  Status Compare(const Request& request, int rank) const;
+  void Advance() { Publish(&Me()->control()->step, ++step_); }
+  Status WaitAll(uint32_t target, const Request& request);
+  Status WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request);
+  Status CheckWait(const Missing& missing, const Request& request, Clock::time_point start, bool* warned);
+  Status Aborted() const;
+  Status CheckLives(const std::vector<int>& needed);
+  std::string DescribeRanks(const std::vector<int>& ranks) const;
+  std::string WhatRankDoes(int rank) const;
+
+  // shm_collectives.cc
+  Status RunGroup(const Request& request);
+  Status Chunks(const Request& request, const std::function<size_t()>& num_chunks,
+                const std::function<void(size_t, char*)>& fill, const std::function<void(size_t, uint64_t)>& drain);
+  Status Barrier(const Request& request);
+  Status SmallReduce(const Request& request);
+  Status LargeReduce(const Request& request);
+  Status Broadcast(const Request& request);
+  Status AllGather(const Request& request);
+  Status AllGatherV(const Request& request);
+  Status ReduceScatter(const Request& request);
+  Status AllToAll(const Request& request);
+  Status AllToAllV(const Request& request);
+
+  // shm_messages.cc
+  Status Send(const Request& request);
+  Status Recv(const Request& request);
+  Status AcceptMessage(const Request& request, const Announcement& sent, char** out);
+
+  ShmSegment* Me() const { return &group_.ranks[options_.rank]->segment; }
+  ShmSegment* Segment(int rank) const { return &group_.ranks[rank]->segment; }
+  const Announcement& AnnouncementOf(int rank) const { return Segment(rank)->control()->announcements[sequence_ % 2]; }
+  Reduction ReductionOf(const Request& request) const;
+
+  const Options options_;
+  ShmGroup group_;
+  uint32_t step_ = 0;        // this rank's counter; that of the peers too, once they have come as far
+  uint64_t sequence_ = 0;    // group collectives begun
+  uint64_t chunk_ = 0;       // chunks used by group collectives
+  std::vector<uint32_t> sent_, received_;  // chunks of messages to and from each rank
+};
+
+}  // namespace epl
+#endif  // EPL_COMM_SHM_COMMUNICATOR_H_
