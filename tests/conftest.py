@@ -1,9 +1,11 @@
 """Fixtures of all tests. TensorFlow is imported by the tests that need it, not here."""
+
 import os
 
 import pytest
 
 from tests.helpers import processes, zoo_results
+from tests.helpers.remote import Job
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +24,46 @@ def zoo_runs(request, tmp_path_factory):
             case, layout = item.callspec.params["case"], item.callspec.params.get("layout", zoo_results.PLAIN)
             results.want(layout, case)
     return results
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory):
+    """The processes that run the programs of tests/helpers/programs; each job starts when it is first called."""
+    folder = tmp_path_factory.mktemp("jobs")
+    started = {
+        name: Job(folder, plain=True) if name == "plain" else Job(folder, *name)
+        for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2))
+    }
+    yield started
+    for job in started.values():
+        job.stop()
+
+
+@pytest.fixture
+def plain(jobs):
+    """Calls a program with plain TensorFlow; returns what the program returned."""
+    return lambda *args, **kwargs: jobs["plain"](*args, **kwargs)[0]
+
+
+@pytest.fixture
+def two_devices(jobs):
+    """Calls a program with EPL in one process with two devices; returns what the program returned."""
+    return lambda *args, **kwargs: jobs[1, 2](*args, **kwargs)[0]
+
+
+@pytest.fixture
+def four_devices(jobs):
+    """The same with four devices."""
+    return lambda *args, **kwargs: jobs[1, 4](*args, **kwargs)[0]
+
+
+@pytest.fixture
+def two_workers(jobs):
+    """Calls a program in two worker processes with one device each; returns a list of what they returned."""
+    return jobs[2, 1]
+
+
+@pytest.fixture
+def two_by_two(jobs):
+    """Calls a program in two worker processes with two devices each; returns a list of what they returned."""
+    return jobs[2, 2]

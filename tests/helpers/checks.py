@@ -1,4 +1,5 @@
 """Comparisons that several tests share."""
+
 import numpy as np
 
 RTOL = 1e-5
@@ -15,7 +16,9 @@ def assert_same(got, want, rtol=RTOL, atol=ATOL, what=""):
     assert got.dtype == want.dtype, "%s: %s, expected %s" % (what, got.dtype, want.dtype)
     if want.size:
         largest = float(np.max(np.abs(want.astype(np.float64))))
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol * largest, err_msg=what)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol * largest, err_msg=what
+        )
 
 
 def assert_same_state(got, want, rtol=RTOL, atol=ATOL):
@@ -37,5 +40,8 @@ def assert_same_training(got, want, rtol=RTOL, atol=ATOL):
 
 def differs(got, want, by):
     """Whether some variable of the last state is off by more than `by` of its largest magnitude."""
-    return any(np.max(np.abs(got["states"][-1][name] - value)) > by * np.max(np.abs(value))
-               for name, value in want["states"][-1].items() if np.issubdtype(value.dtype, np.floating))
+    return any(
+        np.max(np.abs(got["states"][-1][name] - value)) > by * np.max(np.abs(value))
+        for name, value in want["states"][-1].items()
+        if np.issubdtype(value.dtype, np.floating)
+    )

@@ -1,4 +1,5 @@
 """Worker processes for tests: started without a launcher, watched, never left behind."""
+
 import json
 import os
 import signal
@@ -22,8 +23,15 @@ def clean_environment(**extra):
     foreign = set(foreign_variables(os.environ))
     environ = {key: value for key, value in os.environ.items() if key not in foreign}
     path = [REPOSITORY] + [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    environ.update(PYTHONPATH=os.pathsep.join(path), PYTHONUNBUFFERED="1", TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="",
-                   OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", TF_ENABLE_ONEDNN_OPTS="0")
+    environ.update(
+        PYTHONPATH=os.pathsep.join(path),
+        PYTHONUNBUFFERED="1",
+        TF_CPP_MIN_LOG_LEVEL="2",
+        CUDA_VISIBLE_DEVICES="",
+        OMP_NUM_THREADS="1",
+        PYTHONWARNINGS="ignore",
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
     environ.update((key, str(value)) for key, value in extra.items())
     return environ
 
@@ -46,8 +54,10 @@ def worker_environments(workers, devices, token="a token of the tests"):
         return [clean_environment(EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu")]
     hosts = ["127.0.0.1:%d" % port for port in free_ports(workers)]
     config = [{"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}} for index in range(workers)]
-    return [clean_environment(TF_CONFIG=json.dumps(each), EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu", EPL_JOB_TOKEN=token)
-            for each in config]
+    return [
+        clean_environment(TF_CONFIG=json.dumps(each), EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu", EPL_JOB_TOKEN=token)
+        for each in config
+    ]
 
 
 class Ended(object):
@@ -69,8 +79,15 @@ class Process(object):
         self._log = str(log)
         self._started = time.time()
         with open(self._log, "wb") as file:
-            self._child = subprocess.Popen([str(each) for each in arguments], env=environ, stdout=file, stderr=subprocess.STDOUT,
-                                           stdin=subprocess.DEVNULL, cwd=cwd or REPOSITORY, start_new_session=True)
+            self._child = subprocess.Popen(
+                [str(each) for each in arguments],
+                env=environ,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=cwd or REPOSITORY,
+                start_new_session=True,
+            )
         self.pid = self._child.pid
 
     def output(self):
@@ -85,7 +102,10 @@ class Process(object):
         deadline = time.time() + timeout_s
         while text not in self.output():
             running = self.running()
-            assert time.time() < deadline and (running or text in self.output()), "no %r in: %s" % (text, self.output()[-4000:])
+            assert time.time() < deadline and (running or text in self.output()), "no %r in: %s" % (
+                text,
+                self.output()[-4000:],
+            )
             time.sleep(0.05)
 
     def signal(self, number):
@@ -118,8 +138,10 @@ def python(arguments, environ, log, cwd=None):
 def run_workers(arguments, workers, devices, folder, timeout_s):
     """Runs the same Python command as every worker of a job; returns an `Ended` for each, in order of the workers."""
     environments = worker_environments(workers, devices)
-    children = [python(arguments, environ, os.path.join(str(folder), "worker_%d.log" % index))
-                for index, environ in enumerate(environments)]
+    children = [
+        python(arguments, environ, os.path.join(str(folder), "worker_%d.log" % index))
+        for index, environ in enumerate(environments)
+    ]
     deadline = time.time() + timeout_s
     try:
         return [child.wait(max(0.1, deadline - time.time())) for child in children]

@@ -1,8 +1,9 @@
 """Python functions called in other processes: one that never imports EPL, and the workers of jobs.
 
-A function is named by where it stands, "tests.helpers.programs.sessions:train", and gets EPL (or None in the plain process)
-as its first argument. Processes are started once and serve many calls, each in a graph of its own.
+A function is named by where it stands, "tests.helpers.programs.sessions:train", and gets EPL (or None in the plain
+process) as its first argument. Processes are started once and serve many calls, each in a graph of its own.
 """
+
 import os
 import pickle
 import select
@@ -35,22 +36,31 @@ class Server(object):
     def __init__(self, mode, environ, log):
         self._log = str(log)
         with open(self._log, "ab") as file:
-            self._child = subprocess.Popen([sys.executable, "-m", "tests.helpers.remote_server", mode], env=environ,
-                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
-                                           cwd=processes.REPOSITORY, start_new_session=True)
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "tests.helpers.remote_server", mode],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                cwd=processes.REPOSITORY,
+                start_new_session=True,
+            )
 
     def output(self):
         with open(self._log, "rb") as file:
             return file.read().decode("utf-8", "replace")
 
     def call(self, function, args, kwargs, timeout_s):
-        """What the function returned, or a RemoteError. AssertionError if the process ended or did not answer in time."""
+        """What the function returned, or a RemoteError. AssertionError if the process ended or did not answer in
+        time."""
         write_message(self._child.stdin, (function, args, kwargs))
         deadline = time.time() + timeout_s
         try:
             return read_message(self._child.stdout, deadline)
         except EOFError as error:
-            raise AssertionError("%s in %s: %s\n%s" % (error, function, "exit %s" % self._child.poll(), self.output()[-4000:]))
+            raise AssertionError(
+                "%s in %s: %s\n%s" % (error, function, "exit %s" % self._child.poll(), self.output()[-4000:])
+            )
 
     def stop(self):
         self._child.kill()
@@ -60,7 +70,8 @@ class Server(object):
 
 
 class Job(object):
-    """The workers of a job, or the plain process; started at the first call, started again after a call that went wrong."""
+    """The workers of a job, or the plain process; started at the first call, started again after a call that went
+    wrong."""
 
     def __init__(self, folder, workers=1, devices=1, plain=False):
         self._stem = os.path.join(str(folder), "plain" if plain else "job_%dx%d" % (workers, devices))
@@ -103,7 +114,9 @@ class Job(object):
             return
         mode = "plain" if self._plain else "epl"
         environments = processes.worker_environments(self._workers, self._devices)
-        self._servers = [Server(mode, environ, "%s_%d.log" % (self._stem, index)) for index, environ in enumerate(environments)]
+        self._servers = [
+            Server(mode, environ, "%s_%d.log" % (self._stem, index)) for index, environ in enumerate(environments)
+        ]
 
     def stop(self):
         for server in self._servers:
@@ -119,7 +132,7 @@ def write_message(pipe, value):
 
 def read_message(pipe, deadline=None):
     """The next message. EOFError at the pipe's end or when `deadline` (time.time()) passes; None means no deadline."""
-    length, = struct.unpack("<q", _read(pipe, 8, deadline))
+    (length,) = struct.unpack("<q", _read(pipe, 8, deadline))
     return pickle.loads(_read(pipe, length, deadline))
 
 

@@ -1,4 +1,5 @@
 """The process behind `remote.Server`: python -m tests.helpers.remote_server {plain|epl}."""
+
 import importlib
 import os
 import sys

@@ -1,4 +1,5 @@
 """What must be true of the zoo's runs."""
+
 import numpy as np
 
 from tests.helpers import zoo
@@ -9,7 +10,7 @@ from tests.helpers.zoo_results import PLAIN
 def check_case(results, layout, name):
     """The assertions of the equality tests: losses and all variables at every step, on every worker and replica."""
     model = zoo.CASES[name].model
-    want, = results.of(PLAIN, name)
+    (want,) = results.of(PLAIN, name)
     workers = results.of(layout, name)
     assert len(workers) == layout.workers
     for index, got in enumerate(workers):
@@ -20,16 +21,18 @@ def check_case(results, layout, name):
             last = want[key][-1]
             replicas = got[key.replace("variable/", "replicas/", 1)]
             everywhere = np.broadcast_to(last, (layout.workers * layout.devices,) + last.shape)
-            assert_same(replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index))
+            assert_same(
+                replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index)
+            )
 
 
 def check_reference(results, name):
     """The plain run did train: without this, two runs that do nothing would be equal."""
-    want, = results.of(PLAIN, name)
+    (want,) = results.of(PLAIN, name)
     losses = [want[key] for key in want if key.startswith("loss/")]
     assert losses and all(len(set(loss.tolist())) == len(loss) >= 5 for loss in losses)
     assert all(np.all(np.isfinite(loss)) for loss in losses)
-    names = [key[len("variable/"):] for key in want if key.startswith("variable/")]
+    names = [key[len("variable/") :] for key in want if key.startswith("variable/")]
     moved = [name for name in names if not np.array_equal(want["variable/" + name][-1], want["start/" + name])]
     assert len(moved) >= 3, moved
     assert int(want["variable/global_step"][-1]) == len(losses[0])

@@ -1,4 +1,5 @@
 """Runs of the zoo for the tests: many cases a process, kept for the whole test session, each case's failure its own."""
+
 import collections
 import os
 
@@ -19,7 +20,7 @@ class Results(object):
     def __init__(self, folder):
         self._folder = str(folder)
         self._errors = {}
-        self._wanted = collections.defaultdict(list)   # layout -> case names
+        self._wanted = collections.defaultdict(list)  # layout -> case names
 
     def want(self, layout, case):
         """Announces a question, so that the case runs together with the others of its layout."""
@@ -60,7 +61,7 @@ class Results(object):
                 self._errors[layout, case] = None
             if count < len(left):
                 self._errors[layout, left[count]] = self._explain(layout, left[count], ended)
-            left = left[count + 1:]
+            left = left[count + 1 :]
 
     def _run_once(self, layout, cases, folder):
         mode = "plain" if layout == PLAIN else "epl"

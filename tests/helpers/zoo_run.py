@@ -2,10 +2,11 @@
 
     python -m tests.helpers.zoo_run {plain|epl} OUT CASE...
 
-For each case OUT/<case>.<worker>.npz holds the losses and all global variables after each step. With EPL it also holds, for
-the last step, every variable of every replica of every worker. A case that fails leaves OUT/<case>.<worker>.error and ends
-the process with status 3, because the other workers cannot go on without this one.
+For each case OUT/<case>.<worker>.npz holds the losses and all global variables after each step. With EPL it also
+holds, for the last step, every variable of every replica of every worker. A case that fails leaves
+OUT/<case>.<worker>.error and ends the process with status 3, because the other workers cannot go on without this one.
 """
+
 import os
 import sys
 import traceback
@@ -32,15 +33,19 @@ class Part(object):
     def share(self, batch):
         """The rows of the global batch that this worker consumes."""
         rows = GLOBAL_BATCH // self.workers
-        return {key: value[self.worker * rows:(self.worker + 1) * rows] for key, value in batch.items()}
+        return {key: value[self.worker * rows : (self.worker + 1) * rows] for key, value in batch.items()}
 
     def batches(self, model):
         return [self.share(model.batch(step, GLOBAL_BATCH)) for step in range(STEPS)]
 
 
 def placeholders(batch):
-    return {key: tf.placeholder(value.dtype if value.dtype != object else tf.string, [None] + list(value.shape[1:]), name=key)
-            for key, value in batch.items()}
+    return {
+        key: tf.placeholder(
+            value.dtype if value.dtype != object else tf.string, [None] + list(value.shape[1:]), name=key
+        )
+        for key, value in batch.items()
+    }
 
 
 def dataset_inputs(batches, size):
@@ -53,7 +58,8 @@ def dataset_inputs(batches, size):
 
 
 def build(case, inputs, epl):
-    """The case's losses and train op; with EPL the forward part stands in a replicate scope, or under a default strategy."""
+    """The case's losses and train op; with EPL the forward part stands in a replicate scope, or under a default
+    strategy."""
     if epl and case.source == "feed":
         with epl.replicate(device_count=1):
             built = case.model.build(inputs)
@@ -136,6 +142,7 @@ def main(mode, folder, *names):
     tf.logging.set_verbosity(tf.logging.WARN)
     if mode == "epl":
         import epl  # the plain runs must not import it
+
         epl.init()
         part = Part(epl)
     else:

@@ -1,4 +1,5 @@
 """How the gradients of several devices become one: clipping, mean and sum, half precision, sparse gradients, scopes."""
+
 import pytest
 
 from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, differs
@@ -44,7 +45,9 @@ def test_sparse_gradients(plain, two_devices, as_dense):
 
 def test_half_precision_on_the_wire_is_close(plain, two_devices):
     want = plain(GRADIENTS + "classifier")
-    assert_same_training(two_devices(GRADIENTS + "classifier", {"communication.fp16": True}), want, rtol=5e-3, atol=5e-3)
+    assert_same_training(
+        two_devices(GRADIENTS + "classifier", {"communication.fp16": True}), want, rtol=5e-3, atol=5e-3
+    )
 
 
 def test_no_annotation_is_data_parallel(plain, two_devices):

@@ -1,4 +1,5 @@
 """What EPL refuses, and what it says."""
+
 import re
 
 import pytest
@@ -42,8 +43,10 @@ def test_batch_that_does_not_divide(two_devices):
 
 
 def test_eager_mode_is_refused(tmp_path):
-    program = ("import tensorflow.compat.v1 as tf\ntf.enable_eager_execution()\nimport epl\nepl.init()\n"
-               "with epl.replicate(1):\n  tf.constant(1.0) + 1.0\nprint('went through')\n")
+    program = (
+        "import tensorflow.compat.v1 as tf\ntf.enable_eager_execution()\nimport epl\nepl.init()\n"
+        "with epl.replicate(1):\n  tf.constant(1.0) + 1.0\nprint('went through')\n"
+    )
     child = processes.python(["-c", program], processes.worker_environments(1, 2)[0], tmp_path / "log")
     ended = child.wait(60)
     assert ended.code == 1, ended

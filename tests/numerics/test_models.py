@@ -1,4 +1,5 @@
 """Training on several devices of one process computes what plain TensorFlow computes on the same global batch."""
+
 import pytest
 
 from tests.helpers import zoo, zoo_checks, zoo_results

@@ -1,4 +1,5 @@
 """What each replica does by itself."""
+
 import numpy as np
 
 from tests.helpers.checks import assert_same

@@ -1,4 +1,5 @@
 """Every way in which a script can run its graph, on two devices, against plain TensorFlow."""
+
 import numpy as np
 import pytest
 

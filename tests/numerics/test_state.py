@@ -1,4 +1,5 @@
 """Checkpoints are plain TensorFlow's, in both directions, and resumed training goes on with the same numbers."""
+
 import os
 
 import pytest
@@ -8,13 +9,20 @@ from tests.helpers.checks import assert_same, assert_same_state
 STATE = "tests.helpers.programs.state:"
 
 
-@pytest.fixture(name="uninterrupted", scope="module")
+@pytest.fixture(name="uninterrupted")
 def uninterrupted_run(plain):
     return plain(STATE + "train", 0, 8)
 
 
-@pytest.mark.parametrize("first, second", [("plain", "two_devices"), ("two_devices", "plain"), ("two_devices", "two_devices"),
-                                           ("four_devices", "two_devices")])
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("plain", "two_devices"),
+        ("two_devices", "plain"),
+        ("two_devices", "two_devices"),
+        ("four_devices", "two_devices"),
+    ],
+)
 def test_checkpoint_carries_on(request, tmp_path, uninterrupted, first, second):
     folder = str(tmp_path)
     early, _ = request.getfixturevalue(first)(STATE + "train", 0, 4, save=folder)

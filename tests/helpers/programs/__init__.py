@@ -1,1 +1,2 @@
-"""Training programs that tests call in other processes. The first argument is the `epl` module, or None for plain TensorFlow."""
+"""Training programs that tests call in other processes. The first argument is the `epl` module, or None for plain
+TensorFlow."""

@@ -1,4 +1,5 @@
 """Pieces of the programs: a small model, its data, and this process' part of them."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -33,7 +34,7 @@ def share(epl, rows):
     index, count = workers(epl)
     size = len(rows) // count
     assert size * count == len(rows)
-    return rows[index * size:(index + 1) * size]
+    return rows[index * size : (index + 1) * size]
 
 
 def batch(step, size=BATCH, features=FEATURES):

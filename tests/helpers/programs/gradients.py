@@ -1,4 +1,5 @@
 """Programs about how gradients of replicas become one."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -93,6 +94,7 @@ def embedding(epl, config=None):
         @staticmethod
         def of(step):
             return {ids: common.share(epl, np.random.RandomState(step).randint(0, 10, (common.BATCH, 3)))}
+
     return _train(epl, common.mean_everywhere(epl, loss), train_op, Ids())
 
 

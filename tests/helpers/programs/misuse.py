@@ -1,4 +1,5 @@
 """Programs that EPL must refuse."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,5 @@
 """Programs about what each replica does by itself: statistics, random numbers, start values, merged fetches."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -15,8 +16,10 @@ def batch_norm(epl, momentum=0.8):
     loss = common.classifier(x, feeds.labels)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    moving = {name: [variable for variable in tf.global_variables() if variable.op.name == "norm/moving_" + name][0]
-              for name in ("mean", "variance")}
+    moving = {
+        name: [variable for variable in tf.global_variables() if variable.op.name == "norm/moving_" + name][0]
+        for name in ("mean", "variance")
+    }
     everywhere = {name: common.rows_everywhere(epl, tf.expand_dims(variable, 0)) for name, variable in moving.items()}
     history = []
     with common.session() as sess:
@@ -30,9 +33,11 @@ def batch_norm(epl, momentum=0.8):
 def random_start(epl):
     """Unseeded initial values, fetched from every replica of every worker."""
     common.init(epl)
-    variables = [tf.get_variable("normal", [3, 4], initializer=tf.random_normal_initializer()),
-                 tf.get_variable("resource", [5], initializer=tf.random_uniform_initializer(), use_resource=True),
-                 tf.get_variable("local", [4], initializer=tf.random_normal_initializer(), trainable=False)]
+    variables = [
+        tf.get_variable("normal", [3, 4], initializer=tf.random_normal_initializer()),
+        tf.get_variable("resource", [5], initializer=tf.random_uniform_initializer(), use_resource=True),
+        tf.get_variable("local", [4], initializer=tf.random_normal_initializer(), trainable=False),
+    ]
     everywhere = [common.rows_everywhere(epl, tf.expand_dims(variable, 0)) for variable in variables]
     loss = tf.reduce_sum(tf.square(variables[0])) + tf.reduce_sum(variables[1])
     train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -69,8 +74,14 @@ def collections(epl):
     loss = tf.reduce_mean(rows)
     train_op = tf.train.GradientDescentOptimizer(0.0).minimize(loss)
     fetches = {"unmerged": loss}
-    for key in ("GLOBAL_CONCAT_OBJECTS", "LOCAL_CONCAT_OBJECTS", "GLOBAL_MEAN_OBJECTS", "LOCAL_MEAN_OBJECTS",
-                "GLOBAL_SUM_OBJECTS", "LOCAL_SUM_OBJECTS"):
+    for key in (
+        "GLOBAL_CONCAT_OBJECTS",
+        "LOCAL_CONCAT_OBJECTS",
+        "GLOBAL_MEAN_OBJECTS",
+        "LOCAL_MEAN_OBJECTS",
+        "GLOBAL_SUM_OBJECTS",
+        "LOCAL_SUM_OBJECTS",
+    ):
         fetches[key] = tf.identity(rows if "CONCAT" in key else loss)
         epl.add_to_collection(fetches[key], getattr(epl.GraphKeys, key))
     numbers = np.arange(2 * common.BATCH, dtype=np.float32).reshape([common.BATCH, 2])

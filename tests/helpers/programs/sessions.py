@@ -1,4 +1,5 @@
 """Programs about the ways in which a script can run its graph."""
+
 import collections
 import os
 
@@ -54,18 +55,31 @@ def hooks(epl, folder):
     folder = os.path.join(folder, "worker_%d" % index)
     feeds = common.Feeds(epl)
     loss, train_op, step = _model(epl, feeds)
-    summary = tf.summary.merge([tf.summary.scalar("loss", loss), tf.summary.histogram("bias", tf.trainable_variables()[-1])])
+    summary = tf.summary.merge(
+        [tf.summary.scalar("loss", loss), tf.summary.histogram("bias", tf.trainable_variables()[-1])]
+    )
     recorder, lines = Recorder({"loss": loss}), []
-    logging = tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=1, formatter=lambda values: lines.append(values["loss"]))
+    logging = tf.train.LoggingTensorHook(
+        {"loss": loss}, every_n_iter=1, formatter=lambda values: lines.append(values["loss"])
+    )
     saving = tf.train.SummarySaverHook(save_steps=1, output_dir=folder, summary_op=summary)
     losses = []
-    with _monitored(hooks=[tf.train.StopAtStepHook(num_steps=STEPS), recorder, logging, saving], checkpoint_dir=folder,
-                    save_checkpoint_steps=2, save_summaries_steps=2, log_step_count_steps=2) as sess:
+    with _monitored(
+        hooks=[tf.train.StopAtStepHook(num_steps=STEPS), recorder, logging, saving],
+        checkpoint_dir=folder,
+        save_checkpoint_steps=2,
+        save_summaries_steps=2,
+        log_step_count_steps=2,
+    ) as sess:
         while not sess.should_stop():
             losses.append(sess.run([loss, train_op], feeds.of(len(losses)))[0])
-    return {"losses": losses, "calls": recorder.calls, "recorded": [value["loss"] for value in recorder.values],
-            "logged": lines,
-            "files": sorted(os.listdir(folder)) if os.path.isdir(folder) else []}
+    return {
+        "losses": losses,
+        "calls": recorder.calls,
+        "recorded": [value["loss"] for value in recorder.values],
+        "logged": lines,
+        "files": sorted(os.listdir(folder)) if os.path.isdir(folder) else [],
+    }
 
 
 def read_checkpoint(epl, folder):
@@ -73,7 +87,9 @@ def read_checkpoint(epl, folder):
     path = tf.train.latest_checkpoint(folder)
     reader = tf.train.load_checkpoint(path)
     kept = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}, [os.path.basename(one) for one in kept]
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}, [
+        os.path.basename(one) for one in kept
+    ]
 
 
 def read_summaries(epl, folder):
@@ -128,10 +144,17 @@ def nests(epl):
     sparse = tf.SparseTensor([[0, 1]], tf.constant([3.0]), [1, 2])
     slices = tf.IndexedSlices(tf.constant([[4.0]]), tf.constant([2]), tf.constant([5, 1]))
     fetches = {
-        "list": [constant, [constant, {"deep": (constant,)}]], "pair": Pair(constant, [loss]),
+        "list": [constant, [constant, {"deep": (constant,)}]],
+        "pair": Pair(constant, [loss]),
         "ordered": collections.OrderedDict([("b", constant), ("a", loss)]),
-        "names": [constant.name, "constant"], "variable": tf.trainable_variables()[0], "op": constant.op,
-        "sparse": sparse, "slices": slices, "empty": [], "twice": (loss, loss), "text": tf.constant("text"),
+        "names": [constant.name, "constant"],
+        "variable": tf.trainable_variables()[0],
+        "op": constant.op,
+        "sparse": sparse,
+        "slices": slices,
+        "empty": [],
+        "twice": (loss, loss),
+        "text": tf.constant("text"),
     }
     with common.session() as sess:
         common.initialize(sess)
@@ -200,8 +223,10 @@ def metadata(epl):
         record = tf.RunMetadata()
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
         sess.run([loss, train_op], feeds.of(0), options=options, run_metadata=record)
-    return {"devices": [each.device for each in record.step_stats.dev_stats if each.node_stats],
-            "graphs": len(record.partition_graphs)}
+    return {
+        "devices": [each.device for each in record.step_stats.dev_stats if each.node_stats],
+        "graphs": len(record.partition_graphs),
+    }
 
 
 def user_graph(epl):
@@ -237,7 +262,12 @@ def failing_run(epl):
         common.initialize(sess)
         wrong = dict(feeds.of(0))
         wrong[feeds.labels] = wrong[feeds.labels] + 100
-        for fetch, feed in ((train_op, wrong), (object(), None), ("nothing:0", None), (loss, {feeds.x: np.zeros([2, 3])})):
+        for fetch, feed in (
+            (train_op, wrong),
+            (object(), None),
+            ("nothing:0", None),
+            (loss, {feeds.x: np.zeros([2, 3])}),
+        ):
             try:
                 sess.run(fetch, feed)
             except (tf.errors.OpError, TypeError, ValueError) as error:

@@ -1,4 +1,5 @@
 """Programs that save and restore."""
+
 import os
 
 import tensorflow.compat.v1 as tf
@@ -42,9 +43,14 @@ def monitored(epl, folder, stop):
     train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step)
     loss = common.mean_everywhere(epl, loss)
     losses = {}
-    with tf.train.MonitoredTrainingSession(checkpoint_dir=folder, save_checkpoint_steps=100, save_summaries_steps=0,
-                                           log_step_count_steps=0, hooks=[tf.train.StopAtStepHook(last_step=stop)],
-                                           config=common.threads()) as sess:
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=folder,
+        save_checkpoint_steps=100,
+        save_summaries_steps=0,
+        log_step_count_steps=0,
+        hooks=[tf.train.StopAtStepHook(last_step=stop)],
+        config=common.threads(),
+    ) as sess:
         number = int(sess.run(step))
         while not sess.should_stop():
             losses[number] = sess.run([loss, train_op], feeds.of(number))[0]

@@ -1,14 +1,17 @@
 """The model zoo: small single-device models with deterministic initial values and data.
 
-`CASES` pairs each model with its optimizers and a way of input. Feeds and data sets take turns, so that every model that has
-several optimizers is trained with both.
+`CASES` pairs each model with its optimizers and a way of input. Feeds and data sets take turns, so that every model
+that has several optimizers is trained with both.
 """
+
 import collections
 
 from tests.helpers.zoo import control_flow, dense, sparse, training
 from tests.helpers.zoo.model import OPTIMIZERS
 
-MODELS = collections.OrderedDict((model.name, model) for part in (dense, sparse, control_flow, training) for model in part.MODELS)
+MODELS = collections.OrderedDict(
+    (model.name, model) for part in (dense, sparse, control_flow, training) for model in part.MODELS
+)
 
 Case = collections.namedtuple("Case", "name model optimizer source")
 

@@ -1,4 +1,5 @@
 """Models with loops, conditions, functions and Python calls."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 

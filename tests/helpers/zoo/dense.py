@@ -1,4 +1,5 @@
 """Feed-forward models."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -10,7 +11,9 @@ def logistic(inputs):
     weights = m.variable("weights", [6, 1], seed=1)
     bias = m.variable("bias", [1], seed=2)
     logits = tf.squeeze(tf.matmul(inputs["x"], weights) + bias, axis=1)
-    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(logits=logits, labels=tf.cast(inputs["labels"], tf.float32)))
+    return tf.reduce_mean(
+        tf.nn.sigmoid_cross_entropy_with_logits(logits=logits, labels=tf.cast(inputs["labels"], tf.float32))
+    )
 
 
 def mlp(inputs):
@@ -18,25 +21,41 @@ def mlp(inputs):
     x = inputs["x"]
     for index, units in enumerate((8, 8, 3)):
         last = units == 3
-        x = tf.layers.dense(x, units, activation=None if last else tf.nn.tanh, kernel_initializer=m.initial(10 + index),
-                            bias_initializer=m.initial(20 + index))
+        x = tf.layers.dense(
+            x,
+            units,
+            activation=None if last else tf.nn.tanh,
+            kernel_initializer=m.initial(10 + index),
+            bias_initializer=m.initial(20 + index),
+        )
     return tf.losses.sparse_softmax_cross_entropy(labels=inputs["labels"], logits=x)
 
 
 def cnn(inputs):
     """Two convolutions with pooling, NHWC."""
-    x = tf.layers.conv2d(inputs["x"], 4, 3, padding="same", activation=tf.nn.relu, kernel_initializer=m.initial(1),
-                         bias_initializer=m.initial(2))
+    x = tf.layers.conv2d(
+        inputs["x"],
+        4,
+        3,
+        padding="same",
+        activation=tf.nn.relu,
+        kernel_initializer=m.initial(1),
+        bias_initializer=m.initial(2),
+    )
     x = tf.layers.max_pooling2d(x, 2, 2)
-    x = tf.layers.conv2d(x, 6, 3, padding="valid", activation=tf.nn.relu, kernel_initializer=m.initial(3),
-                         bias_initializer=m.initial(4))
+    x = tf.layers.conv2d(
+        x, 6, 3, padding="valid", activation=tf.nn.relu, kernel_initializer=m.initial(3), bias_initializer=m.initial(4)
+    )
     x = tf.reshape(x, [-1, 2 * 2 * 6])
     return m.classification(m.dense(x, 3, "logits", seed=5), inputs["labels"])
 
 
 def images(rng, size):
     """Data of `cnn`: `x` [size, 8, 8, 2], `labels` [size]."""
-    return {"x": rng.normal(size=(size, 8, 8, 2)).astype(np.float32), "labels": rng.randint(0, 3, size).astype(np.int64)}
+    return {
+        "x": rng.normal(size=(size, 8, 8, 2)).astype(np.float32),
+        "labels": rng.randint(0, 3, size).astype(np.int64),
+    }
 
 
 def resource_mlp(inputs):
@@ -72,6 +91,7 @@ def learning_rate_decay(inputs):
         pairs = optimizer.compute_gradients(loss)
         with tf.control_dependencies([loss]):
             return optimizer.apply_gradients(pairs, global_step=m.train_step())
+
     return {"loss": loss}, train
 
 
@@ -116,6 +136,7 @@ MODELS = [
     m.Model("attention", attention, m.tokens(5, 12, 3), m.ALL_OPTIMIZERS),
     m.Model("learning_rate_decay", learning_rate_decay, m.vectors(6, 3)),
     m.Model("float64_mlp", float64_mlp, m.vectors(6, 3, np.float64), ("adam",), rtol=1e-10, atol=1e-12),
-    # Half precision keeps 11 bits: a gradient that is the mean of rounded halves differs from the rounded mean in the last.
+    # Half precision keeps 11 bits: a gradient that is the mean of rounded halves differs from the rounded mean in the
+    # last.
     m.Model("float16_mlp", float16_mlp, m.vectors(6, 3), ("sgd", "momentum"), rtol=5e-3, atol=5e-3),
 ]

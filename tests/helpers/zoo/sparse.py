@@ -1,4 +1,5 @@
 """Models whose gradients are IndexedSlices, tables, and inputs of strings."""
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +21,9 @@ def sparse_bag(inputs):
     present = tf.SparseTensor(where, tf.gather_nd(ids, where), tf.shape(ids, out_type=tf.int64))
     # A row without any id would be dropped: column 0 is always present.
     first = tf.nn.embedding_lookup(table, ids[:, 0], partition_strategy="div")
-    bag = tf.nn.embedding_lookup_sparse(table, tf.sparse_reset_shape(present), None, partition_strategy="div", combiner="sqrtn")
+    bag = tf.nn.embedding_lookup_sparse(
+        table, tf.sparse_reset_shape(present), None, partition_strategy="div", combiner="sqrtn"
+    )
     return m.classification(m.dense(tf.concat([bag, first], axis=1), 3, "logits", seed=2), inputs["labels"])
 
 
@@ -57,24 +60,30 @@ def feature_columns(inputs):
     """A lookup table from strings, and feature columns of several kinds."""
     column = tf.feature_column
     table = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(tf.constant(COLORS[:2]), tf.constant([1.5, -0.5])), default_value=0.25)
+        tf.lookup.KeyValueTensorInitializer(tf.constant(COLORS[:2]), tf.constant([1.5, -0.5])), default_value=0.25
+    )
     color = column.categorical_column_with_vocabulary_list("color", COLORS)
     features = {"color": inputs["color"], "age": inputs["age"]}
-    layer = column.input_layer(features, [
-        column.numeric_column("age"),
-        column.indicator_column(column.bucketized_column(column.numeric_column("age"), [-0.5, 0.5])),
-        column.embedding_column(color, 3, initializer=m.initial(1)),
-        column.indicator_column(column.categorical_column_with_hash_bucket("color", 5)),
-    ])
+    layer = column.input_layer(
+        features,
+        [
+            column.numeric_column("age"),
+            column.indicator_column(column.bucketized_column(column.numeric_column("age"), [-0.5, 0.5])),
+            column.embedding_column(color, 3, initializer=m.initial(1)),
+            column.indicator_column(column.categorical_column_with_hash_bucket("color", 5)),
+        ],
+    )
     layer = tf.concat([layer, tf.expand_dims(table.lookup(inputs["color"]), 1)], axis=1)
     return m.classification(m.dense(layer, 2, "logits", seed=2), inputs["labels"])
 
 
 def people(rng, size):
     """Data of `feature_columns`: strings (some not in the vocabulary), numbers and labels, each [size]."""
-    return {"color": rng.choice(np.array(COLORS + ("pink",), dtype=object), size),
-            "age": rng.normal(size=size).astype(np.float32),
-            "labels": rng.randint(0, 2, size).astype(np.int64)}
+    return {
+        "color": rng.choice(np.array(COLORS + ("pink",), dtype=object), size),
+        "age": rng.normal(size=size).astype(np.float32),
+        "labels": rng.randint(0, 2, size).astype(np.int64),
+    }
 
 
 def dynamic_shapes(inputs):
@@ -87,7 +96,9 @@ def dynamic_shapes(inputs):
     joined = tf.dynamic_stitch(tf.dynamic_partition(tf.range(tf.shape(x)[0]), positive, 2), sides)
     ids, where = tf.unique(labels)
     rows = tf.gather(tf.gather(m.variable("table", [3, 4], seed=1), ids), where)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=m.dense(joined + rows, 3, "logits", seed=3), labels=labels)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        logits=m.dense(joined + rows, 3, "logits", seed=3), labels=labels
+    )
     return tf.reduce_sum(tf.boolean_mask(losses, tf.not_equal(labels, 2))) / count
 
 
@@ -95,7 +106,9 @@ MODELS = [
     m.Model("embedding_bag", embedding_bag, m.tokens(4, 10, 3), m.ALL_OPTIMIZERS),
     m.Model("tied_embedding", tied_embedding, m.tokens(4, 10, 10), m.ALL_OPTIMIZERS),
     m.Model("resource_embedding", resource_embedding, m.tokens(4, 10, 3), m.ALL_OPTIMIZERS),
-    m.Model("embedding_as_dense", embedding_bag, m.tokens(4, 10, 3), ("adagrad",), {"communication.sparse_as_dense": True}),
+    m.Model(
+        "embedding_as_dense", embedding_bag, m.tokens(4, 10, 3), ("adagrad",), {"communication.sparse_as_dense": True}
+    ),
     m.Model("sparse_bag", sparse_bag, padded_tokens, ("adagrad",)),
     m.Model("feature_columns", feature_columns, people, ("adagrad",)),
     m.Model("dynamic_shapes", dynamic_shapes, m.vectors(6, 3), ("momentum",)),

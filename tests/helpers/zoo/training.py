@@ -1,4 +1,5 @@
 """Models with special optimizers, several losses, clipping, moving averages."""
+
 import re
 
 import numpy as np
@@ -12,7 +13,8 @@ CLIP_AFTER = {"communication.clip_after_allreduce": True}
 class DecayingAdam(tf.train.Optimizer):
     """Adam with decoupled weight decay that overrides apply_gradients, as optimizers for transformers often do.
 
-    It keeps its moments in variables of its own making, assigns them with plain assigns, and leaves the global step alone.
+    It keeps its moments in variables of its own making, assigns them with plain assigns, and leaves the global step
+    alone.
     """
 
     def __init__(self, learning_rate, decay=0.01, beta_1=0.9, beta_2=0.999, epsilon=1e-3, no_decay=("bias",)):
@@ -44,8 +46,13 @@ class DecayingAdam(tf.train.Optimizer):
 
     @staticmethod
     def _moment(name, variable):
-        return tf.get_variable(name, variable.shape.as_list(), dtype=variable.dtype.base_dtype, trainable=False,
-                               initializer=tf.zeros_initializer())
+        return tf.get_variable(
+            name,
+            variable.shape.as_list(),
+            dtype=variable.dtype.base_dtype,
+            trainable=False,
+            initializer=tf.zeros_initializer(),
+        )
 
 
 def two_layers(x, labels):
@@ -65,6 +72,7 @@ def weight_decay(inputs):
         step = m.train_step()
         update = DecayingAdam(0.02).apply_gradients(zip(gradients, variables))
         return tf.group(update, step.assign(step + 1))
+
     return {"loss": loss}, train
 
 
@@ -79,6 +87,7 @@ def clip_global_norm(inputs):
         gradients, variables = zip(*optimizer.compute_gradients(loss))
         gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
         return optimizer.apply_gradients(zip(gradients, variables), global_step=m.train_step())
+
     return {"loss": loss}, train
 
 
@@ -88,9 +97,12 @@ def clip_each(inputs):
 
     def train(make_optimizer):
         optimizer = make_optimizer()
-        pairs = [(tf.clip_by_norm(tf.clip_by_value(gradient, -0.05, 0.05), 0.08), variable)
-                 for gradient, variable in optimizer.compute_gradients(loss)]
+        pairs = [
+            (tf.clip_by_norm(tf.clip_by_value(gradient, -0.05, 0.05), 0.08), variable)
+            for gradient, variable in optimizer.compute_gradients(loss)
+        ]
         return optimizer.apply_gradients(pairs, global_step=m.train_step())
+
     return {"loss": loss}, train
 
 
@@ -104,8 +116,12 @@ def partial_gradients(inputs):
     def train(make_optimizer):
         optimizer = make_optimizer()
         pairs = optimizer.compute_gradients(loss)
-        assert {variable.op.name for gradient, variable in pairs if gradient is None} == {unused.op.name, stopped.op.name}
+        assert {variable.op.name for gradient, variable in pairs if gradient is None} == {
+            unused.op.name,
+            stopped.op.name,
+        }
         return optimizer.apply_gradients(pairs, global_step=m.train_step())
+
     return {"loss": loss}, train
 
 
@@ -132,8 +148,10 @@ def adversarial(inputs):
         g_pairs = g_optimizer.compute_gradients(g_loss, var_list=tf.trainable_variables("generator"))
         # Both must be computed before either is applied, or the result would depend on which came first.
         with tf.control_dependencies([gradient for gradient, _ in d_pairs + g_pairs]):
-            return tf.group(d_optimizer.apply_gradients(d_pairs, global_step=m.train_step()),
-                            g_optimizer.apply_gradients(g_pairs))
+            return tf.group(
+                d_optimizer.apply_gradients(d_pairs, global_step=m.train_step()), g_optimizer.apply_gradients(g_pairs)
+            )
+
     return {"d_loss": d_loss, "g_loss": g_loss}, train
 
 
@@ -157,6 +175,7 @@ def moving_average(inputs):
         average = tf.train.ExponentialMovingAverage(0.9, num_updates=step)
         with tf.control_dependencies([update]):
             return average.apply(tf.trainable_variables())
+
     return {"loss": loss}, train
 
 
@@ -166,12 +185,15 @@ def two_parts(inputs):
     with tf.variable_scope("one"):
         first = two_layers(x, inputs["labels"])
     with tf.variable_scope("two"):
-        second = tf.reduce_mean(tf.square(m.dense(x, 1, "regression", seed=11) - tf.cast(inputs["labels"], tf.float32)[:, None]))
+        second = tf.reduce_mean(
+            tf.square(m.dense(x, 1, "regression", seed=11) - tf.cast(inputs["labels"], tf.float32)[:, None])
+        )
 
     def train(make_optimizer):
         one = make_optimizer().minimize(first, var_list=tf.trainable_variables("one"), global_step=m.train_step())
         with tf.control_dependencies([one]):
             return make_optimizer().minimize(second, var_list=tf.trainable_variables("two"))
+
     return {"first": first, "second": second}, train
 
 
@@ -186,6 +208,7 @@ def regularised(inputs):
         pairs = optimizer.compute_gradients(loss)
         with tf.control_dependencies([loss] + [gradient for gradient, _ in pairs]):
             return optimizer.apply_gradients(pairs, global_step=m.train_step())
+
     return {"loss": loss}, train
 
 

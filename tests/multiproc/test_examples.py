@@ -1,0 +1,63 @@
+"""The digits example: its data, and that it is an ordinary TensorFlow script without its EPL lines."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXAMPLE = os.path.join(ROOT, "examples", "digits")
+TIMEOUT_S = 120
+
+
+def run(folder, *arguments):
+    """Runs a script of `folder` with this Python and returns its output; fails with it if the script does."""
+    environ = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+    result = subprocess.run(
+        [sys.executable] + list(arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=str(folder),
+        env=environ,
+        universal_newlines=True,
+        timeout=TIMEOUT_S,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.fixture
+def example(tmp_path):
+    """A copy of the example in which train.py has lost every line about EPL."""
+    for name in ("convert.py", "model.py", "evaluate.py", "train.py"):
+        shutil.copy(os.path.join(EXAMPLE, name), str(tmp_path))
+    with open(os.path.join(EXAMPLE, "train.py")) as script:
+        text = script.read()
+    plain, removed = re.subn(r"(?m)^(import epl|epl\..*)\n", "", text)
+    assert removed == 3 and not re.search(r"\bepl\b", plain)
+    (tmp_path / "train.py").write_text(plain)
+    return tmp_path
+
+
+def accuracy(output):
+    return re.search(r"test accuracy: ([0-9.]+) %", output).group(1)
+
+
+def test_plain_training_and_evaluation_agree(example):
+    assert "Wrote 1438 images" in run(example, "convert.py")
+    assert "already" in run(example, "convert.py")
+    assert sorted(os.listdir(str(example / "data"))) == ["test.tfrecord", "train.tfrecord"]
+    trained = accuracy(run(example, "train.py", "--steps", "150"))
+    assert float(trained) > 85
+    assert accuracy(run(example, "evaluate.py")) == trained
+    continued = run(example, "train.py", "--steps", "200")
+    assert "step  200 of 200" in continued and "step  150" not in continued
+
+
+def test_evaluation_never_imports_epl():
+    for name in ("evaluate.py", "model.py", "convert.py"):
+        with open(os.path.join(EXAMPLE, name)) as script:
+            assert not re.search(r"^\s*(import|from)\s+epl\b", script.read(), re.MULTILINE)

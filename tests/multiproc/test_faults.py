@@ -1,0 +1,307 @@
+"""Real processes and real faults: whatever happens to one worker, all of them end, soon, and say why."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from tests.helpers import processes
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_script.py")
+# A killed worker must be noticed within this time; the launcher needs some of it to end the others.
+NOTICE_S = 10
+
+
+class Run(object):
+    """`epl-launch` with the fault script."""
+
+    def __init__(self, folder, scenario, victim=-1, workers=2, **environ):
+        self.folder = str(folder)
+        arguments = [
+            "-m",
+            "epl.launch",
+            "--num_workers",
+            workers,
+            "--gpu_per_worker",
+            1,
+            "--device",
+            "cpu",
+            "--log_dir",
+            os.path.join(self.folder, "logs"),
+            SCRIPT,
+            scenario,
+            self.folder,
+            victim,
+        ]
+        self.launcher = processes.python(
+            arguments, processes.clean_environment(**environ), os.path.join(self.folder, "output")
+        )
+        self.workers = workers
+
+    def read(self, name):
+        path = os.path.join(self.folder, name)
+        if not os.path.exists(path):
+            return None
+        with open(path) as file:
+            return file.read()
+
+    def wait_for_file(self, name, timeout_s=90):
+        deadline = time.time() + timeout_s
+        while self.read(name) is None:
+            assert self.launcher.running() and time.time() < deadline, self.launcher.output()[-4000:]
+            time.sleep(0.05)
+
+    def end(self, timeout_s=90):
+        return self.launcher.wait(timeout_s)
+
+    def pids(self):
+        return [int(self.read("pid.%d" % index)) for index in range(self.workers)]
+
+
+@pytest.fixture(name="start")
+def start_runs(tmp_path):
+    """Starts runs; nothing of them is left after the test."""
+    runs = []
+
+    def start(*args, **kwargs):
+        runs.append(Run(tmp_path, *args, **kwargs))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        for index in range(run.workers):
+            pid = run.read("pid.%d" % index)
+            if pid and alive(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+        run.launcher.kill()
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (IOError, OSError):
+        return False
+
+
+def names_worker(text, index):
+    return re.search(r"worker[ _:#\[]*%d\b" % index, text, re.IGNORECASE) is not None
+
+
+@pytest.mark.parametrize("workers, victim", [(2, 0), (2, 1), (3, 1)])
+def test_killed_worker(start, workers, victim):
+    run = start("hang", victim, workers)
+    run.wait_for_file("in_step")
+    time.sleep(1)  # the others have reached their collective
+    pids = run.pids()
+    os.kill(pids[victim], signal.SIGKILL)
+    killed = time.time()
+    ended = run.end(60)
+    assert time.time() - killed < NOTICE_S, ended
+    assert ended.code not in (0, None), ended
+    assert not any(alive(pid) for pid in pids)
+    tail = ended.output[-3000:]
+    assert names_worker(tail, victim) and re.search(r"SIGKILL|signal 9", tail), ended
+    for index in set(range(workers)) - {victim}:
+        error = run.read("error.%d" % index)
+        if error is not None:  # the launcher may have ended it first
+            assert names_worker(error, victim), error
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_worker_is_noticed_without_a_launcher(tmp_path, victim):
+    environments = processes.worker_environments(2, 1)
+    children = [
+        processes.python([SCRIPT, "hang", tmp_path, victim], environ, tmp_path / ("log.%d" % index))
+        for index, environ in enumerate(environments)
+    ]
+    try:
+        deadline = time.time() + 90
+        while not (tmp_path / "in_step").exists():
+            assert time.time() < deadline and all(child.running() for child in children), children[0].output()[-3000:]
+            time.sleep(0.05)
+        time.sleep(1)
+        children[victim].signal(signal.SIGKILL)
+        ended = children[1 - victim].wait(NOTICE_S)
+    finally:
+        for child in children:
+            child.kill()
+    assert ended.code == 1, ended
+    error = (tmp_path / ("error.%d" % (1 - victim))).read_text()
+    assert "CommunicationError" in error.splitlines()[0] and names_worker(error, victim), error
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_stopped_worker(start, victim):
+    run = start("hang", victim, EPL_COMMUNICATION_TIMEOUT_S=5)
+    run.wait_for_file("in_step")
+    pid = run.pids()[victim]
+    os.kill(pid, signal.SIGSTOP)
+    stopped = time.time()
+    ended = run.end(60)
+    assert time.time() - stopped < 5 + 2 * NOTICE_S, ended
+    assert ended.code not in (0, None), ended
+    assert not any(alive(each) for each in run.pids())
+    error = run.read("error.%d" % (1 - victim))
+    assert re.search(r"all[-_ ]?reduce", error, re.IGNORECASE), error
+    assert re.search(r"(rank|worker)\S*\s+%d\b" % victim, error), error
+    assert re.search(r"\b5(\.0)? ?s", error), error
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_data_that_ends_earlier(start, victim):
+    run = start("data_ends", victim)
+    ended = run.end()
+    assert ended.code == 0, ended
+    assert [run.read("steps.%d" % index) for index in range(2)] == ["4", "4"]
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("scenario, kind", [("raise_in_graph", "ValueError"), ("raise_in_script", "KeyError")])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_worker_that_raises(start, scenario, kind, victim):
+    run = start(scenario, victim)
+    began = time.time()
+    ended = run.end()
+    assert time.time() - began < 60
+    assert ended.code not in (0, None), ended
+    error = run.read("error.%d" % (1 - victim))
+    assert error is not None, ended
+    assert "WorkerError" in error.splitlines()[0], error
+    assert names_worker(error, victim) and "no such luck" in error and re.search(r"step \d", error), error
+    # Its traceback: once while it runs, once at most in the summary at the end, and in nobody else's output.
+    others = "\n".join(
+        line
+        for line in ended.output.splitlines()
+        if re.match(r"\W*worker[ _:]?%d\b|\W*%d\W" % (1 - victim, 1 - victim), line)
+    )
+    assert "%s: " % kind not in others.replace("WorkerError: ", ""), ended
+    assert names_worker(ended.output[-3000:], victim) and "no such luck" in ended.output[-3000:], ended
+
+
+def test_different_graphs_are_refused(start):
+    run = start("other_graph", 1)
+    ended = run.end()
+    assert ended.code not in (0, None), ended
+    for index in range(2):
+        error = run.read("error.%d" % index)
+        assert error is not None and "EplError" in error.splitlines()[0], ended
+        assert "hidden" in error and re.search(r"\b4\b", error) and re.search(r"\b5\b", error), error
+    assert "did step" not in ended.output
+
+
+def tf_config(hosts, index):
+    return json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
+
+
+def single(tmp_path, timeout_s=60, name="log", **environ):
+    """One worker process by itself."""
+    environ = dict(
+        {"EPL_GPU_PER_WORKER": 1, "EPL_DEVICE": "cpu", "EPL_COMMUNICATION_TIMEOUT_S": 5, "EPL_JOB_TOKEN": "t"},
+        **environ,
+    )
+    return processes.python([SCRIPT, "none", tmp_path], processes.clean_environment(**environ), tmp_path / name).wait(
+        timeout_s
+    )
+
+
+def test_port_taken(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(5)
+        port = taken.getsockname()[1]
+        hosts = ["127.0.0.1:%d" % port, "127.0.0.1:%d" % processes.free_ports(1)[0]]
+        chief = single(tmp_path, TF_CONFIG=tf_config(hosts, 0))
+        other = single(tmp_path, TF_CONFIG=tf_config(hosts, 1))
+    assert chief.code == 1 and chief.seconds < 30 and hosts[0] in last_error(chief), chief
+    assert re.search(r"in use|taken|another process|listen", last_error(chief)), chief
+    # Something answers there, but it is not worker 0.
+    assert other.code == 1 and other.seconds < 40 and hosts[0] in last_error(other), other
+
+
+def last_error(ended):
+    """The message at the end of the traceback."""
+    return re.split(r"\n(?=\S*Error\b)", ended.output)[-1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:%d", "no-such-host.invalid:%d"])
+def test_unreachable_host(tmp_path, host):
+    hosts = [host % processes.free_ports(1)[0], "127.0.0.1:%d" % processes.free_ports(1)[0]]
+    ended = single(tmp_path, TF_CONFIG=tf_config(hosts, 1))
+    assert ended.code == 1 and ended.seconds < 40, ended
+    assert hosts[0] in last_error(ended), ended
+
+
+def test_worker_that_never_comes(tmp_path):
+    hosts = ["127.0.0.1:%d" % port for port in processes.free_ports(2)]
+    ended = single(tmp_path, TF_CONFIG=tf_config(hosts, 0))
+    assert ended.code == 1 and ended.seconds < 40, ended
+    assert re.search(r"(worker|rank)\S*\s+\[?1\b", last_error(ended)), ended
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{not json",
+        "[]",
+        "{}",
+        tf_config(["127.0.0.1:1"], 5),
+        tf_config(["nonsense"], 0),
+        json.dumps({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}),
+    ],
+)
+def test_wrong_tf_config(tmp_path, config):
+    ended = single(tmp_path, TF_CONFIG=config)
+    if config == "{}":  # what an empty TF_CONFIG means to TensorFlow too: a single worker
+        assert ended.code == 0, ended
+        return
+    assert ended.code == 1 and ended.seconds < 30, ended
+    assert "TF_CONFIG" in last_error(ended) and "ClusterError" in last_error(ended), ended
+
+
+def test_foreign_process_without_the_token(tmp_path):
+    environments = processes.worker_environments(2, 1, token="the right one")
+    hosts = json.loads(environments[0]["TF_CONFIG"])["cluster"]["worker"]
+    children = [processes.python([SCRIPT, "none", tmp_path], environments[0], tmp_path / "log.0")]
+    try:
+        wait_for_port(hosts[0])
+        with socket.create_connection(hosts[0].split(":"), 5) as raw:
+            raw.sendall(b"GET / HTTP/1.0\r\n\r\n" + os.urandom(4000))
+        stranger = single(
+            tmp_path, name="stranger", TF_CONFIG=environments[1]["TF_CONFIG"], EPL_JOB_TOKEN="a wrong one"
+        )
+        assert stranger.code == 1 and "token" in last_error(stranger), stranger
+        assert "the right one" not in stranger.output
+        children.append(processes.python([SCRIPT, "none", tmp_path], environments[1], tmp_path / "log.1"))
+        ends = [child.wait(90) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    assert [ended.code for ended in ends] == [0, 0], ends
+    assert all("finished after 40 steps" in ended.output for ended in ends), ends
+
+
+def wait_for_port(address, timeout_s=60):
+    deadline = time.time() + timeout_s
+    while True:
+        try:
+            socket.create_connection(address.split(":"), 1).close()
+            return
+        except OSError:
+            assert time.time() < deadline, "nobody listens on %s" % address
+            time.sleep(0.1)
+
+
+def test_disk_full_while_saving(start, plain):
+    run = start("disk_full", 0)
+    ended = run.end()
+    assert ended.code not in (0, None), ended
+    assert names_worker(run.read("error.1"), 0), ended
+    tensors, kept = plain("tests.helpers.programs.sessions:read_checkpoint", run.folder)
+    assert kept == ["model-1"]
+    np.testing.assert_array_equal(tensors["big"], np.load(os.path.join(run.folder, "big.npy")))
