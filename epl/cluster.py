@@ -3,7 +3,7 @@ import os
 
 from epl.cluster_sources import integer, read_membership, split_address
 from epl.errors import ClusterError
-from epl.gpus import visible_gpus
+from epl.gpus import tensorflow_knows_gpus, visible_gpus
 
 
 class Cluster:
@@ -163,7 +163,8 @@ def _devices(environ, run_visible_devices, local_size, local_rank):
     if chosen and number not in (None, len(chosen)):
         raise ClusterError('cluster.run_visible_devices="%s" names %d devices, but EPL_GPU_PER_WORKER=%d. Make them '
                            "agree." % (run_visible_devices, len(chosen), number))
-    seen = [] if wanted == "cpu" else visible_gpus(environ)
+    no_gpu = wanted == "cpu" or not (wanted or tensorflow_knows_gpus())
+    seen = [] if no_gpu else visible_gpus(environ)
     if wanted == "cpu" or not (wanted or seen):
         return "CPU", number or len(chosen) or 1, ""
     if chosen:

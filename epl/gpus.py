@@ -1,6 +1,9 @@
-"""How many GPUs this machine has and a process may use, found without TensorFlow or CUDA."""
+"""How many GPUs this machine has and a process may use, found without importing TensorFlow or loading CUDA."""
+import functools
 import glob
+import importlib.util
 import os
+import re
 
 # Each of these lists one entry per GPU; which of them exist depends on the driver and on the container's runtime.
 _DEVICE_PATTERNS = ("/dev/nvidia[0-9]*", "/proc/driver/nvidia/gpus/*")
@@ -35,3 +38,17 @@ def visible_gpus(environ=None, total=None):
             break
         seen.append(name)
     return seen
+
+
+@functools.lru_cache(maxsize=None)
+def tensorflow_knows_gpus():
+    """False if the installed TensorFlow was built without GPU support; True if it was not, or if nobody can tell."""
+    found = importlib.util.find_spec("tensorflow")
+    for folder in (found and found.submodule_search_locations) or ():
+        # TensorFlow 1.15's own modules lie beside the package of that name.
+        for name in (folder, folder + "_core"):
+            path = os.path.join(name, "python", "platform", "build_info.py")
+            if os.path.exists(path):
+                with open(path, encoding="utf-8", errors="replace") as stream:
+                    return not re.search(r"is_cuda_build['\"]?\s*[=:]\s*False", stream.read())
+    return True

@@ -1,5 +1,6 @@
 """Cluster: who the workers are and which devices they have, from the variables of each launcher."""
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ from epl.errors import ClusterError, ConfigError
 def gpus_seen_fixture(monkeypatch):
     """Call with a number: the machine then has that many GPUs. None until then."""
 
-    def have(number):
+    def have(number, usable=True):
+        monkeypatch.setattr(cluster_module, "tensorflow_knows_gpus", lambda: usable)
         monkeypatch.setattr(cluster_module, "visible_gpus", lambda environ: gpus.visible_gpus(environ, total=number))
 
     have(0)
@@ -371,6 +373,27 @@ def test_cpu_wanted_on_a_gpu_machine(gpus_seen):
     gpus_seen(4)
     cluster = Cluster.from_environment({"EPL_DEVICE": "cpu"})
     assert (cluster.device_type, cluster.gpu_num_per_worker) == ("CPU", 1)
+
+
+def test_tensorflow_without_gpu_support_on_a_gpu_machine(gpus_seen):
+    gpus_seen(4, usable=False)
+    assert Cluster.from_environment({}).local_devices == ["/job:localhost/replica:0/task:0/device:CPU:0"]
+    assert Cluster.from_environment({"EPL_DEVICE": "gpu"}).device_type == "GPU"
+
+
+@pytest.mark.parametrize("text, answer", [
+    ("build_info = collections.OrderedDict(is_cuda_build=False, x=1)", False), ("is_cuda_build = False", False),
+    ("{'is_cuda_build': False}", False), ("is_cuda_build = True", True), ("", True), (None, True)])
+def test_tensorflow_knows_gpus(tmp_path, monkeypatch, text, answer):
+    folder = tmp_path / "tensorflow_core" / "python" / "platform"
+    folder.mkdir(parents=True)
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("raise ImportError('must not be imported')")
+    if text is not None:
+        (folder / "build_info.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    assert gpus.tensorflow_knows_gpus.__wrapped__() is answer
 
 
 @pytest.mark.parametrize("chosen, seen", [

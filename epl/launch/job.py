@@ -1,0 +1,184 @@
+"""The running job: one loop that reads output, notices ends and ends what has to end."""
+import os
+import select
+import signal
+import time
+
+from epl.launch import processes
+from epl.launch.workers import root_cause
+
+# Peers notice a dead worker by themselves and say so; this is the time that they get before they are told to end.
+PEER_GRACE_S = 3.0
+# After SIGKILL: time for the kernel to end a process that hangs in a device or a file system.
+GIVE_UP_AFTER_S = 10.0
+# After the last worker's end: time for its output to come, should something outside its session hold the pipe open.
+DRAIN_S = 1.0
+# The loop looks around at least so often, should a signal be missed.
+_LONGEST_WAIT_S = 0.5
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Job:
+    """Workers of this machine from their start to their end.
+
+    Args:
+      console: `output.Console`.
+      guard: `processes.Guard`.
+    """
+
+    def __init__(self, console, guard):
+        self.workers = []
+        self.ended = []  # in the order of their ends
+        self.stop_signal = None  # number of the signal that told the launcher to stop
+        self._console = console
+        self._guard = guard
+        self._stop_requests = 0
+        self._end_at = None  # when to tell the workers to end
+        self._kill_at = None
+        self._killed_since = None
+        self._wake_read, self._wake_write = os.pipe()
+        for descriptor in (self._wake_read, self._wake_write):
+            os.set_blocking(descriptor, False)
+        self._old_handlers = {}
+
+    def __enter__(self):
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for number in _STOP_SIGNALS:
+            # `nohup` makes SIGHUP ignored, and means it. A background shell does so with SIGINT, but whoever sends
+            # that to the launcher by name means it.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._old_handlers[number] = signal.signal(number, self._on_stop_signal)
+        self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        return self
+
+    def __exit__(self, *_):
+        left = [worker for worker in self.workers if not worker.empty]
+        if left:  # only after an error of the launcher itself, or when SIGKILL did not help
+            processes.end_sessions([worker.session for worker in left], signal.SIGTERM, timeout_s=1.0)
+        for worker in self.workers:
+            worker.poll()
+            worker.close()
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _on_stop_signal(self, number, _):
+        self.stop_signal = self.stop_signal or number
+        self._stop_requests += 1
+
+    def add(self, worker):
+        """Take over a worker that has just been started."""
+        self._guard.add(worker.session)
+        self.workers.append(worker)
+
+    def abandon(self):
+        """End the workers at once: not all of them could be started."""
+        self._end_at = time.monotonic()
+
+    @property
+    def stopping(self):
+        """Whether the launcher was told to stop."""
+        return self._stop_requests > 0
+
+    def run(self):
+        """Until all workers have ended, or cannot be ended."""
+        while not self._all_gone():
+            self._wait(self._next_wait())
+            self._note_ends()
+            self._stop_if_due()
+        deadline = time.monotonic() + DRAIN_S
+        while any(worker.open for worker in self.workers) and time.monotonic() < deadline:
+            self._wait(0.05)
+
+    # --- input and output ---
+
+    def _wait(self, timeout_s):
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        if self._console.pending:
+            poller.register(self._console.descriptor, select.POLLOUT)
+        by_pipe = {worker.pipe: worker for worker in self.workers if worker.open}
+        for pipe in () if self._console.full else by_pipe:
+            poller.register(pipe, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll(timeout_s * 1000)]
+        now = time.monotonic()
+        for descriptor in ready:
+            if descriptor == self._wake_read:
+                os.read(self._wake_read, 4096)
+            elif descriptor in by_pipe:
+                by_pipe[descriptor].read(now)
+            else:
+                self._write_console()
+        for worker in self.workers:
+            worker.stream.show_partial(now)
+
+    def _write_console(self):
+        self._console.write_some()
+        if self._console.broken and not self.stopping:
+            # Whoever read our output (`| head`) has gone: as for any program, the end.
+            self._on_stop_signal(signal.SIGPIPE, None)
+
+    def _next_wait(self):
+        now = time.monotonic()
+        next_step = self._end_at if self._kill_at is None else self._kill_at
+        waits = [_LONGEST_WAIT_S]
+        waits += [] if next_step is None else [next_step - now]
+        waits += [worker.stream.show_partial(now) for worker in self.workers]
+        if all(worker.code is not None for worker in self.workers) or self._kill_at is not None:
+            waits.append(0.05)  # the ends of grandchildren give no signal
+        return max(0.0, min(wait for wait in waits if wait is not None))
+
+    # --- ends ---
+
+    def _note_ends(self):
+        for worker in self.workers:
+            if worker.poll():
+                self.ended.append(worker)
+                if worker.code and self._end_at is None:
+                    self._end_at = time.monotonic() + PEER_GRACE_S
+
+    def _sessions(self):
+        return [worker.session for worker in self.workers if not worker.empty]
+
+    def _all_gone(self):
+        """Whether all workers and all that they started have ended, or SIGKILL has not helped for long."""
+        if self._killed_since is not None and time.monotonic() > self._killed_since + GIVE_UP_AFTER_S:
+            return True
+        if any(worker.code is None for worker in self.workers):
+            return False
+        occupied = set(processes.members(self._sessions()).values())
+        for worker in self.workers:
+            if not worker.empty and worker.session not in occupied:
+                worker.empty = True
+                self._guard.remove(worker.session)
+        return all(worker.empty for worker in self.workers)
+
+    def _stop_if_due(self):
+        now = time.monotonic()
+        if self._stop_requests and self._kill_at is None:
+            self._end_at = now
+        elif all(worker.code is not None for worker in self.workers) and self._kill_at is None:
+            self._end_at = now  # what workers have left running in the background
+        if self._stop_requests > 1 and self._kill_at is not None:
+            self._kill_at = min(self._kill_at, now)
+        if self._kill_at is None and self._end_at is not None and now >= self._end_at:
+            wanted = self.stop_signal if self.stop_signal in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM
+            self._signal_all(wanted)
+            self._kill_at = now + processes.KILL_AFTER_S
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._killed_since = self._killed_since or now
+            self._signal_all(signal.SIGKILL)
+            self._kill_at = now + 0.5
+
+    def _signal_all(self, number):
+        for worker in self.workers:
+            if worker.code is None and worker.stopped_with is None:
+                worker.stopped_with = number
+        processes.signal_members(self._sessions(), number)
+
+    def cause(self):
+        """The worker whose failure ended the job, or None."""
+        return root_cause(self.ended)

@@ -1,0 +1,150 @@
+"""`epl-launch`: from the command line to the exit status."""
+import os
+import signal
+import sys
+import tempfile
+import time
+
+from epl.errors import LaunchError
+from epl.launch import environment, machines, processes
+from epl.launch.job import Job
+from epl.launch.options import parse, script_command
+from epl.launch.output import Console, Stream
+from epl.launch.summary import failure_text
+from epl.launch.workers import Worker
+
+# Exit status when the command line is wrong or a worker cannot be started.
+USAGE_STATUS = 2
+_OWN_VARIABLES = ("TF_CONFIG", "EPL_GPU_PER_WORKER", "EPL_DEVICE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+                  "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def main(argv=None):
+    """Start and watch the workers of this machine.
+
+    Args:
+      argv: arguments without the program's name. Default: those of the process.
+
+    Returns:
+      Exit status: 0 if all workers ended with 0; the exit code of the worker that failed first, or 128 + the signal
+      that killed it; 128 + signal if the launcher was told to stop; 2 if nothing could be started.
+    """
+    try:
+        options = parse(sys.argv[1:] if argv is None else list(argv))
+        job = _Preparation(options)
+    except (LaunchError, OSError) as error:
+        sys.stderr.write("epl-launch: error: %s\n" % error)
+        return USAGE_STATUS
+    sys.stdout.flush()
+    return _run(options, job)
+
+
+class _Preparation:
+    """All that is known before the first worker starts."""
+
+    def __init__(self, options):
+        self.command = script_command(options.script) + options.script_arguments
+        self.addresses, self.local = machines.place_workers(
+            options.num_workers, options.machine_list, options.machine_rank)
+        number = len(self.local)
+        self.gpus, self.why_not_gpus = environment.choose_gpus(
+            options.device, number, options.gpu_per_worker, os.environ)
+        cores = environment.usable_cores()
+        self.threads = environment.threads_per_worker(len(cores), number, environment.container_quota())
+        can_bind = options.bind == "auto" and hasattr(os, "sched_setaffinity")
+        self.cores = environment.share_cores(cores, number) if can_bind else None
+        self.token = environment.job_token(os.environ, options.machine_list is not None)
+        self.log_dir_is_ours = options.log_dir is None
+        if self.log_dir_is_ours:
+            self.log_dir = tempfile.mkdtemp(prefix="epl-launch-")
+        else:
+            self.log_dir = options.log_dir
+            os.makedirs(self.log_dir, exist_ok=True)
+
+    def log_path(self, index):
+        return os.path.join(self.log_dir, "worker-%d.log" % index)
+
+    def open_log(self, index):
+        log = open(self.log_path(index), "ab", buffering=0)
+        if log.tell():
+            log.write(b"=== epl-launch, %s ===\n" % time.strftime("%Y-%m-%d %H:%M:%S").encode("ascii"))
+        return log
+
+    def variables(self, options, place):
+        """Variables of the local worker number `place`."""
+        return environment.worker_environment(
+            os.environ, self.addresses, self.local[place], options.gpu_per_worker,
+            self.gpus and self.gpus[place], self.threads, self.token)
+
+    def headline(self, options):
+        devices = options.gpu_per_worker
+        kind = "GPU" if self.gpus else "CPU device"
+        text = "%d worker%s with %d %s%s each" % (len(self.addresses), "" if len(self.addresses) == 1 else "s", devices,
+                                                  kind, "" if devices == 1 else "s")
+        if self.why_not_gpus:
+            text += " (%s)" % self.why_not_gpus
+        if len(self.local) != len(self.addresses):
+            text += "; this machine runs workers %d to %d" % (self.local[0], self.local[-1])
+        return text
+
+
+def _run(options, plan):
+    console = Console(sys.stdout.fileno())
+    console.say(plan.headline(options))
+    guard = processes.Guard()
+    start_error = None
+    try:
+        with Job(console, guard) as job:
+            try:
+                _start(options, plan, console, job)
+            except OSError as error:
+                start_error = error
+                job.abandon()
+            job.run()
+    finally:
+        guard.close()
+    for worker in job.workers:
+        if worker.stream.log_error is not None:
+            console.say("cannot write %s: %s" % (plan.log_path(worker.index), worker.stream.log_error))
+    console.finish()
+    if start_error is not None:
+        sys.stderr.write("epl-launch: error: cannot start a worker: %s\n" % start_error)
+        return USAGE_STATUS
+    return _conclude(options, plan, job)
+
+
+def _start(options, plan, console, job):
+    for place, index in enumerate(plan.local):
+        if job.stopping:
+            return
+        variables = plan.variables(options, place)
+        cores = plan.cores[place] if plan.cores else None
+        if options.debug:
+            variables.setdefault("PYTHONFAULTHANDLER", "1")
+            console.say("worker %d: %s" % (index, " ".join(plan.command)))
+            console.say("worker %d: cores %s; %s" % (
+                index, ",".join(map(str, cores)) if cores else "any",
+                " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES)))
+        stream = Stream(index, console, plan.open_log(index))
+        job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream))
+
+
+def _conclude(options, plan, job):
+    """Say what has to be said at the end; returns the exit status."""
+    running = [worker for worker in job.workers if worker.code is None]
+    cause = job.cause()
+    if cause is not None:
+        sys.stderr.write(failure_text(job.ended, running, plan.log_dir, everything=options.debug))
+        sys.stderr.flush()
+        return cause.exit_status
+    if job.stopping:
+        sys.stderr.write("epl-launch: stopped by %s; %s\n" % (
+            signal.Signals(job.stop_signal).name,
+            "all workers have ended." if not running else "workers that could not be ended: %s."
+            % ", ".join(str(worker.index) for worker in running)))
+    if plan.log_dir_is_ours:
+        for index in plan.local:
+            if os.path.exists(plan.log_path(index)):
+                os.unlink(plan.log_path(index))
+        os.rmdir(plan.log_dir)
+    return 128 + job.stop_signal if job.stopping else 0

@@ -1,0 +1,181 @@
+"""Output of the workers: prefixed and live on the console, as it is in a log file each."""
+import collections
+import os
+import select
+import time
+
+# An unfinished line is shown after this time, so that "Loading... " is seen before "done" comes.
+PARTIAL_LINE_S = 0.2
+# A line longer than this is passed on in pieces.
+LONGEST_PIECE = 64 * 1024
+TAIL_LINES = 20
+_TAIL_LINE_BYTES = 2000
+# With this much text that the terminal has not taken, workers' pipes are left to fill up, which holds the workers.
+_CONSOLE_LIMIT = 1024 * 1024
+# A pipe that is ready to be written takes at least this much without blocking.
+_WRITE_BYTES = 4096
+
+
+class Console:
+    """Standard output of the launcher, shared by the workers line by line. Never blocks.
+
+    Args:
+      descriptor: file descriptor to write to.
+    """
+
+    def __init__(self, descriptor):
+        self.descriptor = descriptor
+        self.broken = False
+        self._pending = bytearray()
+        self._open_line = None  # worker whose unfinished line the cursor stands in
+
+    @property
+    def pending(self):
+        """Whether there is text left to write."""
+        return bool(self._pending)
+
+    @property
+    def full(self):
+        """Whether workers should be held until the reader has caught up."""
+        return len(self._pending) > _CONSOLE_LIMIT
+
+    def piece(self, worker, data, ends):
+        """Add `data` (bytes without line ends) of `worker` (an int, or a name); `ends`: the line is complete."""
+        if self._open_line not in (None, worker):
+            self._pending += b"\n"
+            self._open_line = None
+        if self._open_line is None:
+            self._pending += ("[%s] " % (worker if isinstance(worker, str) else "worker %d" % worker)).encode("utf-8")
+        self._pending += data
+        if ends:
+            self._pending += b"\n"
+        self._open_line = None if ends else worker
+
+    def end_line(self, worker):
+        """Complete the line of `worker`, if the cursor still stands in it."""
+        if self._open_line == worker:
+            self.piece(worker, b"", True)
+
+    def say(self, text):
+        """A line of the launcher's own."""
+        self.piece("epl-launch", text.encode("utf-8", "replace"), True)
+
+    def write_some(self):
+        """Write a piece; call it when the descriptor is ready. Sets `broken` if the reader has gone."""
+        if not self._pending:
+            return
+        try:
+            written = os.write(self.descriptor, self._pending[:_WRITE_BYTES])
+        except BlockingIOError:
+            return  # somebody else has made the terminal non-blocking
+        except OSError:
+            self.broken = True
+            self._pending.clear()
+            return
+        del self._pending[:written]
+        if self.broken:
+            self._pending.clear()
+
+    def finish(self, timeout_s=2.0):
+        """Write what is left, for at most `timeout_s` seconds."""
+        if self._open_line is not None:
+            self._pending += b"\n"
+            self._open_line = None
+        poller = select.poll()
+        poller.register(self.descriptor, select.POLLOUT)
+        deadline = time.monotonic() + timeout_s
+        while self._pending and not self.broken:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            if poller.poll(left * 1000):
+                self.write_some()
+
+
+class Stream:
+    """Output of one worker.
+
+    Args:
+      worker: its index.
+      console: the `Console`.
+      log: binary file for the unchanged output, or None.
+    """
+
+    def __init__(self, worker, console, log=None):
+        self._worker = worker
+        self._console = console
+        self._log = log
+        self._line = bytearray()  # unfinished line, as far as it has not been passed on
+        self._begun = False  # a first part of it has been
+        self._since = None  # when its first part came
+        self._after_return = False  # a "\n" now would belong to the "\r" before
+        self._tail = collections.deque(maxlen=TAIL_LINES)
+        self._tail_line = bytearray()
+        self.log_error = None
+
+    def feed(self, data, now):
+        """Take `data` (bytes of any form) that the worker wrote; `now`: `time.monotonic()`."""
+        self._write_log(data)
+        after_return, self._after_return = self._after_return, data.endswith(b"\r")
+        if after_return and data.startswith(b"\n"):
+            data = data[1:]
+        for text in data.replace(b"\r\n", b"\n").splitlines(True):
+            self._take(text, now)
+
+    def _take(self, text, now):
+        ends = text[-1:] in (b"\n", b"\r")
+        self._line += text[:-1] if ends else text
+        if ends:
+            # A progress bar begins with "\r"; that alone is no line worth showing.
+            if text != b"\r" or self._line or self._begun:
+                self._pass_on(True)
+        elif len(self._line) >= LONGEST_PIECE:
+            self._pass_on(False)
+        elif self._since is None:
+            self._since = now
+
+    def _pass_on(self, ends):
+        if self._line or not self._begun:
+            self._console.piece(self._worker, bytes(self._line), ends)
+        elif ends:
+            self._console.end_line(self._worker)
+        if len(self._tail_line) < _TAIL_LINE_BYTES:
+            self._tail_line += self._line[:_TAIL_LINE_BYTES - len(self._tail_line)]
+        if ends:
+            self._tail.append(bytes(self._tail_line))
+            self._tail_line.clear()
+        self._begun = not ends
+        self._since = None
+        self._line.clear()
+
+    def show_partial(self, now):
+        """Pass on an unfinished line that is old enough; returns seconds until there may be one, or None."""
+        if self._since is None:
+            return None
+        wait = self._since + PARTIAL_LINE_S - now
+        if wait <= 0:
+            self._pass_on(False)
+            return None
+        return wait
+
+    def finish(self):
+        """The worker will write no more."""
+        if self._line or self._begun:
+            self._pass_on(True)
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def last_lines(self):
+        """The last lines as text; bytes that are no UTF-8 are replaced."""
+        return [line.decode("utf-8", "replace") for line in self._tail]
+
+    def _write_log(self, data):
+        if self._log is None:
+            return
+        try:
+            self._log.write(data)
+        except OSError as error:
+            # A full disk must not end the training; the console still shows everything.
+            self.log_error = error
+            self._log = None
