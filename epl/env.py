@@ -72,3 +72,8 @@ class Env:
             if key not in self._state:
                 self._state[key] = make()
             return self._state[key]
+
+    def peek_state(self, key):
+        """The same, or None where nothing is kept."""
+        with self._lock:
+            return self._state.get(key)

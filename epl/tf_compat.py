@@ -11,11 +11,11 @@ from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 from tensorflow.python.summary.writer import writer as writer_module
+from tensorflow.python.training import monitored_session as monitored_session_module
 from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import saver as saver_module
 from tensorflow.python.training import session_manager as session_manager_module
 from tensorflow.python.training import training_util
-from tensorflow.python.util import object_identity
 
 AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
@@ -25,6 +25,7 @@ BaseSession = session_module.BaseSession
 Graph = ops.Graph
 
 _c_api = importer.c_api
+_c_api_session = session_module.tf_session
 _ORIGINAL = "_epl_original"
 
 
@@ -98,7 +99,19 @@ def wrap_write_graph(wrapper):
 
 
 def wrap_wait_for_session(wrapper):
+    """Around how tf.train.Supervisor waits for another process to initialise the variables."""
     _wrap(session_manager_module.SessionManager, "wait_for_session", wrapper)
+
+
+def wrap_worker_session_creator(wrapper):
+    """`wrapper(original, creator)` around how MonitoredTrainingSession(is_chief=False) makes its session."""
+    _wrap(monitored_session_module.WorkerSessionCreator, "create_session", wrapper)
+
+
+def chief_session(creator):
+    """Makes the session that a WorkerSessionCreator would wait for another process to make ready."""
+    return tf.train.ChiefSessionCreator(scaffold=creator._scaffold, master=creator._master,
+                                        config=creator._config).create_session()
 
 
 def wrap_event_writers(wrapper):
@@ -115,11 +128,6 @@ def wrap_session(init, do_run, make_callable, callable_from_options, partial_run
     _wrap(BaseSession, "_make_callable_from_options", callable_from_options)
     _wrap(BaseSession, "partial_run_setup", partial_run_setup)
     _wrap(BaseSession, "close", close)
-
-
-def fetch_handler(graph, fetches):
-    """TensorFlow's own helper for fetches of any nesting: .fetches() tensors, .targets() ops, .build_results()."""
-    return session_module._FetchHandler(graph, fetches, object_identity.ObjectIdentityDictionary())
 
 
 def fed_tensor_name(key):
@@ -204,3 +212,39 @@ def import_nodes(graph, graph_def, existing):
             else:
                 results = _c_api.TF_GraphImportGraphDefWithResults(graph._c_graph, serialized, options)
             c_api_util.ScopedTFImportGraphDefResults(results)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running a graph by names.
+
+
+class NamedRunner(object):
+    """Runs fixed feeds, fetches and targets of a session, all given by name; needs no Python objects for operations.
+
+    Args:
+      session: a tf.Session.
+      feeds, fetches: tensor names.
+      targets: operation names.
+      run_options: serialized RunOptions, or None.
+    """
+
+    def __init__(self, session, feeds, fetches, targets, run_options=None):
+        options = CallableOptions(feed=feeds, fetch=fetches, target=targets)
+        if run_options:
+            options.run_options.ParseFromString(run_options)
+        self._session = session
+        make = session_module.BaseSession.__dict__["_make_callable_from_options"]
+        self._callable = getattr(make, _ORIGINAL, make)(session, options)
+
+    def __call__(self, values, metadata=None):
+        """Runs. `values` are NumPy arrays in the order of the feeds; returns the fetches' values in their order.
+
+        Args:
+          metadata: a TF_Buffer that takes the RunMetadata, or None.
+        """
+        return _c_api_session.TF_SessionRunCallable(self._session._session, self._callable._handle, values, metadata)
+
+
+def buffer_bytes(buffer):
+    """The content of a TF_Buffer as bytes, or None for no buffer."""
+    return _c_api_session.TF_GetBuffer(buffer) if buffer is not None else None

@@ -41,7 +41,9 @@ bool ToCommType(tf::DataType dtype, epl_dtype* result) {
 
 tf::Status ToStatus(int code, const std::string& message, const std::string& name) {
   // Most messages name the collective by themselves.
-  const std::string text = message.find(name) == std::string::npos ? "'" + name + "': " + message : message;
+  // The prefix tells such an error from one of the model's own (epl/session/job.py looks for it).
+  const std::string text =
+      "epl communication: " + (message.find(name) == std::string::npos ? "'" + name + "': " + message : message);
   switch (code) {
     case EPL_OK:
       return tf::Status();

@@ -17,6 +17,7 @@ number of cores).
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -75,8 +76,11 @@ def build(output=None, work=None, root=_ROOT, log=print):
     os.makedirs(work, exist_ok=True)
     compiler = _find_compiler()
     tensorflow = _find_tensorflow()
-    comm = _build_comm(compiler, root, output, work, log)
-    return [comm, _build_ops(compiler, tensorflow, root, output, work, log)]
+    with open(os.path.join(work, "lock"), "w") as lock:
+        # Both lines may be built at the same time, and they share the objects of the communicators.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        comm = _build_comm(compiler, root, output, work, log)
+        return [comm, _build_ops(compiler, tensorflow, root, output, work, log)]
 
 
 def _build_comm(compiler, root, output, work, log):
@@ -85,11 +89,9 @@ def _build_comm(compiler, root, output, work, log):
     libraries = ["-pthread", "-lrt", "-ldl"]
     sources = _sources(folder)
     if _with_gloo(compiler, work):
-        flags.append("-DEPL_WITH_GLOO=1")
+        flags.append("-DEPL_WITH_GLOO")
         libraries.insert(0, "-lgloo")
     else:
-        flags.append("-DEPL_WITH_GLOO=0")
-        sources = [source for source in sources if "gloo" not in os.path.basename(source)]
         log("epl: Gloo was not found: this build works on one machine only (Debian: apt-get install libgloo-dev)")
     target = os.path.join(output, COMM_LIBRARY)
     return _build_library(compiler, sources, flags, libraries, target, os.path.join(work, "comm"), log)

@@ -57,6 +57,11 @@ class SparseGradient:
     rows: int
     slot: int
 
+    def collectives(self, as_dense):
+        """(node name, tag) of the collectives that aggregate it."""
+        names = [self.name + ("/reduced" if as_dense and self.rows > 0 else "/values"), self.name + "/indices"]
+        return [(name, tag_of(name)) for name in names]
+
 
 @dataclass(frozen=True)
 class Aggregation:

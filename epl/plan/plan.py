@@ -1,0 +1,161 @@
+"""The plan: everything that is decided before a graph is rewritten, as plain data that prints and compares."""
+import json
+from dataclasses import asdict, dataclass
+from typing import Dict, Tuple
+
+from epl.graph import tags
+from epl.graph.index import canonical_tensor, node_of
+from epl.graph.model import Variable
+from epl.plan.analysis import Analysis, analyse
+from epl.plan.gradients import Aggregation, plan_aggregation
+from epl.plan.layout import Layout, make_layout
+from epl.plan.names import merged_name, tag_of
+from epl.plan.state import StateGroup, plan_state
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A tensor whose fetched value is merged over instances.
+
+    Attributes:
+      tensor: canonical name.
+      name: the node that merges it.
+      how: "mean", "sum" or "concat".
+      over_workers: over all workers' instances, or this worker's only.
+      tag: of the collective.
+    """
+
+    tensor: str
+    name: str
+    how: str
+    over_workers: bool
+    tag: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every pass works from.
+
+    Attributes:
+      layout: instances and devices.
+      analysis: facts about the user's graph.
+      variables: by name.
+      aggregation: gradients.
+      state: merged changes of other variables.
+      merges: merged outputs.
+      reduce_mean: gradients are averaged (True) or summed (False) over replicas.
+      wire_fp16: float32 gradients travel as float16, multiplied by fp16_scale.
+      sparse_as_dense: IndexedSlices travel as dense tensors.
+      stage_of: node to stage, for models of several stages.
+    """
+
+    layout: Layout
+    analysis: Analysis
+    variables: Dict[str, Variable]
+    aggregation: Aggregation
+    state: Tuple[StateGroup, ...]
+    merges: Tuple[Merge, ...]
+    reduce_mean: bool
+    wire_fp16: bool
+    fp16_scale: float
+    sparse_as_dense: bool
+    stage_of: Dict[str, int]
+
+    @property
+    def gradient_scale(self):
+        """What the sum of all instances' gradients is multiplied by."""
+        layout = self.layout
+        return 1.0 / layout.num_instances if self.reduce_mean else 1.0 / layout.shares
+
+    def bytes_per_step(self):
+        """Bytes of tensors that one worker hands to collectives in one training step."""
+        if self.layout.worker_num == 1:
+            return 0
+        wire = 0.5 if self.wire_fp16 else 1
+        dense = sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in self.aggregation.groups)
+        return dense
+
+    def summary(self):
+        """A dict of the plan's facts that can be saved as JSON."""
+        return {
+            "layout": asdict(self.layout),
+            "replicas": self.layout.num_replicas,
+            "gradient_groups": [asdict(g) for g in self.aggregation.groups],
+            "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
+            "bytes_per_step": self.bytes_per_step(),
+        }
+
+    def to_json(self):
+        return json.dumps(self.summary(), indent=2, sort_keys=True)
+
+
+def make_plan(model, config, cluster):
+    """Plans how a Model runs on a cluster. Needs no device, no session and no other worker.
+
+    Args:
+      model: an epl.graph.model.Model.
+      config: an epl.Config.
+      cluster: an epl.Cluster.
+
+    Raises:
+      PlanError, UnsupportedError: the model cannot be laid out on the cluster; nothing has been changed.
+      CaptureError: gradients were not seen.
+    """
+    used = [t for t in model.taskgraphs if not _is_trivial(model, t.index)]
+    layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
+    analysis = analyse(model)
+    communication = config.communication
+    alone = layout.num_instances == 1
+    return Plan(
+        layout=layout,
+        analysis=analysis,
+        variables=dict(model.variables),
+        aggregation=Aggregation((), (), {}) if alone else plan_aggregation(model, communication),
+        state=() if alone else plan_state(model, analysis),
+        merges=() if alone else _merges(model),
+        reduce_mean=communication.gradients_reduce_method == "mean",
+        wire_fp16=communication.fp16,
+        fp16_scale=float(communication.fp16_scale),
+        sparse_as_dense=communication.sparse_as_dense,
+        stage_of=_stages(model, used) if len(used) > 1 else {})
+
+
+def _is_trivial(model, index):
+    """True for a TaskGraph that holds no computation, only constants and placeholders, say."""
+    if len(model.taskgraphs) == 1:
+        return False
+    return all(node.op in ("Const", "NoOp", "Placeholder", "Identity") for node in model.graph.nodes.values()
+               if tags.get_int(node, tags.TASKGRAPH, -1) == index)
+
+
+
+def _merges(model):
+    found = []
+    for key in sorted(model.merges):
+        where, how, _ = key.split("_")
+        for tensor in model.merges[key]:
+            name = merged_name(canonical_tensor(tensor), key)
+            found.append(Merge(canonical_tensor(tensor), name, how, where == "global", tag_of(name)))
+    return tuple(found)
+
+
+def _stages(model, used):
+    """The stage of each node: its TaskGraph's; a node without one goes where its first tagged neighbour is."""
+    graph = model.graph
+    position = {t.index: i for i, t in enumerate(used)}
+    stage = {}
+    for name, node in graph.nodes.items():
+        index = tags.get_int(node, tags.TASKGRAPH, -1)
+        if index in position:
+            stage[name] = position[index]
+    # Producers decide first (an update goes to its variable, a sum to its terms), then consumers (an input pipeline).
+    for name, node in graph.nodes.items():
+        if name not in stage:
+            known = [stage[node_of(t)] for t in node.input if node_of(t) in stage]
+            if known:
+                stage[name] = known[0] if tags.phase(node) == tags.APPLY else max(known)
+    for name in reversed(list(graph.nodes)):
+        if name not in stage:
+            known = [stage[c] for c, _ in graph.consumers.get(name, ()) if c in stage]
+            stage[name] = min(known) if known else 0
+    return stage

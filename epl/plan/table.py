@@ -1,0 +1,78 @@
+"""Plans as text, for people."""
+
+
+def plan_table(plan, model=None, max_rows=8):
+    """The plan as a table: what runs where, and what one step sends.
+
+    Args:
+      plan: an epl.plan.plan.Plan.
+      model: the Model, for the number of operations; may be left out.
+      max_rows: rows of devices before the rest is summed up.
+    """
+    layout = plan.layout
+    lines = ["Plan: %d model %s on %s" % (layout.num_replicas, "replica" if layout.num_replicas == 1 else "replicas",
+                                          _devices(layout))]
+    rows = [("worker", "device", "replica", "part of its batch", "stage")]
+    for row in _rows(layout, max_rows):
+        rows.append(row)
+    lines.extend(_columns(rows))
+    hidden = layout.worker_num * layout.devices_per_worker - (len(rows) - 1)
+    if hidden > 0:
+        lines.append("  ... and %d further devices, in the same way" % hidden)
+    lines.extend(_facts(plan, model))
+    return "\n".join(lines)
+
+
+def _devices(layout):
+    return "%d %s x %d %s" % (layout.worker_num, "worker" if layout.worker_num == 1 else "workers", layout.devices_per_worker,
+                              layout.device_type)
+
+
+def _rows(layout, max_rows):
+    per_worker = len(layout.instances)
+    shown = 0
+    for worker in range(layout.worker_num):
+        for instance in layout.instances:
+            rank = worker * per_worker + instance.index
+            by_device = {}
+            for stage, device in zip(layout.stages, instance.devices):
+                by_device.setdefault(device, []).append(stage.name)
+            for device, stages in sorted(by_device.items()):
+                if shown == max_rows:
+                    return
+                shown += 1
+                part = "all" if layout.shares == 1 else "%d of %d" % (rank % layout.shares + 1, layout.shares)
+                yield (str(worker), "%s:%d" % (layout.device_type, device), str(rank // layout.shares), part, " + ".join(stages))
+
+
+def _columns(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  " + "  ".join("-" * width for width in widths))
+    return lines
+
+
+def _facts(plan, model):
+    layout = plan.layout
+    facts = []
+    if model is not None:
+        facts.append(("operations", "%d, of which %d are copied for each instance" % (
+            len(model.graph.nodes), len(plan.analysis.cloned))))
+    facts.append(("variables", "%d" % len(plan.variables)))
+    if layout.num_instances > 1:
+        groups = plan.aggregation.groups
+        facts.append(("gradients", "%d dense in %d groups, %d sparse; %s over %d instances" % (
+            sum(len(g.tensors) for g in groups), len(groups), len(plan.aggregation.sparse),
+            "mean" if plan.reduce_mean else "sum", layout.num_instances)))
+        sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
+        facts.append(("sent per worker and step", "%s%s" % (_bytes(plan.bytes_per_step()), sparse)))
+    width = max(len(name) for name, _ in facts)
+    return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
+
+
+def _bytes(count):
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return "%d %s" % (count, unit) if unit == "bytes" else "%.1f %s" % (count, unit)
+        count /= 1024.0
+    return ""

@@ -1,0 +1,90 @@
+"""Step agreement: before a step that communicates, all workers see that they are about to run the same collectives.
+
+Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and all run the
+union. Workers that have built different graphs are refused, with the first difference.
+"""
+import collections
+import hashlib
+import json
+import zlib
+
+from epl.errors import CommunicationError, WorkerError
+
+_LINES_BYTES_LIMIT = 32 * 1024 * 1024
+
+# What one worker wants to run: names as the user knows them, and variables that have new first values.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh")
+
+
+def agree(exchange, wish, step, make_step):
+    """Agrees with the other workers on the next step.
+
+    Args:
+      exchange: function from bytes to a list of all workers' bytes.
+      wish: this worker's Wish; `fetches` and `targets` tuples of names, `fresh` a sorted tuple of variables.
+      step: the Step for it.
+      make_step: function (extra_fetches, extra_targets) to the Step that runs these as well.
+
+    Returns:
+      (step to run, variables to broadcast from the chief first).
+
+    Raises:
+      CommunicationError: the workers cannot run together; says why.
+    """
+    block = _digest(wish.session, step) + _digest_of_names(wish.fresh)
+    blocks = exchange(block)
+    if all(other == block for other in blocks):
+        return step, wish.fresh
+    wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
+    _check_sessions(wishes)
+    step = make_step(_union(w.fetches for w in wishes), _union(w.targets for w in wishes))
+    digest = _digest(wish.session, step)
+    if any(other != digest for other in exchange(digest)):
+        raise _difference(exchange, step)
+    # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
+    fresh = tuple(_union(w.fresh for w in wishes))
+    return step, fresh
+
+
+def _digest(session, step):
+    return hashlib.sha256(("%d " % session).encode() + step.fingerprint).digest()[:16]
+
+
+def _digest_of_names(names):
+    return hashlib.sha256("\n".join(names).encode()).digest()[:8] if names else b"\0" * 8
+
+
+def _union(lists):
+    found = collections.OrderedDict()
+    for names in lists:
+        for name in names:
+            found[name] = None
+    return sorted(found)
+
+
+def _check_sessions(wishes):
+    sessions = [w.session for w in wishes]
+    if len(set(sessions)) > 1:
+        raise CommunicationError(
+            "the workers are in different sessions (%s). Every worker must make its training sessions in the same order, and "
+            "train in the same one at a time." % ", ".join("worker %d: number %d" % item for item in enumerate(sessions)))
+
+
+def _difference(exchange, step):
+    """The error that names where the workers' graphs differ first."""
+    lines = step.lines()
+    sent = zlib.compress("\n".join(lines).encode())
+    if len(sent) > _LINES_BYTES_LIMIT:
+        sent = zlib.compress(b"(too large to compare)")
+    all_lines = [zlib.decompress(reply).decode().split("\n") for reply in exchange(sent)]
+    for worker, other in enumerate(all_lines):
+        if other == all_lines[0]:
+            continue
+        for ours, theirs in zip(all_lines[0] + ["(nothing)"], other + ["(nothing)"]):
+            if ours != theirs:
+                return WorkerError(
+                    "the workers have built different graphs. The first difference: worker 0 has\n    %s\nand worker %d has\n"
+                    "    %s\nAll workers must run the same script with the same settings; what may differ is the data."
+                    % (ours, worker, theirs), worker=worker, cause="different graphs")
+    return WorkerError("the workers disagree on the session that they run, though their graphs are the same",
+                       cause="different sessions")

@@ -1,0 +1,76 @@
+"""Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
+import os
+
+from epl import tf_compat
+from epl.env import Env
+from epl.errors import UnsupportedError
+
+
+def install():
+    """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
+    tf_compat.wrap_saver_save(_save)
+    tf_compat.wrap_write_graph(_write_graph)
+    tf_compat.wrap_event_writers(_event_writer)
+    tf_compat.wrap_wait_for_session(_wait_for_session)
+    tf_compat.wrap_worker_session_creator(_worker_session)
+
+
+def _is_chief():
+    return Env.get().cluster.worker_index == 0
+
+
+def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
+    if _is_chief():
+        return original(saver, sess, save_path, global_step, *args, **kwargs)
+    if global_step is None:
+        return save_path
+    if not isinstance(global_step, int):
+        global_step = tf_compat.tf.train.global_step(sess, global_step)
+    return "%s-%d" % (save_path, global_step)
+
+
+def _write_graph(original, graph_or_graph_def, logdir, name, *args, **kwargs):
+    if _is_chief():
+        return original(graph_or_graph_def, logdir, name, *args, **kwargs)
+    return os.path.join(logdir, name)
+
+
+class _NoEvents(object):
+    """Stands in for an event writer: takes everything, writes nothing."""
+
+    def __init__(self, logdir):
+        self._logdir = logdir
+
+    def get_logdir(self):
+        return self._logdir
+
+    def add_event(self, event):
+        del event
+
+    def reopen(self):
+        pass
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def _event_writer(original, *args, **kwargs):
+    if _is_chief():
+        return original(*args, **kwargs)
+    return _NoEvents(args[0] if args else kwargs.get("logdir"))
+
+
+def _worker_session(original, creator):
+    """MonitoredTrainingSession(is_chief=False): no other process will initialise this one's variables."""
+    del original
+    return tf_compat.chief_session(creator)
+
+
+def _wait_for_session(original, *args, **kwargs):
+    del original, args, kwargs
+    raise UnsupportedError(
+        "tf.train.Supervisor(is_chief=False) waits for another process to initialise the variables, but with EPL every worker "
+        "has its own copy of them. Pass is_chief=True on all workers; only worker 0 writes files all the same.")

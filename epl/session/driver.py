@@ -1,0 +1,157 @@
+"""What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables alike."""
+import logging
+import threading
+
+from epl import tf_compat
+from epl.communicators import library
+from epl.plan.names import sync_name, tag_of
+from epl.plan.table import plan_table
+from epl.session.agreement import Wish, agree
+from epl.session.inner import InnerSession, divide
+from epl.session.rewritten import Rewritten
+
+_LOG = logging.getLogger("epl")
+
+
+class Driver(object):
+    """Runs the calls of one session.
+
+    Args:
+      graph: the user's tf.Graph.
+      session_config: ConfigProto or None.
+      config, cluster: of the process.
+      job: the Job.
+    """
+
+    def __init__(self, graph, session_config, config, cluster, job):
+        self._graph = graph
+        self._session_config = session_config
+        self._config = config
+        self._cluster = cluster
+        self._job = job
+        self._lock = threading.RLock()
+        self._rewritten = None
+        self._inner = None
+        self._steps = {}
+        self._number = None
+        self._fresh = set()  # variables with first values that the other copies have not seen
+        self._valued = set()  # variables that have had a first value at all
+        self._shown = False
+
+    def run(self, fetches, targets, feeds, run_options=None, metadata=None):
+        """Runs one call.
+
+        Args:
+          fetches: tuple of tensor names.
+          targets: tuple of operation names.
+          feeds: dict of tensor name to value.
+          run_options: serialized RunOptions or None.
+          metadata: TF_Buffer for the RunMetadata or None.
+
+        Returns:
+          The values of the fetches, in order.
+        """
+        names = tuple(feeds)
+        step = self._step(fetches, targets, names)
+        if step.communicates:
+            values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
+        else:
+            if step.trains and self._fresh:
+                self._synchronise(sorted(self._fresh))
+            values = self._run_step(step, feeds, run_options, metadata)
+        if step.initialises:
+            with self._lock:
+                self._fresh |= step.initialises
+                self._valued |= step.initialises
+        return values
+
+    def close(self):
+        with self._lock:
+            if self._inner is not None:
+                self._inner.close()
+                self._inner = None
+                self._rewritten = None
+                self._steps.clear()
+
+    def _step(self, fetches, targets, feeds):
+        version = tf_compat.graph_version(self._graph)
+        if self._rewritten is None or self._rewritten.version != version:
+            self._rewrite()
+        key = (fetches, targets, feeds)
+        step = self._steps.get(key)
+        if step is None:
+            step = self._rewritten.step(fetches, targets, feeds)
+            self._steps[key] = step
+        return step
+
+    def _rewrite(self):
+        with self._lock:
+            if self._rewritten is not None and self._rewritten.version == tf_compat.graph_version(self._graph):
+                return
+            rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed)
+            plan = rewritten.plan
+            if plan.layout.num_instances > 1:
+                library.ops()
+            if self._inner is None:
+                self._inner = InnerSession(plan.layout, self._session_config)
+            self._inner.load(rewritten.graph)
+            if self._rewritten is not None:
+                # Variables of which there are copies only now: the copies have no values yet.
+                new = plan.analysis.cloned - self._rewritten.plan.analysis.cloned
+                self._fresh |= self._valued & new
+            self._rewritten = rewritten
+            self._steps = {}
+            self._show(rewritten)
+
+    def _show(self, rewritten):
+        """Prints the plan once, when there is something to train."""
+        if self._shown or not rewritten.model.apply_calls:
+            return
+        self._shown = True
+        if self._cluster.worker_index == 0:
+            _LOG.info("%s", plan_table(rewritten.plan, rewritten.model))
+
+    def _run_step(self, step, feeds, run_options, metadata):
+        names, values = [], []
+        for fed, parts in zip(feeds, step.feeds):
+            for name, part, of in parts:
+                names.append(name)
+                values.append(divide(fed, feeds[fed], part, of))
+        return self._inner.run(tuple(names), values, tuple(step.fetches), tuple(step.targets), run_options, metadata)
+
+    def _run_together(self, step, fetches, targets, names, feeds, run_options, metadata):
+        """Runs a step that communicates; one at a time in this process."""
+        job = self._job
+        with job.lock:
+            job.ready()
+            if self._number is None:
+                self._number = job.new_session()
+            wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)))
+            try:
+                def union(all_fetches, all_targets):
+                    extra = tuple(t for t in all_fetches if t not in fetches)
+                    more = tuple(t for t in all_targets if t not in targets)
+                    return self._step(fetches + extra, targets + more, names)
+
+                agreed, fresh = agree(job.exchange, wish, step, union)
+                if fresh:
+                    self._synchronise(list(fresh))
+                job.pool.expect(agreed.orders)
+                values = self._run_step(agreed, feeds, run_options, metadata)
+            except Exception as error:  # whatever it is, the others must not wait for this worker
+                raised = job.broken_by(error)
+                if raised is error:
+                    raise
+                raise raised from None
+            job.step += 1
+            return values[:len(fetches)]
+
+    def _synchronise(self, variables):
+        """Gives all copies of the variables the value of the chief's first copy."""
+        plan = self._rewritten.plan
+        known = [v for v in variables if v in plan.variables]
+        self._job.pool.expect([[tag_of(sync_name(v)) for v in known]])
+        self._inner.run((), [], (), tuple(sync_name(v) for v in known))
+        with self._lock:
+            self._fresh -= set(variables)
+            self._valued |= set(known)

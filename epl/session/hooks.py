@@ -1,0 +1,118 @@
+"""Where session calls are caught: everything that runs a graph goes to a Driver, by names."""
+import functools
+import os
+
+import numpy as np
+
+from epl import tf_compat
+from epl.capture.hooks import INNER
+from epl.env import Env
+from epl.errors import UnsupportedError
+from epl.session.driver import Driver
+from epl.session.job import Job
+
+PREVIEW = "EPL_PREVIEW"  # set: nothing is run; the first run raises a Preview with the plan
+_DRIVER = "_epl_driver"
+_JOB = "job"
+
+
+class Preview(BaseException):
+    """Ends a script at its first run. Carries the graph."""
+
+    def __init__(self, graph):
+        super().__init__("the script has come to its first session run")
+        self.graph = graph
+
+
+def install():
+    """Hooks sessions. Calling it again changes nothing."""
+    tf_compat.wrap_session(init=_init, do_run=_do_run, make_callable=_make_callable,
+                           callable_from_options=_callable_from_options, partial_run_setup=_partial_run_setup, close=_close)
+
+
+def job():
+    """The process's Job; made at first use, kept by Env."""
+    env = Env.get()
+    return env.state(_JOB, lambda: Job(env.cluster, env.config))
+
+
+def leave_job():
+    """Ends the process's Job, if there is one, before `epl.init` starts afresh."""
+    current = Env.get().peek_state(_JOB)
+    if current is not None:
+        current.close()
+
+
+def _init(original, session, target="", graph=None, config=None):
+    if target and not hasattr(graph, INNER):
+        raise UnsupportedError(
+            "a session with the target %r runs on another process's server. With EPL every worker runs its own session: make "
+            "it without a target, and without tf.train.Server." % (target,))
+    original(session, target, graph, config)
+    if hasattr(session.graph, INNER):
+        return
+    if os.environ.get(PREVIEW):
+        setattr(session, _DRIVER, _Preview(session.graph))
+        return
+    env = Env.get()
+    setattr(session, _DRIVER, Driver(session.graph, config, env.config, env.cluster, job()))
+
+
+class _Preview(object):
+    def __init__(self, graph):
+        self._graph = graph
+
+    def run(self, *args, **kwargs):
+        raise Preview(self._graph)
+
+    def close(self):
+        pass
+
+
+def _do_run(original, session, handle, target_list, fetch_list, feed_dict, options, run_metadata):
+    driver = getattr(session, _DRIVER, None)
+    if driver is None:
+        return original(session, handle, target_list, fetch_list, feed_dict, options, run_metadata)
+    fetches = tuple(t.name for t in fetch_list)
+    targets = tuple(op.name for op in target_list)
+    feeds = {tf_compat.fed_tensor_name(key): value for key, value in feed_dict.items()} if feed_dict else {}
+    return session._do_call(  # pylint: disable=protected-access
+        driver.run, fetches, targets, feeds, tf_compat.buffer_bytes(options), run_metadata)
+
+
+def _make_callable(original, session, fetches, feed_list=None, accept_options=False):
+    if getattr(session, _DRIVER, None) is None or feed_list is not None:
+        return original(session, fetches, feed_list, accept_options)
+    if accept_options:
+        return lambda options=None, run_metadata=None: session.run(fetches, options=options, run_metadata=run_metadata)
+    return functools.partial(session.run, fetches)
+
+
+def _callable_from_options(original, session, callable_options):
+    driver = getattr(session, _DRIVER, None)
+    if driver is None:
+        return original(session, callable_options)
+    feeds = tuple(callable_options.feed)
+    fetches = tuple(name if ":" in name else name + ":0" for name in callable_options.fetch)
+    targets = tuple(name.split(":")[0] for name in callable_options.target)
+
+    def call(*values, **kwargs):
+        if kwargs.get("run_metadata") is not None:
+            raise UnsupportedError("run_metadata of a callable made from options is not supported with EPL; use session.run")
+        return driver.run(fetches, targets, dict(zip(feeds, (np.asarray(v) for v in values))))
+
+    return call
+
+
+def _partial_run_setup(original, session, fetches, feeds=None):
+    if getattr(session, _DRIVER, None) is None:
+        return original(session, fetches, feeds)
+    raise UnsupportedError("session.partial_run cannot be used with EPL, as a part of a step cannot be agreed on between workers; "
+                           "use session.run with all feeds and fetches")
+
+
+def _close(original, session):
+    driver = getattr(session, _DRIVER, None)
+    if driver is not None:
+        driver.close()
+    return original(session)

@@ -1,0 +1,182 @@
+"""This process as one worker of a job: its connection to the others, and how the end of one reaches all."""
+import atexit
+import logging
+import random
+import sys
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from epl.communicators.bootstrap import BootstrapClient
+from epl.communicators.bootstrap_server import BootstrapServer
+from epl.communicators.pool import Pool
+from epl.communicators.wire import job_token
+from epl.errors import CommunicationError, WorkerError
+
+_LOG = logging.getLogger("epl")
+
+_JOB_SEED_KEY = "job/seed"
+# How long a worker whose communication broke waits to hear why.
+_CAUSE_WAIT_S = 3.0
+_DATA_ENDED = "OutOfRangeError"
+# How the operations of csrc/ops begin what a communicator says.
+_MARK = "epl communication:"
+
+
+class Job(object):
+    """The connection of this worker to its job. A job of one worker needs none, and everything here is then trivial.
+
+    Args:
+      cluster, config: of the process.
+
+    Raises:
+      CommunicationError: worker 0 cannot be reached, or the port is taken.
+    """
+
+    def __init__(self, cluster, config):
+        self.cluster = cluster
+        self.lock = threading.RLock()
+        self.step = 0
+        self._config = config
+        self._server = None
+        self._client = None
+        self._sessions = 0
+        self._generation = 0
+        self._broken = False
+        self._failed = None
+        self.seed = 0
+        self.pool = None
+        if cluster.worker_num > 1:
+            self._connect()
+        else:
+            self.pool = Pool(cluster, config)
+
+    def _connect(self):
+        timeout_s = self._config.communication.timeout_s
+        token = job_token(self.cluster)
+        if self.cluster.worker_index == 0:
+            self._server = BootstrapServer(self.cluster.bootstrap_address, token, self.cluster.worker_num, timeout_s)
+        self._client = BootstrapClient(self.cluster.bootstrap_address, token, self.cluster.worker_index,
+                                       self.cluster.worker_num, timeout_s)
+        if self.cluster.worker_index == 0:
+            self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
+        self.seed = int(self._client.get(_JOB_SEED_KEY, timeout_s))
+        self.pool = Pool(self.cluster, self._config, self._client)
+        self._client.watch(self._on_ending)
+        atexit.register(self.close)
+        self._catch_uncaught()
+
+    def _catch_uncaught(self):
+        """A Python error that ends this process is told to the others as its cause."""
+        before = sys.excepthook
+
+        def hook(kind, value, traceback):
+            if not issubclass(kind, (WorkerError, KeyboardInterrupt)):
+                self._publish("error", "%s: %s" % (kind.__name__, _first_line(value)))
+            before(kind, value, traceback)
+
+        sys.excepthook = hook
+
+    def new_session(self):
+        """A number for a session that communicates; sessions with the same number on all workers belong together."""
+        self._sessions += 1
+        return self._sessions
+
+    def ready(self):
+        """Makes the communicators usable: at first use, and anew after an ending that the program lived through."""
+        if self._client is None:
+            return
+        lost = self._client.ending(self._generation + (1 if self._broken else 0))
+        if lost is not None and lost.kind == "lost":
+            raise self._error(lost)
+        if self._broken:
+            self._generation += 1
+            self._broken = False
+        if self.pool.generation != self._generation:
+            self.pool.connect(self._generation)
+
+    def exchange(self, message):
+        """Gives each worker's bytes to every worker, in their order."""
+        return self.pool.exchange(message)
+
+    def broken_by(self, error):
+        """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
+
+        The first worker with an error of its own publishes it and ends the others' waiting; they raise the same class of
+        error, or a WorkerError that names the worker, the step and the cause.
+        """
+        if self._client is None:
+            return error
+        own = not _from_communication(error)
+        ending = None if own else self._client.ending(self._generation, _CAUSE_WAIT_S)
+        if ending is None:
+            kind = _kind(error) if own else "communication"
+            ending = self._publish(kind, "%s: %s" % (type(error).__name__, _first_line(error)) if own else self._explain(error))
+        self.pool.abort(_sentence(ending))
+        self._broken = True
+        if ending is None or ending.worker == self.cluster.worker_index:
+            return error if own else CommunicationError(self._explain(error))
+        # Data that ended here as well is no news; anything else of our own still is.
+        if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
+            return error
+        return self._error(ending)
+
+    def _explain(self, error):
+        """What a communicator says, and which workers are silent altogether."""
+        text = _first_line(error)
+        silent = [w for w in self._client.unresponsive() if w != self.cluster.worker_index]
+        if silent:
+            text += " (no sign of life from worker %s: its process is stopped or its machine is gone)" % (
+                ", ".join(str(w) for w in silent))
+        return text
+
+    def _error(self, ending):
+        if ending.kind == _DATA_ENDED:
+            return tf.errors.OutOfRangeError(
+                None, None, "the data of worker %d ended at step %d, so all workers end here (%s)"
+                % (ending.worker, ending.step, ending.message))
+        return WorkerError(_sentence(ending), worker=ending.worker, step=ending.step, cause=ending.message)
+
+    def _publish(self, kind, message):
+        try:
+            return self._client.fail(self.cluster.worker_index, kind, self.step, message, self._generation)
+        except CommunicationError as error:
+            _LOG.warning("could not tell the other workers of '%s': %s", message, error)
+            return self._client.ending(self._generation)
+
+    def _on_ending(self, ending):
+        if ending.worker != self.cluster.worker_index and ending.concerns(self._generation):
+            self.pool.abort(_sentence(ending))
+
+    def close(self):
+        """Leaves the job in good order."""
+        if self._client is None:
+            return
+        self._client.leave()
+        self.pool.close()
+        if self._server is not None:
+            self._server.close()
+        self._client = None
+        atexit.unregister(self.close)
+
+
+def _kind(error):
+    return _DATA_ENDED if isinstance(error, tf.errors.OutOfRangeError) else "error"
+
+
+def _from_communication(error):
+    """True for errors that say only that talking to other workers failed."""
+    if isinstance(error, CommunicationError):
+        return True
+    return isinstance(error, tf.errors.OpError) and _MARK in str(error.message)
+
+
+def _first_line(error):
+    text = str(getattr(error, "message", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _sentence(ending):
+    if ending.kind == "lost":
+        return ending.message
+    return "worker %d failed at step %d: %s" % (ending.worker, ending.step, ending.message)

@@ -1,0 +1,141 @@
+"""The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
+import hashlib
+
+from epl import tf_compat
+from epl.capture.record import make_model
+from epl.graph.index import canonical_tensor, node_of
+from epl.passes.pipeline import rewrite
+from epl.plan.analysis import batch_placeholder
+from epl.plan.names import clone_name, clone_tensor
+from epl.plan.order import collective_keys
+from epl.plan.plan import make_plan
+
+
+class Rewritten(object):
+    """One version of a user's graph, ready to be run.
+
+    Attributes:
+      model: what capture found.
+      plan: the Plan.
+      graph: this worker's rewritten Graph.
+    """
+
+    def __init__(self, tf_graph, config, cluster, job_seed):
+        self.version = tf_compat.graph_version(tf_graph)
+        self.model = make_model(tf_graph)
+        self.plan = make_plan(self.model, config, cluster)
+        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed)
+        self._keys = collective_keys(self.plan, self.model.graph)
+        self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
+        self._writes = frozenset(self.plan.analysis.writes)
+
+    def step(self, fetches, targets, feeds):
+        """What has to run for a call of the session.
+
+        Args:
+          fetches: tensor names.
+          targets: operation names.
+          feeds: names of the fed tensors.
+
+        Returns:
+          A Step.
+        """
+        return Step(self, fetches, targets, feeds)
+
+    def merged(self, tensor):
+        """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection."""
+        name = self._merged.get(canonical_tensor(tensor))
+        return name + ":0" if name else tensor
+
+    @property
+    def keys(self):
+        return self._keys
+
+    @property
+    def writes(self):
+        return self._writes
+
+
+class Step(object):
+    """What one call of a session runs, in names of the rewritten graph.
+
+    Attributes:
+      fetches: tensor names, in the order of the call.
+      targets: operation names; the call's own, and those which further instances must run along.
+      feeds: for each fed tensor a list of (tensor name, part, parts): which part of the fed value that tensor gets.
+      orders: for each communicator of the pool the tags of its collectives in order.
+      communicates: True when there is any collective with other workers.
+      trains: True when instances beyond the first take part.
+      initialises: names of variables that the call gives first values.
+      fingerprint: digest of all that must be the same on every worker for these collectives to fit.
+    """
+
+    def __init__(self, rewritten, fetches, targets, feeds):
+        self._rewritten = rewritten
+        plan, graph = rewritten.plan, rewritten.graph
+        stop = frozenset(node_of(name) for name in feeds)
+        self.fetches = [rewritten.merged(name) for name in fetches]
+        roots = [node_of(name) for name in self.fetches] + list(targets)
+        reached = graph.ancestors(roots, stop=stop)
+        along = [clone_name(w, i.index) for i in plan.layout.instances[1:]
+                 for w in graph.in_order(reached & rewritten.writes)]
+        reached |= graph.ancestors(along, stop=stop)
+        self.targets = list(targets) + along
+        instances = plan.layout.instances
+        self.trains = any(clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached)
+        self.feeds = [self._fed(name) for name in feeds]
+        self.initialises = frozenset(v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop)
+        collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
+        self.communicates = bool(collectives) and plan.layout.worker_num > 1
+        self.orders = []
+        self._collectives = [name for _, name, _, _ in collectives]
+        if self.communicates:
+            slots = 1 + max(slot for _, _, slot, _ in collectives)
+            self.orders = [[tag for _, _, slot, tag in collectives if slot == s] for s in range(slots)]
+        self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
+
+    def _fed(self, name):
+        """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
+        plan = self._rewritten.plan
+        cloned = plan.analysis.cloned
+        instances = plan.layout.instances
+        if not self.trains or len(instances) == 1 or node_of(name) not in cloned:
+            return [(name, 0, 1)]
+        if _is_batch(self._rewritten.model.graph, name):
+            return [(clone_tensor(name, i.index), i.index, len(instances)) for i in instances]
+        return [(clone_tensor(name, i.index), 0, 1) for i in instances]
+
+    def lines(self):
+        """A line for each node of the user's graph that these collectives depend on; the same on every worker."""
+        model = self._rewritten.model
+        graph = self._rewritten.graph
+        reached = graph.ancestors(self._collectives)
+        return self._collectives + [
+            _describe(model.graph.nodes[name]) for name in model.graph.in_order(reached & set(model.graph.nodes))]
+
+    def _fingerprint(self):
+        digest = hashlib.sha256()
+        for line in self.lines():
+            digest.update(line.encode())
+            digest.update(b"\n")
+        return digest.digest()[:16]
+
+
+def _is_batch(graph, tensor):
+    return batch_placeholder(graph.nodes[node_of(tensor)])
+
+
+# Attributes whose values may differ between workers without harm: seeds, names of resources and of files.
+_FREE_ATTRIBUTES = frozenset(["seed", "seed2", "output_shapes", "shapes", "shared_name", "container", "value", "_output_shapes", "_class", "token"])
+
+
+def _describe(node):
+    attrs = []
+    for key in sorted(node.attr):
+        if key in _FREE_ATTRIBUTES or key.startswith("_"):
+            continue
+        value = node.attr[key]
+        kind = value.WhichOneof("value")
+        if kind in ("type", "shape", "i", "b", "f", "list"):
+            attrs.append("%s=%s" % (key, " ".join(str(getattr(value, kind)).split())))
+    return "%s = %s(%s) {%s}" % (node.name, node.op, ", ".join(node.input), ", ".join(attrs))
