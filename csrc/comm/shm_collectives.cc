@@ -81,12 +81,14 @@ Status ShmCommunicator::SmallReduce(const Request& request) {
 //   fill 0, fill 1, [all filled 0] reduce 0, [all reduced 0] take 0, fill 2, [all filled 1] reduce 1, ...
 //
 // Why chunks can be used in turn: fill c + 1 overwrites what peers read in reduce c - 1; take c - 1 has waited for that.
-// reduce c writes a share that peers read in take c - 2, which each of them did before it filled c.
+// reduce c writes its result where peers read that of c - 2 in take c - 2, which each of them did before it filled c.
+// fill never touches the place of this rank's own share.
 Status ShmCommunicator::LargeReduce(const Request& request) {
   const int size = options_.size, me = options_.rank;
   const bool to_all = request.collective == EPL_ALL_REDUCE;
   const size_t element = request.element;
-  const size_t step = kChunkBytes / element;
+  const size_t slot_bytes = kChunkBytes / size / 64 * 64;
+  const size_t step = slot_bytes / element * size;
   const size_t chunks = std::max<size_t>(1, CeilDivide(request.count, step));
   const uint64_t first_chunk = chunk_;
   const uint32_t first_step = step_;
@@ -98,13 +100,14 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
     const size_t each = CeilDivide(CeilDivide(all.size(), size), line) * line;
     return Range{std::min(all.end, all.begin + each * rank), std::min(all.end, all.begin + each * (rank + 1))};
   };
-  const auto place = [&](int rank, size_t c, size_t at) {
-    return Segment(rank)->chunk(first_chunk + c) + (at - c * step) * element;
+  // Where element `at` of the share of `owner` lies in the chunk of `rank`. Shares have fixed places, whatever their size.
+  const auto place = [&](int rank, size_t c, int owner, size_t at) {
+    return Segment(rank)->chunk(first_chunk + c) + slot_bytes * owner + (at - share(c, owner).begin) * element;
   };
   const auto fill = [&](size_t c) {
     for (int rank = 0; rank < size; ++rank) {
       const Range range = share(c, rank);
-      if (rank != me) request.Gather(range.begin, range.end, place(me, c, range.begin));
+      if (rank != me) request.Gather(range.begin, range.end, place(me, c, rank, range.begin));
     }
     Advance();
   };
@@ -112,9 +115,9 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
   const auto reduce = [&](size_t c) {
     size_t at = share(c, me).begin;
     request.ForRange(at, share(c, me).end, [&](const epl_segment& segment, size_t begin, size_t end) {
-      for (int rank = 0; rank < size; ++rank) sources[rank] = place(rank, c, at);
+      for (int rank = 0; rank < size; ++rank) sources[rank] = place(rank, c, me, at);
       sources[me] = static_cast<const char*>(segment.in) + begin * element;
-      char* mine = place(me, c, at);
+      char* mine = place(me, c, me, at);
       const bool direct = to_all || request.peer == me;
       char* out = direct ? static_cast<char*>(segment.out) + begin * element : mine;
       Reduce(ReductionOf(request), sources.data(), size, out, direct && size > 1 && to_all ? mine : nullptr,
@@ -128,7 +131,7 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
     for (int i = 1; i < size; ++i) {
       const int rank = (me + i) % size;
       const Range range = share(c, rank);
-      request.Scatter(range.begin, range.end, place(rank, c, range.begin));
+      request.Scatter(range.begin, range.end, place(rank, c, rank, range.begin));
     }
   };
   // Counter values after fill c and after reduce c, in the order shown above.

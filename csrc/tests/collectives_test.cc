@@ -1,0 +1,370 @@
+// Every collective against values computed here: back ends, ranks, dtypes and sizes.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "harness.h"
+
+namespace {
+
+using test::Outcome;
+using test::Rank;
+
+const epl_dtype kAll[] = {EPL_FLOAT16, EPL_BFLOAT16, EPL_FLOAT32, EPL_FLOAT64,
+                          EPL_INT32,   EPL_INT64,    EPL_UINT8,   EPL_BOOL};
+// Below and above the limits of one round, one chunk, and of two.
+const size_t kSizes[] = {0, 1, 37, 5000, 70001, 700003};
+
+double Value(epl_dtype dtype, int rank, size_t i) {
+  if (dtype == EPL_BOOL) return (i + static_cast<size_t>(rank)) % 3 == 0;
+  return static_cast<double>((i * 3 + static_cast<size_t>(rank) * 5 + i / 7) % 4 + 1);
+}
+
+double Expected(epl_dtype dtype, epl_reduce_op op, int size, size_t i, double scale) {
+  double total = Value(dtype, 0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = Value(dtype, rank, i);
+    if (op == EPL_SUM || op == EPL_MEAN) total += next;
+    if (op == EPL_PROD) total *= next;
+    if (op == EPL_MIN) total = std::min(total, next);
+    if (op == EPL_MAX) total = std::max(total, next);
+  }
+  if (op == EPL_MEAN) total /= size;
+  const bool floating = dtype <= EPL_FLOAT64;
+  return floating ? total * scale : (dtype == EPL_UINT8 ? std::fmod(std::floor(total), 256) : std::floor(total));
+}
+
+struct Array {
+  epl_dtype dtype;
+  size_t count;
+  std::vector<char> bytes;
+  Array(epl_dtype dtype_in, size_t count_in) : dtype(dtype_in), count(count_in), bytes(count * test::SizeOf(dtype) + 8) {}
+  void* data() { return bytes.data(); }
+  void* at(size_t i) { return bytes.data() + i * test::SizeOf(dtype); }
+  double get(size_t i) { return test::Load(dtype, data(), i); }
+  void Fill(int rank) {
+    for (size_t i = 0; i < count; ++i) test::Store(dtype, data(), i, Value(dtype, rank, i));
+  }
+};
+
+// The first difference, or an empty text.
+template <class Want>
+std::string Differs(Array& array, size_t count, Want want) {
+  for (size_t i = 0; i < count; ++i) {
+    const double expected = want(i);
+    const double got = array.get(i);
+    if (std::fabs(got - expected) > test::Tolerance(array.dtype) * std::fabs(expected)) {
+      return "element " + std::to_string(i) + " of " + std::to_string(count) + " (dtype " + std::to_string(array.dtype) +
+             ") is " + std::to_string(got) + ", expected " + std::to_string(expected);
+    }
+  }
+  return "";
+}
+
+#define CHECK_SAME(array, count, want)                       \
+  do {                                                       \
+    const std::string difference = Differs(array, count, want); \
+    CHECK_THAT(difference.empty(), difference);              \
+  } while (0)
+#define CHECK_OK(outcome)                           \
+  do {                                              \
+    const Outcome result = (outcome);               \
+    CHECK_THAT(result.code == EPL_OK, result.message); \
+  } while (0)
+
+void* Allocate(void* arg, const size_t* counts, int size, const uint8_t*, size_t) {
+  Array* array = static_cast<Array*>(arg);
+  size_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += counts[rank];
+  *array = Array(array->dtype, sum);
+  return array->data();
+}
+
+void EachBackend(const std::vector<int>& sizes, const test::Body& body) {
+  for (const std::string& backend : test::Backends()) {
+    for (int size : sizes) test::Run(size, backend, body);
+  }
+}
+
+TEST(all_reduce) {
+  EachBackend({1, 2, 3, 4}, [](Rank& me) {
+    for (epl_dtype dtype : kAll) {
+      for (size_t count : kSizes) {
+        for (int op = EPL_SUM; op <= EPL_PROD; ++op) {
+          if (dtype == EPL_BOOL && op != EPL_MIN && op != EPL_MAX) continue;
+          if (count > 5000 && op > EPL_MEAN) continue;
+          const bool floating = dtype <= EPL_FLOAT64;
+          Array in(dtype, count), out(dtype, count);
+          in.Fill(me.rank);
+          const bool in_place = op % 2 == 0;
+          if (in_place) out.Fill(me.rank);
+          const epl_segment segment = {in_place ? out.data() : in.data(), out.data(), count};
+          epl_request request = test::MakeRequest("all", EPL_ALL_REDUCE, dtype, &segment, 1);
+          request.reduce_op = static_cast<epl_reduce_op>(op);
+          request.scale = floating && op == EPL_SUM ? 0.5 : 1.0;
+          CHECK_OK(me.Run(request));
+          CHECK_SAME(out, count, [&](size_t i) { return Expected(dtype, request.reduce_op, me.size, i, request.scale); });
+        }
+      }
+    }
+  });
+}
+
+TEST(segments) {
+  EachBackend({2, 3}, [](Rank& me) {
+    for (size_t scale : {1, 1000, 40000}) {
+      const size_t counts[] = {3 * scale, 0, 1, 17 * scale + 5};
+      std::vector<Array> ins, outs;
+      std::vector<epl_segment> segments;
+      for (size_t count : counts) {
+        ins.emplace_back(EPL_FLOAT32, count);
+        ins.back().Fill(me.rank);
+        outs.emplace_back(EPL_FLOAT32, count);
+      }
+      for (size_t i = 0; i < 4; ++i) segments.push_back({ins[i].data(), outs[i].data(), counts[i]});
+      CHECK_OK(me.SubmitAndWait(test::MakeRequest("cut", EPL_ALL_REDUCE, EPL_FLOAT32, segments.data(), 4)));
+      for (size_t i = 0; i < 4; ++i) {
+        CHECK_SAME(outs[i], counts[i], [&](size_t j) { return Expected(EPL_FLOAT32, EPL_SUM, me.size, j, 1.0); });
+      }
+    }
+  });
+}
+
+TEST(reduce) {
+  EachBackend({2, 4}, [](Rank& me) {
+    for (size_t count : kSizes) {
+      const int root = static_cast<int>(count) % me.size;
+      Array in(EPL_FLOAT32, count), out(EPL_FLOAT32, count);
+      in.Fill(me.rank);
+      const epl_segment segment = {in.data(), me.rank == root ? out.data() : nullptr, count};
+      epl_request request = test::MakeRequest("reduce", EPL_REDUCE, EPL_FLOAT32, &segment, 1);
+      request.peer = root;
+      request.reduce_op = EPL_MEAN;
+      CHECK_OK(me.Run(request));
+      if (me.rank != root) continue;
+      CHECK_SAME(out, count, [&](size_t i) { return Expected(EPL_FLOAT32, EPL_MEAN, me.size, i, 1.0); });
+    }
+  });
+}
+
+TEST(broadcast) {
+  EachBackend({1, 2, 3}, [](Rank& me) {
+    for (epl_dtype dtype : kAll) {
+      for (size_t count : kSizes) {
+        const int root = static_cast<int>(count) % me.size;
+        Array array(dtype, count), unknown(dtype, 0);
+        if (me.rank == root) array.Fill(root);
+        const epl_segment segment = {array.data(), array.data(), count};
+        epl_request request = test::MakeRequest("known", EPL_BROADCAST, dtype, &segment, 1);
+        request.peer = root;
+        CHECK_OK(me.Run(request));
+        CHECK_SAME(array, count, [&](size_t i) { return Value(dtype, root, i); });
+
+        request.name = "unknown";
+        if (me.rank != root) {
+          request.num_segments = 0;
+          request.allocate = &Allocate;
+          request.arg = &unknown;
+        }
+        CHECK_OK(me.Run(request));
+        if (me.rank == root) continue;
+        CHECK_THAT(unknown.count == count, std::to_string(unknown.count));
+        CHECK_SAME(unknown, count, [&](size_t i) { return Value(dtype, root, i); });
+      }
+    }
+  });
+}
+
+TEST(broadcast_header) {
+  EachBackend({3}, [](Rank& me) {
+    std::vector<uint8_t> header(4096);
+    for (size_t i = 0; i < header.size(); ++i) header[i] = static_cast<uint8_t>(i * 7);
+    struct Got {
+      std::vector<uint8_t> header;
+      char byte;
+    } got;
+    const epl_segment segment = {"x", nullptr, 1};
+    epl_request request = test::MakeRequest("header", EPL_BROADCAST, EPL_UINT8, &segment, me.rank == 1 ? 1 : 0);
+    request.peer = 1;
+    if (me.rank == 1) {
+      request.header = header.data();
+      request.header_length = header.size();
+    } else {
+      request.arg = &got;
+      request.allocate = [](void* arg, const size_t*, int, const uint8_t* extra, size_t length) -> void* {
+        Got* to = static_cast<Got*>(arg);
+        to->header.assign(extra, extra + length);
+        return &to->byte;
+      };
+    }
+    CHECK_OK(me.Run(request));
+    if (me.rank != 1) CHECK_THAT(got.header == header && got.byte == 'x', "the header came out different");
+  });
+}
+
+TEST(all_gather) {
+  EachBackend({1, 2, 4}, [](Rank& me) {
+    for (epl_dtype dtype : kAll) {
+      for (size_t count : kSizes) {
+        const size_t second = count / 2;
+        Array in(dtype, count), out(dtype, count * me.size), other(dtype, second * me.size);
+        in.Fill(me.rank);
+        const epl_segment segments[] = {{in.data(), out.data(), count}, {in.data(), other.data(), second}};
+        CHECK_OK(me.Run(test::MakeRequest("gather", EPL_ALL_GATHER, dtype, segments, 2)));
+        if (count == 0) continue;
+        CHECK_SAME(out, count * me.size, [&](size_t i) { return Value(dtype, static_cast<int>(i / count), i % count); });
+        CHECK_SAME(other, second * me.size,
+                   [&](size_t i) { return Value(dtype, static_cast<int>(i / second), i % second); });
+      }
+    }
+  });
+}
+
+TEST(all_gather_v) {
+  EachBackend({1, 2, 3}, [](Rank& me) {
+    for (epl_dtype dtype : kAll) {
+      for (size_t base : kSizes) {
+        const auto count_of = [&](int rank) { return base * static_cast<size_t>(rank) / 2 + (base > 1 ? 1 : 0); };
+        Array in(dtype, count_of(me.rank)), out(dtype, 0);
+        in.Fill(me.rank);
+        const epl_segment segment = {in.data(), nullptr, in.count};
+        epl_request request = test::MakeRequest("uneven", EPL_ALL_GATHER_V, dtype, &segment, 1);
+        request.allocate = &Allocate;
+        request.arg = &out;
+        CHECK_OK(me.Run(request));
+        size_t at = 0;
+        for (int rank = 0; rank < me.size; ++rank) {
+          Array part(dtype, count_of(rank));
+          CHECK_THAT(at + part.count <= out.count, std::to_string(out.count));
+          std::memcpy(part.data(), out.at(at), part.count * test::SizeOf(dtype));
+          CHECK_SAME(part, part.count, [&](size_t i) { return Value(dtype, rank, i); });
+          at += part.count;
+        }
+        CHECK_THAT(at == out.count, std::to_string(out.count));
+      }
+    }
+  });
+}
+
+TEST(reduce_scatter) {
+  EachBackend({1, 2, 3, 4}, [](Rank& me) {
+    for (epl_dtype dtype : {EPL_FLOAT32, EPL_FLOAT16, EPL_INT64}) {
+      for (size_t share : kSizes) {
+        const size_t count = share * static_cast<size_t>(me.size);
+        Array in(dtype, count), out(dtype, share);
+        in.Fill(me.rank);
+        const epl_segment segment = {in.data(), out.data(), count};
+        CHECK_OK(me.Run(test::MakeRequest("even", EPL_REDUCE_SCATTER, dtype, &segment, 1)));
+        CHECK_SAME(out, share, [&](size_t i) {
+          return Expected(dtype, EPL_SUM, me.size, i + share * static_cast<size_t>(me.rank), 1.0);
+        });
+
+        std::vector<size_t> counts(me.size);
+        for (int rank = 0; rank < me.size; ++rank) counts[rank] = rank == 0 ? share + share / 2 : (rank == 1 ? share - share / 2 : share);
+        const size_t start = me.rank == 0 ? 0 : (me.rank == 1 ? counts[0] : share * static_cast<size_t>(me.rank));
+        const size_t total = me.size == 1 ? counts[0] : count;
+        Array all(dtype, total), mine(dtype, counts[me.rank]);
+        all.Fill(me.rank);
+        const epl_segment uneven = {all.data(), mine.data(), total};
+        epl_request request = test::MakeRequest("uneven", EPL_REDUCE_SCATTER, dtype, &uneven, 1);
+        request.send_counts = counts.data();
+        CHECK_OK(me.Run(request));
+        CHECK_SAME(mine, counts[me.rank], [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i + start, 1.0); });
+      }
+    }
+  });
+}
+
+TEST(all_to_all) {
+  EachBackend({1, 2, 3, 4}, [](Rank& me) {
+    for (epl_dtype dtype : {EPL_FLOAT32, EPL_UINT8, EPL_FLOAT64}) {
+      for (size_t share : kSizes) {
+        const size_t count = share * static_cast<size_t>(me.size);
+        Array in(dtype, count), out(dtype, count);
+        in.Fill(me.rank);
+        const epl_segment segment = {in.data(), out.data(), count};
+        CHECK_OK(me.Run(test::MakeRequest("swap", EPL_ALL_TO_ALL, dtype, &segment, 1)));
+        const size_t mine = share * static_cast<size_t>(me.rank);
+        if (share > 0) {
+          CHECK_SAME(out, count, [&](size_t i) { return Value(dtype, static_cast<int>(i / share), mine + i % share); });
+        }
+      }
+    }
+  });
+}
+
+TEST(all_to_all_v) {
+  EachBackend({1, 2, 3, 4}, [](Rank& me) {
+    for (epl_dtype dtype : {EPL_FLOAT32, EPL_UINT8}) {
+      for (size_t base : kSizes) {
+        const auto sends = [&](int from, int to) { return base * static_cast<size_t>((from + 2 * to) % 3) / 2; };
+        std::vector<size_t> counts(me.size);
+        size_t total = 0;
+        for (int to = 0; to < me.size; ++to) total += counts[to] = sends(me.rank, to);
+        Array in(dtype, total), out(dtype, 0);
+        in.Fill(me.rank);
+        const epl_segment segment = {in.data(), nullptr, total};
+        epl_request request = test::MakeRequest("swap_v", EPL_ALL_TO_ALL_V, dtype, &segment, 1);
+        request.send_counts = counts.data();
+        request.allocate = &Allocate;
+        request.arg = &out;
+        CHECK_OK(me.Run(request));
+        size_t at = 0;
+        for (int from = 0; from < me.size; ++from) {
+          size_t start = 0;
+          for (int to = 0; to < me.rank; ++to) start += sends(from, to);
+          Array part(dtype, sends(from, me.rank));
+          std::memcpy(part.data(), out.at(at), part.count * test::SizeOf(dtype));
+          CHECK_SAME(part, part.count, [&](size_t i) { return Value(dtype, from, start + i); });
+          at += part.count;
+        }
+        CHECK_THAT(at == out.count, std::to_string(out.count));
+      }
+    }
+  });
+}
+
+TEST(send_recv) {
+  EachBackend({2, 3}, [](Rank& me) {
+    for (epl_dtype dtype : kAll) {
+      for (size_t count : kSizes) {
+        // Round the ring: rank 0 sends first, so that nobody waits for himself.
+        const int next = (me.rank + 1) % me.size, before = (me.rank + me.size - 1) % me.size;
+        Array in(dtype, count), out(dtype, count), unknown(dtype, 0);
+        in.Fill(me.rank);
+        const epl_segment from = {in.data(), nullptr, count}, to = {nullptr, out.data(), count};
+        epl_request send = test::MakeRequest("p2p", EPL_SEND, dtype, &from, 1);
+        epl_request recv = test::MakeRequest("p2p", EPL_RECV, dtype, &to, 1);
+        send.peer = next;
+        recv.peer = before;
+        if (me.rank == 1) {
+          recv.num_segments = 0;
+          recv.allocate = &Allocate;
+          recv.arg = &unknown;
+        }
+        if (me.rank == 0) CHECK_OK(me.Run(send));
+        CHECK_OK(me.Run(recv));
+        if (me.rank != 0) CHECK_OK(me.Run(send));
+        Array& got = me.rank == 1 ? unknown : out;
+        CHECK_SAME(got, count, [&](size_t i) { return Value(dtype, before, i); });
+      }
+    }
+  });
+}
+
+TEST(exchange_and_barrier) {
+  EachBackend({1, 2, 4}, [](Rank& me) {
+    char error[512] = "";
+    for (int round = 0; round < 200; ++round) {
+      const int mine = me.rank * 1000 + round;
+      std::vector<int> all(me.size);
+      const int code = epl_comm_exchange(me.comm, &mine, sizeof(mine), all.data(), error, sizeof(error));
+      CHECK_THAT(code == EPL_OK, error);
+      for (int rank = 0; rank < me.size; ++rank) CHECK_THAT(all[rank] == rank * 1000 + round, std::to_string(all[rank]));
+      if (round % 10 == 0) CHECK_OK(me.SubmitAndWait(test::MakeRequest("line", EPL_BARRIER, EPL_UINT8, nullptr, 0)));
+    }
+  });
+}
+
+}  // namespace

@@ -1,0 +1,243 @@
+#include "harness.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <future>
+#include <memory>
+
+#include "file_store.h"
+
+namespace test {
+namespace {
+
+int failures = 0;
+
+using Steady = std::chrono::steady_clock;
+
+}  // namespace
+
+void Fail(const char* file, int line, const std::string& what) {
+  std::fprintf(stderr, "%s:%d: (process %d) %s\n", file, line, getpid(), what.c_str());
+  ++failures;
+}
+
+bool AnyFailed() { return failures != 0; }
+
+Outcome Rank::Create(const std::string& name) {
+  static std::vector<std::unique_ptr<FileStore>> stores;
+  stores.push_back(std::make_unique<FileStore>(folder));
+  const epl_comm_options options = {backend.c_str(), name.c_str(), rank, size, timeout_s, 0.0, "127.0.0.1", "secret"};
+  char error[4096] = "";
+  comm = epl_comm_create(&options, &stores.back()->store, error, sizeof(error));
+  return {comm == nullptr ? 1 : 0, error};
+}
+
+Outcome Rank::Run(const epl_request& request) const {
+  char error[4096] = "";
+  const int code = epl_comm_run(comm, &request, error, sizeof(error));
+  return {code, error};
+}
+
+Outcome Rank::SubmitAndWait(epl_request request) const {
+  // Outlives this call if the wait below gives up.
+  auto* promise = new std::promise<Outcome>;
+  std::future<Outcome> future = promise->get_future();
+  request.arg = promise;
+  request.done = [](void* arg, int code, const char* message) {
+    auto* to = static_cast<std::promise<Outcome>*>(arg);
+    to->set_value({code, message});
+    delete to;
+  };
+  epl_comm_submit(comm, &request);
+  if (future.wait_for(std::chrono::seconds(60)) != std::future_status::ready) return {-1, "done was not called"};
+  return future.get();
+}
+
+epl_request MakeRequest(const char* name, epl_collective collective, epl_dtype dtype, const epl_segment* segments,
+                        size_t num_segments) {
+  epl_request request = {};
+  request.tag = -1;
+  request.name = name;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.reduce_op = EPL_SUM;
+  request.segments = segments;
+  request.num_segments = num_segments;
+  request.scale = 1.0;
+  return request;
+}
+
+Ranks Start(int size, const std::string& backend, double timeout_s, bool joined, const Body& body) {
+  char folder[] = "/tmp/epl_comm_test_XXXXXX";
+  Ranks ranks;
+  if (mkdtemp(folder) == nullptr) {
+    Fail(__FILE__, __LINE__, "mkdtemp");
+    return ranks;
+  }
+  ranks.folder = folder;
+  std::fflush(nullptr);
+  for (int rank = 0; rank < size; ++rank) {
+    const int pid = fork();
+    if (pid == 0) {
+      failures = 0;
+      alarm(120);
+      Rank me;
+      me.rank = rank;
+      me.size = size;
+      me.folder = folder;
+      me.backend = backend;
+      me.timeout_s = timeout_s;
+      if (joined) {
+        const Outcome outcome = me.Create("test");
+        CHECK_THAT(outcome.code == 0, outcome.message);
+        if (me.comm == nullptr) _exit(1);
+      }
+      body(me);
+      if (me.comm != nullptr) epl_comm_destroy(me.comm);
+      // exit and not _exit: leaks are looked for there.
+      exit(failures == 0 ? 0 : 1);
+    }
+    ranks.pids.push_back(pid);
+  }
+  return ranks;
+}
+
+void Finish(const Ranks& ranks, double limit_s, const std::vector<int>& killed) {
+  const auto end = Steady::now() + std::chrono::duration<double>(limit_s);
+  for (size_t rank = 0; rank < ranks.pids.size(); ++rank) {
+    const bool was_killed = std::find(killed.begin(), killed.end(), static_cast<int>(rank)) != killed.end();
+    int status = 0;
+    int got = 0;
+    while ((got = waitpid(ranks.pids[rank], &status, WNOHANG)) == 0 && Steady::now() < end) usleep(2000);
+    if (got == 0) {
+      kill(ranks.pids[rank], SIGKILL);
+      waitpid(ranks.pids[rank], &status, 0);
+      CHECK_THAT(was_killed, "rank " + std::to_string(rank) + " did not end in time");
+    } else if (!was_killed) {
+      CHECK_THAT(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+                 "rank " + std::to_string(rank) + " failed, status " + std::to_string(status));
+    }
+  }
+  const int removed = std::system(("rm -rf " + ranks.folder).c_str());
+  CHECK_THAT(removed == 0, ranks.folder);
+}
+
+void Run(int size, const std::string& backend, const Body& body) {
+  Finish(Start(size, backend, 20.0, true, body), 110.0);
+}
+
+size_t SizeOf(epl_dtype dtype) {
+  static const size_t sizes[] = {2, 2, 4, 8, 4, 8, 1, 1};
+  return sizes[dtype];
+}
+
+double Tolerance(epl_dtype dtype) {
+  if (dtype == EPL_BFLOAT16) return 1.0 / 128;
+  if (dtype == EPL_FLOAT16) return 1.0 / 1024;
+  return dtype == EPL_FLOAT32 ? 1e-6 : 0.0;
+}
+
+namespace {
+
+template <class T>
+void Put(void* array, size_t index, T value) {
+  std::memcpy(static_cast<char*>(array) + index * sizeof(T), &value, sizeof(T));
+}
+
+template <class T>
+T Take(const void* array, size_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(array) + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+// IEEE half precision, by arithmetic and not by bits as the library does it. Normal numbers only.
+uint16_t HalfOf(double value) {
+  if (value == 0) return 0;
+  int exponent;
+  const double mantissa = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
+  const int bits = static_cast<int>(std::nearbyint(mantissa * 2048)) - 1024;
+  return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) + ((exponent + 14) << 10) + bits);
+}
+
+double HalfTo(uint16_t half) {
+  const int exponent = (half >> 10) & 31;
+  const int mantissa = half & 1023;
+  const double value = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  return half & 0x8000 ? -value : value;
+}
+
+}  // namespace
+
+void Store(epl_dtype dtype, void* array, size_t index, double value) {
+  switch (dtype) {
+    case EPL_FLOAT16: return Put<uint16_t>(array, index, HalfOf(value));
+    case EPL_BFLOAT16: {
+      const float single = static_cast<float>(value);
+      uint32_t bits;
+      std::memcpy(&bits, &single, sizeof(bits));
+      return Put<uint16_t>(array, index, static_cast<uint16_t>(bits >> 16));
+    }
+    case EPL_FLOAT32: return Put<float>(array, index, static_cast<float>(value));
+    case EPL_FLOAT64: return Put<double>(array, index, value);
+    case EPL_INT32: return Put<int32_t>(array, index, static_cast<int32_t>(value));
+    case EPL_INT64: return Put<int64_t>(array, index, static_cast<int64_t>(value));
+    case EPL_UINT8:
+    case EPL_BOOL: return Put<uint8_t>(array, index, static_cast<uint8_t>(value));
+  }
+}
+
+double Load(epl_dtype dtype, const void* array, size_t index) {
+  switch (dtype) {
+    case EPL_FLOAT16: return HalfTo(Take<uint16_t>(array, index));
+    case EPL_BFLOAT16: {
+      const uint32_t bits = static_cast<uint32_t>(Take<uint16_t>(array, index)) << 16;
+      return Take<float>(&bits, 0);
+    }
+    case EPL_FLOAT32: return Take<float>(array, index);
+    case EPL_FLOAT64: return Take<double>(array, index);
+    case EPL_INT32: return Take<int32_t>(array, index);
+    case EPL_INT64: return static_cast<double>(Take<int64_t>(array, index));
+    case EPL_UINT8:
+    case EPL_BOOL: return Take<uint8_t>(array, index);
+  }
+  return 0;
+}
+
+std::vector<std::string> Backends() {
+  std::vector<std::string> backends = {"shm"};
+  if (epl_has_gloo()) backends.push_back("gloo");
+  return backends;
+}
+
+std::vector<Test>& Tests() {
+  static std::vector<Test> tests;
+  return tests;
+}
+
+}  // namespace test
+
+// Without arguments all tests, else those whose name contains one of the arguments.
+int main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (const test::Test& one : test::Tests()) {
+    bool wanted = argc == 1;
+    for (int i = 1; i < argc; ++i) wanted = wanted || std::strstr(one.name, argv[i]) != nullptr;
+    if (!wanted) continue;
+    const auto start = test::Steady::now();
+    const int before = test::failures;
+    one.body();
+    std::printf("%-6s %s (%.2f s)\n", test::failures == before ? "ok" : "FAILED", one.name,
+                std::chrono::duration<double>(test::Steady::now() - start).count());
+  }
+  return test::AnyFailed() ? 1 : 0;
+}

@@ -1,0 +1,78 @@
+// Ranks as forked processes, and values whose reductions the tests can compute by themselves.
+#ifndef EPL_TESTS_HARNESS_H_
+#define EPL_TESTS_HARNESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "epl_comm.h"
+
+namespace test {
+
+struct Outcome {
+  int code = -1;
+  std::string message;
+};
+
+struct Rank {
+  int rank = 0;
+  int size = 1;
+  std::string folder;   // holds the store of this test
+  std::string backend;
+  double timeout_s = 20.0;
+  epl_comm* comm = nullptr;
+
+  Outcome Create(const std::string& name);
+  Outcome Run(const epl_request& request) const;
+  Outcome SubmitAndWait(epl_request request) const;  // through the queue; waits at most a minute
+};
+
+// A request with the fields that most collectives share.
+epl_request MakeRequest(const char* name, epl_collective collective, epl_dtype dtype, const epl_segment* segments,
+                        size_t num_segments);
+
+// Reports a failed check with its place; the process goes on and fails at its end.
+void Fail(const char* file, int line, const std::string& what);
+bool AnyFailed();
+#define CHECK_THAT(condition, what) \
+  do {                              \
+    if (!(condition)) ::test::Fail(__FILE__, __LINE__, std::string(#condition) + ": " + (what)); \
+  } while (0)
+
+using Body = std::function<void(Rank&)>;
+struct Ranks {
+  std::vector<int> pids;
+  std::string folder;
+};
+// Forks `size` ranks that run `body`; `joined`: each has a communicator "test" already.
+Ranks Start(int size, const std::string& backend, double timeout_s, bool joined, const Body& body);
+// Waits for the ranks but those in `killed`, at most `limit_s`, and checks that they ended well.
+void Finish(const Ranks& ranks, double limit_s, const std::vector<int>& killed = {});
+void Run(int size, const std::string& backend, const Body& body);
+
+// One element of any dtype.
+void Store(epl_dtype dtype, void* array, size_t index, double value);
+double Load(epl_dtype dtype, const void* array, size_t index);
+size_t SizeOf(epl_dtype dtype);
+double Tolerance(epl_dtype dtype);
+
+// Backends that this build has.
+std::vector<std::string> Backends();
+
+struct Test {
+  const char* name;
+  void (*body)();
+};
+std::vector<Test>& Tests();
+struct Registration {
+  Registration(const char* name, void (*body)()) { Tests().push_back({name, body}); }
+};
+#define TEST(name)                                             \
+  static void name();                                          \
+  static const ::test::Registration registration_##name(#name, name); \
+  static void name()
+
+}  // namespace test
+#endif  // EPL_TESTS_HARNESS_H_
