@@ -35,7 +35,8 @@ bool AnyFailed() { return failures != 0; }
 Outcome Rank::Create(const std::string& name) {
   static std::vector<std::unique_ptr<FileStore>> stores;
   stores.push_back(std::make_unique<FileStore>(folder));
-  const epl_comm_options options = {backend.c_str(), name.c_str(), rank, size, timeout_s, 0.0, "127.0.0.1", "secret"};
+  const epl_comm_options options = {backend.c_str(), name.c_str(), rank, size, timeout_s, 0.0, "127.0.0.1",
+                                    token.c_str()};
   char error[4096] = "";
   comm = epl_comm_create(&options, &stores.back()->store, error, sizeof(error));
   return {comm == nullptr ? 1 : 0, error};

@@ -21,6 +21,7 @@ struct Rank {
   int size = 1;
   std::string folder;   // holds the store of this test
   std::string backend;
+  std::string token = "secret";
   double timeout_s = 20.0;
   epl_comm* comm = nullptr;
 
