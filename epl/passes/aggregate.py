@@ -71,7 +71,7 @@ def _dense_detour(graph, edit, plan, sparse):
             [instance_tensor(plan, sparse.values, instance.index), instance_tensor(plan, sparse.indices, instance.index), rows],
             host, T=Type(dtype), Tindices=Type(index_dtype), Tnumsegments=Type(_INT32))).name)
     name = sparse.name + "/reduced"
-    reduced = make_node("EplAllReduce", name, dense, host, N=1, R=len(dense), T=Type(dtype), comm=sparse.slot, tag=tag_of(name),
+    reduced = make_node("EplAllReduce", name, dense, host, N=1, R=len(dense), num_inputs=len(dense), T=Type(dtype), comm=sparse.slot, tag=tag_of(name),
                         workers=plan.layout.worker_num, reduce_op="sum", scale=plan.gradient_scale)
     edit.add(tagged(reduced, "collective"))
     unique = edit.add(make_node("Unique", sparse.name + "/touched", [indices], host, T=Type(index_dtype), out_idx=Type(_INT32))).name

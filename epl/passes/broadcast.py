@@ -32,7 +32,7 @@ def _broadcast(graph, edit, plan, variable):
     if layout.worker_num > 1 and layout.worker_index != _CHIEF:
         value = edit.add(tagged(make_node(
             "EplBroadcastReceive", name + "/receive", [], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name),
-            root=_CHIEF), "collective")).name
+            root=_CHIEF, collective_name=name), "collective")).name
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
         read = "ReadVariableOp" if resource else "Identity"
@@ -40,8 +40,8 @@ def _broadcast(graph, edit, plan, variable):
         value = edit.add(make_node(read, name + "/read", [variable.name], graph.nodes[variable.name].device, **attrs)).name
         if layout.worker_num > 1:
             waits.append(edit.add(tagged(make_node(
-                "EplBroadcastSend", name + "/send", [value], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name)),
-                "collective")).name)
+                "EplBroadcastSend", name + "/send", [value], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name),
+                collective_name=name), "collective")).name)
     if variable.name in plan.analysis.cloned:
         for instance in layout.instances[1:]:
             waits.append(_assign(edit, graph, variable.name, instance.index, value, name, dtype, resource))

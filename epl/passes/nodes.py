@@ -29,8 +29,9 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
     instances = plan.layout.instances
     inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
-    node = make_node("EplAllReduce", name, inputs, plan.layout.host_device, N=len(tensors), R=len(instances), T=Type(dtype),
-                     comm=slot, tag=tag, workers=plan.layout.worker_num if workers is None else workers,
+    node = make_node("EplAllReduce", name, inputs, plan.layout.host_device, N=len(tensors), R=len(instances),
+                     num_inputs=len(inputs), T=Type(dtype), comm=slot, tag=tag,
+                     workers=plan.layout.worker_num if workers is None else workers,
                      reduce_op="sum", scale=float(scale), **options)
     return tagged(node, "collective")
 
