@@ -1,61 +1,36 @@
 """EPL, the Easy Parallel Library: trains a TensorFlow-1-style graph on many devices.
 
-Public names only; what they do is documented where they are defined.
+The public names are those of epl/api.py. They load TensorFlow, so they are fetched when one is first used:
+`epl-launch` and `epl.plan` are in this package too and do without.
 """
-import logging
-import os
-import sys
 
-from epl import tf_compat
-from epl.capture import hooks as _capture_hooks
-from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
-from epl.capture.strategy import replicate, set_default_strategy, split
-from epl.cluster import Cluster
-from epl.config import Config
-from epl.env import Env
-from epl.errors import CaptureError
-from epl.session import chief as _chief
-from epl.session import hooks as _session_hooks
+import importlib
+
 from epl.version import __version__
 
-__all__ = ["Cluster", "Config", "Env", "GraphKeys", "__version__", "add_to_collection", "get_all_collections",
-           "get_collection", "init", "replicate", "set_default_strategy", "split"]
+__all__ = [
+    "Cluster",
+    "Config",
+    "Env",
+    "GraphKeys",
+    "__version__",
+    "add_to_collection",
+    "get_all_collections",
+    "get_collection",
+    "init",
+    "replicate",
+    "set_default_strategy",
+    "split",
+]
 
 
-def init(config=None):
-    """Starts EPL: from here on graphs are captured and sessions run in parallel. Calling it again starts afresh.
-
-    Call it before the model is built. In a job of several workers it connects to worker 0.
-
-    Args:
-      config: an epl.Config; default what the environment variables say.
-
-    Raises:
-      CaptureError: eager execution is on.
-      ConfigError, ClusterError: the configuration or the description of the cluster is wrong.
-      CommunicationError: worker 0 cannot be reached.
-    """
-    if tf_compat.executing_eagerly():
-        raise CaptureError(
-            "EPL parallelises graphs, but eager execution is on. Call tf.compat.v1.disable_eager_execution() (or "
-            "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init().")
-    _session_hooks.leave_job()
-    Env.get().reset(config)
-    _log_to_stderr()
-    _capture_hooks.install()
-    _session_hooks.install()
-    _chief.install()
-    if not os.environ.get(_session_hooks.PREVIEW):
-        _session_hooks.job()
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError("module 'epl' has no attribute %r" % name)
+    value = getattr(importlib.import_module("epl.api"), name)
+    globals()[name] = value
+    return value
 
 
-def _log_to_stderr():
-    """Shows EPL's messages unless the program has set up logging for them itself. EPL_LOG_LEVEL: default INFO."""
-    log = logging.getLogger("epl")
-    if log.handlers:
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("epl: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(os.environ.get("EPL_LOG_LEVEL", "INFO"))
-    log.propagate = False
+def __dir__():
+    return sorted(set(globals()) | set(__all__))

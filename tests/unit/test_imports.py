@@ -13,7 +13,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 # A part may import itself and parts of a lower level. Parts of one level do not import each other, but for `BESIDE`.
 LEVELS = {
-    "epl": 6,  # epl/__init__.py: the public names
+    "epl": 7,  # epl/__init__.py: the public names
+    "api": 6,
     "session": 5,
     "profiler": 5,
     "capture": 4,
