@@ -119,12 +119,12 @@ class Stream:
         after_return, self._after_return = self._after_return, data.endswith(b"\r")
         if after_return and data.startswith(b"\n"):
             data = data[1:]
-        for text in data.replace(b"\r\n", b"\n").splitlines(True):
+        for text in data.splitlines(True):
             self._take(text, now)
 
     def _take(self, text, now):
         ends = text[-1:] in (b"\n", b"\r")
-        self._line += text[:-1] if ends else text
+        self._line += text.rstrip(b"\r\n")
         if ends:
             # A progress bar begins with "\r"; that alone is no line worth showing.
             if text != b"\r" or self._line or self._begun:

@@ -1,0 +1,251 @@
+"""epl-launch: prefixed output, and what it makes of the ends of workers."""
+import os
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epl.launch.output import LONGEST_PIECE, PARTIAL_LINE_S, TAIL_LINES, Console, Stream
+from epl.launch.summary import failure_text
+from epl.launch.workers import Worker, root_cause
+
+
+class Screen(Console):
+    """A console whose text is kept."""
+
+    def __init__(self):
+        super().__init__(-1)
+
+    @property
+    def text(self):
+        return bytes(self._pending)
+
+
+def streams(number=2):
+    screen = Screen()
+    return screen, [Stream(index, screen) for index in range(number)]
+
+
+# --- lines ---
+
+
+def test_lines_are_prefixed():
+    screen, (first, second) = streams()
+    first.feed(b"one\ntwo\n", 0)
+    second.feed(b"\nthree\r\n", 0)
+    assert screen.text == b"[worker 0] one\n[worker 0] two\n[worker 1] \n[worker 1] three\n"
+
+
+def test_an_unfinished_line_waits_a_moment_and_is_then_shown():
+    screen, (first, second) = streams()
+    first.feed(b"Loading", 10.0)
+    assert screen.text == b""
+    assert first.show_partial(10.0) == pytest.approx(PARTIAL_LINE_S)
+    first.show_partial(10.0 + PARTIAL_LINE_S)
+    assert screen.text == b"[worker 0] Loading"
+    first.feed(b" ok\n", 11.0)
+    second.feed(b"x\n", 11.0)
+    assert screen.text == b"[worker 0] Loading ok\n[worker 1] x\n"
+
+
+def test_another_worker_does_not_write_into_an_unfinished_line():
+    screen, (first, second) = streams()
+    first.feed(b"Loading", 0)
+    first.show_partial(1)
+    second.feed(b"x\n", 1)
+    first.feed(b" ok\n", 2)
+    assert screen.text == b"[worker 0] Loading\n[worker 1] x\n[worker 0]  ok\n"
+    assert first.last_lines() == ["Loading ok"]
+
+
+def test_the_late_end_of_an_interrupted_line_makes_no_empty_line():
+    screen, (first, second) = streams()
+    first.feed(b"Loading", 0)
+    first.show_partial(1)
+    second.feed(b"x\n", 1)
+    first.feed(b"\n", 2)
+    first.feed(b"y\n", 2)
+    assert screen.text == b"[worker 0] Loading\n[worker 1] x\n[worker 0] y\n"
+    assert first.last_lines() == ["Loading", "y"]
+
+
+def test_progress_bars():
+    screen, (first, _) = streams()
+    first.feed(b"\r 10%", 0)
+    first.feed(b"\r 20%", 0)
+    first.feed(b"\r100%\n", 0)
+    assert screen.text == b"[worker 0]  10%\n[worker 0]  20%\n[worker 0] 100%\n"
+
+
+def test_a_line_end_in_two_parts():
+    screen, (first, _) = streams()
+    for part in (b"a\r", b"\n", b"\n", b"b\r", b"c\n"):
+        first.feed(part, 0)
+    assert screen.text == b"[worker 0] a\n[worker 0] \n[worker 0] b\n[worker 0] c\n"
+
+
+def test_bytes_that_are_no_text_pass_unchanged():
+    screen, (first, _) = streams()
+    first.feed(b"\xff\x00\xe4\n", 0)
+    assert screen.text == b"[worker 0] \xff\x00\xe4\n"
+    assert first.last_lines() == ["\ufffd\x00\ufffd"]
+
+
+def test_huge_lines_do_not_pile_up():
+    screen, (first, _) = streams()
+    for _ in range(40):
+        first.feed(b"x" * 8192, 0)
+        assert len(first._line) < LONGEST_PIECE + 8192
+    first.feed(b"\n", 0)
+    assert screen.text == b"[worker 0] " + b"x" * 40 * 8192 + b"\n"
+    assert len(first.last_lines()[0]) == 2000
+
+
+def test_the_end_of_a_worker_ends_its_line():
+    screen, (first, second) = streams()
+    first.feed(b"a", 0)
+    first.finish()
+    second.feed(b"b", 0)
+    second.show_partial(9)
+    second.finish()
+    assert screen.text == b"[worker 0] a\n[worker 1] b\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=6).map(
+    lambda data: bytes(b"ab\n\n\r"[byte % 5] for byte in data)), st.booleans())))
+def test_no_text_is_lost_whatever_the_pieces(parts):
+    screen, both = streams()
+    wrote = [b"", b""]
+    for worker, data, wait in parts:
+        both[worker].feed(data, 0)
+        wrote[worker] += data
+        if wait:
+            both[worker].show_partial(9)
+    for stream in both:
+        stream.finish()
+    shown = [b"", b""]
+    for line in screen.text.split(b"\n")[:-1]:
+        assert line[:10] in (b"[worker 0]", b"[worker 1]") and line[10:11] == b" "
+        shown[int(line[8:9])] += line[11:]
+    assert shown == [text.replace(b"\n", b"").replace(b"\r", b"") for text in wrote]
+
+
+@given(st.lists(st.binary(max_size=4).map(lambda data: bytes(b"ab\n"[byte % 3] for byte in data))))
+def test_lines_are_those_of_the_worker(parts):
+    screen, (first, _) = streams()
+    for data in parts:
+        first.feed(data, 0)
+    first.finish()
+    text = b"".join(parts)
+    lines = text.split(b"\n")[:-1] if text.endswith(b"\n") or not text else text.split(b"\n")
+    assert screen.text == b"".join(b"[worker 0] " + line + b"\n" for line in lines)
+    assert first.last_lines() == [line.decode() for line in lines][-TAIL_LINES:]
+
+
+def test_log_files_hold_the_output_as_it_was(tmp_path):
+    path = tmp_path / "log"
+    stream = Stream(0, Screen(), open(str(path), "wb", buffering=0))
+    stream.feed(b"a\r\xff", 0)
+    assert path.read_bytes() == b"a\r\xff"
+    stream.finish()
+
+
+def test_a_full_disk_under_the_log_loses_the_log_only():
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    screen = Screen()
+    stream = Stream(0, screen, Full())
+    stream.feed(b"a\n", 0)
+    stream.feed(b"b\n", 0)
+    assert screen.text == b"[worker 0] a\n[worker 0] b\n"
+    assert stream.log_error.errno == 28
+
+
+def test_the_console_writes_what_the_reader_takes():
+    reading, writing = os.pipe()
+    console = Console(writing)
+    console.say("hello")
+    console.finish()
+    assert os.read(reading, 100) == b"[epl-launch] hello\n"
+    os.close(reading)
+    console.say("nobody")
+    console.finish()
+    assert console.broken and not console.pending
+    os.close(writing)
+
+
+def test_finish_does_not_wait_for_a_reader_that_does_not_read():
+    reading, writing = os.pipe()
+    console = Console(writing)
+    console.piece(0, b"x" * 10**6, True)
+    console.finish(timeout_s=0.2)
+    assert console.pending
+    os.close(reading)
+    os.close(writing)
+
+
+# --- ends ---
+
+
+class Ended:
+    """A worker that has ended, without a process."""
+
+    failed_itself, signal_number = Worker.failed_itself, Worker.signal_number
+    blames_another, exit_status, ending = Worker.blames_another, Worker.exit_status, Worker.ending
+
+    def __init__(self, index, code, output=b"", stopped_with=None):
+        self.index, self.code, self.stopped_with, self.seconds = index, code, stopped_with, 1.0
+        self.stream = Stream(index, Screen())
+        self.stream.feed(output, 0)
+
+
+BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
+
+
+@pytest.mark.parametrize("workers, index", [
+    ([Ended(0, 0)], None),
+    ([Ended(0, 0), Ended(1, 1)], 1),
+    ([Ended(1, 1), Ended(0, 1)], 1),
+    ([Ended(1, 1), Ended(0, -9)], 0),
+    ([Ended(1, 1), Ended(0, 137)], 0),
+    ([Ended(1, 1, BLAME), Ended(0, 1)], 0),
+    ([Ended(1, 1, BLAME), Ended(0, 1, BLAME)], 1),
+    ([Ended(1, -15, stopped_with=15), Ended(0, 3)], 0),
+    ([Ended(1, -15, stopped_with=15)], None),
+])
+def test_root_cause(workers, index):
+    cause = root_cause(workers)
+    assert (cause and cause.index) == index
+
+
+@pytest.mark.parametrize("code, status, words", [
+    (3, 3, "exit code 3"),
+    (-9, 137, "killed by SIGKILL (signal 9)"),
+    (-11, 139, "killed by SIGSEGV (signal 11)"),
+    (137, 137, "exit code 137 (SIGKILL (signal 9) ended a program of the script)"),
+    (255, 255, "exit code 255"),
+])
+def test_endings(code, status, words):
+    worker = Ended(0, code)
+    assert (worker.exit_status, worker.ending()) == (status, words)
+
+
+def test_summary():
+    workers = [Ended(2, -signal.SIGKILL, b"".join(b"line %d\n" % i for i in range(50))), Ended(0, 1, BLAME),
+               Ended(1, -15, stopped_with=15), Ended(3, 0)]
+    text = failure_text(workers, [], "logs")
+    lines = text.splitlines()
+    assert lines[0].startswith("epl-launch: worker 2 failed after 1.0 s: killed by SIGKILL (signal 9). Somebody killed")
+    assert [line for line in lines if line.startswith("  | ")] == ["  | line %d" % i for i in range(30, 50)]
+    assert "epl-launch: worker 0 ended because of it: exit code 1." in lines
+    assert "epl-launch: worker 1 was still running and was ended by epl-launch." in lines
+    assert "epl-launch: worker 3 had ended well." in lines
+    assert lines[-1] == "epl-launch: whole output: logs/worker-<index>.log"
+    assert "  | epl.errors.WorkerError: worker 0 failed in step 3" in failure_text(workers, [], "logs", True)
+
+
+def test_summary_of_a_silent_worker():
+    assert "worker 0 printed nothing" in failure_text([Ended(0, 1)], [], None)
