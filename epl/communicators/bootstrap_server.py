@@ -1,10 +1,12 @@
 """The bootstrap service, which runs in worker 0's process: keys, barriers and endings over gRPC."""
 
+import atexit
 import errno
 import hmac
 import logging
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Executor, Future
 
 import grpc
 
@@ -40,24 +42,23 @@ class BootstrapServer:
         self._worker_num = worker_num
         self._timeout_s = min(timeout_s, _MAX_WAIT_S)
         self._state = BootstrapState(worker_num)
-        # Each worker may hold a watch stream and one waiting call; heartbeats come on top.
-        self._executor = ThreadPoolExecutor(2 * worker_num + 8, thread_name_prefix="epl-bootstrap")
         options = [
             ("grpc.so_reuseport", 0),  # two jobs on one port must not share it silently
             ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
             ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
         ]
         self._server = grpc.server(
-            self._executor, handlers=(self._handlers(),), interceptors=(_TokenCheck(token),), options=options
+            _DaemonThreads(), handlers=(self._handlers(),), interceptors=(_TokenCheck(token),), options=options
         )
         self.port = _bind(self._server, address)
         self._server.start()
+        atexit.register(self.close)  # a script that ends with an exception ends
 
     def close(self):
         """Tells the workers that still listen that worker 0 ends in good order, and stops. May be called again."""
+        atexit.unregister(self.close)
         self._state.close()
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
-        self._executor.shutdown(wait=False)
 
     def _handlers(self):
         calls = {
@@ -144,6 +145,25 @@ class BootstrapServer:
             worker,
             "the connection to worker %d broke; its process was killed or crashed, or its machine is gone" % worker,
         )
+
+
+class _DaemonThreads(Executor):
+    """A thread for each call. Unlike those of ThreadPoolExecutor they do not keep the process alive: the watch streams
+    last as long as the job, and the interpreter would wait for them before it runs any exit handler."""
+
+    def submit(self, function, *args, **kwargs):
+        future = Future()
+        thread = threading.Thread(target=self._run, args=(future, function, args, kwargs), name="epl-bootstrap")
+        thread.daemon = True
+        thread.start()
+        return future
+
+    @staticmethod
+    def _run(future, function, args, kwargs):
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:  # pylint: disable=broad-except
+            future.set_exception(error)  # gRPC looks at the future
 
 
 class _TokenCheck(grpc.ServerInterceptor):
