@@ -34,7 +34,7 @@ size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
 Status ShmCommunicator::Chunks(const Request& request, const std::function<size_t()>& num_chunks,
                                const std::function<void(size_t, char*)>& fill,
                                const std::function<void(size_t, uint64_t)>& drain) {
-  Announce(request);
+  Begin(request);
   size_t chunks = 1;
   for (size_t c = 0; c < chunks; ++c) {
     const uint64_t number = chunk_++;
@@ -42,7 +42,7 @@ Status ShmCommunicator::Chunks(const Request& request, const std::function<size_
     Advance();
     Status status = WaitAll(step_, request);
     if (status.ok() && c == 0) {
-      status = Verify(request);
+      status = Verify();
       if (status.ok()) chunks = num_chunks();
     }
     if (!status.ok()) return status;
@@ -138,13 +138,13 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
   const auto filled = [&](size_t c) { return first_step + static_cast<uint32_t>(c == 0 ? 1 : 2 * c); };
   const auto reduced = [&](size_t c) { return first_step + static_cast<uint32_t>(c + 1 < chunks ? 2 * c + 3 : 2 * chunks); };
 
-  Announce(request);
+  Begin(request);
   fill(0);
   for (size_t c = 0; c < chunks; ++c) {
     // Nothing after the first chunk moves before all descriptions have been compared.
     if (c == 0) {
       Status status = WaitAll(filled(0), request);
-      if (status.ok()) status = Verify(request);
+      if (status.ok()) status = Verify();
       if (!status.ok()) return status;
     }
     if (c + 1 < chunks) fill(c + 1);

@@ -19,24 +19,7 @@ constexpr int kYieldMicroseconds = 5;
 constexpr int kSliceMilliseconds = 50;
 constexpr auto kLifeCheckInterval = std::chrono::milliseconds(200);
 
-// All-reduce and broadcast see one stream, however it is cut; the others cut every segment into shares.
-uint64_t LayoutHash(const Request& request) {
-  const bool shares = request.collective == EPL_ALL_GATHER || request.collective == EPL_REDUCE_SCATTER ||
-                      request.collective == EPL_ALL_TO_ALL;
-  uint64_t hash = 0xcbf29ce484222325u;
-  if (!shares) return hash;
-  for (const epl_segment& segment : request.segments) hash = (hash ^ segment.count) * 0x100000001b3u;
-  for (size_t count : request.send_counts) hash = (hash ^ ~count) * 0x100000001b3u;
-  return hash;
-}
-
 }  // namespace
-
-uint64_t HashOf(const std::string& text) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
-  return hash;
-}
 
 ShmCommunicator::ShmCommunicator(const Options& options)
     : options_(options), sent_(options.size, 0), received_(options.size, 0) {}
@@ -185,56 +168,18 @@ Status ShmCommunicator::WaitAll(uint32_t target, const Request& request) {
   return Status();
 }
 
-void ShmCommunicator::Write(const Request& request, Announcement* to) const {
-  to->collective = request.collective;
-  to->dtype = request.dtype;
-  to->reduce_op = request.reduce_op;
-  to->peer = request.peer;
-  to->name_hash = HashOf(request.name);
-  to->count = request.count;
-  to->scale = request.scale;
-  to->layout_hash = LayoutHash(request);
-  to->sized_by_peers = request.allocate != nullptr && request.peer != options_.rank ? 1 : 0;
-  to->header_length = static_cast<uint32_t>(request.header.size());
-  const size_t length = std::min(request.name.size(), kNameBytes - 1);
-  std::memcpy(to->name, request.name.data(), length);
-  to->name[length] = '\0';
-  if (!request.header.empty()) std::memcpy(to->header, request.header.data(), request.header.size());
-}
-
-void ShmCommunicator::Announce(const Request& request) {
-  Write(request, &Me()->control()->announcements[++sequence_ % 2]);
+void ShmCommunicator::Begin(const Request& request) {
+  Announce(request, options_.rank, &Me()->control()->announcements[++sequence_ % 2]);
   if (!request.send_counts.empty()) {
     std::copy(request.send_counts.begin(), request.send_counts.end(), Me()->counts(sequence_));
   }
 }
 
-Status ShmCommunicator::Compare(const Request& request, int rank) const {
-  const Announcement& mine = AnnouncementOf(options_.rank);
-  const Announcement& other = AnnouncementOf(rank);
-  const bool any_count = request.collective == EPL_ALL_GATHER_V || request.collective == EPL_ALL_TO_ALL_V ||
-                         mine.sized_by_peers != 0 || other.sized_by_peers != 0;
-  bool same = mine.collective == other.collective && mine.name_hash == other.name_hash && mine.dtype == other.dtype;
-  if (same && IsReduction(mine.collective)) same = mine.reduce_op == other.reduce_op && mine.scale == other.scale;
-  if (same && request.HasRoot()) same = mine.peer == other.peer;
-  if (same && !any_count) same = mine.count == other.count;
-  if (same && mine.layout_hash == other.layout_hash) return Status();
-  const auto text = [](const Announcement& a) {
-    std::string line = Describe(a.collective, a.name, a.dtype, a.count, a.reduce_op, a.peer);
-    return a.scale == 1.0 ? line : line + Format(" scaled by %g", a.scale);
-  };
-  const char* cut = same ? ", with different sizes of segments or shares" : "";
-  const bool first = options_.rank < rank;
-  return Status(EPL_MISMATCH,
-                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s", options_.name.c_str(),
-                       first ? options_.rank : rank, text(first ? mine : other).c_str(), first ? rank : options_.rank,
-                       text(first ? other : mine).c_str(), cut));
-}
-
-Status ShmCommunicator::Verify(const Request& request) const {
+Status ShmCommunicator::Verify() const {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == options_.rank) continue;
-    Status status = Compare(request, rank);
+    Status status = CompareAnnouncements(options_.name, options_.rank, AnnouncementOf(options_.rank), rank,
+                                         AnnouncementOf(rank));
     if (!status.ok()) return status;
   }
   return Status();

@@ -23,8 +23,6 @@
 
 namespace epl {
 
-uint64_t HashOf(const std::string& text);
-
 class ShmCommunicator : public Communicator {
  public:
   static Status Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
@@ -47,10 +45,8 @@ class ShmCommunicator : public Communicator {
 
   // shm_communicator.cc: waiting and agreement
   Status Dispatch(const Request& request);
-  void Write(const Request& request, Announcement* to) const;
-  void Announce(const Request& request);
-  Status Verify(const Request& request) const;
-  Status Compare(const Request& request, int rank) const;
+  void Begin(const Request& request);
+  Status Verify() const;
   void Advance() { Publish(&Me()->control()->step, ++step_); }
   Status WaitAll(uint32_t target, const Request& request);
   Status WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request);

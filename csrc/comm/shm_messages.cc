@@ -18,7 +18,7 @@ Status ShmCommunicator::Send(const Request& request) {
     const auto missing = [&] { return Reached(box->received, target) ? std::vector<int>() : std::vector<int>{to}; };
     return WaitFor(&box->received, target, missing, request);
   };
-  Write(request, &box->announcement);
+  Announce(request, options_.rank, &box->announcement);
   for (uint32_t c = 0; c < chunks; ++c) {
     if (c >= 2) {
       Status status = wait(base + c - 1);
@@ -66,15 +66,8 @@ Status ShmCommunicator::Recv(const Request& request) {
 
 // Compares the sender's description with what is expected here, and asks for the buffer if its size was not known.
 Status ShmCommunicator::AcceptMessage(const Request& request, const Announcement& sent, char** out) {
-  const bool same = sent.name_hash == HashOf(request.name) && sent.dtype == request.dtype &&
-                    (request.allocate != nullptr || sent.count == request.count);
-  if (!same) {
-    return Status(EPL_MISMATCH,
-                  Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s",
-                         options_.name.c_str(), request.peer,
-                         Describe(sent.collective, sent.name, sent.dtype, sent.count, 0, sent.peer).c_str(),
-                         options_.rank, Describe(request).c_str()));
-  }
+  Status status = CompareMessage(options_.name, request, options_.rank, sent);
+  if (!status.ok()) return status;
   if (request.allocate == nullptr) return Status();
   std::vector<size_t> counts(options_.size, 0);
   counts[request.peer] = sent.count;

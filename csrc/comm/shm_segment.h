@@ -8,30 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "request.h"
+#include "announcement.h"
 #include "rendezvous.h"
 #include "futex_signal.h"
 #include "status.h"
 
 namespace epl {
-
-constexpr size_t kNameBytes = 128;
-
-// What a rank is about to do; written before its counter moves, compared by all.
-struct alignas(64) Announcement {
-  int32_t collective;
-  int32_t dtype;
-  int32_t reduce_op;
-  int32_t peer;
-  uint64_t name_hash;
-  uint64_t count;
-  double scale;
-  uint64_t layout_hash;  // of the shares, where every rank must cut the data alike
-  uint32_t sized_by_peers;  // 1: this rank learns the count from the others, so its own does not count
-  uint32_t header_length;
-  alignas(64) char name[kNameBytes];
-  uint8_t header[kMaxHeaderBytes];
-};
 
 struct AbortRecord {
   std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 readable

@@ -1,0 +1,78 @@
+#include "announcement.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace epl {
+namespace {
+
+// All-reduce and broadcast see one stream, however it is cut; the others cut every segment into shares.
+uint64_t LayoutHash(const Request& request) {
+  const bool shares = request.collective == EPL_ALL_GATHER || request.collective == EPL_REDUCE_SCATTER ||
+                      request.collective == EPL_ALL_TO_ALL;
+  uint64_t hash = 0xcbf29ce484222325u;
+  if (!shares) return hash;
+  for (const epl_segment& segment : request.segments) hash = (hash ^ segment.count) * 0x100000001b3u;
+  for (size_t count : request.send_counts) hash = (hash ^ ~count) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+uint64_t HashOf(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+void Announce(const Request& request, int rank, Announcement* to) {
+  to->collective = request.collective;
+  to->dtype = request.dtype;
+  to->reduce_op = request.reduce_op;
+  to->peer = request.peer;
+  to->name_hash = HashOf(request.name);
+  to->count = request.count;
+  to->scale = request.scale;
+  to->layout_hash = LayoutHash(request);
+  to->sized_by_peers = request.allocate != nullptr && request.peer != rank ? 1 : 0;
+  to->header_length = static_cast<uint32_t>(request.header.size());
+  const size_t length = std::min(request.name.size(), kNameBytes - 1);
+  std::memcpy(to->name, request.name.data(), length);
+  to->name[length] = '\0';
+  if (!request.header.empty()) std::memcpy(to->header, request.header.data(), request.header.size());
+}
+
+std::string Describe(const Announcement& a) {
+  const std::string name(a.name, strnlen(a.name, kNameBytes));
+  std::string line = Describe(a.collective, name, a.dtype, a.count, a.reduce_op, a.peer);
+  return IsReduction(a.collective) && a.scale != 1.0 ? line + Format(" scaled by %g", a.scale) : line;
+}
+
+Status CompareAnnouncements(const std::string& communicator, int rank, const Announcement& mine, int other_rank,
+                            const Announcement& other) {
+  const bool any_count = mine.collective == EPL_ALL_GATHER_V || mine.collective == EPL_ALL_TO_ALL_V ||
+                         mine.sized_by_peers != 0 || other.sized_by_peers != 0;
+  bool same = mine.collective == other.collective && mine.name_hash == other.name_hash && mine.dtype == other.dtype;
+  if (same && IsReduction(mine.collective)) same = mine.reduce_op == other.reduce_op && mine.scale == other.scale;
+  if (same && (mine.collective == EPL_BROADCAST || mine.collective == EPL_REDUCE)) same = mine.peer == other.peer;
+  if (same && !any_count) same = mine.count == other.count;
+  if (same && mine.layout_hash == other.layout_hash) return Status();
+  const char* cut = same ? ", with different sizes of segments or shares" : "";
+  const bool first = rank < other_rank;
+  return Status(EPL_MISMATCH, Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s",
+                                     communicator.c_str(), first ? rank : other_rank,
+                                     Describe(first ? mine : other).c_str(), first ? other_rank : rank,
+                                     Describe(first ? other : mine).c_str(), cut));
+}
+
+Status CompareMessage(const std::string& communicator, const Request& recv, int rank, const Announcement& sent) {
+  const bool same = sent.collective == EPL_SEND && sent.name_hash == HashOf(recv.name) &&
+                    sent.dtype == static_cast<int32_t>(recv.dtype) &&
+                    (recv.allocate != nullptr || sent.count == recv.count);
+  if (same) return Status();
+  return Status(EPL_MISMATCH, Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s",
+                                     communicator.c_str(), recv.peer, Describe(sent).c_str(), rank,
+                                     Describe(recv).c_str()));
+}
+
+}  // namespace epl
