@@ -59,7 +59,7 @@ comm: slot of the communicator in this process's pool; not used when workers is 
 tag: place in the order that the pool expects, the same on all workers; -1: the order of submission.
 workers: number of workers; 1 reduces over the local replicas only.
 scale: sums are multiplied by this; only for floating types.
-wire_fp16: send half-precision numbers: the local sum times fp16_scale goes out, what comes back is divided by it. The op
+wire_fp16: send half-precision numbers: the local sum times fp16_scale goes out, the result is divided by it. The op
   fails on all workers when that makes a finite number infinite. Only for sums of float and double.
 collective_name: what error messages call this, the same on all workers; default: the node's name.
 )doc");

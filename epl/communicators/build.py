@@ -130,7 +130,8 @@ def _build_library(compiler, sources, flags, libraries, target, work, log):
     with ThreadPoolExecutor(jobs) as executor:
         objects = list(executor.map(lambda source: _compile(compiler, source, flags, work, log), sources))
     # Compared as a digest too: a library from other objects (a branch, other flags) may be younger than these.
-    link = compiler + ["-shared", "-o", target + ".tmp"] + [path for path, _ in objects] + libraries
+    # -z defs: what is missing shows here and not when the library is loaded.
+    link = compiler + ["-shared", "-Wl,-z,defs", "-o", target + ".tmp"] + [path for path, _ in objects] + libraries
     stamp = os.path.join(work, os.path.basename(target) + ".stamp")
     digest = _digest([" ".join(link)] + [state for _, state in objects])
     if os.path.exists(target) and _read(stamp) == digest:

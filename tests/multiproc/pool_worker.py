@@ -1,0 +1,337 @@
+"""What the workers of test_pool.py run: pool_worker.py SCENARIO FOLDER. The last line of output is the result as JSON."""
+
+import json
+import logging
+import os
+import sys
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from epl.cluster import Cluster
+from epl.communicators.bootstrap import BootstrapClient, BootstrapServer, job_token
+from epl.communicators.library import ops
+from epl.communicators.pool import Pool
+from epl.config import Config
+from epl.errors import CommunicationError
+
+SCENARIOS = {}
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+class Worker(object):
+    """This process's place in the job, connected."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.config = Config({"communication.timeout_s": 20, "communication.stall_warning_s": 5})
+        if os.environ.get("TEST_BACKEND"):
+            self.config.communication.backend = os.environ["TEST_BACKEND"]
+        self.cluster = Cluster.from_environment()
+        self.index, self.num = self.cluster.worker_index, self.cluster.worker_num
+        token = job_token(self.cluster)
+        address = self.cluster.hosts[0]
+        self.server = BootstrapServer(address, token, self.num, 60) if self.index == 0 else None
+        self.client = BootstrapClient(address, token, self.index, self.num, 30)
+        self.pool = Pool(self.cluster, self.config, self.client)
+        self.pool.connect(0)
+
+    def close(self):
+        self.pool.close()
+        self.client.leave()
+        if self.server:
+            self.server.close()
+
+    def wait_for_file(self, name, timeout_s=30):
+        deadline = time.time() + timeout_s
+        while not os.path.exists(os.path.join(self.folder, name)):
+            assert time.time() < deadline, "no file %s" % name
+            time.sleep(0.02)
+
+    def touch(self, name):
+        open(os.path.join(self.folder, name), "w").close()
+
+
+def values(worker, replica, shape, dtype, salt=0):
+    """Numbers that differ between workers, replicas and places, small enough for exact sums in every type."""
+    count = int(np.prod(shape))
+    return (np.arange(count).reshape(shape) % 7 + 3 * worker + 5 * replica + salt).astype(dtype)
+
+
+def cast(array, dtype):
+    return tf.cast(tf.constant(array, tf.float64), tf.as_dtype(dtype))
+
+
+@scenario
+def exchange(worker):
+    """Messages of equal and unequal lengths on both sides of what fits the first round."""
+    for lengths in ((0, 0, 0), (56, 56, 56), (3, 20, 1), (57, 0, 56), (100000, 5, 70)):
+        messages = [bytes(bytearray([65 + rank])) * lengths[rank] for rank in range(worker.num)]
+        assert worker.pool.exchange(messages[worker.index]) == messages, lengths
+    started = time.time()
+    for _ in range(1000):
+        worker.pool.exchange(b"digest of thirty-two bytes......")
+    return {"backend": worker.pool.backend, "us": (time.time() - started) * 1e3}
+
+
+@scenario
+def all_reduce(worker):
+    """Every type, op and number of local replicas against NumPy."""
+    for dtype in DTYPES:
+        for replicas in (1, 2, 3):
+            for reduce_op, reference in (("sum", np.sum), ("min", np.min), ("max", np.max)):
+                check_all_reduce(worker, dtype, replicas, reduce_op, reference)
+    return {}
+
+
+def check_all_reduce(worker, dtype, replicas, reduce_op, reference):
+    shapes = [(3, 5), (), (0,), (257,)]
+    scale = 0.25 if reduce_op == "sum" and dtype.find("int") else 1.0
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [
+            cast(values(worker.index, replica, shape, "float64", salt), dtype)
+            for replica in range(replicas)
+            for salt, shape in enumerate(shapes)
+        ]
+        reduced = ops().epl_all_reduce(
+            tensors, N=len(shapes), R=replicas, comm=1, tag=5, workers=worker.num, reduce_op=reduce_op, scale=scale
+        )
+        worker.pool.expect([[], [5]])
+        got = session.run([tf.cast(tensor, tf.float64) for tensor in reduced])
+    for salt, shape in enumerate(shapes):
+        parts = [values(w, r, shape, "float64", salt) for w in range(worker.num) for r in range(replicas)]
+        np.testing.assert_array_equal(got[salt], reference(parts, axis=0) * scale, str((dtype, replicas, reduce_op)))
+
+
+@scenario
+def order(worker):
+    """Many collectives on two communicators, submitted in a different order by each worker, several steps."""
+    count, steps = 12, 5
+    with tf.Graph().as_default(), tf.Session() as session:
+        feed = tf.placeholder(tf.float32, [])
+        reduced = []
+        previous = tf.no_op()
+        tags = list(range(count))
+        shift = worker.index * 5
+        for tag in tags[shift:] + tags[:shift]:
+            # A chain of delays, so that kernels are ready in an order of this worker's own.
+            with tf.control_dependencies([previous]):
+                ready = tf.py_func(lambda x, t=tag: np.float32(x * (t + 1)), [feed], tf.float32)
+            previous = ready.op
+            ready.set_shape([])
+            reduced.append(
+                (tag, ops().epl_all_reduce([ready], N=1, comm=tag % 2, tag=tag, workers=worker.num,
+                                           collective_name="sum %d" % tag)[0])
+            )
+        fetches = [tensor for _, tensor in sorted(reduced, key=lambda pair: pair[0])]
+        for step in range(steps):
+            worker.pool.expect([[tag for tag in tags if tag % 2 == slot] for slot in range(2)])
+            got = session.run(fetches, {feed: step + worker.index})
+            total = sum(step + index for index in range(worker.num))
+            np.testing.assert_array_equal(got, [total * (tag + 1) for tag in tags])
+    return {}
+
+
+@scenario
+def all_gather(worker):
+    """Different numbers of rows, none at all included, and two local replicas."""
+    for dtype in ("float32", "int64", "bool", "int8", "complex64"):
+        for rows in ((2, 3, 1), (0, 4, 0), (0, 0, 0)):
+            parts = [
+                [values(w, r, (rows[w] + r * rows[w], 3), "float64").astype(dtype) for r in range(2)]
+                for w in range(worker.num)
+            ]
+            with tf.Graph().as_default(), tf.Session() as session:
+                gathered = ops().epl_all_gather(
+                    [tf.constant(part) for part in parts[worker.index]], tag=1, comm=0, workers=worker.num
+                )
+                worker.pool.expect([[1]])
+                got = session.run(gathered)
+            want = np.concatenate([part for of_worker in parts for part in of_worker])
+            assert got.dtype == want.dtype and got.shape == want.shape, (got.shape, want.shape)
+            np.testing.assert_array_equal(got, want)
+    return {}
+
+
+@scenario
+def broadcast(worker):
+    """Shapes and types that only the root knows, from every root."""
+    cases = [
+        np.arange(6, dtype=np.float32).reshape(2, 3), np.array(True), np.zeros((0, 4), np.int64), np.array(b"text"),
+        np.array([[b"", b"two"], [b"\0\xff", b"x" * 3000]], dtype=object), np.array([], dtype=object),
+        np.arange(5, dtype=np.int8), np.array([1 + 2j]), np.arange(3, dtype=np.float16),
+    ]
+    for root in range(worker.num):
+        for case in cases:
+            text = case.dtype.kind in "OS"
+            with tf.Graph().as_default(), tf.Session() as session:
+                if worker.index == root:
+                    constant = tf.constant(case.tolist(), tf.string, case.shape) if text else tf.constant(case)
+                    fetch = ops().epl_broadcast_send(constant, comm=1, tag=9)
+                    worker.pool.expect([[], [9]])
+                    session.run(fetch)
+                else:
+                    dtype = tf.string if text else tf.as_dtype(case.dtype)
+                    fetch = ops().epl_broadcast_receive(T=dtype, comm=1, tag=9, root=root)
+                    worker.pool.expect([[], [9]])
+                    got = np.asarray(session.run(fetch))
+                    assert got.shape == case.shape, (got.shape, case.shape)
+                    assert got.tolist() == case.tolist(), (got, case)
+    return {}
+
+
+@scenario
+def broadcast_mismatch(worker):
+    """The receiver's graph says another type."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        if worker.index == 0:
+            fetch = ops().epl_broadcast_send(tf.constant([1.0, 2.0]), tag=1)
+        else:
+            fetch = ops().epl_broadcast_receive(T=tf.int32, tag=1, shape=[2])
+        worker.pool.expect([[1]])
+        return raised(lambda: session.run(fetch))
+
+
+def raised(call):
+    started = time.time()
+    try:
+        return {"value": np.asarray(call()).tolist()}
+    except (tf.errors.OpError, CommunicationError) as error:
+        return {"error": type(error).__name__, "message": str(error), "seconds": time.time() - started}
+
+
+def sum_in_half(worker, array, fp16_scale):
+    with tf.Graph().as_default(), tf.Session() as session:
+        reduced = ops().epl_all_reduce(
+            [tf.constant(array, tf.float32)], N=1, tag=1, workers=worker.num, wire_fp16=True, fp16_scale=fp16_scale,
+            scale=1.0 / worker.num, collective_name="half",
+        )[0]
+        worker.pool.expect([[1]])
+        return raised(lambda: session.run(reduced))
+
+
+@scenario
+def half(worker):
+    """Half precision on the wire: rounding, numbers that overflow at one worker or in the sum, infinities of the user."""
+    one = np.array([1 / 3.0, 1e-6, -2.0]) * (worker.index + 1)
+    return {
+        "rounded": sum_in_half(worker, one, 128.0),
+        "one_overflows": sum_in_half(worker, [1e6 if worker.index == 1 else 1.0], 1.0),
+        "sum_overflows": sum_in_half(worker, [40000.0], 1.0),
+        "infinite_before": sum_in_half(worker, [np.inf if worker.index == 1 else 1.0, 2.0], 1.0),
+        "after": sum_in_half(worker, [1.0], 1.0),
+    }
+
+
+@scenario
+def mismatch(worker):
+    """One worker's tensor is longer."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        fetch = ops().epl_all_reduce([tf.zeros([3 + worker.index])], N=1, tag=1, workers=worker.num)[0]
+        worker.pool.expect([[1]])
+        return raised(lambda: session.run(fetch))
+
+
+@scenario
+def abort_and_reconnect(worker):
+    """Worker 0 gives up while the others wait; afterwards a new generation works."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        worker.pool.expect([[1]])
+        if worker.index == 0:
+            time.sleep(1)
+            worker.pool.abort("the reason of worker 0")
+            outcome = raised(lambda: worker.pool.exchange(b"x"))
+        else:
+            outcome = raised(lambda: session.run(fetch))
+        worker.pool.connect(1)
+        worker.pool.expect([[1]])
+        outcome["after"] = session.run(fetch).tolist()
+    return outcome
+
+
+@scenario
+def cancelled(worker):
+    """Another operation of worker 0's step fails while its collective waits for a worker that comes late."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        def fail():
+            time.sleep(1)
+            raise ValueError("broken on purpose")
+
+        reduced = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        broken = tf.py_func(fail, [], tf.float32) if worker.index == 0 else tf.constant(0.0)
+        worker.pool.expect([[1]])
+        if worker.index == 1:
+            time.sleep(3)
+        return raised(lambda: session.run([reduced, broken]))
+
+
+@scenario
+def late(worker):
+    """The last worker never comes."""
+    worker.pool.close()
+    worker.config.communication.timeout_s = 3
+    worker.pool.connect(1)
+    outcome = {}
+    with tf.Graph().as_default(), tf.Session() as session:
+        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num, collective_name="mean of w")[0]
+        worker.pool.expect([[1]])
+        if worker.index < worker.num - 1:
+            outcome = raised(lambda: session.run(fetch))
+    worker.touch("waited.%d" % worker.index)
+    for index in range(worker.num - 1):
+        worker.wait_for_file("waited.%d" % index)
+    return outcome
+
+
+@scenario
+def killed(worker):
+    """The last worker is killed from outside while the others wait for it."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        worker.pool.expect([[1]])
+        print("ready", flush=True)
+        if worker.index == worker.num - 1:
+            time.sleep(60)
+        outcome = raised(lambda: session.run(fetch))
+    ending = worker.client.ending(0, timeout_s=5)
+    outcome["ending"] = vars(ending) if ending else None
+    return outcome
+
+
+@scenario
+def large(worker):
+    """Throughput of fused gradients, for the record; the sums are checked."""
+    times = {}
+    with tf.Graph().as_default(), tf.Session() as session:
+        feed = tf.placeholder(tf.float32, [])
+        for count in (1024, 262144, 4194304):
+            made = [tf.fill([count // 4], feed + float(worker.index)) for _ in range(4)]
+            fetch = tf.group(*ops().epl_all_reduce(made, N=4, tag=1, workers=worker.num))
+            best = 1e9
+            for _ in range(10):
+                worker.pool.expect([[1]])
+                started = time.time()
+                session.run(fetch, {feed: 1.0})
+                best = min(best, time.time() - started)
+            times[str(count * 4)] = best * 1e6
+    return times
+
+
+def main(name, folder):
+    logging.basicConfig()
+    tf.disable_v2_behavior()
+    worker = Worker(folder)
+    result = SCENARIOS[name](worker)
+    worker.close()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
