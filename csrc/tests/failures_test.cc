@@ -155,7 +155,9 @@ TEST(mismatch_names_both_sides) {
                                               &buffer.segment, 1);
       request.peer = 1 - me.rank;
       buffer.segment.count = me.rank == 0 ? 10 : 9;
-      const Outcome outcome = me.Run(request);
+      Outcome outcome = me.Run(request);
+      // A small message may be on its way, and the sender done, before the receiver has looked at it.
+      if (me.rank == 0 && outcome.code == EPL_OK) outcome = me.Run(buffer.AllReduce("next"));
       CHECK_THAT(outcome.code == EPL_MISMATCH && Contains(outcome.message, "10 elements") &&
                      Contains(outcome.message, "9 elements"), std::to_string(outcome.code) + outcome.message);
     });

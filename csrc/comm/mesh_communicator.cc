@@ -1,0 +1,173 @@
+#include "mesh_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace epl {
+namespace {
+
+// Data up to this size travels with the head.
+constexpr size_t kInlineBytes = 8 * 1024;
+constexpr size_t kHeadBytes = offsetof(Announcement, header);
+
+// Small data begins at such a multiple in the head, as the reduction loops expect elements to be aligned.
+size_t Align(size_t offset) { return (offset + 15) / 16 * 16; }
+
+size_t MaxHeadBytes(int size) {
+  return Align(kHeadBytes + kMaxHeaderBytes + static_cast<size_t>(size) * sizeof(uint64_t)) + kInlineBytes;
+}
+
+bool HasCounts(int collective) { return collective == EPL_ALL_TO_ALL_V; }
+
+}  // namespace
+
+MeshCommunicator::MeshCommunicator(const Options& options, const char* backend, std::unique_ptr<Mesh> mesh)
+    : options_(options), backend_(backend), mesh_(std::move(mesh)), heads_(options.size) {
+  for (Head& head : heads_) head.message.resize(MaxHeadBytes(options.size));
+}
+
+MeshCommunicator::~MeshCommunicator() { Leave(); }
+
+Reduction MeshCommunicator::ReductionOf(const Request& request) const {
+  return Reduction{request.dtype, request.reduce_op, request.scale, options_.size};
+}
+
+// Whether the sender of such an announcement has put its data into the head.
+bool MeshCommunicator::Inline(int collective, uint64_t count, size_t element) const {
+  switch (collective) {
+    case EPL_ALL_REDUCE:
+    case EPL_REDUCE:
+    case EPL_BROADCAST:
+    case EPL_ALL_GATHER:
+    case EPL_ALL_GATHER_V:
+    case EPL_SEND: return count <= kInlineBytes / element;
+    default: return false;
+  }
+}
+
+std::string MeshCommunicator::MakeHead(const Request& request) const {
+  Announcement announcement = {};
+  Announce(request, options_.rank, &announcement);
+  std::string message(reinterpret_cast<const char*>(&announcement), kHeadBytes + request.header.size());
+  if (HasCounts(request.collective)) {
+    for (size_t n : request.send_counts) {
+      const uint64_t count = n;
+      message.append(reinterpret_cast<const char*>(&count), sizeof(count));
+    }
+  }
+  const bool receiver = request.collective == EPL_BROADCAST && request.peer != options_.rank;
+  if (!receiver && Inline(request.collective, request.count, request.element)) {
+    const size_t at = Align(message.size());
+    message.resize(at + request.count * request.element);
+    request.Gather(0, request.count, &message[at]);
+  }
+  return message;
+}
+
+// Reads what rank `rank` has sent. The lengths in it are not trusted: they stay within the buffer that was offered.
+Status MeshCommunicator::ReadHead(int rank) {
+  Head& head = heads_[rank];
+  std::memcpy(&head.announcement, head.message.data(), kHeadBytes);
+  const Status bad(EPL_INTERNAL, Format("rank %d sent a damaged head", rank));
+  const uint32_t length = head.announcement.header_length;
+  if (length > kMaxHeaderBytes || SizeOf(head.announcement.dtype) == 0) return bad;
+  std::memcpy(head.announcement.header, head.message.data() + kHeadBytes, length);
+  const char* at = head.message.data() + kHeadBytes + length;
+  head.counts.clear();
+  if (HasCounts(head.announcement.collective)) {
+    uint64_t sum = 0;
+    for (int i = 0; i < options_.size; ++i) {
+      uint64_t count;
+      std::memcpy(&count, at, sizeof(count));
+      at += sizeof(count);
+      if (count > head.announcement.count - sum) return bad;
+      sum += count;
+      head.counts.push_back(count);
+    }
+  }
+  head.inline_data = head.message.data() + Align(static_cast<size_t>(at - head.message.data()));
+  return Status();
+}
+
+Status MeshCommunicator::Heads(const Request& request) {
+  const std::string mine = MakeHead(request);
+  Mesh::Transfers transfers;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    Head& head = heads_[rank];
+    if (rank == options_.rank) {
+      std::memcpy(head.message.data(), mine.data(), mine.size());
+    } else {
+      mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), &transfers);
+    }
+  }
+  for (int i = 1; i < options_.size; ++i) {
+    mesh_->Send((options_.rank + i) % options_.size, Slot::kHead, mine.data(), mine.size(), &transfers);
+  }
+  Status status = mesh_->Wait(&transfers, what_);
+  for (int rank = 0; rank < options_.size && status.ok(); ++rank) status = ReadHead(rank);
+  for (int rank = 0; rank < options_.size && status.ok(); ++rank) {
+    if (rank == options_.rank) continue;
+    status = CompareAnnouncements(options_.name, options_.rank, heads_[options_.rank].announcement, rank,
+                                  heads_[rank].announcement);
+  }
+  return status;
+}
+
+void MeshCommunicator::Start(const std::vector<Block>& sends, const std::vector<Block>& receives,
+                             Mesh::Transfers* transfers) {
+  for (const Block& block : receives) {
+    if (block.bytes > 0) mesh_->Receive(block.peer, Slot::kData, block.data, block.bytes, transfers);
+  }
+  for (const Block& block : sends) {
+    if (block.bytes > 0) mesh_->Send(block.peer, Slot::kData, block.data, block.bytes, transfers);
+  }
+}
+
+Status MeshCommunicator::Exchange(const std::vector<Block>& sends, const std::vector<Block>& receives) {
+  Mesh::Transfers transfers;
+  Start(sends, receives, &transfers);
+  return mesh_->Wait(&transfers, what_);
+}
+
+Status MeshCommunicator::Allocate(const Request& request, const std::vector<size_t>& counts, int root, char** out) {
+  const Announcement* announcement = root >= 0 ? &heads_[root].announcement : nullptr;
+  *out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size,
+                                             announcement == nullptr ? nullptr : announcement->header,
+                                             announcement == nullptr ? 0 : announcement->header_length));
+  return *out != nullptr ? Status() : Status(EPL_INTERNAL, what_ + ": allocate returned NULL");
+}
+
+Status MeshCommunicator::Dispatch(const Request& request) {
+  if (request.collective == EPL_SEND) return SendMessage(request);
+  if (request.collective == EPL_RECV) return ReceiveMessage(request);
+  Status status = Heads(request);
+  if (!status.ok()) return status;
+  switch (request.collective) {
+    case EPL_ALL_REDUCE:
+    case EPL_REDUCE:
+      return Inline(request.collective, request.count, request.element) ? SmallReduce(request) : LargeReduce(request);
+    case EPL_BROADCAST: return Broadcast(request);
+    case EPL_ALL_GATHER: return AllGather(request);
+    case EPL_ALL_GATHER_V: return AllGatherV(request);
+    case EPL_REDUCE_SCATTER: return ReduceScatter(request);
+    case EPL_ALL_TO_ALL: return AllToAll(request);
+    case EPL_ALL_TO_ALL_V: return AllToAllV(request);
+    default: return Status();  // a barrier ends with its heads
+  }
+}
+
+Status MeshCommunicator::Run(const Request& request) {
+  what_ = Describe(request) + " on communicator '" + options_.name + "'";
+  Status status = Dispatch(request);
+  if (!status.ok()) Abort(status.code, status.message);
+  return status;
+}
+
+Status MeshCommunicator::Health() {
+  Status status = mesh_->Health();
+  if (!status.ok()) Abort(status.code, status.message);
+  return status;
+}
+
+}  // namespace epl
