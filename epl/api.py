@@ -1,4 +1,5 @@
 """What `import epl` offers, apart from the classes and functions that it takes from where they are defined."""
+
 import logging
 import os
 import sys
@@ -14,8 +15,19 @@ from epl.errors import CaptureError
 from epl.session import chief as _chief
 from epl.session import hooks as _session_hooks
 
-__all__ = ["Cluster", "Config", "Env", "GraphKeys", "add_to_collection", "get_all_collections", "get_collection", "init",
-           "replicate", "set_default_strategy", "split"]
+__all__ = [
+    "Cluster",
+    "Config",
+    "Env",
+    "GraphKeys",
+    "add_to_collection",
+    "get_all_collections",
+    "get_collection",
+    "init",
+    "replicate",
+    "set_default_strategy",
+    "split",
+]
 
 
 def init(config=None):
@@ -34,7 +46,8 @@ def init(config=None):
     if tf_compat.executing_eagerly():
         raise CaptureError(
             "EPL parallelises graphs, but eager execution is on. Call tf.compat.v1.disable_eager_execution() (or "
-            "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init().")
+            "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init()."
+        )
     _session_hooks.leave_job()
     Env.get().reset(config)
     _log_to_stderr()

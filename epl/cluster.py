@@ -1,4 +1,5 @@
 """The workers of a job and their devices: plain data, without TensorFlow."""
+
 import os
 
 from epl.cluster_sources import integer, read_membership, split_address
@@ -25,23 +26,37 @@ class Cluster:
       ClusterError: a number is out of range, or the hosts do not fit the number of workers.
     """
 
-    def __init__(self, worker_num=1, worker_index=0, gpu_num_per_worker=1, hosts=("127.0.0.1:0",), device_type="CPU",
-                 token="", visible_device_list=""):
-        for name, value, minimum in (("worker_num", worker_num, 1), ("worker_index", worker_index, 0),
-                                     ("gpu_num_per_worker", gpu_num_per_worker, 1)):
+    def __init__(
+        self,
+        worker_num=1,
+        worker_index=0,
+        gpu_num_per_worker=1,
+        hosts=("127.0.0.1:0",),
+        device_type="CPU",
+        token="",
+        visible_device_list="",
+    ):
+        for name, value, minimum in (
+            ("worker_num", worker_num, 1),
+            ("worker_index", worker_index, 0),
+            ("gpu_num_per_worker", gpu_num_per_worker, 1),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
                 raise ClusterError("%s=%r must be an integer >= %d." % (name, value, minimum))
         if worker_index >= worker_num:
-            raise ClusterError("worker_index=%d does not fit worker_num=%d: it must be from 0 to %d."
-                               % (worker_index, worker_num, worker_num - 1))
+            raise ClusterError(
+                "worker_index=%d does not fit worker_num=%d: it must be from 0 to %d."
+                % (worker_index, worker_num, worker_num - 1)
+            )
         if device_type not in ("CPU", "GPU"):
             raise ClusterError('device_type=%r must be "CPU" or "GPU".' % (device_type,))
         hosts = list(hosts)
         if len(hosts) == 1:
             hosts *= worker_num
         if len(hosts) != worker_num:
-            raise ClusterError("%d hosts are given for %d workers: give one \"host:port\" per worker."
-                               % (len(hosts), worker_num))
+            raise ClusterError(
+                '%d hosts are given for %d workers: give one "host:port" per worker.' % (len(hosts), worker_num)
+            )
         self._worker_num = worker_num
         self._worker_index = worker_index
         self._gpu_num_per_worker = gpu_num_per_worker
@@ -71,9 +86,17 @@ class Cluster:
         nodes = _nodes(members.hosts)
         on_this_node = [worker for worker, node in enumerate(nodes) if node == nodes[members.worker_index]]
         device_type, number, visible = _devices(
-            environ, run_visible_devices, len(on_this_node), on_this_node.index(members.worker_index))
-        return cls(worker_num=len(members.hosts), worker_index=members.worker_index, gpu_num_per_worker=number,
-                   hosts=members.hosts, device_type=device_type, token=members.token, visible_device_list=visible)
+            environ, run_visible_devices, len(on_this_node), on_this_node.index(members.worker_index)
+        )
+        return cls(
+            worker_num=len(members.hosts),
+            worker_index=members.worker_index,
+            gpu_num_per_worker=number,
+            hosts=members.hosts,
+            device_type=device_type,
+            token=members.token,
+            visible_device_list=visible,
+        )
 
     @property
     def worker_num(self):
@@ -97,12 +120,12 @@ class Cluster:
 
     @property
     def device_type(self):
-        """"CPU" or "GPU"."""
+        """ "CPU" or "GPU"."""
         return self._device_type
 
     @property
     def hosts(self):
-        """"host:port" by worker, a new list."""
+        """ "host:port" by worker, a new list."""
         return list(self._hosts)
 
     @property
@@ -112,7 +135,7 @@ class Cluster:
 
     @property
     def bootstrap_address(self):
-        """"host:port" at which worker 0 serves the others."""
+        """ "host:port" at which worker 0 serves the others."""
         return self._hosts[0]
 
     @property
@@ -128,18 +151,28 @@ class Cluster:
     @property
     def available_devices(self):
         """TensorFlow names of the devices of all workers, worker by worker."""
-        return ["/job:worker/replica:0/task:%d/device:%s:%d" % (worker, self._device_type, device)
-                for worker in range(self._worker_num) for device in range(self._gpu_num_per_worker)]
+        return [
+            "/job:worker/replica:0/task:%d/device:%s:%d" % (worker, self._device_type, device)
+            for worker in range(self._worker_num)
+            for device in range(self._gpu_num_per_worker)
+        ]
 
     @property
     def local_devices(self):
         """TensorFlow names of this worker's devices as its own session knows them."""
-        return ["/job:localhost/replica:0/task:0/device:%s:%d" % (self._device_type, device)
-                for device in range(self._gpu_num_per_worker)]
+        return [
+            "/job:localhost/replica:0/task:0/device:%s:%d" % (self._device_type, device)
+            for device in range(self._gpu_num_per_worker)
+        ]
 
     def __repr__(self):
-        return ("Cluster(worker_num=%d, worker_index=%d, gpu_num_per_worker=%d, hosts=%r, device_type=%r)"
-                % (self._worker_num, self._worker_index, self._gpu_num_per_worker, self._hosts, self._device_type))
+        return "Cluster(worker_num=%d, worker_index=%d, gpu_num_per_worker=%d, hosts=%r, device_type=%r)" % (
+            self._worker_num,
+            self._worker_index,
+            self._gpu_num_per_worker,
+            self._hosts,
+            self._device_type,
+        )
 
 
 def _nodes(hosts):
@@ -161,16 +194,20 @@ def _devices(environ, run_visible_devices, local_size, local_rank):
     number = integer(environ, "EPL_GPU_PER_WORKER", 1)
     chosen = [int(text) for text in run_visible_devices.split(",") if text]
     if chosen and number not in (None, len(chosen)):
-        raise ClusterError('cluster.run_visible_devices="%s" names %d devices, but EPL_GPU_PER_WORKER=%d. Make them '
-                           "agree." % (run_visible_devices, len(chosen), number))
+        raise ClusterError(
+            'cluster.run_visible_devices="%s" names %d devices, but EPL_GPU_PER_WORKER=%d. Make them '
+            "agree." % (run_visible_devices, len(chosen), number)
+        )
     no_gpu = wanted == "cpu" or not (wanted or tensorflow_knows_gpus())
     seen = [] if no_gpu else visible_gpus(environ)
     if wanted == "cpu" or not (wanted or seen):
         return "CPU", number or len(chosen) or 1, ""
     if chosen:
         if seen and max(chosen) >= len(seen):
-            raise ClusterError('cluster.run_visible_devices="%s" names device %d, but this worker sees %d GPUs (0 to '
-                               "%d)." % (run_visible_devices, max(chosen), len(seen), len(seen) - 1))
+            raise ClusterError(
+                'cluster.run_visible_devices="%s" names device %d, but this worker sees %d GPUs (0 to '
+                "%d)." % (run_visible_devices, max(chosen), len(seen), len(seen) - 1)
+            )
         return "GPU", len(chosen), run_visible_devices
     return ("GPU",) + _share_of_gpus(environ, number, len(seen), local_size, local_rank)
 
@@ -184,11 +221,15 @@ def _share_of_gpus(environ, number, seen, local_size, local_rank):
     if number is None:
         number = seen if own else seen // local_size
     if number == 0:
-        raise ClusterError("%d workers run on this machine, which has only %d GPUs. Start fewer workers, or set "
-                           "EPL_DEVICE=cpu." % (local_size, seen))
+        raise ClusterError(
+            "%d workers run on this machine, which has only %d GPUs. Start fewer workers, or set "
+            "EPL_DEVICE=cpu." % (local_size, seen)
+        )
     if number > seen:
-        raise ClusterError("EPL_GPU_PER_WORKER=%d, but this worker sees only %d GPUs. Lower it, widen "
-                           "CUDA_VISIBLE_DEVICES, or set EPL_DEVICE=cpu." % (number, seen))
+        raise ClusterError(
+            "EPL_GPU_PER_WORKER=%d, but this worker sees only %d GPUs. Lower it, widen "
+            "CUDA_VISIBLE_DEVICES, or set EPL_DEVICE=cpu." % (number, seen)
+        )
     # Workers that see the same GPUs take one slice each; those that were given their own see just enough for one.
     first = local_rank * number if seen >= number * local_size else 0
     if number == seen:

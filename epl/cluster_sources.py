@@ -2,6 +2,7 @@
 
 Each reader returns a `Membership`, or None if its variables are absent. None of them opens a connection.
 """
+
 import dataclasses
 import hashlib
 import json
@@ -34,7 +35,7 @@ class Membership:
 
 
 def split_address(address):
-    """"host:port" -> (host, port), or None if it is not of that form. IPv6 hosts stand in brackets."""
+    """ "host:port" -> (host, port), or None if it is not of that form. IPv6 hosts stand in brackets."""
     match = _ADDRESS.match(address) if isinstance(address, str) else None
     if not match or not 0 < int(match.group("port")) < 65536:
         return None
@@ -78,7 +79,7 @@ def read_membership(environ):
 
 # --- TF_CONFIG ---
 
-_TF_CONFIG_FORM = ('{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}')
+_TF_CONFIG_FORM = '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 
 
 def _tf_config_error(text, problem):
@@ -118,16 +119,22 @@ def _from_tf_config(environ):
 def _refuse_other_roles(jobs, task):
     role = task.get("type")
     if jobs.get("ps") or role == "ps":
-        raise ClusterError("TF_CONFIG has parameter servers (\"ps\"), which EPL does not use: its workers exchange "
-                           "gradients with each other. Start the job without ps replicas.")
+        raise ClusterError(
+            'TF_CONFIG has parameter servers ("ps"), which EPL does not use: its workers exchange '
+            "gradients with each other. Start the job without ps replicas."
+        )
     if role == "evaluator":
-        raise ClusterError("TF_CONFIG makes this process an evaluator, which takes no part in training with EPL. "
-                           "Leave evaluator replicas out, or let them run a script without epl.init() that reads the "
-                           "checkpoints.")
+        raise ClusterError(
+            "TF_CONFIG makes this process an evaluator, which takes no part in training with EPL. "
+            "Leave evaluator replicas out, or let them run a script without epl.init() that reads the "
+            "checkpoints."
+        )
     others = sorted(set(jobs) - {"chief", "master", "worker", "ps", "evaluator"})
     if others:
-        raise ClusterError("TF_CONFIG has jobs that EPL does not know: %s. It knows \"worker\" and \"chief\"."
-                           % ", ".join('"%s"' % job for job in others))
+        raise ClusterError(
+            'TF_CONFIG has jobs that EPL does not know: %s. It knows "worker" and "chief".'
+            % ", ".join('"%s"' % job for job in others)
+        )
 
 
 def _addresses(text, job, addresses):
@@ -135,8 +142,10 @@ def _addresses(text, job, addresses):
         raise _tf_config_error(text, '"%s" is not a list of addresses' % job)
     for address in addresses:
         if split_address(address) is None:
-            raise _tf_config_error(text, '%r of job "%s" is not an address of the form "host:port" with a port from '
-                                         "1 to 65535" % (address, job))
+            raise _tf_config_error(
+                text,
+                '%r of job "%s" is not an address of the form "host:port" with a port from 1 to 65535' % (address, job),
+            )
     if job != "worker" and len(addresses) != 1:
         raise _tf_config_error(text, 'there are %d tasks of type "%s" where one is allowed' % (len(addresses), job))
     return tuple(addresses)
@@ -147,16 +156,21 @@ def _tf_config_index(text, addresses, task):
     if role is None:
         raise _tf_config_error(text, '"task" does not say which type this process is')
     if role not in addresses:
-        raise _tf_config_error(text, 'this process is of type %r, but "cluster" has only %s'
-                               % (role, ", ".join('"%s"' % job for job in sorted(addresses)) or "no workers"))
+        raise _tf_config_error(
+            text,
+            'this process is of type %r, but "cluster" has only %s'
+            % (role, ", ".join('"%s"' % job for job in sorted(addresses)) or "no workers"),
+        )
     if isinstance(index, str) and index.isdigit():
         index = int(index)
     if isinstance(index, bool) or not isinstance(index, int):
         raise _tf_config_error(text, "the task's index %r is not an integer" % (index,))
     if not 0 <= index < len(addresses[role]):
-        raise _tf_config_error(text, 'the task\'s index is %d, but "%s" has %d address%s, so it must be from 0 to %d'
-                               % (index, role, len(addresses[role]), "" if len(addresses[role]) == 1 else "es",
-                                  len(addresses[role]) - 1))
+        raise _tf_config_error(
+            text,
+            'the task\'s index is %d, but "%s" has %d address%s, so it must be from 0 to %d'
+            % (index, role, len(addresses[role]), "" if len(addresses[role]) == 1 else "es", len(addresses[role]) - 1),
+        )
     before = sum(len(addresses.get(job, ())) for job in ("chief", "master") if role == "worker")
     return before + index
 
@@ -169,28 +183,33 @@ def _rank_and_size(environ, rank_variable, size_variable):
     if rank is None or size is None:
         return None
     if rank >= size:
-        raise ClusterError("%s=%d does not fit %s=%d: ranks are from 0 to %d."
-                           % (rank_variable, rank, size_variable, size, size - 1))
+        raise ClusterError(
+            "%s=%d does not fit %s=%d: ranks are from 0 to %d." % (rank_variable, rank, size_variable, size, size - 1)
+        )
     return rank, size
 
 
 def _bootstrap(environ, host, job, source, how_to_find_host):
-    """"host:port" at which worker 0 listens; `host` and `job` are None where the launcher does not say."""
+    """ "host:port" at which worker 0 listens; `host` and `job` are None where the launcher does not say."""
     given = environ.get("EPL_BOOTSTRAP_ADDRESS")
     if given:
         if split_address(given) is None:
-            raise ClusterError("EPL_BOOTSTRAP_ADDRESS=%r must be of the form \"host:port\" with a port from 1 to 65535."
-                               % given)
+            raise ClusterError(
+                'EPL_BOOTSTRAP_ADDRESS=%r must be of the form "host:port" with a port from 1 to 65535.' % given
+            )
         return given
     if host is None:
-        raise ClusterError("%s does not say on which machine worker 0 runs%s. Set EPL_BOOTSTRAP_ADDRESS to "
-                           "\"host:port\" on all workers: worker 0's machine and a free port there."
-                           % (source, how_to_find_host))
+        raise ClusterError(
+            "%s does not say on which machine worker 0 runs%s. Set EPL_BOOTSTRAP_ADDRESS to "
+            '"host:port" on all workers: worker 0\'s machine and a free port there.' % (source, how_to_find_host)
+        )
     port = integer(environ, "EPL_BOOTSTRAP_PORT", 1)
     if port is None:
         if job is None:
-            raise ClusterError("%s gives this job no number from which a port could be derived. Set "
-                               "EPL_BOOTSTRAP_PORT to a free port of worker 0's machine on all workers." % source)
+            raise ClusterError(
+                "%s gives this job no number from which a port could be derived. Set "
+                "EPL_BOOTSTRAP_PORT to a free port of worker 0's machine on all workers." % source
+            )
         port = _FIRST_PORT + zlib.crc32(job.encode("utf-8")) % _PORTS
     elif port > 65535:
         raise ClusterError("EPL_BOOTSTRAP_PORT=%d is not a port: it must be from 1 to 65535." % port)
@@ -250,13 +269,20 @@ def _from_slurm(environ):
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
     if environ.get("ENVIRONMENT") == "BATCH" and step is None and "SLURM_STEP_NODELIST" not in environ:
         # The batch script itself runs once, with SLURM_PROCID=0, and would wait for workers that nobody starts.
-        raise ClusterError("this process was started by a Slurm batch script of %d tasks, but not as one of them. "
-                           "Start it with `srun`, or unset SLURM_PROCID to run a single worker." % size)
+        raise ClusterError(
+            "this process was started by a Slurm batch script of %d tasks, but not as one of them. "
+            "Start it with `srun`, or unset SLURM_PROCID to run a single worker." % size
+        )
     nodes = _slurm_nodes(environ)
     number = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     job = "%s.%s" % (number, step or "0") if number else None
-    bootstrap = _bootstrap(environ, nodes[0] if nodes else None, job, "Slurm",
-                           " (neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set)")
+    bootstrap = _bootstrap(
+        environ,
+        nodes[0] if nodes else None,
+        job,
+        "Slurm",
+        " (neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set)",
+    )
     return _membership(environ, rank, _slurm_machines(environ, nodes, size), bootstrap, job, "Slurm")
 
 
@@ -281,7 +307,7 @@ def _slurm_machines(environ, nodes, size):
 
 
 def _task_counts(text):
-    """"2(x3),1" -> [2, 2, 2, 1]; [] if it is not of that form."""
+    """ "2(x3),1" -> [2, 2, 2, 1]; [] if it is not of that form."""
     counts = []
     for part in text.split(","):
         match = re.match(r"^(\d+)(?:\(x(\d+)\))?$", part.strip())

@@ -1,4 +1,5 @@
 """The one global object: configuration and cluster of this process."""
+
 import threading
 
 from epl.cluster import Cluster
@@ -57,8 +58,10 @@ class Env:
         if config is None:
             config = Config()
         elif not isinstance(config, Config):
-            raise ConfigError("config must be an epl.Config, such as epl.Config({\"communication.max_splits\": 3}), "
-                              "not %s." % type(config).__name__)
+            raise ConfigError(
+                'config must be an epl.Config, such as epl.Config({"communication.max_splits": 3}), '
+                "not %s." % type(config).__name__
+            )
         config.validate()
         cluster = Cluster.from_environment(run_visible_devices=config.cluster.run_visible_devices)
         with self._lock:

@@ -1,4 +1,5 @@
 """How many GPUs this machine has and a process may use, found without importing TensorFlow or loading CUDA."""
+
 import functools
 import glob
 import importlib.util

@@ -1,7 +1,7 @@
-"""Writes docs/configuration.md from the key table of epl/config.py.
+"""Writes docs/configuration.md from the key table of epl/config_keys.py.
 
-    python scripts/config_reference.py          write the page
-    python scripts/config_reference.py --check  end with 1 if the page is not what would be written
+python scripts/config_reference.py          write the page
+python scripts/config_reference.py --check  end with 1 if the page is not what would be written
 """
 
 import os
@@ -10,12 +10,12 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from epl.config import CATEGORIES, KEYS  # noqa: E402 (the path has to be there first)
+from epl.config_keys import CATEGORIES, KEYS  # noqa: E402 (the path has to be there first)
 
 PAGE = os.path.join(ROOT, "docs", "configuration.md")
 
 HEAD = """\
-<!-- Written by scripts/config_reference.py from epl/config.py; change it there. -->
+<!-- Written by scripts/config_reference.py from epl/config_keys.py; change it there. -->
 # Configuration
 
 Every key has a default, so `epl.init()` alone works. A key is set in one of these places; the first that names it wins:
@@ -34,16 +34,16 @@ epl.init(config)
 
 - In environment variables a bool is `true`, `false`, `1` or `0`; None is `none`.
 - Words such as `"mean"` may be written in capitals or not.
-- An unknown key, or an `EPL_*` variable that looks like one, is a `ConfigError` that names the nearest known keys. A value
-  of the wrong type or out of range is a `ConfigError` that says what is allowed.
+- An unknown key, or an `EPL_*` variable that looks like one, is a `ConfigError` that names the nearest known keys. A
+  value of the wrong type or out of range is a `ConfigError` that says what is allowed.
 - So are keys that contradict each other or leave one without effect: `io.drop_last_files` together with
   `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
-  `gradient_checkpoint.end_taskgraph` unless `gradient_checkpoint.type` is `"auto"`; `gradient_checkpoint.check_gradients`
-  without `gradient_checkpoint.type`.
+  `gradient_checkpoint.end_taskgraph` unless `gradient_checkpoint.type` is `"auto"`;
+  `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
   any other value raises `NotImplementedError` with the name of the key.
-- `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines such
-  as `communication.max_splits: 3`; what it leaves out comes from the environment and the defaults.
+- `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines
+  such as `communication.max_splits: 3`; what it leaves out comes from the environment and the defaults.
 """
 
 TITLES = {

@@ -1,4 +1,5 @@
 """`python -m epl.launch` is `epl-launch`."""
+
 import sys
 
 from epl.launch.main import main

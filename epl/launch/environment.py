@@ -1,4 +1,5 @@
 """Devices, cores and environment variables of each worker."""
+
 import json
 import math
 import os
@@ -35,15 +36,25 @@ def choose_gpus(device, num_workers, gpu_per_worker, environ, total=None):
     gpus = visible_gpus(environ, _count_gpus() if total is None else total)
     needed = num_workers * gpu_per_worker
     if len(gpus) >= needed and (device == "gpu" or tensorflow_knows_gpus()):
-        return [gpus[worker * gpu_per_worker:(worker + 1) * gpu_per_worker] for worker in range(num_workers)], ""
+        return [gpus[worker * gpu_per_worker : (worker + 1) * gpu_per_worker] for worker in range(num_workers)], ""
     found = "%s here%s" % (
         "%d GPU%s" % (len(gpus), "" if len(gpus) == 1 else "s") if gpus else "no GPU",
-        " with CUDA_VISIBLE_DEVICES=%s" % environ["CUDA_VISIBLE_DEVICES"] if "CUDA_VISIBLE_DEVICES" in environ else "")
+        " with CUDA_VISIBLE_DEVICES=%s" % environ["CUDA_VISIBLE_DEVICES"] if "CUDA_VISIBLE_DEVICES" in environ else "",
+    )
     if device == "gpu":
-        raise LaunchError("--device gpu: %d worker%s on this machine with %d GPU%s each need %d, but there %s %s. Start "
-                          "fewer, or use --device cpu."
-                          % (num_workers, "" if num_workers == 1 else "s", gpu_per_worker,
-                             "" if gpu_per_worker == 1 else "s", needed, "are" if len(gpus) > 1 else "is", found))
+        raise LaunchError(
+            "--device gpu: %d worker%s on this machine with %d GPU%s each need %d, but there %s %s. Start "
+            "fewer, or use --device cpu."
+            % (
+                num_workers,
+                "" if num_workers == 1 else "s",
+                gpu_per_worker,
+                "" if gpu_per_worker == 1 else "s",
+                needed,
+                "are" if len(gpus) > 1 else "is",
+                found,
+            )
+        )
     if len(gpus) >= needed:
         return None, "this TensorFlow was built without GPU support"
     return None, "%s, %d needed" % (found, needed)
@@ -56,8 +67,13 @@ def _count_gpus():
     if count or program is None:
         return count
     try:
-        listed = subprocess.run([program, "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                stdin=subprocess.DEVNULL, timeout=_NVIDIA_SMI_TIMEOUT_S)
+        listed = subprocess.run(
+            [program, "-L"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=_NVIDIA_SMI_TIMEOUT_S,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return 0
     return sum(line.startswith(b"GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
@@ -67,8 +83,10 @@ def share_cores(cores, num_workers):
     """`cores` (list of core numbers) in `num_workers` equal runs, or None if there is not one for each."""
     if len(cores) < num_workers:
         return None
-    return [cores[worker * len(cores) // num_workers:(worker + 1) * len(cores) // num_workers]
-            for worker in range(num_workers)]
+    return [
+        cores[worker * len(cores) // num_workers : (worker + 1) * len(cores) // num_workers]
+        for worker in range(num_workers)
+    ]
 
 
 def usable_cores():

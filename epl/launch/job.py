@@ -1,4 +1,5 @@
 """The running job: one loop that reads output, notices ends and ends what has to end."""
+
 import os
 import select
 import signal

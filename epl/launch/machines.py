@@ -1,4 +1,5 @@
 """Which machines run which workers, and at which addresses."""
+
 import os
 import random
 import re
@@ -32,22 +33,34 @@ def place_workers(num_workers, machine_list=None, machine_rank=None):
         return ["127.0.0.1:%d" % port for port in free_ports(num_workers)], range(num_workers)
     machines = read_machines(machine_list)
     if num_workers % len(machines):
-        raise LaunchError("--num_workers %d cannot be divided evenly over the %d machines of --machine_list: %d x %d = "
-                          "%d. Use a multiple of %d."
-                          % (num_workers, len(machines), len(machines), num_workers // len(machines),
-                             num_workers // len(machines) * len(machines), len(machines)))
+        raise LaunchError(
+            "--num_workers %d cannot be divided evenly over the %d machines of --machine_list: %d x %d = "
+            "%d. Use a multiple of %d."
+            % (
+                num_workers,
+                len(machines),
+                len(machines),
+                num_workers // len(machines),
+                num_workers // len(machines) * len(machines),
+                len(machines),
+            )
+        )
     each = num_workers // len(machines)
     addresses = ["%s:%d" % (host, port + worker) for host, port in machines for worker in range(each)]
     doubles = sorted({address for address in addresses if addresses.count(address) > 1})
     if doubles:
-        raise LaunchError("--machine_list gives %s to two workers. Name each machine once, or with ports at least %d "
-                          "apart." % (doubles[0], each))
+        raise LaunchError(
+            "--machine_list gives %s to two workers. Name each machine once, or with ports at least %d "
+            "apart." % (doubles[0], each)
+        )
     if max(port for _, port in machines) + each - 1 > 65535:
         raise LaunchError("--machine_list: ports end at 65535, and each machine needs %d from its port on." % each)
     rank = _rank_of_this_machine(machines) if machine_rank is None else machine_rank
     if rank >= len(machines):
-        raise LaunchError("--machine_rank %d does not fit --machine_list, which has %d machine%s: it must be from 0 to "
-                          "%d." % (rank, len(machines), "" if len(machines) == 1 else "s", len(machines) - 1))
+        raise LaunchError(
+            "--machine_rank %d does not fit --machine_list, which has %d machine%s: it must be from 0 to "
+            "%d." % (rank, len(machines), "" if len(machines) == 1 else "s", len(machines) - 1)
+        )
     return addresses, range(rank * each, (rank + 1) * each)
 
 
@@ -69,8 +82,9 @@ def read_machines(machine_list):
         port = int(match.group(2) or DEFAULT_PORT) if match else 0
         if not 0 < port < 65536:
             hint = "" if machine_list != entry else " There is no file of that name either."
-            raise LaunchError("%s: %r is not of the form \"ip\" or \"ip:port\" with a port from 1 to 65535.%s"
-                              % (where, entry, hint))
+            raise LaunchError(
+                '%s: %r is not of the form "ip" or "ip:port" with a port from 1 to 65535.%s' % (where, entry, hint)
+            )
         machines.append((match.group(1), port))
     return machines
 
@@ -80,9 +94,10 @@ def _rank_of_this_machine(machines):
         return 0
     own = [rank for rank, (host, _) in enumerate(machines) if _is_here(host)]
     if len(own) != 1:
-        raise LaunchError("%s of --machine_list %s this machine. Say which one it is with --machine_rank, from 0 to %d."
-                          % ("no address" if not own else "several addresses", "is" if not own else "are",
-                             len(machines) - 1))
+        raise LaunchError(
+            "%s of --machine_list %s this machine. Say which one it is with --machine_rank, from 0 to %d."
+            % ("no address" if not own else "several addresses", "is" if not own else "are", len(machines) - 1)
+        )
     return own[0]
 
 

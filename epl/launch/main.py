@@ -1,4 +1,5 @@
 """`epl-launch`: from the command line to the exit status."""
+
 import os
 import signal
 import sys
@@ -15,8 +16,15 @@ from epl.launch.workers import Worker
 
 # Exit status when the command line is wrong or a worker cannot be started.
 USAGE_STATUS = 2
-_OWN_VARIABLES = ("TF_CONFIG", "EPL_GPU_PER_WORKER", "EPL_DEVICE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-                  "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+_OWN_VARIABLES = (
+    "TF_CONFIG",
+    "EPL_GPU_PER_WORKER",
+    "EPL_DEVICE",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
 
 
 def main(argv=None):
@@ -45,10 +53,12 @@ class _Preparation:
     def __init__(self, options):
         self.command = script_command(options.script) + options.script_arguments
         self.addresses, self.local = machines.place_workers(
-            options.num_workers, options.machine_list, options.machine_rank)
+            options.num_workers, options.machine_list, options.machine_rank
+        )
         number = len(self.local)
         self.gpus, self.why_not_gpus = environment.choose_gpus(
-            options.device, number, options.gpu_per_worker, os.environ)
+            options.device, number, options.gpu_per_worker, os.environ
+        )
         cores = environment.usable_cores()
         self.threads = environment.threads_per_worker(len(cores), number, environment.container_quota())
         can_bind = options.bind == "auto" and hasattr(os, "sched_setaffinity")
@@ -73,14 +83,25 @@ class _Preparation:
     def variables(self, options, place):
         """Variables of the local worker number `place`."""
         return environment.worker_environment(
-            os.environ, self.addresses, self.local[place], options.gpu_per_worker,
-            self.gpus and self.gpus[place], self.threads, self.token)
+            os.environ,
+            self.addresses,
+            self.local[place],
+            options.gpu_per_worker,
+            self.gpus and self.gpus[place],
+            self.threads,
+            self.token,
+        )
 
     def headline(self, options):
         devices = options.gpu_per_worker
         kind = "GPU" if self.gpus else "CPU device"
-        text = "%d worker%s with %d %s%s each" % (len(self.addresses), "" if len(self.addresses) == 1 else "s", devices,
-                                                  kind, "" if devices == 1 else "s")
+        text = "%d worker%s with %d %s%s each" % (
+            len(self.addresses),
+            "" if len(self.addresses) == 1 else "s",
+            devices,
+            kind,
+            "" if devices == 1 else "s",
+        )
         if self.why_not_gpus:
             text += " (%s)" % self.why_not_gpus
         if len(self.local) != len(self.addresses):
@@ -122,9 +143,14 @@ def _start(options, plan, console, job):
         if options.debug:
             variables.setdefault("PYTHONFAULTHANDLER", "1")
             console.say("worker %d: %s" % (index, " ".join(plan.command)))
-            console.say("worker %d: cores %s; %s" % (
-                index, ",".join(map(str, cores)) if cores else "any",
-                " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES)))
+            console.say(
+                "worker %d: cores %s; %s"
+                % (
+                    index,
+                    ",".join(map(str, cores)) if cores else "any",
+                    " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES),
+                )
+            )
         stream = Stream(index, console, plan.open_log(index))
         job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream))
 
@@ -138,10 +164,15 @@ def _conclude(options, plan, job):
         sys.stderr.flush()
         return cause.exit_status
     if job.stopping:
-        sys.stderr.write("epl-launch: stopped by %s; %s\n" % (
-            signal.Signals(job.stop_signal).name,
-            "all workers have ended." if not running else "workers that could not be ended: %s."
-            % ", ".join(str(worker.index) for worker in running)))
+        sys.stderr.write(
+            "epl-launch: stopped by %s; %s\n"
+            % (
+                signal.Signals(job.stop_signal).name,
+                "all workers have ended."
+                if not running
+                else "workers that could not be ended: %s." % ", ".join(str(worker.index) for worker in running),
+            )
+        )
     if plan.log_dir_is_ours:
         for index in plan.local:
             if os.path.exists(plan.log_path(index)):

@@ -1,4 +1,5 @@
 """Command line of `epl-launch`."""
+
 import argparse
 import difflib
 import os
@@ -24,22 +25,50 @@ def _at_least(minimum):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="epl-launch", description=DESCRIPTION, allow_abbrev=False,
-        usage="epl-launch [options] script.sh|script.py [arguments of the script]")
+        prog="epl-launch",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+        usage="epl-launch [options] script.sh|script.py [arguments of the script]",
+    )
     add = parser.add_argument
     add("--num_workers", type=_at_least(1), default=1, metavar="N", help="workers on all machines together (default 1)")
-    add("--gpu_per_worker", type=_at_least(1), default=1, metavar="M",
-        help="devices of each worker: GPUs, or CPU devices where there are none (default 1)")
-    add("--machine_list", metavar="LIST", help="machines over which the workers are divided evenly: \"ip[:port],...\", "
-        "or a file with one a line. Run epl-launch with the same list on each (default: this machine alone)")
-    add("--machine_rank", type=_at_least(0), metavar="R", help="this machine's place in the list, from 0 (default: "
-        "the one whose address is this machine's)")
-    add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="auto: GPUs if there are enough for all "
-        "workers, else CPU devices (default)")
-    add("--bind", choices=("auto", "none"), default="auto", help="auto: give each worker cores of its own if there is "
-        "one for each (default)")
-    add("--log_dir", metavar="DIR", help="where each worker's output is kept as worker-<index>.log (default: a new "
-        "directory for temporary files, removed if all goes well)")
+    add(
+        "--gpu_per_worker",
+        type=_at_least(1),
+        default=1,
+        metavar="M",
+        help="devices of each worker: GPUs, or CPU devices where there are none (default 1)",
+    )
+    add(
+        "--machine_list",
+        metavar="LIST",
+        help='machines over which the workers are divided evenly: "ip[:port],...", '
+        "or a file with one a line. Run epl-launch with the same list on each (default: this machine alone)",
+    )
+    add(
+        "--machine_rank",
+        type=_at_least(0),
+        metavar="R",
+        help="this machine's place in the list, from 0 (default: the one whose address is this machine's)",
+    )
+    add(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        default="auto",
+        help="auto: GPUs if there are enough for all workers, else CPU devices (default)",
+    )
+    add(
+        "--bind",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: give each worker cores of its own if there is one for each (default)",
+    )
+    add(
+        "--log_dir",
+        metavar="DIR",
+        help="where each worker's output is kept as worker-<index>.log (default: a new "
+        "directory for temporary files, removed if all goes well)",
+    )
     add("--debug", action="store_true", help="show what is started with which variables, and more after a failure")
     return parser
 
@@ -81,8 +110,10 @@ def _place_of_script(arguments, parser):
         if name not in known:
             near = difflib.get_close_matches(name.replace("-", "_"), [key.replace("-", "_") for key in known], n=1)
             hint = " Did you mean %s?" % " or ".join("--" + key.lstrip("_") for key in near) if near else ""
-            raise LaunchError("unknown option %s.%s Options of the script stand after its name; `epl-launch --help` "
-                              "lists those of epl-launch." % (name, hint))
+            raise LaunchError(
+                "unknown option %s.%s Options of the script stand after its name; `epl-launch --help` "
+                "lists those of epl-launch." % (name, hint)
+            )
         index += 1 if equals or known[name].nargs == 0 else 2
     return min(index, len(arguments))
 
@@ -94,8 +125,10 @@ def script_command(script):
       LaunchError: there is no such file, or it is neither a .sh nor a .py.
     """
     if not os.path.isfile(script):
-        raise LaunchError("script %s %s.%s" % (script, "is a directory" if os.path.isdir(script) else "does not exist",
-                                               _nearest_scripts(script)))
+        raise LaunchError(
+            "script %s %s.%s"
+            % (script, "is a directory" if os.path.isdir(script) else "does not exist", _nearest_scripts(script))
+        )
     if script.endswith(".py"):
         return [sys.executable, script]
     if not script.endswith(".sh"):

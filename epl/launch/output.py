@@ -1,4 +1,5 @@
 """Output of the workers: prefixed and live on the console, as it is in a log file each."""
+
 import collections
 import os
 import select
@@ -140,7 +141,7 @@ class Stream:
         elif ends:
             self._console.end_line(self._worker)
         if len(self._tail_line) < _TAIL_LINE_BYTES:
-            self._tail_line += self._line[:_TAIL_LINE_BYTES - len(self._tail_line)]
+            self._tail_line += self._line[: _TAIL_LINE_BYTES - len(self._tail_line)]
         if ends:
             self._tail.append(bytes(self._tail_line))
             self._tail_line.clear()

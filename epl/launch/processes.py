@@ -2,6 +2,7 @@
 
 A session holds more than a process group: `timeout`, or a shell with job control, make groups of their own.
 """
+
 import ctypes
 import os
 import select
@@ -134,7 +135,6 @@ def child_setup(cores):
     parent = os.getpid()
 
     def setup():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell makes its children ignore it
         if cores:
             os.sched_setaffinity(0, cores)
         if library is not None:

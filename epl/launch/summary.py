@@ -1,4 +1,5 @@
 """What the launcher says at the end of a job that failed."""
+
 import signal
 
 from epl.launch.workers import root_cause
@@ -14,8 +15,9 @@ def failure_text(ended, running, log_dir, everything=False):
       everything: show the last lines of all workers, not only of the one that began it.
     """
     cause = root_cause(ended)
-    lines = ["epl-launch: worker %d failed after %.1f s: %s.%s"
-             % (cause.index, cause.seconds, cause.ending(), _hint(cause))]
+    lines = [
+        "epl-launch: worker %d failed after %.1f s: %s.%s" % (cause.index, cause.seconds, cause.ending(), _hint(cause))
+    ]
     lines += _tail(cause)
     for worker in sorted(ended, key=lambda each: each.index):
         if worker is cause:

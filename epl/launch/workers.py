@@ -1,4 +1,5 @@
 """One worker process: how it is started, and how it ended."""
+
 import os
 import re
 import signal
@@ -28,8 +29,15 @@ class Worker:
         self.stopped_with = None  # number of the first signal that we sent it while it ran
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            bufsize=0, preexec_fn=setup, start_new_session=True)
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            preexec_fn=setup,
+            start_new_session=True,
+        )
         self.session = self._process.pid
         self.empty = False  # nobody is left in its session; its number is no longer ours
         self.pipe = self._process.stdout.fileno()
@@ -93,8 +101,11 @@ class Worker:
 
 
 def _signal_name(number):
-    return "%s (signal %d)" % (signal.Signals(number).name, number) if number in set(signal.Signals) else (
-        "signal %d" % number)
+    return (
+        "%s (signal %d)" % (signal.Signals(number).name, number)
+        if number in set(signal.Signals)
+        else ("signal %d" % number)
+    )
 
 
 def root_cause(workers):

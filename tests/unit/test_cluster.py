@@ -1,4 +1,5 @@
 """Cluster: who the workers are and which devices they have, from the variables of each launcher."""
+
 import json
 import sys
 
@@ -10,9 +11,7 @@ from epl import cluster as cluster_module
 from epl import gpus
 from epl.cluster import Cluster
 from epl.cluster_sources import expand_nodelist, split_address
-from epl.config import Config
-from epl.env import Env
-from epl.errors import ClusterError, ConfigError
+from epl.errors import ClusterError
 
 
 @pytest.fixture(name="gpus_seen")
@@ -53,8 +52,11 @@ def test_defaults():
 def test_devices_of_all_workers():
     cluster = Cluster(2, 1, 2, ["a:1", "b:2"], "GPU", "secret")
     assert cluster.available_devices == [
-        "/job:worker/replica:0/task:0/device:GPU:0", "/job:worker/replica:0/task:0/device:GPU:1",
-        "/job:worker/replica:0/task:1/device:GPU:0", "/job:worker/replica:0/task:1/device:GPU:1"]
+        "/job:worker/replica:0/task:0/device:GPU:0",
+        "/job:worker/replica:0/task:0/device:GPU:1",
+        "/job:worker/replica:0/task:1/device:GPU:0",
+        "/job:worker/replica:0/task:1/device:GPU:1",
+    ]
     assert cluster.local_devices == ["/job:localhost/replica:0/task:0/device:GPU:%d" % i for i in range(2)]
     assert cluster.total_gpu_num == 4
     assert cluster.nodes == [0, 1]
@@ -67,13 +69,16 @@ def test_large_cluster_from_one_host():
     assert cluster.nodes == [0] * 64
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (dict(worker_num=0), "worker_num=0 must be an integer >= 1"),
-    (dict(gpu_num_per_worker=True), "gpu_num_per_worker=True must be an integer"),
-    (dict(worker_num=2, worker_index=2), "worker_index=2 does not fit worker_num=2: it must be from 0 to 1"),
-    (dict(worker_num=3, hosts=["a:1", "b:1"]), "2 hosts are given for 3 workers"),
-    (dict(device_type="TPU"), "device_type='TPU'"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(worker_num=0), "worker_num=0 must be an integer >= 1"),
+        (dict(gpu_num_per_worker=True), "gpu_num_per_worker=True must be an integer"),
+        (dict(worker_num=2, worker_index=2), "worker_index=2 does not fit worker_num=2: it must be from 0 to 1"),
+        (dict(worker_num=3, hosts=["a:1", "b:1"]), "2 hosts are given for 3 workers"),
+        (dict(device_type="TPU"), "device_type='TPU'"),
+    ],
+)
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ClusterError, match=message):
         Cluster(**arguments)
@@ -128,35 +133,49 @@ def test_chief_alone():
 
 
 def test_tokens_tell_jobs_apart():
-    tokens = {Cluster.from_environment(worker_config(index, hosts)).token
-              for hosts in (["a:1", "b:1"], ["a:1", "c:1"]) for index in (0, 1)}
+    tokens = {
+        Cluster.from_environment(worker_config(index, hosts)).token
+        for hosts in (["a:1", "b:1"], ["a:1", "c:1"])
+        for index in (0, 1)
+    }
     assert len(tokens) == 2
 
 
-@pytest.mark.parametrize("text, message", [
-    ("{", "not valid JSON"),
-    ("[]", "not a JSON object"),
-    ('{"cluster": []}', None),
-    ('{"cluster": 3}', '"cluster" is not a JSON object'),
-    ('{"cluster": {"worker": ["a:1"]}, "task": 3}', '"task" is not a JSON object'),
-    ('{"cluster": {"worker": ["a:1"]}}', '"task" does not say which type'),
-    ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker"}}', '"worker" is not a list'),
-    ('{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}', "'a' of job \"worker\" is not an address"),
-    ('{"cluster": {"worker": ["a:0"]}, "task": {"type": "worker"}}', "port from 1 to 65535"),
-    ('{"cluster": {"worker": [3]}, "task": {"type": "worker"}}', "3 of job"),
-    ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker"}}', "two workers have the same address"),
-    ('{"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}', '2 tasks of type "chief"'),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}', "type 'chief', but \"cluster\" has only \"worker\""),
-    ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}', "is 2, but \"worker\" has 2 "
-     "addresses, so it must be from 0 to 1"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', "from 0 to 0"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "True is not an integer"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}', "'x' is not an integer"),
-    ('{"cluster": {"ps": ["p:1"], "worker": ["a:1"]}, "task": {"type": "worker"}}', "parameter servers.*without ps"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps"}}', "parameter servers"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "evaluator.*without epl.init"),
-    ('{"cluster": {"tpu": ["a:1"]}, "task": {"type": "tpu"}}', "does not know: \"tpu\""),
-])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ('{"cluster": []}', None),
+        ('{"cluster": 3}', '"cluster" is not a JSON object'),
+        ('{"cluster": {"worker": ["a:1"]}, "task": 3}', '"task" is not a JSON object'),
+        ('{"cluster": {"worker": ["a:1"]}}', '"task" does not say which type'),
+        ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker"}}', '"worker" is not a list'),
+        ('{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}', "'a' of job \"worker\" is not an address"),
+        ('{"cluster": {"worker": ["a:0"]}, "task": {"type": "worker"}}', "port from 1 to 65535"),
+        ('{"cluster": {"worker": [3]}, "task": {"type": "worker"}}', "3 of job"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker"}}', "two workers have the same address"),
+        ('{"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}', '2 tasks of type "chief"'),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}',
+            'type \'chief\', but "cluster" has only "worker"',
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+            'is 2, but "worker" has 2 addresses, so it must be from 0 to 1',
+        ),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', "from 0 to 0"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "True is not an integer"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}', "'x' is not an integer"),
+        (
+            '{"cluster": {"ps": ["p:1"], "worker": ["a:1"]}, "task": {"type": "worker"}}',
+            "parameter servers.*without ps",
+        ),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps"}}', "parameter servers"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "evaluator.*without epl.init"),
+        ('{"cluster": {"tpu": ["a:1"]}, "task": {"type": "tpu"}}', 'does not know: "tpu"'),
+    ],
+)
 def test_wrong_tf_config(text, message):
     if message is None:
         assert Cluster.from_environment({"TF_CONFIG": text}).worker_num == 1
@@ -181,11 +200,23 @@ def test_any_text_is_a_cluster_error_or_a_single_worker(text):
         assert cluster.worker_num == 1
 
 
-@pytest.mark.parametrize("text, parts", [
-    ("a:1", ("a", 1)), ("10.0.0.1:65535", ("10.0.0.1", 65535)), ("[::1]:22", ("[::1]", 22)), ("a.b-c:9", ("a.b-c", 9)),
-    ("a", None), ("a:", None), (":1", None), ("::1:22", None), ("a:65536", None), ("a b:1", None), ("http://a:1", None),
-    (None, None),
-])
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("a:1", ("a", 1)),
+        ("10.0.0.1:65535", ("10.0.0.1", 65535)),
+        ("[::1]:22", ("[::1]", 22)),
+        ("a.b-c:9", ("a.b-c", 9)),
+        ("a", None),
+        ("a:", None),
+        (":1", None),
+        ("::1:22", None),
+        ("a:65536", None),
+        ("a b:1", None),
+        ("http://a:1", None),
+        (None, None),
+    ],
+)
 def test_addresses(text, parts):
     assert split_address(text) == parts
 
@@ -194,8 +225,14 @@ def test_addresses(text, parts):
 
 
 def slurm(rank, size, **more):
-    environ = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_JOB_ID": "123", "SLURM_STEP_ID": "0",
-               "SLURM_STEP_NODELIST": "gpu[01-02]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    environ = {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(size),
+        "SLURM_JOB_ID": "123",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "gpu[01-02]",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+    }
     environ.update(more)
     return {name: value for name, value in environ.items() if value is not None}
 
@@ -216,14 +253,17 @@ def test_slurm_steps_of_a_job_do_not_meet():
     assert first.token != second.token
 
 
-@pytest.mark.parametrize("more, nodes", [
-    ({"SLURM_TASKS_PER_NODE": "3,1"}, [0, 0, 0, 1]),
-    ({"SLURM_STEP_TASKS_PER_NODE": "1,3"}, [0, 1, 1, 1]),
-    ({"SLURM_DISTRIBUTION": "cyclic"}, [0, 1, 0, 1]),
-    ({"SLURM_TASKS_PER_NODE": None}, [0, 1, 2, 3]),
-    ({"SLURM_STEP_NODELIST": "one"}, [0, 0, 0, 0]),
-    ({"SLURM_STEP_NODELIST": None, "SLURM_JOB_NODELIST": "x,y"}, [0, 0, 1, 1]),
-])
+@pytest.mark.parametrize(
+    "more, nodes",
+    [
+        ({"SLURM_TASKS_PER_NODE": "3,1"}, [0, 0, 0, 1]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,3"}, [0, 1, 1, 1]),
+        ({"SLURM_DISTRIBUTION": "cyclic"}, [0, 1, 0, 1]),
+        ({"SLURM_TASKS_PER_NODE": None}, [0, 1, 2, 3]),
+        ({"SLURM_STEP_NODELIST": "one"}, [0, 0, 0, 0]),
+        ({"SLURM_STEP_NODELIST": None, "SLURM_JOB_NODELIST": "x,y"}, [0, 0, 1, 1]),
+    ],
+)
 def test_slurm_nodes(more, nodes):
     assert Cluster.from_environment(slurm(1, 4, **more)).nodes == nodes
 
@@ -238,29 +278,35 @@ def test_slurm_step_size_wins_over_job_size():
     assert Cluster.from_environment(slurm(0, 1)).worker_num == 1
 
 
-@pytest.mark.parametrize("environ, message", [
-    (slurm(4, 4), "SLURM_PROCID=4 does not fit SLURM_NTASKS=4: ranks are from 0 to 3"),
-    (slurm("x", 4), "SLURM_PROCID='x' must be an integer >= 0"),
-    (slurm(0, 4, SLURM_STEP_NODELIST=None), "Set EPL_BOOTSTRAP_ADDRESS"),
-    (slurm(0, 4, SLURM_JOB_ID=None), "Set EPL_BOOTSTRAP_PORT"),
-    (slurm(0, 4, EPL_BOOTSTRAP_PORT="70000"), "EPL_BOOTSTRAP_PORT=70000 is not a port"),
-    (slurm(0, 4, EPL_BOOTSTRAP_ADDRESS="h"), 'EPL_BOOTSTRAP_ADDRESS=\'h\' must be of the form "host:port"'),
-    (slurm(0, 4, SLURM_STEP_NODELIST="a[1-"), "brackets that do not match"),
-    (slurm(0, 4, SLURM_STEP_ID=None, SLURM_STEP_NODELIST=None, ENVIRONMENT="BATCH"), "Start it with `srun`"),
-])
+@pytest.mark.parametrize(
+    "environ, message",
+    [
+        (slurm(4, 4), "SLURM_PROCID=4 does not fit SLURM_NTASKS=4: ranks are from 0 to 3"),
+        (slurm("x", 4), "SLURM_PROCID='x' must be an integer >= 0"),
+        (slurm(0, 4, SLURM_STEP_NODELIST=None), "Set EPL_BOOTSTRAP_ADDRESS"),
+        (slurm(0, 4, SLURM_JOB_ID=None), "Set EPL_BOOTSTRAP_PORT"),
+        (slurm(0, 4, EPL_BOOTSTRAP_PORT="70000"), "EPL_BOOTSTRAP_PORT=70000 is not a port"),
+        (slurm(0, 4, EPL_BOOTSTRAP_ADDRESS="h"), "EPL_BOOTSTRAP_ADDRESS='h' must be of the form \"host:port\""),
+        (slurm(0, 4, SLURM_STEP_NODELIST="a[1-"), "brackets that do not match"),
+        (slurm(0, 4, SLURM_STEP_ID=None, SLURM_STEP_NODELIST=None, ENVIRONMENT="BATCH"), "Start it with `srun`"),
+    ],
+)
 def test_wrong_slurm(environ, message):
     with pytest.raises(ClusterError, match=message):
         Cluster.from_environment(environ)
 
 
-@pytest.mark.parametrize("text, names", [
-    ("a", ["a"]),
-    ("a,b", ["a", "b"]),
-    ("a[1-3]", ["a1", "a2", "a3"]),
-    ("a[08-11,20]", ["a08", "a09", "a10", "a11", "a20"]),
-    ("a[1-2]b[3-4],c", ["a1b3", "a1b4", "a2b3", "a2b4", "c"]),
-    ("r[1,3]-ib, x-2.site", ["r1-ib", "r3-ib", "x-2.site"]),
-])
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("a", ["a"]),
+        ("a,b", ["a", "b"]),
+        ("a[1-3]", ["a1", "a2", "a3"]),
+        ("a[08-11,20]", ["a08", "a09", "a10", "a11", "a20"]),
+        ("a[1-2]b[3-4],c", ["a1b3", "a1b4", "a2b3", "a2b4", "c"]),
+        ("r[1,3]-ib, x-2.site", ["r1-ib", "r3-ib", "x-2.site"]),
+    ],
+)
 def test_node_lists(text, names):
     assert expand_nodelist(text) == names
 
@@ -275,8 +321,15 @@ def test_wrong_node_lists(text):
 
 
 def open_mpi(rank, size, local_size, **more):
-    return dict({"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
-                 "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size), "OMPI_MCA_ess_base_jobid": "9"}, **more)
+    return dict(
+        {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": str(size),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+            "OMPI_MCA_ess_base_jobid": "9",
+        },
+        **more,
+    )
 
 
 def test_open_mpi_on_one_machine():
@@ -304,15 +357,24 @@ def test_tf_config_wins_over_all():
 
 
 def horovod(rank, size, local_size, **more):
-    return dict({"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size), "HOROVOD_LOCAL_SIZE": str(local_size),
-                 "HOROVOD_HOSTNAME": "h%d" % (rank // local_size), "HOROVOD_GLOO_RENDEZVOUS_PORT": "4711"}, **more)
+    return dict(
+        {
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": str(size),
+            "HOROVOD_LOCAL_SIZE": str(local_size),
+            "HOROVOD_HOSTNAME": "h%d" % (rank // local_size),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": "4711",
+        },
+        **more,
+    )
 
 
 def test_horovod():
     one_machine = Cluster.from_environment(horovod(1, 2, 2))
     assert one_machine.bootstrap_address.startswith("127.0.0.1:")
-    clusters = [Cluster.from_environment(horovod(rank, 4, 2, HOROVOD_GLOO_RENDEZVOUS_ADDR="10.0.0.7"))
-                for rank in range(4)]
+    clusters = [
+        Cluster.from_environment(horovod(rank, 4, 2, HOROVOD_GLOO_RENDEZVOUS_ADDR="10.0.0.7")) for rank in range(4)
+    ]
     assert {cluster.bootstrap_address.split(":")[0] for cluster in clusters} == {"10.0.0.7"}
     assert len({(cluster.bootstrap_address, cluster.token) for cluster in clusters}) == 1
     assert clusters[0].nodes == [0, 0, 1, 1]
@@ -329,17 +391,20 @@ def test_devices_without_gpus():
     assert Cluster.from_environment({}, run_visible_devices="0,1,2").gpu_num_per_worker == 3
 
 
-@pytest.mark.parametrize("environ, number, visible", [
-    ({}, 4, ""),
-    ({"CUDA_VISIBLE_DEVICES": "1,3"}, 2, ""),
-    ({"EPL_GPU_PER_WORKER": "2"}, 2, "0,1"),
-    (open_mpi(1, 2, 2), 2, "2,3"),
-    (open_mpi(1, 2, 2, EPL_GPU_PER_WORKER="1"), 1, "1"),
-    (open_mpi(1, 2, 2, CUDA_VISIBLE_DEVICES="3"), 1, ""),
-    (open_mpi(2, 3, 3), 1, "2"),
-    (worker_config(1), 4, ""),
-    (worker_config(1, ("a:1", "a:2")), 2, "2,3"),
-])
+@pytest.mark.parametrize(
+    "environ, number, visible",
+    [
+        ({}, 4, ""),
+        ({"CUDA_VISIBLE_DEVICES": "1,3"}, 2, ""),
+        ({"EPL_GPU_PER_WORKER": "2"}, 2, "0,1"),
+        (open_mpi(1, 2, 2), 2, "2,3"),
+        (open_mpi(1, 2, 2, EPL_GPU_PER_WORKER="1"), 1, "1"),
+        (open_mpi(1, 2, 2, CUDA_VISIBLE_DEVICES="3"), 1, ""),
+        (open_mpi(2, 3, 3), 1, "2"),
+        (worker_config(1), 4, ""),
+        (worker_config(1, ("a:1", "a:2")), 2, "2,3"),
+    ],
+)
 def test_shares_of_gpus(gpus_seen, environ, number, visible):
     gpus_seen(4)
     cluster = Cluster.from_environment(environ)
@@ -356,13 +421,16 @@ def test_run_visible_devices(gpus_seen):
         Cluster.from_environment({"EPL_GPU_PER_WORKER": "2"}, run_visible_devices="1")
 
 
-@pytest.mark.parametrize("environ, message", [
-    ({"EPL_GPU_PER_WORKER": "5"}, "EPL_GPU_PER_WORKER=5, but this worker sees only 4 GPUs"),
-    ({"EPL_GPU_PER_WORKER": "0"}, "must be an integer >= 1"),
-    ({"EPL_GPU_PER_WORKER": "two"}, "must be an integer >= 1"),
-    (open_mpi(0, 8, 8), "8 workers run on this machine, which has only 4 GPUs"),
-    ({"EPL_DEVICE": "tpu"}, 'EPL_DEVICE=\'tpu\' must be "cpu" or "gpu"'),
-])
+@pytest.mark.parametrize(
+    "environ, message",
+    [
+        ({"EPL_GPU_PER_WORKER": "5"}, "EPL_GPU_PER_WORKER=5, but this worker sees only 4 GPUs"),
+        ({"EPL_GPU_PER_WORKER": "0"}, "must be an integer >= 1"),
+        ({"EPL_GPU_PER_WORKER": "two"}, "must be an integer >= 1"),
+        (open_mpi(0, 8, 8), "8 workers run on this machine, which has only 4 GPUs"),
+        ({"EPL_DEVICE": "tpu"}, 'EPL_DEVICE=\'tpu\' must be "cpu" or "gpu"'),
+    ],
+)
 def test_wrong_devices(gpus_seen, environ, message):
     gpus_seen(4)
     with pytest.raises(ClusterError, match=message):
@@ -381,9 +449,17 @@ def test_tensorflow_without_gpu_support_on_a_gpu_machine(gpus_seen):
     assert Cluster.from_environment({"EPL_DEVICE": "gpu"}).device_type == "GPU"
 
 
-@pytest.mark.parametrize("text, answer", [
-    ("build_info = collections.OrderedDict(is_cuda_build=False, x=1)", False), ("is_cuda_build = False", False),
-    ("{'is_cuda_build': False}", False), ("is_cuda_build = True", True), ("", True), (None, True)])
+@pytest.mark.parametrize(
+    "text, answer",
+    [
+        ("build_info = collections.OrderedDict(is_cuda_build=False, x=1)", False),
+        ("is_cuda_build = False", False),
+        ("{'is_cuda_build': False}", False),
+        ("is_cuda_build = True", True),
+        ("", True),
+        (None, True),
+    ],
+)
 def test_tensorflow_knows_gpus(tmp_path, monkeypatch, text, answer):
     folder = tmp_path / "tensorflow_core" / "python" / "platform"
     folder.mkdir(parents=True)
@@ -396,10 +472,20 @@ def test_tensorflow_knows_gpus(tmp_path, monkeypatch, text, answer):
     assert gpus.tensorflow_knows_gpus.__wrapped__() is answer
 
 
-@pytest.mark.parametrize("chosen, seen", [
-    (None, ["0", "1"]), ("", []), ("1", ["1"]), ("1, 0", ["1", "0"]), ("-1", []), ("0,-1,1", ["0"]), ("5", []),
-    ("GPU-abc,1", ["GPU-abc", "1"]), ("0,0", ["0"]),
-])
+@pytest.mark.parametrize(
+    "chosen, seen",
+    [
+        (None, ["0", "1"]),
+        ("", []),
+        ("1", ["1"]),
+        ("1, 0", ["1", "0"]),
+        ("-1", []),
+        ("0,-1,1", ["0"]),
+        ("5", []),
+        ("GPU-abc,1", ["GPU-abc", "1"]),
+        ("0,0", ["0"]),
+    ],
+)
 def test_visible_gpus(chosen, seen):
     environ = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
     assert gpus.visible_gpus(environ, total=2) == seen
@@ -410,38 +496,3 @@ def test_machine_gpus(tmp_path):
         (tmp_path / name).write_text("")
     assert gpus.machine_gpus((str(tmp_path / "none[0-9]*"), str(tmp_path / "nvidia[0-9]*"))) == 2
     assert gpus.machine_gpus((str(tmp_path / "none[0-9]*"),)) == 0
-
-
-# --- Env ---
-
-
-@pytest.fixture(name="clean_env")
-def clean_env_fixture(monkeypatch):
-    monkeypatch.setattr(Env, "_instance", None)
-    for name in ("TF_CONFIG", "EPL_GPU_PER_WORKER", "EPL_DEVICE"):
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
-
-
-def test_env_before_init(clean_env):
-    clean_env.setenv("TF_CONFIG", worker_config(1)["TF_CONFIG"])
-    assert Env.get() is Env.get()
-    assert Env.get().cluster.worker_index == 1
-    assert Env.get().config == Config()
-
-
-def test_env_reset(clean_env):
-    env = Env.get().reset(Config({"communication.max_splits": 2, "cluster.run_visible_devices": "0,1"}))
-    assert env is Env.get()
-    assert (env.config.communication.max_splits, env.cluster.gpu_num_per_worker) == (2, 2)
-    assert env.reset().config.communication.max_splits == 5
-    with pytest.raises(ConfigError, match="must be an epl.Config.*not dict"):
-        env.reset({"communication.max_splits": 2})
-
-
-def test_a_failed_reset_changes_nothing(clean_env):
-    env = Env.get().reset(Config({"communication.max_splits": 2}))
-    clean_env.setenv("TF_CONFIG", "{")
-    with pytest.raises(ClusterError):
-        env.reset()
-    assert (env.config.communication.max_splits, env.cluster.worker_num) == (2, 1)

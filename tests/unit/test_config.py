@@ -1,4 +1,5 @@
 """Config: values from dicts, variables and files, and the errors for everything else."""
+
 import copy
 import dataclasses
 import os
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from epl import config as config_module
-from epl.config import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, Config, keys
+from epl import config_keys
+from epl.config import Config
+from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError, UnsupportedError
 
 BUILT = [key for key in KEYS if key.built]
@@ -39,7 +41,7 @@ def as_variables(values):
 
 @pytest.fixture(name="all_built")
 def all_built_fixture(monkeypatch):
-    monkeypatch.setattr(config_module, "KEYS", tuple(dataclasses.replace(key, built=True) for key in KEYS))
+    monkeypatch.setattr(config_keys, "KEYS", tuple(dataclasses.replace(key, built=True) for key in KEYS))
 
 
 # --- the table ---
@@ -124,7 +126,7 @@ def test_dict_wins_over_environment_wins_over_default(given_dict, variables):
 def test_one_slip_of_the_pen_still_finds_the_key(data):
     key = data.draw(st.sampled_from(KEYS)).name
     place = data.draw(st.integers(0, len(key) - 1))
-    slip = key[:place] + data.draw(st.sampled_from(["", "x", "_"])) + key[place + 1:]
+    slip = key[:place] + data.draw(st.sampled_from(["", "x", "_"])) + key[place + 1 :]
     assume(slip not in keys())
     with pytest.raises(ConfigError) as error:
         Config({slip: 1}, {})
@@ -136,17 +138,29 @@ def test_values_of_unbuilt_keys_are_checked_before_they_are_refused(data):
     key = data.draw(st.sampled_from(NOT_BUILT))
     value = data.draw(legal_values(key))
     assume(value != key.default)
-    for attempt in (lambda: Config({key.name: value}, {}),
-                    lambda: Config({}, as_variables({key.name: value})),
-                    lambda: setattr(getattr(Config({}, {}), key.category), key.attribute, value)):
+    for attempt in (
+        lambda: Config({key.name: value}, {}),
+        lambda: Config({}, as_variables({key.name: value})),
+        lambda: setattr(getattr(Config({}, {}), key.category), key.attribute, value),
+    ):
         with pytest.raises(UnsupportedError, match=key.name) as error:
             attempt()
         assert isinstance(error.value, NotImplementedError)
         assert repr(key.default) in str(error.value)
 
 
-@given(key=st.sampled_from(KEYS), value=st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(),
-                                                  st.lists(st.integers(), max_size=2), st.just(object())))
+@given(
+    key=st.sampled_from(KEYS),
+    value=st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.lists(st.integers(), max_size=2),
+        st.just(object()),
+    ),
+)
 def test_any_value_is_taken_or_refused_with_the_name_of_the_key(key, value):
     try:
         taken = Config({key.name: value}, {}).to_dict()[key.name]
@@ -161,38 +175,44 @@ def test_any_value_is_taken_or_refused_with_the_name_of_the_key(key, value):
 # --- wrong keys and values ---
 
 
-@pytest.mark.parametrize("name, hint", [
-    ("num_micro_batch", '"pipeline.num_micro_batch"'),
-    ("pipelin.num_micro_batch", '"pipeline.num_micro_batch"'),
-    ("comm.max_splits", '"communication.max_splits"'),
-    ("amp.xyz", "amp.level, amp.debug_log, amp.loss_scale"),
-    ("q", "categories: " + ", ".join(CATEGORIES)),
-    (3, "categories: "),
-])
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("num_micro_batch", '"pipeline.num_micro_batch"'),
+        ("pipelin.num_micro_batch", '"pipeline.num_micro_batch"'),
+        ("comm.max_splits", '"communication.max_splits"'),
+        ("amp.xyz", "amp.level, amp.debug_log, amp.loss_scale"),
+        ("q", "categories: " + ", ".join(CATEGORIES)),
+        (3, "categories: "),
+    ],
+)
 def test_unknown_key(name, hint):
     with pytest.raises(ConfigError, match="unknown configuration key") as error:
         Config({name: 1}, {})
     assert hint in str(error.value)
 
 
-@pytest.mark.parametrize("name, value, allowed", [
-    ("communication.max_splits", 0, "an integer >= 1"),
-    ("communication.max_splits", True, "an integer >= 1"),
-    ("communication.max_splits", 2.0, "an integer >= 1"),
-    ("communication.max_splits", "2", "an integer >= 1"),
-    ("communication.max_splits", None, "an integer >= 1."),
-    ("communication.timeout_s", 0, "a number > 0"),
-    ("communication.timeout_s", float("inf"), "a number > 0"),
-    ("communication.timeout_s", float("nan"), "a number > 0"),
-    ("communication.fp16", 1, "True or False"),
-    ("communication.fp16", "true", "True or False"),
-    ("communication.gradients_reduce_method", "max", 'one of "mean", "sum"'),
-    ("communication.backend", 3, 'one of "auto", "shm", "gloo"'),
-    ("pipeline.num_stages", 0, "an integer >= 1 or None"),
-    ("amp.loss_scale", "static", 'a number > 0 or "dynamic"'),
-    ("amp.loss_scale", True, 'a number > 0 or "dynamic"'),
-    ("cluster.run_visible_devices", "0;1", "device indices separated by commas"),
-])
+@pytest.mark.parametrize(
+    "name, value, allowed",
+    [
+        ("communication.max_splits", 0, "an integer >= 1"),
+        ("communication.max_splits", True, "an integer >= 1"),
+        ("communication.max_splits", 2.0, "an integer >= 1"),
+        ("communication.max_splits", "2", "an integer >= 1"),
+        ("communication.max_splits", None, "an integer >= 1."),
+        ("communication.timeout_s", 0, "a number > 0"),
+        ("communication.timeout_s", float("inf"), "a number > 0"),
+        ("communication.timeout_s", float("nan"), "a number > 0"),
+        ("communication.fp16", 1, "True or False"),
+        ("communication.fp16", "true", "True or False"),
+        ("communication.gradients_reduce_method", "max", 'one of "mean", "sum"'),
+        ("communication.backend", 3, 'one of "auto", "shm", "gloo"'),
+        ("pipeline.num_stages", 0, "an integer >= 1 or None"),
+        ("amp.loss_scale", "static", 'a number > 0 or "dynamic"'),
+        ("amp.loss_scale", True, 'a number > 0 or "dynamic"'),
+        ("cluster.run_visible_devices", "0;1", "device indices separated by commas"),
+    ],
+)
 def test_wrong_value_says_what_is_allowed(name, value, allowed):
     with pytest.raises(ConfigError) as error:
         Config({name: value}, {})
@@ -213,23 +233,37 @@ def test_bool_from_environment(text, value):
     assert Config({}, {"EPL_COMMUNICATION_FP16": text}).communication.fp16 is value
 
 
-@pytest.mark.parametrize("variable, text, message", [
-    ("EPL_COMMUNICATION_FP16", "yes", '"true", "false", "1", "0"'),
-    ("EPL_COMMUNICATION_MAX_SPLITS", "many", "from environment variable EPL_COMMUNICATION_MAX_SPLITS.*an integer >= 1"),
-    ("EPL_COMMUNICATION_MAX_SPLITS", "1.5", "an integer >= 1"),
-    ("EPL_COMMUNICATION_TIMEOUT_S", "nan", "a number > 0"),
-    ("EPL_COMMUNICATION_MAX_SPLIT", "3", "EPL_COMMUNICATION_MAX_SPLITS"),
-    ("EPL_PIPELINE_NUM_MICRO_BATCHES", "3", "EPL_PIPELINE_NUM_MICRO_BATCH"),
-    ("EPL_IO_X", "3", "belongs to no configuration key"),
-])
+@pytest.mark.parametrize(
+    "variable, text, message",
+    [
+        ("EPL_COMMUNICATION_FP16", "yes", '"true", "false", "1", "0"'),
+        (
+            "EPL_COMMUNICATION_MAX_SPLITS",
+            "many",
+            "from environment variable EPL_COMMUNICATION_MAX_SPLITS.*an integer >= 1",
+        ),
+        ("EPL_COMMUNICATION_MAX_SPLITS", "1.5", "an integer >= 1"),
+        ("EPL_COMMUNICATION_TIMEOUT_S", "nan", "a number > 0"),
+        ("EPL_COMMUNICATION_MAX_SPLIT", "3", "EPL_COMMUNICATION_MAX_SPLITS"),
+        ("EPL_PIPELINE_NUM_MICRO_BATCHES", "3", "EPL_PIPELINE_NUM_MICRO_BATCH"),
+        ("EPL_IO_X", "3", "belongs to no configuration key"),
+    ],
+)
 def test_wrong_variable(variable, text, message):
     with pytest.raises(ConfigError, match=message):
         Config({}, {variable: text})
 
 
 def test_other_variables_are_ignored():
-    others = {"EPL_JOB_TOKEN": "x", "EPL_GPU_PER_WORKER": "2", "EPL_DEVICE": "cpu", "EPL_DUMP_DIR": "d",
-              "EPL_BOOTSTRAP_PORT": "1", "PIPELINE_NUM_STAGES": "3", "EPLX_IO_SLICING": "1"}
+    others = {
+        "EPL_JOB_TOKEN": "x",
+        "EPL_GPU_PER_WORKER": "2",
+        "EPL_DEVICE": "cpu",
+        "EPL_DUMP_DIR": "d",
+        "EPL_BOOTSTRAP_PORT": "1",
+        "PIPELINE_NUM_STAGES": "3",
+        "EPLX_IO_SLICING": "1",
+    }
     assert Config({}, others) == Config({}, {})
 
 
@@ -297,15 +331,18 @@ def test_config_is_not_hashable_and_unlike_other_things():
 # --- pairs ---
 
 
-@pytest.mark.parametrize("values, message", [
-    ({"io.slicing": True, "io.unbalanced_io_slicing": True, "io.drop_last_files": True}, "contradict each other"),
-    ({"io.drop_last_files": True}, "io.drop_last_files=True has no effect while io.slicing=False"),
-    ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
-    ({"pipeline.num_stages": 2}, "has no effect while auto.auto_parallel=False"),
-    ({"gradient_checkpoint.type": "collection", "gradient_checkpoint.end_taskgraph": 1}, "has no effect while"),
-    ({"gradient_checkpoint.check_gradients": True}, "has no effect while gradient_checkpoint.type=''"),
-    ({"cluster.run_visible_devices": "1,0,1"}, "names a device twice"),
-])
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"io.slicing": True, "io.unbalanced_io_slicing": True, "io.drop_last_files": True}, "contradict each other"),
+        ({"io.drop_last_files": True}, "io.drop_last_files=True has no effect while io.slicing=False"),
+        ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
+        ({"pipeline.num_stages": 2}, "has no effect while auto.auto_parallel=False"),
+        ({"gradient_checkpoint.type": "collection", "gradient_checkpoint.end_taskgraph": 1}, "has no effect while"),
+        ({"gradient_checkpoint.check_gradients": True}, "has no effect while gradient_checkpoint.type=''"),
+        ({"cluster.run_visible_devices": "1,0,1"}, "names a device twice"),
+    ],
+)
 def test_impossible_pairs(all_built, values, message):
     with pytest.raises(ConfigError, match=message):
         Config(values, {})
@@ -320,8 +357,14 @@ def test_impossible_pairs(all_built, values, message):
 def test_possible_pairs(all_built):
     Config({"io.slicing": True, "io.drop_last_files": True}, {})
     Config({"auto.auto_parallel": True, "pipeline.num_stages": 2}, {})
-    Config({"gradient_checkpoint.type": "auto", "gradient_checkpoint.end_taskgraph": 1,
-            "gradient_checkpoint.check_gradients": True}, {})
+    Config(
+        {
+            "gradient_checkpoint.type": "auto",
+            "gradient_checkpoint.end_taskgraph": 1,
+            "gradient_checkpoint.check_gradients": True,
+        },
+        {},
+    )
 
 
 # --- files ---
@@ -334,13 +377,16 @@ def test_hand_written_file(tmp_path):
     assert (config.communication.max_splits, config.communication.fp16) == (3, True)
 
 
-@pytest.mark.parametrize("text, message", [
-    ("communication.max_split: 3", r"a.yaml.*\"communication.max_splits\""),
-    ("communication.max_splits: many", r"a.yaml.*an integer >= 1"),
-    ("- 3", "a.yaml must be a mapping.*not list"),
-    ("a: [", "a.yaml is not valid YAML"),
-    ("!!python/object/apply:os.getcwd []", "not valid YAML"),
-])
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("communication.max_split: 3", r"a.yaml.*\"communication.max_splits\""),
+        ("communication.max_splits: many", r"a.yaml.*an integer >= 1"),
+        ("- 3", "a.yaml must be a mapping.*not list"),
+        ("a: [", "a.yaml is not valid YAML"),
+        ("!!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
 def test_wrong_file(tmp_path, text, message):
     path = tmp_path / "a.yaml"
     path.write_text(text)

@@ -1,4 +1,5 @@
-"""docs/configuration.md says what epl/config.py says."""
+"""docs/configuration.md says what epl/config_keys.py says."""
+
 import os
 import subprocess
 import sys
@@ -7,6 +8,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def test_the_page_is_in_step():
-    result = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "config_reference.py"), "--check"],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, os.path.join(ROOT, "scripts", "config_reference.py"), "--check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        timeout=120,
+    )
     assert result.returncode == 0, result.stdout

@@ -29,12 +29,24 @@ LEVELS = {
     "config": 1,
     "gpus": 1,
     "tf_compat": 1,
+    "config_keys": 0.5,
     "errors": 0,
     "version": 0,
 }
 BESIDE = {}
 # These run where no TensorFlow is (or before it may be loaded: the launcher sets the environment of the workers).
-WITHOUT_TENSORFLOW = {"plan", "launch", "env", "cluster", "cluster_sources", "config", "gpus", "errors", "version"}
+WITHOUT_TENSORFLOW = {
+    "plan",
+    "launch",
+    "env",
+    "cluster",
+    "cluster_sources",
+    "config",
+    "config_keys",
+    "gpus",
+    "errors",
+    "version",
+}
 # Imports inside a function, (module, imported): the reason.
 LAZY = {}
 

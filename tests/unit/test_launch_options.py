@@ -1,4 +1,5 @@
 """epl-launch before any process starts: command line, machines, devices, cores, variables."""
+
 import json
 import os
 import socket
@@ -33,14 +34,40 @@ def test_defaults(folder):
 
 
 def test_all_options(folder):
-    options = parse(["--num_workers", "4", "--gpu_per_worker=2", "--machine_list", "a,b", "--machine_rank", "1",
-                     "--log_dir", "d", "--debug", "--device", "cpu", "--bind", "none", "train.py"])
+    options = parse(
+        [
+            "--num_workers",
+            "4",
+            "--gpu_per_worker=2",
+            "--machine_list",
+            "a,b",
+            "--machine_rank",
+            "1",
+            "--log_dir",
+            "d",
+            "--debug",
+            "--device",
+            "cpu",
+            "--bind",
+            "none",
+            "train.py",
+        ]
+    )
     assert (options.num_workers, options.gpu_per_worker, options.machine_list, options.machine_rank) == (4, 2, "a,b", 1)
     assert (options.log_dir, options.debug, options.device, options.bind) == ("d", True, "cpu", "none")
 
 
-@pytest.mark.parametrize("rest", [
-    ["--num_workers", "9"], ["--unknown", "-x"], ["a", "--", "b"], ["--", "a"], ["--help"], ["", "a b", "--device=gpu"]])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["--num_workers", "9"],
+        ["--unknown", "-x"],
+        ["a", "--", "b"],
+        ["--", "a"],
+        ["--help"],
+        ["", "a b", "--device=gpu"],
+    ],
+)
 def test_arguments_of_the_script_are_left_alone(folder, rest):
     options = parse(["--num_workers", "2", "run.sh"] + rest)
     assert (options.num_workers, options.script_arguments) == (2, rest)
@@ -50,24 +77,27 @@ def test_dashes_may_separate_the_script(folder):
     assert parse(["--debug", "--", "run.sh", "--", "x"]).script_arguments == ["--", "x"]
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ([], "no script is given"),
-    (["--num_workers", "2"], "no script is given"),
-    (["--num_worker", "2", "run.sh"], "unknown option --num_worker. Did you mean --num_workers"),
-    (["--num-workers", "2", "run.sh"], "Did you mean --num_workers"),
-    (["-n", "2", "run.sh"], "unknown option -n"),
-    (["--num_workers", "0", "run.sh"], "'0' must be an integer >= 1"),
-    (["--num_workers", "two", "run.sh"], "'two' must be an integer >= 1"),
-    (["--gpu_per_worker", "-1", "run.sh"], "gpu_per_worker"),
-    (["--device", "tpu", "run.sh"], "--device.*'tpu'"),
-    (["--machine_rank", "1", "run.sh"], "--machine_rank needs --machine_list"),
-    (["rum.sh"], "script rum.sh does not exist. Did you mean run.sh"),
-    (["trian.py"], "Did you mean train.py"),
-    (["sub/run.sh"], "There is no directory sub"),
-    (["zzz"], "script zzz does not exist.$"),
-    (["."], "script . is a directory"),
-    (["notes.txt"], "must be a shell script"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "no script is given"),
+        (["--num_workers", "2"], "no script is given"),
+        (["--num_worker", "2", "run.sh"], "unknown option --num_worker. Did you mean --num_workers"),
+        (["--num-workers", "2", "run.sh"], "Did you mean --num_workers"),
+        (["-n", "2", "run.sh"], "unknown option -n"),
+        (["--num_workers", "0", "run.sh"], "'0' must be an integer >= 1"),
+        (["--num_workers", "two", "run.sh"], "'two' must be an integer >= 1"),
+        (["--gpu_per_worker", "-1", "run.sh"], "gpu_per_worker"),
+        (["--device", "tpu", "run.sh"], "--device.*'tpu'"),
+        (["--machine_rank", "1", "run.sh"], "--machine_rank needs --machine_list"),
+        (["rum.sh"], "script rum.sh does not exist. Did you mean run.sh"),
+        (["trian.py"], "Did you mean train.py"),
+        (["sub/run.sh"], "There is no directory sub"),
+        (["zzz"], "script zzz does not exist.$"),
+        (["."], "script . is a directory"),
+        (["notes.txt"], "must be a shell script"),
+    ],
+)
 def test_wrong_command_line(folder, arguments, message):
     (folder / "notes.txt").write_text("")
     with pytest.raises(LaunchError, match=message):
@@ -89,11 +119,18 @@ def test_commands(folder, monkeypatch):
 
 
 def test_help_loads_no_tensorflow():
-    code = ("import sys\nfrom epl.launch.main import main\n"
-            "try: main(['--help'])\nexcept SystemExit as end: status = end.code\n"
-            "sys.exit(status or any(name.split('.')[0] in ('tensorflow', 'numpy') for name in sys.modules))")
-    result = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
-                            universal_newlines=True)
+    code = (
+        "import sys\nfrom epl.launch.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: status = end.code\n"
+        "sys.exit(status or any(name.split('.')[0] in ('tensorflow', 'numpy') for name in sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        universal_newlines=True,
+    )
     assert result.returncode == 0, result.stdout
     assert "--machine_list" in result.stdout
 
@@ -115,13 +152,16 @@ def test_free_ports_are_free():
                 probe.bind(("127.0.0.1", port))
 
 
-@pytest.mark.parametrize("listed, workers, rank, addresses, local", [
-    ("10.0.0.1,10.0.0.2", 4, 1, ["10.0.0.1:21000", "10.0.0.1:21001", "10.0.0.2:21000", "10.0.0.2:21001"], [2, 3]),
-    ("a:5, b:7", 2, 0, ["a:5", "b:7"], [0]),
-    ("[::1]:5,b", 2, 1, ["[::1]:5", "b:21000"], [1]),
-    ("10.0.0.1", 2, None, ["10.0.0.1:21000", "10.0.0.1:21001"], [0, 1]),
-    ("198.51.100.1,127.0.0.1:9", 2, None, ["198.51.100.1:21000", "127.0.0.1:9"], [1]),
-])
+@pytest.mark.parametrize(
+    "listed, workers, rank, addresses, local",
+    [
+        ("10.0.0.1,10.0.0.2", 4, 1, ["10.0.0.1:21000", "10.0.0.1:21001", "10.0.0.2:21000", "10.0.0.2:21001"], [2, 3]),
+        ("a:5, b:7", 2, 0, ["a:5", "b:7"], [0]),
+        ("[::1]:5,b", 2, 1, ["[::1]:5", "b:21000"], [1]),
+        ("10.0.0.1", 2, None, ["10.0.0.1:21000", "10.0.0.1:21001"], [0, 1]),
+        ("198.51.100.1,127.0.0.1:9", 2, None, ["198.51.100.1:21000", "127.0.0.1:9"], [1]),
+    ],
+)
 def test_several_machines(listed, workers, rank, addresses, local):
     found, here = machines.place_workers(workers, listed, rank)
     assert (found, list(here)) == (addresses, local)
@@ -139,19 +179,27 @@ def test_machine_file(tmp_path):
         machines.read_machines(str(path))
 
 
-@pytest.mark.parametrize("listed, workers, rank, message", [
-    ("a,b", 3, 0, "--num_workers 3 cannot be divided evenly over the 2 machines.*2 x 1 = 2. Use a multiple of 2"),
-    ("a,b,c", 2, 0, "3 x 0 = 0. Use a multiple of 3"),
-    ("a,a", 2, 0, "gives a:21000 to two workers"),
-    ("a:5,a:6", 4, 0, "gives a:6 to two workers.*ports at least 2 apart"),
-    ("a,b", 2, 2, "--machine_rank 2 does not fit.*2 machines: it must be from 0 to 1"),
-    ("a,,b", 2, 0, "'' is not of the form"),
-    ("a:0,b", 2, 0, "'a:0' is not of the form"),
-    ("a:65535,b", 4, 0, "ports end at 65535"),
-    ("no/such/file", 1, 0, "There is no file of that name either"),
-    ("198.51.100.1,198.51.100.2", 2, None, "no address of --machine_list is this machine.*--machine_rank, from 0 to 1"),
-    ("127.0.0.1:5,127.0.0.1:9", 2, None, "several addresses of --machine_list are this machine"),
-])
+@pytest.mark.parametrize(
+    "listed, workers, rank, message",
+    [
+        ("a,b", 3, 0, "--num_workers 3 cannot be divided evenly over the 2 machines.*2 x 1 = 2. Use a multiple of 2"),
+        ("a,b,c", 2, 0, "3 x 0 = 0. Use a multiple of 3"),
+        ("a,a", 2, 0, "gives a:21000 to two workers"),
+        ("a:5,a:6", 4, 0, "gives a:6 to two workers.*ports at least 2 apart"),
+        ("a,b", 2, 2, "--machine_rank 2 does not fit.*2 machines: it must be from 0 to 1"),
+        ("a,,b", 2, 0, "'' is not of the form"),
+        ("a:0,b", 2, 0, "'a:0' is not of the form"),
+        ("a:65535,b", 4, 0, "ports end at 65535"),
+        ("no/such/file", 1, 0, "There is no file of that name either"),
+        (
+            "198.51.100.1,198.51.100.2",
+            2,
+            None,
+            "no address of --machine_list is this machine.*--machine_rank, from 0 to 1",
+        ),
+        ("127.0.0.1:5,127.0.0.1:9", 2, None, "several addresses of --machine_list are this machine"),
+    ],
+)
 def test_wrong_machines(listed, workers, rank, message):
     with pytest.raises(LaunchError, match=message):
         machines.place_workers(workers, listed, rank)
@@ -191,18 +239,23 @@ def test_tensorflow_without_gpu_support(monkeypatch):
 # --- cores and threads ---
 
 
-@pytest.mark.parametrize("cores, workers, shares", [
-    ([0, 1], 2, [[0], [1]]),
-    ([0, 1, 2, 3, 8], 2, [[0, 1], [2, 3, 8]]),
-    ([4, 5], 1, [[4, 5]]),
-    ([0], 2, None),
-])
+@pytest.mark.parametrize(
+    "cores, workers, shares",
+    [
+        ([0, 1], 2, [[0], [1]]),
+        ([0, 1, 2, 3, 8], 2, [[0, 1], [2, 3, 8]]),
+        ([4, 5], 1, [[4, 5]]),
+        ([0], 2, None),
+    ],
+)
 def test_cores_are_shared_without_overlap(cores, workers, shares):
     assert environment.share_cores(cores, workers) == shares
 
 
-@pytest.mark.parametrize("cores, workers, quota, threads", [
-    (8, 2, None, 4), (8, 3, None, 2), (1, 4, None, 1), (64, 2, 4.0, 2), (64, 1, 1.5, 2), (2, 1, 8.0, 2)])
+@pytest.mark.parametrize(
+    "cores, workers, quota, threads",
+    [(8, 2, None, 4), (8, 3, None, 2), (1, 4, None, 1), (64, 2, 4.0, 2), (64, 1, 1.5, 2), (2, 1, 8.0, 2)],
+)
 def test_threads(cores, workers, quota, threads):
     assert environment.threads_per_worker(cores, workers, quota) == threads
 
@@ -224,10 +277,14 @@ def variables(environ, gpus=None, token="t", index=1):
 def test_variables_of_a_worker():
     result = variables({"PATH": "/x:/y", "HOME": "/h", "TF_CONFIG": "old", "EPL_DEVICE": "gpu"})
     assert json.loads(result["TF_CONFIG"]) == {
-        "cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+        "cluster": {"worker": ["a:1", "b:2"]},
+        "task": {"type": "worker", "index": 1},
+    }
     assert (result["EPL_GPU_PER_WORKER"], result["EPL_DEVICE"], result["EPL_JOB_TOKEN"]) == ("2", "cpu", "t")
     assert (result["CUDA_VISIBLE_DEVICES"], result["PYTHONUNBUFFERED"], result["HOME"]) == ("", "1", "/h")
-    assert [result[name] for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")] == ["3"] * 3
+    assert [result[name] for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")] == [
+        "3"
+    ] * 3
     assert result["PATH"] == os.path.dirname(sys.executable) + ":/x:/y"
 
 

@@ -1,4 +1,5 @@
 """epl-launch: prefixed output, and what it makes of the ends of workers."""
+
 import os
 import signal
 
@@ -112,8 +113,15 @@ def test_the_end_of_a_worker_ends_its_line():
     assert screen.text == b"[worker 0] a\n[worker 1] b\n"
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=6).map(
-    lambda data: bytes(b"ab\n\n\r"[byte % 5] for byte in data)), st.booleans())))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.binary(max_size=6).map(lambda data: bytes(b"ab\n\n\r"[byte % 5] for byte in data)),
+            st.booleans(),
+        )
+    )
+)
 def test_no_text_is_lost_whatever_the_pieces(parts):
     screen, both = streams()
     wrote = [b"", b""]
@@ -205,37 +213,47 @@ class Ended:
 BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
 
 
-@pytest.mark.parametrize("workers, index", [
-    ([Ended(0, 0)], None),
-    ([Ended(0, 0), Ended(1, 1)], 1),
-    ([Ended(1, 1), Ended(0, 1)], 1),
-    ([Ended(1, 1), Ended(0, -9)], 0),
-    ([Ended(1, 1), Ended(0, 137)], 0),
-    ([Ended(1, 1, BLAME), Ended(0, 1)], 0),
-    ([Ended(1, 1, BLAME), Ended(0, 1, BLAME)], 1),
-    ([Ended(1, -15, stopped_with=15), Ended(0, 3)], 0),
-    ([Ended(1, -15, stopped_with=15)], None),
-])
+@pytest.mark.parametrize(
+    "workers, index",
+    [
+        ([Ended(0, 0)], None),
+        ([Ended(0, 0), Ended(1, 1)], 1),
+        ([Ended(1, 1), Ended(0, 1)], 1),
+        ([Ended(1, 1), Ended(0, -9)], 0),
+        ([Ended(1, 1), Ended(0, 137)], 0),
+        ([Ended(1, 1, BLAME), Ended(0, 1)], 0),
+        ([Ended(1, 1, BLAME), Ended(0, 1, BLAME)], 1),
+        ([Ended(1, -15, stopped_with=15), Ended(0, 3)], 0),
+        ([Ended(1, -15, stopped_with=15)], None),
+    ],
+)
 def test_root_cause(workers, index):
     cause = root_cause(workers)
     assert (cause and cause.index) == index
 
 
-@pytest.mark.parametrize("code, status, words", [
-    (3, 3, "exit code 3"),
-    (-9, 137, "killed by SIGKILL (signal 9)"),
-    (-11, 139, "killed by SIGSEGV (signal 11)"),
-    (137, 137, "exit code 137 (SIGKILL (signal 9) ended a program of the script)"),
-    (255, 255, "exit code 255"),
-])
+@pytest.mark.parametrize(
+    "code, status, words",
+    [
+        (3, 3, "exit code 3"),
+        (-9, 137, "killed by SIGKILL (signal 9)"),
+        (-11, 139, "killed by SIGSEGV (signal 11)"),
+        (137, 137, "exit code 137 (SIGKILL (signal 9) ended a program of the script)"),
+        (255, 255, "exit code 255"),
+    ],
+)
 def test_endings(code, status, words):
     worker = Ended(0, code)
     assert (worker.exit_status, worker.ending()) == (status, words)
 
 
 def test_summary():
-    workers = [Ended(2, -signal.SIGKILL, b"".join(b"line %d\n" % i for i in range(50))), Ended(0, 1, BLAME),
-               Ended(1, -15, stopped_with=15), Ended(3, 0)]
+    workers = [
+        Ended(2, -signal.SIGKILL, b"".join(b"line %d\n" % i for i in range(50))),
+        Ended(0, 1, BLAME),
+        Ended(1, -15, stopped_with=15),
+        Ended(3, 0),
+    ]
     text = failure_text(workers, [], "logs")
     lines = text.splitlines()
     assert lines[0].startswith("epl-launch: worker 2 failed after 1.0 s: killed by SIGKILL (signal 9). Somebody killed")

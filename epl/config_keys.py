@@ -1,0 +1,362 @@
+"""The table of configuration keys: name, type, default, meaning, and the check of a value.
+
+`KEYS` is the only place that knows a key. To make a key usable when its feature gets built, drop its `built=False`.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+from typing import Any, Tuple
+
+from epl.errors import ConfigError, UnsupportedError
+
+INTEGER, NUMBER, BOOL, STRING = "integer", "number", "bool", "str"
+
+_BOOL_TEXTS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One configuration key.
+
+    Attributes:
+      name: "category.attribute".
+      type: INTEGER, NUMBER, BOOL or STRING.
+      default: value when nobody sets it. None is a legal value only where it is the default.
+      doc: meaning and unit, in one or two sentences.
+      minimum: smallest legal number, or None.
+      above: the number must be greater than this, or None.
+      choices: the legal strings, compared without regard to case; empty: any string.
+      words: strings that are legal besides numbers.
+      pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
+      built: False while the feature behind the key does not exist: only the default is accepted.
+    """
+
+    name: str
+    type: str
+    default: Any
+    doc: str
+    minimum: Any = None
+    above: Any = None
+    choices: Tuple[str, ...] = ()
+    words: Tuple[str, ...] = ()
+    pattern: Any = None
+    pattern_doc: str = ""
+    built: bool = True
+
+    @property
+    def category(self):
+        return self.name.split(".")[0]
+
+    @property
+    def attribute(self):
+        return self.name.split(".")[1]
+
+    @property
+    def variable(self):
+        """Name of the environment variable that sets this key."""
+        return "EPL_" + self.name.upper().replace(".", "_")
+
+    def allowed(self):
+        """What may stand for this key, in words."""
+        if self.choices:
+            text = "one of " + ", ".join('"%s"' % choice for choice in self.choices)
+        elif self.type == BOOL:
+            text = "True or False"
+        elif self.type == STRING:
+            text = self.pattern_doc or "a string"
+        else:
+            text = "an integer" if self.type == INTEGER else "a number"
+            if self.minimum is not None:
+                text += " >= %s" % self.minimum
+            if self.above is not None:
+                text += " > %s" % self.above
+            text += "".join(' or "%s"' % word for word in self.words)
+        return text + (" or None" if self.default is None else "")
+
+    def check(self, value, source=""):
+        """Return `value` in its normal form.
+
+        Args:
+          value: what the user gave.
+          source: where it came from, for the message, such as "environment variable X".
+
+        Raises:
+          ConfigError: wrong type or value.
+          UnsupportedError: the feature behind the key is not in this version, and `value` is not the default.
+        """
+        checked = self._normal(value)
+        if checked is _WRONG:
+            raise ConfigError(
+                "%s=%r%s is not valid: it must be %s. The default is %r."
+                % (self.name, value, source and " (from %s)" % source, self.allowed(), self.default)
+            )
+        if not self.built and checked != self.default:
+            raise UnsupportedError(
+                "%s=%r%s: this version of EPL does not have this feature, so the key must keep its default, %r."
+                % (self.name, value, source and " (from %s)" % source, self.default)
+            )
+        return checked
+
+    def _normal(self, value):
+        if value is None:
+            return None if self.default is None else _WRONG
+        if self.type == BOOL:
+            return value if isinstance(value, bool) else _WRONG
+        if self.type == STRING or isinstance(value, str):
+            return self._normal_text(value)
+        return self._normal_number(value)
+
+    def _normal_text(self, value):
+        if not isinstance(value, str):
+            return _WRONG
+        legal = self.choices if self.type == STRING else self.words
+        if legal or self.type != STRING:
+            return next((word for word in legal if word.lower() == value.lower()), _WRONG)
+        return value if self.pattern is None or re.match(self.pattern, value) else _WRONG
+
+    def _normal_number(self, value):
+        # bool is an int to Python, but `num_micro_batch=True` is a slip of the pen.
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return _WRONG
+        if isinstance(value, numbers.Integral):
+            value = int(value)
+        else:
+            value = float(value)
+            if self.type == INTEGER or not math.isfinite(value):
+                return _WRONG
+        if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
+            return _WRONG
+        return value
+
+    def parse(self, text):
+        """Value of the environment variable text `text`; raises as `check` does."""
+        source = "environment variable %s" % self.variable
+        word = text.strip()
+        value = word
+        if self.default is None and word.lower() in ("", "none"):
+            value = None
+        elif self.type == BOOL:
+            value = _BOOL_TEXTS.get(word.lower(), text)
+            if value is text:
+                raise ConfigError(
+                    '%s=%r is not valid: %s must be one of "true", "false", "1", "0". The default is %r.'
+                    % (self.variable, text, self.name, self.default)
+                )
+        elif self.type in (INTEGER, NUMBER):
+            value = _parse_number(word)
+        return self.check(value, source)
+
+
+_WRONG = object()
+
+
+def _parse_number(word):
+    """`word` as int or float where it is one, else `word` itself, for the check to judge."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word
+
+
+KEYS = (
+    Key(
+        "pipeline.num_micro_batch",
+        INTEGER,
+        1,
+        "Number of micro-batches that each model replica computes in one "
+        "training iteration (pipeline parallelism, gradient accumulation).",
+        minimum=1,
+        built=False,
+    ),
+    Key(
+        "pipeline.num_stages",
+        INTEGER,
+        None,
+        "Number of stages into which auto.auto_parallel cuts the model. None: automatic.",
+        minimum=1,
+        built=False,
+    ),
+    Key(
+        "pipeline.strategy",
+        STRING,
+        "PreferBackward",
+        'Order of work in a pipeline: "PreferBackward" runs a '
+        'backward pass as soon as it can, which keeps fewer activations; "PreferForward" runs all forward passes '
+        "first.",
+        choices=("PreferBackward", "PreferForward"),
+        built=False,
+    ),
+    Key(
+        "gradient_checkpoint.type",
+        STRING,
+        "",
+        "Recompute activations in the backward pass to save memory. "
+        '"collection": keep only the tensors of the graph collection "checkpoints"; "auto": EPL chooses; '
+        '"": off.',
+        choices=("", "collection", "auto"),
+        built=False,
+    ),
+    Key(
+        "gradient_checkpoint.end_taskgraph",
+        INTEGER,
+        -1,
+        'Index of the last TaskGraph to which gradient_checkpoint.type="auto" applies. -1: all.',
+        minimum=-1,
+        built=False,
+    ),
+    Key(
+        "gradient_checkpoint.check_gradients",
+        BOOL,
+        False,
+        "Compare the gradients with those computed without recomputation.",
+        built=False,
+    ),
+    Key(
+        "zero.level",
+        STRING,
+        "",
+        "Divide over the data-parallel replicas what each of them would hold in full. "
+        '"v0": optimizer states; "v1": optimizer states and gradients; "v2": parameters as well; "": off.',
+        choices=("", "v0", "v1", "v2"),
+        built=False,
+    ),
+    Key(
+        "offload.level",
+        STRING,
+        "",
+        'Keep parameters in host memory. "v0": all parameters; "": off.',
+        choices=("", "v0"),
+        built=False,
+    ),
+    Key(
+        "amp.level",
+        STRING,
+        "",
+        'Automatic mixed precision. "O1": compute in float16 where it is safe; "": off.',
+        choices=("", "O1"),
+        built=False,
+    ),
+    Key("amp.debug_log", BOOL, False, "Log the decisions of automatic mixed precision.", built=False),
+    Key(
+        "amp.loss_scale",
+        NUMBER,
+        "dynamic",
+        'Factor on the loss in mixed precision: a fixed number, or "dynamic".',
+        above=0,
+        words=("dynamic",),
+        built=False,
+    ),
+    Key(
+        "optimizer.num_apply_group",
+        INTEGER,
+        1,
+        "Number of groups in which gradients are applied one group after the other, to save temporary memory.",
+        minimum=1,
+        built=False,
+    ),
+    Key("cluster.device_place_prefer_intra_node", BOOL, True, "Place a model replica within one worker where it fits."),
+    Key(
+        "cluster.run_visible_devices",
+        STRING,
+        "",
+        "Comma-separated indices of the devices that this worker uses, "
+        'counted among those that it sees, such as "0,2". "": all that belong to the worker.',
+        pattern=r"^(\d+(,\d+)*)?$",
+        pattern_doc='device indices separated by commas, such as "0,2", or ""',
+    ),
+    Key("cluster.colocate_split_and_replicate", BOOL, False, "Let split and replicate TaskGraphs share devices."),
+    Key(
+        "communication.num_communicators",
+        INTEGER,
+        2,
+        "Number of communicators, hence of collective operations that can be under way at once.",
+        minimum=1,
+    ),
+    Key(
+        "communication.sparse_as_dense",
+        BOOL,
+        False,
+        "Turn sparse gradients (IndexedSlices) into dense ones before "
+        "they are reduced. False: all-gather indices and values.",
+    ),
+    Key(
+        "communication.max_splits",
+        INTEGER,
+        5,
+        "Largest number of groups into which gradients are fused; one all-reduce each.",
+        minimum=1,
+    ),
+    Key("communication.fp16", BOOL, False, "Send gradients between workers as float16."),
+    Key(
+        "communication.fp16_scale",
+        NUMBER,
+        128,
+        "Factor on gradients before they become float16, so that small ones "
+        "do not vanish; divided out afterwards. Used with communication.fp16.",
+        above=0,
+    ),
+    Key(
+        "communication.clip_after_allreduce",
+        BOOL,
+        False,
+        "True: clip the reduced gradients. False: reduce the gradients that each replica has clipped.",
+    ),
+    Key(
+        "communication.gradients_reduce_method",
+        STRING,
+        "mean",
+        "How gradients of replicas are combined.",
+        choices=("mean", "sum"),
+    ),
+    Key(
+        "communication.timeout_s",
+        NUMBER,
+        600.0,
+        "Seconds after which a collective operation, a connection or an "
+        "agreement between workers that makes no progress fails.",
+        above=0,
+    ),
+    Key(
+        "communication.stall_warning_s",
+        NUMBER,
+        60.0,
+        "Seconds after which a collective operation that waits for "
+        "other workers is logged with their names. No use above communication.timeout_s.",
+        above=0,
+    ),
+    Key(
+        "communication.backend",
+        STRING,
+        "auto",
+        'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "auto": the fastest that serves.',
+        choices=("auto", "shm", "gloo"),
+    ),
+    Key("io.slicing", BOOL, False, "Divide the input files over the workers.", built=False),
+    Key(
+        "io.unbalanced_io_slicing",
+        BOOL,
+        False,
+        "With io.slicing: let some workers have one file more than others.",
+        built=False,
+    ),
+    Key(
+        "io.drop_last_files",
+        BOOL,
+        False,
+        "With io.slicing: leave out files that cannot be divided evenly.",
+        built=False,
+    ),
+    Key("auto.auto_parallel", BOOL, False, "Let EPL find the parallelization (experimental).", built=False),
+)
+
+
+CATEGORIES = tuple(sorted({key.category for key in KEYS}))
+
+
+def keys():
+    """All keys by name, in the order of the reference page."""
+    return {key.name: key for key in KEYS}

@@ -1,0 +1,237 @@
+"""epl-launch: how jobs end, with real processes. The workers are small programs without TensorFlow."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, alive, assert_gone, lines_of
+from tests.helpers.processes import REPOSITORY, clean_environment
+
+# --- ends ---
+
+
+def test_one_failure_ends_all_and_is_summed_up(launch, tmp_path):
+    job = launch(
+        """
+        note("pid")
+        if INDEX == 1:
+            for i in range(40): print("line", i)
+            raise ValueError("no good")
+        if INDEX == 2:
+            time.sleep(1); print("epl.errors.WorkerError: worker 1 failed"); sys.exit(7)
+        time.sleep(1000)
+    """,
+        "--num_workers",
+        "3",
+    )
+    start = time.monotonic()
+    pids = job.pids("pid", 3)
+    status, out, err = job.wait()
+    assert status == 1 and time.monotonic() - start < 10
+    assert lines_of(out, 2) == ["epl.errors.WorkerError: worker 1 failed"]  # peers have time for their last words
+    assert re.match(r"epl-launch: worker 1 failed after \d+\.\d s: exit code 1\.\n", err)
+    assert "  | line 39\n" in err and "  | ValueError: no good\n" in err and "  | line 1\n" not in err
+    assert "worker 2 ended because of it: exit code 7." in err
+    assert "worker 0 was still running and was ended by epl-launch." in err
+    logs = re.search(r"whole output: (.*)/worker-<index>.log", err).group(1)
+    assert "line 0\n" in open(os.path.join(logs, "worker-1.log")).read()
+    assert_gone(pids)
+
+
+def test_the_quicker_victim_is_not_blamed(launch):
+    status, _, err = launch(
+        """
+        if INDEX == 1: print("epl.errors.WorkerError: worker 0 failed"); sys.exit(5)
+        time.sleep(0.7); sys.exit(3)
+    """,
+        "--num_workers",
+        "2",
+    ).wait()
+    assert status == 3 and err.startswith("epl-launch: worker 0 failed") and "worker 1 ended because of it" in err
+
+
+@pytest.mark.parametrize(
+    "program, status, words",
+    [
+        ("sys.exit(42)", 42, "exit code 42"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL (signal 9)"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by SIGSEGV (signal 11)"),
+        ("#!/bin/bash\nexit 3\n", 3, "exit code 3"),
+        ("#!/bin/bash\npython -c 'import os; os.kill(os.getpid(), 9)'\n", 137, "exit code 137 (SIGKILL (signal 9)"),
+        ("#!/bin/bash\nno-such-program\n", 127, "exit code 127"),
+    ],
+)
+def test_exit_status(launch, program, status, words):
+    found, _, err = launch(program).wait()
+    assert found == status
+    assert "worker 0 failed" in err and words in err
+
+
+def test_all_well_says_nothing(launch):
+    status, out, err = launch("print('x')", "--num_workers", "2").wait()
+    assert (status, err) == (0, "")
+    assert sorted(out.splitlines()[1:]) == ["[worker 0] x", "[worker 1] x"]
+
+
+STUBBORN = """
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "1000"])
+note("child", str(child.pid))
+note("pid")
+if INDEX == int(sys.argv[1]): sys.exit(1)
+while True: time.sleep(1)
+"""
+
+
+def test_stubborn_workers_are_killed(launch):
+    job = launch(STUBBORN, "--num_workers", "2", script=["1"])
+    pids = job.pids("pid", 2) + job.pids("child", 2)
+    start = time.monotonic()
+    assert job.wait()[0] == 1
+    assert time.monotonic() - start < 12
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_stopped_workers_are_ended(launch):
+    job = launch(
+        """
+        note("pid")
+        if INDEX == 0: os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5); sys.exit(4)
+    """,
+        "--num_workers",
+        "2",
+    )
+    pids = job.pids("pid", 2)
+    start = time.monotonic()
+    status, _, err = job.wait()
+    assert time.monotonic() - start < 7  # it goes on to take its SIGTERM; no need for SIGKILL
+    assert status == 4 and "worker 1 failed" in err and "worker 0 was still running" in err
+    assert not any(alive(pid) for pid in pids)
+
+
+# `timeout` makes a process group of its own; the background job outlives the shell.
+NESTED = """#!/bin/bash
+timeout 1000 python -c "
+import os, sys, time, json
+i = json.loads(os.environ['TF_CONFIG'])['task']['index']
+open(os.environ['NOTES'] + '/deep-%d' % i, 'w').write(str(os.getpid())); time.sleep(1000)" &
+if [ "$1" = wait ]; then wait; fi
+sleep 1
+"""
+
+
+def test_what_a_script_leaves_behind_ends_with_the_job(launch):
+    job = launch(NESTED, "--num_workers", "2")
+    pids = job.pids("deep", 2)
+    status, _, err = job.wait()
+    assert (status, err) == (0, "")
+    assert not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_leaves_nothing_behind(launch, number):
+    job = launch(NESTED, "--num_workers", "2", script=["wait"])
+    pids = job.pids("deep", 2)
+    job.process.send_signal(number)
+    start = time.monotonic()
+    status, _, err = job.wait()
+    assert status == 128 + number and time.monotonic() - start < 8
+    assert "stopped by %s; all workers have ended." % signal.Signals(number).name in err
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_workers_may_tidy_up_on_ctrl_c(launch):
+    job = launch(
+        """
+        note("pid")
+        try: time.sleep(1000)
+        except KeyboardInterrupt: time.sleep(0.5); print("saved")
+    """,
+        "--num_workers",
+        "2",
+    )
+    job.pids("pid", 2)
+    job.process.send_signal(signal.SIGINT)
+    status, out, err = job.wait()
+    assert status == 130
+    assert lines_of(out, 0) == lines_of(out, 1) == ["saved"]
+
+
+def test_a_second_ctrl_c_does_not_wait(launch):
+    job = launch(STUBBORN, "--num_workers", "2", script=["9"])
+    pids = job.pids("pid", 2) + job.pids("child", 2)
+    job.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    start = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait()[0] == 130
+    assert time.monotonic() - start < 3
+    assert not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    "program, arguments, names",
+    [(NESTED, ["wait"], ["deep"]), (STUBBORN, ["9"], ["pid", "child"])],
+    ids=["nested", "stubborn"],
+)
+def test_killing_the_launcher_ends_the_workers(launch, program, arguments, names):
+    job = launch(program, "--num_workers", "2", script=arguments)
+    pids = [pid for name in names for pid in job.pids(name, 2)]
+    job.process.kill()
+    job.process.communicate(timeout=LIMIT_S)
+    assert_gone(pids)
+
+
+def test_nohup_is_respected(launch):
+    job = launch(
+        "note('pid'); time.sleep(1.5); print('done')", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    job.pids("pid", 1)
+    job.process.send_signal(signal.SIGHUP)
+    status, out, _ = job.wait()
+    assert status == 0 and lines_of(out, 0) == ["done"]
+
+
+def test_a_process_outside_the_session_does_not_hold_the_launcher(launch):
+    job = launch("child = subprocess.Popen(['sleep', '20'], start_new_session=True); note('child', str(child.pid))")
+    start = time.monotonic()
+    status, _, _ = job.wait()
+    assert status == 0 and time.monotonic() - start < 10
+    for pid in job.pids("child", 1):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_reaches_a_launcher_started_in_the_background(tmp_path):
+    (tmp_path / "train.py").write_text(PRELUDE + "note('pid'); time.sleep(1000)\n")
+    # A shell makes what it starts with & ignore SIGINT.
+    shell = "%s -m epl.launch --num_workers 2 train.py > out 2>&1 & echo $! > launcher; wait $!; echo $? > status"
+    process = subprocess.Popen(
+        ["bash", "-c", shell % sys.executable],
+        cwd=str(tmp_path),
+        env=clean_environment(NOTES=tmp_path, TMPDIR=tmp_path),
+    )
+    job = Launch.__new__(Launch)
+    job.folder = tmp_path
+    pids = job.pids("pid", 2)
+    os.kill(int((tmp_path / "launcher").read_text()), signal.SIGINT)
+    assert process.wait(timeout=LIMIT_S) == 0
+    assert (tmp_path / "status").read_text() == "130\n"
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_package_runs_from_its_folder():
+    result = subprocess.run(
+        [sys.executable, "-m", "epl.launch", "--help"],
+        cwd=REPOSITORY,
+        timeout=LIMIT_S,
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+        env=clean_environment(),
+    )
+    assert result.returncode == 0 and "--gpu_per_worker" in result.stdout
