@@ -1,4 +1,5 @@
 """Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
+import numbers
 import os
 
 from epl import tf_compat
@@ -24,7 +25,7 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
         return original(saver, sess, save_path, global_step, *args, **kwargs)
     if global_step is None:
         return save_path
-    if not isinstance(global_step, int):
+    if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
         global_step = tf_compat.tf.train.global_step(sess, global_step)
     return "%s-%d" % (save_path, global_step)
 
