@@ -4,14 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-work=$PWD/build/demo/$LINE
+work=build/demo/$LINE # examples/digits/run.sh changes folders, so it gets absolute paths
 rm -rf "$work"
 mkdir -p "$work"
-export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 
 python examples/digits/convert.py --data_dir "$work/data"
 epl-launch --num_workers 2 --gpu_per_worker 1 --log_dir "$work/log" \
-  examples/digits/run.sh --data_dir "$work/data" --checkpoint_dir "$work/checkpoint" 2>&1 | tee "$work/train.txt"
+  examples/digits/run.sh --data_dir "$PWD/$work/data" --checkpoint_dir "$PWD/$work/checkpoint" 2>&1 | tee "$work/train.txt"
 echo
 echo "Evaluating the checkpoint with plain TensorFlow:"
 python examples/digits/evaluate.py --data_dir "$work/data" --checkpoint_dir "$work/checkpoint" --at_least 97 |
@@ -22,4 +22,4 @@ if [ "$(accuracy "$work/train.txt")" != "$(accuracy "$work/evaluate.txt")" ]; th
   echo "The two programs disagree: training said $(accuracy "$work/train.txt" | tr '\n' ' ')" >&2
   exit 1
 fi
-echo "Both programs measure $(accuracy "$work/evaluate.txt"). The checkpoint is in ${work#"$PWD"/}/checkpoint."
+echo "Both programs measure $(accuracy "$work/evaluate.txt"). The checkpoint is in $work/checkpoint."

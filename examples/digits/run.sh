@@ -2,5 +2,5 @@
 # What each worker runs: epl-launch --num_workers 2 --gpu_per_worker 1 run.sh
 set -e
 cd "$(dirname "$0")"
-export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # hides TensorFlow's own notes on CPU instructions and the like
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}" # TensorFlow logs much; exceptions still show
 exec python -u train.py "$@"
