@@ -8,7 +8,7 @@ import hashlib
 import json
 import zlib
 
-from epl.errors import CommunicationError, WorkerError
+from epl.errors import WorkerError
 
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
@@ -29,7 +29,7 @@ def agree(exchange, wish, step, make_step):
       (step to run, variables to broadcast from the chief first).
 
     Raises:
-      CommunicationError: the workers cannot run together; says why.
+      WorkerError: the workers cannot run together; says why. All of them raise it.
     """
     block = _digest(wish.session, step) + _digest_of_names(wish.fresh)
     blocks = exchange(block)
@@ -65,7 +65,7 @@ def _union(lists):
 def _check_sessions(wishes):
     sessions = [w.session for w in wishes]
     if len(set(sessions)) > 1:
-        raise CommunicationError(
+        raise WorkerError(
             "the workers are in different sessions (%s). Every worker must make its training sessions in the same order, and "
             "train in the same one at a time." % ", ".join("worker %d: number %d" % item for item in enumerate(sessions)))
 

@@ -9,7 +9,7 @@ from epl.capture.hooks import INNER
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.driver import Driver
-from epl.session.job import Job
+from epl.session.job import FromPeer, Job
 
 PREVIEW = "EPL_PREVIEW"  # set: nothing is run; the first run raises a Preview with the plan
 _DRIVER = "_epl_driver"
@@ -76,8 +76,19 @@ def _do_run(original, session, handle, target_list, fetch_list, feed_dict, optio
     fetches = tuple(t.name for t in fetch_list)
     targets = tuple(op.name for op in target_list)
     feeds = {tf_compat.fed_tensor_name(key): value for key, value in feed_dict.items()} if feed_dict else {}
-    return session._do_call(  # pylint: disable=protected-access
-        driver.run, fetches, targets, feeds, tf_compat.buffer_bytes(options), run_metadata)
+
+    def run():
+        try:
+            return driver.run(fetches, targets, feeds, tf_compat.buffer_bytes(options), run_metadata), None
+        except FromPeer as error:
+            return None, error.error
+
+    # TensorFlow's own wrapper says where in the user's program a failing operation was made; an error that came from another
+    # worker has no such place here.
+    values, error = session._do_call(run)  # pylint: disable=protected-access
+    if error is not None:
+        raise error
+    return values
 
 
 def _make_callable(original, session, fetches, feed_list=None, accept_options=False):
@@ -99,7 +110,10 @@ def _callable_from_options(original, session, callable_options):
     def call(*values, **kwargs):
         if kwargs.get("run_metadata") is not None:
             raise UnsupportedError("run_metadata of a callable made from options is not supported with EPL; use session.run")
-        return driver.run(fetches, targets, dict(zip(feeds, (np.asarray(v) for v in values))))
+        try:
+            return driver.run(fetches, targets, dict(zip(feeds, (np.asarray(v) for v in values))))
+        except FromPeer as error:
+            raise error.error from None
 
     return call
 

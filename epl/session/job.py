@@ -23,6 +23,14 @@ _DATA_ENDED = "OutOfRangeError"
 _MARK = "epl communication:"
 
 
+class FromPeer(Exception):
+    """Carries an error that this worker raises because of another one, past TensorFlow's handling of its own errors."""
+
+    def __init__(self, error):
+        super().__init__(str(error))
+        self.error = error
+
+
 class Job(object):
     """The connection of this worker to its job. A job of one worker needs none, and everything here is then trivial.
 
@@ -88,7 +96,7 @@ class Job(object):
             return
         lost = self._client.ending(self._generation + (1 if self._broken else 0))
         if lost is not None and lost.kind == "lost":
-            raise self._error(lost)
+            raise FromPeer(self._error(lost))
         if self._broken:
             self._generation += 1
             self._broken = False
@@ -102,11 +110,15 @@ class Job(object):
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
 
-        The first worker with an error of its own publishes it and ends the others' waiting; they raise the same class of
-        error, or a WorkerError that names the worker, the step and the cause.
+        The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a FromPeer) the
+        same class of error, or a WorkerError that names the worker, the step and the cause.
         """
         if self._client is None:
             return error
+        if isinstance(error, WorkerError):  # all workers have come to the same conclusion already
+            self.pool.abort(str(error))
+            self._broken = True
+            return FromPeer(error)
         own = not _from_communication(error)
         ending = None if own else self._client.ending(self._generation, _CAUSE_WAIT_S)
         if ending is None:
@@ -115,11 +127,11 @@ class Job(object):
         self.pool.abort(_sentence(ending))
         self._broken = True
         if ending is None or ending.worker == self.cluster.worker_index:
-            return error if own else CommunicationError(self._explain(error))
+            return error if own else FromPeer(CommunicationError(self._explain(error)))
         # Data that ended here as well is no news; anything else of our own still is.
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
-        return self._error(ending)
+        return FromPeer(self._error(ending))
 
     def _explain(self, error):
         """What a communicator says, and which workers are silent altogether."""
