@@ -1,5 +1,6 @@
 """Worker processes for tests: started without a launcher, watched, never left behind."""
 
+import ctypes
 import json
 import os
 import signal
@@ -60,6 +61,15 @@ def worker_environments(workers, devices, token="a token of the tests"):
     ]
 
 
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent():
+    """For preexec_fn: the child is killed when the process that started it ends, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Ended(object):
     """How a process ended: `code` as subprocess has it, or None when it had to be killed after the time-out."""
 
@@ -87,6 +97,7 @@ class Process(object):
                 stdin=subprocess.DEVNULL,
                 cwd=cwd or REPOSITORY,
                 start_new_session=True,
+                preexec_fn=die_with_parent,
             )
         self.pid = self._child.pid
 

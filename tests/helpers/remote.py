@@ -44,6 +44,7 @@ class Server(object):
                 stderr=file,
                 cwd=processes.REPOSITORY,
                 start_new_session=True,
+                preexec_fn=processes.die_with_parent,
             )
 
     def output(self):

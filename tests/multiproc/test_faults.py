@@ -15,6 +15,9 @@ from tests.helpers import processes
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_script.py")
 # A killed worker must be noticed within this time; the launcher needs some of it to end the others.
 NOTICE_S = 10
+# communication.timeout_s of the test that waits for it. Workers also have this long to find each other, and starting
+# them takes several seconds on a busy machine.
+TIMEOUT_S = 12
 
 
 class Run(object):
@@ -138,19 +141,19 @@ def test_killed_worker_is_noticed_without_a_launcher(tmp_path, victim):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_stopped_worker(start, victim):
-    run = start("hang", victim, EPL_COMMUNICATION_TIMEOUT_S=5)
+    run = start("hang", victim, EPL_COMMUNICATION_TIMEOUT_S=TIMEOUT_S)
     run.wait_for_file("in_step")
     pid = run.pids()[victim]
     os.kill(pid, signal.SIGSTOP)
     stopped = time.time()
     ended = run.end(60)
-    assert time.time() - stopped < 5 + 2 * NOTICE_S, ended
+    assert time.time() - stopped < TIMEOUT_S + 2 * NOTICE_S, ended
     assert ended.code not in (0, None), ended
     assert not any(alive(each) for each in run.pids())
     error = run.read("error.%d" % (1 - victim))
     assert re.search(r"all[-_ ]?reduce", error, re.IGNORECASE), error
     assert re.search(r"(rank|worker)\S*\s+%d\b" % victim, error), error
-    assert re.search(r"\b5(\.0)? ?s", error), error
+    assert re.search(r"\b%d(\.0)? ?s" % TIMEOUT_S, error), error
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -174,14 +177,15 @@ def test_worker_that_raises(start, scenario, kind, victim):
     assert error is not None, ended
     assert "WorkerError" in error.splitlines()[0], error
     assert names_worker(error, victim) and "no such luck" in error and re.search(r"step \d", error), error
-    # Its traceback: once while it runs, once at most in the summary at the end, and in nobody else's output.
-    others = "\n".join(
-        line
-        for line in ended.output.splitlines()
-        if re.match(r"\W*worker[ _:]?%d\b|\W*%d\W" % (1 - victim, 1 - victim), line)
-    )
-    assert "%s: " % kind not in others.replace("WorkerError: ", ""), ended
-    assert names_worker(ended.output[-3000:], victim) and "no such luck" in ended.output[-3000:], ended
+    # The error's cause reaches everyone; its traceback comes from nobody but the worker that raised, and the summary
+    # at the end shows that worker's last lines once.
+    live, mark, summary = ended.output.partition("epl-launch: worker")
+    assert mark and "no such luck" in summary and names_worker(mark + summary, victim), ended
+    assert summary.count("last lines of") == 1, ended
+    raising = [line for line in live.splitlines() if "raise %s(" % kind in line and "no such luck" in line]
+    if scenario == "raise_in_script":
+        assert len(raising) == 1 and names_worker(raising[0][:20], victim), ended
+    assert summary.count("raise %s(" % kind) <= 1, ended
 
 
 def test_different_graphs_are_refused(start):
