@@ -1,0 +1,89 @@
+"""Packaging: what epl needs, and the native part, which epl/communicators/build.py builds."""
+
+import importlib.util
+import os
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = os.path.join("epl", "communicators", "lib")
+
+
+def load(path):
+    """A module of the checkout by its path: epl itself cannot be imported before it is installed."""
+    spec = importlib.util.spec_from_file_location(os.path.basename(path)[: -len(".py")], os.path.join(ROOT, path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+native = load("epl/communicators/build.py")
+
+
+class BuildNative(build_ext):
+    """Builds libepl_comm.so and the TensorFlow operations instead of a Python extension."""
+
+    def run(self):
+        in_place = self.inplace or getattr(self, "editable_mode", False)
+        output = os.path.join(ROOT, LIBRARIES) if in_place else os.path.abspath(os.path.join(self.build_lib, LIBRARIES))
+        try:
+            self.built = native.build(output=output, root=ROOT)
+        except native.BuildError as error:
+            # No traceback: the text says what to do.
+            raise SystemExit("epl: the native part cannot be built. %s" % error)
+
+    def get_outputs(self):
+        return [os.path.join(self.build_lib, LIBRARIES, os.path.basename(path)) for path in getattr(self, "built", [])]
+
+    def get_output_mapping(self):
+        return {}
+
+    def get_source_files(self):
+        return []  # MANIFEST.in names them
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as source:
+        return source.read()
+
+
+TF1 = "python_version < '3.8'"
+TF2 = "python_version >= '3.9'"
+
+setup(
+    name="epl",
+    version=load("epl/version.py").__version__,
+    description="Easy Parallel Library: trains single-device TensorFlow scripts on many devices",
+    long_description=read("README.md"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["epl", "epl.*"]),
+    # Only to say that the package is for one platform; see BuildNative.
+    ext_modules=[Extension("epl.communicators.lib.native", [])],
+    cmdclass={"build_ext": BuildNative},
+    zip_safe=False,
+    # 3.8: no wheel of either TensorFlow. 3.12: none of TensorFlow 2.15.
+    python_requires=">=3.7,!=3.8.*,<3.12",
+    install_requires=[
+        # The last of the 1.x line, for scripts that were written for it. The kernels are built against its headers.
+        "tensorflow==1.15.5; " + TF1,
+        # 2.15 is the last with tf.estimator and tf.layers; the kernels are built for the C++ interface of one minor
+        # version. 2.15.0 asks for TensorRT wheels that PyPI does not have when it is installed with [and-cuda].
+        "tensorflow>=2.15.1,<2.16; " + TF2,
+        # TensorFlow 1.15 is built against the C interface of this NumPy, and later ones drop np.object and others.
+        "numpy<1.19; " + TF1,
+        # TensorFlow 1.15's generated messages are refused by protobuf 4 (3.21) and later.
+        "protobuf<3.21; " + TF1,
+        # TensorFlow depends on it already; with older ones a taken port is not reported.
+        "grpcio>=1.48,<2",
+        # 6.0: yaml.load() without a loader, which would run what a file says, is gone.
+        "pyyaml>=6.0,<7",
+    ],
+    extras_require={
+        # TensorFlow 1.15's own wheel has its GPU part and uses the CUDA 10.0 of the system.
+        "gpu": ["tensorflow[and-cuda]>=2.15.1,<2.16; " + TF2],
+        "test": ["pytest>=7,<9", "pytest-timeout>=2", "hypothesis>=6", "scikit-learn>=1.0"],
+    },
+    entry_points={"console_scripts": ["epl-launch = epl.launch.main:main"]},
+)
