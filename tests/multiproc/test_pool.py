@@ -1,0 +1,155 @@
+"""The pool of communicators and the TensorFlow operations over it, between real processes."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from epl.communicators import native
+from tests.helpers import processes
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pool_worker.py")
+CORRECT = ("exchange", "all_reduce", "order", "all_gather", "broadcast", "half")
+WRONG = ("broadcast_mismatch", "mismatch", "abort_and_reconnect", "cancelled", "late", "not_connected")
+BACKENDS = {"shm": 2, "gloo": 3}
+
+
+def start(folder, backend, workers, *scenarios):
+    return [
+        processes.python([SCRIPT, folder, backend] + list(scenarios), environ, os.path.join(folder, "log.%d" % index))
+        for index, environ in enumerate(processes.worker_environments(workers, 1))
+    ]
+
+
+def results(folder, children, timeout_s):
+    """What each worker's scenarios returned."""
+    try:
+        ends = [child.wait(timeout_s) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    for end in ends:
+        assert end.code == 0, end
+    found = []
+    for index in range(len(children)):
+        with open(os.path.join(folder, "result.%d" % index)) as file:
+            found.append(json.load(file))
+    return found
+
+
+@pytest.fixture(scope="module", params=sorted(BACKENDS))
+def outcome(request, tmp_path_factory):
+    """Runs all scenarios once for each back end; gives a function from a scenario to the workers' results."""
+    backend = request.param
+    if backend == "gloo" and not native.comm().epl_has_gloo():
+        pytest.skip("this build has no Gloo")
+    folder = str(tmp_path_factory.mktemp(backend))
+    found = results(folder, start(folder, backend, BACKENDS[backend], *(CORRECT + WRONG)), 240)
+
+    def of(scenario):
+        for worker in found:
+            assert "traceback" not in worker[scenario], worker[scenario]["traceback"]
+        return [worker[scenario] for worker in found]
+
+    of.backend = backend
+    return of
+
+
+def test_exchange(outcome):
+    assert [worker["backend"] for worker in outcome("exchange")] == [outcome.backend] * BACKENDS[outcome.backend]
+
+
+@pytest.mark.parametrize("scenario", ["all_reduce", "order", "all_gather", "broadcast"])
+def test_results_are_those_of_numpy(outcome, scenario):
+    outcome(scenario)  # the scenario compares
+
+
+def test_half_precision(outcome):
+    found = outcome("half")
+    workers = len(found)
+    mean = sum(range(1, workers + 1)) / float(workers)
+    for worker in found:
+        assert worker["rounded"]["value"] == pytest.approx([mean / 3, mean * 1e-6, mean * -2.0], rel=2e-3)
+        # The same error everywhere, also where the number was finite.
+        for scenario in ("one_overflows", "sum_overflows"):
+            assert worker[scenario]["error"] == "InvalidArgumentError"
+            assert "'half'" in worker[scenario]["message"]
+            assert "Make communication.fp16_scale smaller" in worker[scenario]["message"]
+        # What was infinite before is passed on as it would be without fp16.
+        assert worker["infinite_before"]["value"] == [float("inf"), 2.0]
+        assert worker["after"]["value"] == [1.0]
+
+
+def test_receiver_that_expects_another_type(outcome):
+    for worker in outcome("broadcast_mismatch")[1:]:
+        assert worker["error"] == "FailedPreconditionError"
+        assert "expects int32[2], but worker 0 sends float[2]" in worker["message"]
+
+
+def test_lengths_that_differ(outcome):
+    for worker in outcome("mismatch"):
+        assert worker["error"] == "FailedPreconditionError"
+        assert "3" in worker["message"] and "4" in worker["message"]
+
+
+def test_abort_reaches_the_others_and_a_new_generation_works(outcome):
+    first, others = outcome("abort_and_reconnect")[0], outcome("abort_and_reconnect")[1:]
+    workers = float(len(others) + 1)
+    assert first["error"] == "CommunicationError"
+    for worker in others:
+        assert worker["error"] == "AbortedError"
+        assert "the reason of worker 0" in worker["message"]
+        assert worker["seconds"] < 5
+    for worker in [first] + others:
+        assert worker["after"] == [workers] * 4
+
+
+def test_cancelled_step_ends_at_all_workers(outcome):
+    """Long before the time-out of 20 s; the worker where it broke says what broke."""
+    found = outcome("cancelled")
+    assert "broken on purpose" in found[0]["message"]
+    for worker in found[1:]:
+        assert worker["error"] == "AbortedError"
+        assert "cancelled" in worker["message"]
+    for worker in found:
+        assert worker["seconds"] < 8
+
+
+def test_time_out_names_the_collective_and_who_is_missing(outcome):
+    found = outcome("late")
+    for worker in found[:-1]:
+        assert worker["error"] in ("DeadlineExceededError", "AbortedError")
+        assert worker["seconds"] < 8
+    told = " ".join(worker["message"] for worker in found[:-1] if worker["error"] == "DeadlineExceededError")
+    assert "mean of w" in told
+    assert "%d" % (len(found) - 1) in told
+
+
+def test_graph_without_communicators(outcome):
+    for worker in outcome("not_connected"):
+        assert worker["all_reduce"]["error"] == "FailedPreconditionError"
+        assert "no communicator number 1" in worker["all_reduce"]["message"]
+        assert "call connect() first" in worker["exchange"]["message"]
+        assert "call connect() first" in worker["expect"]["message"]
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_killed_worker_is_noticed_by_all(tmp_path, backend):
+    if backend == "gloo" and not native.comm().epl_has_gloo():
+        pytest.skip("this build has no Gloo")
+    folder = str(tmp_path)
+    children = start(folder, backend, 3, "killed")
+    try:
+        for child in children:
+            child.wait_for("ready", 60)
+        children[2].signal(signal.SIGKILL)
+        assert children[2].wait(10).code == -signal.SIGKILL
+        for worker in results(folder, children[:2], 30):
+            assert worker["killed"]["error"] in ("UnavailableError", "AbortedError")
+            assert worker["killed"]["seconds"] < 40
+            assert worker["killed"]["ending"]["worker"] == 2
+            assert worker["killed"]["ending"]["kind"] == "lost"
+    finally:
+        for child in children:
+            child.kill()
