@@ -58,10 +58,12 @@ def module_name(path):
 
 
 def part_of(module):
-    """epl.plan.table -> plan; epl -> epl; modules of others -> None."""
+    """epl.plan.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top, as epl does."""
     names = module.split(".")
     if names[0] != "epl":
         return None
+    if names[-1] == "__main__":
+        return "epl"
     part = names[1] if len(names) > 1 else "epl"
     return "tf_compat" if part.startswith("tf_compat") else part
 
@@ -242,6 +244,7 @@ def test_bad_imports_are_found(module, source, problem):
         ("epl.tf_compat", "from tensorflow.python.framework import ops"),
         ("epl.graph.index", "import tensorflow.compat.v1 as tf\nfrom epl import errors"),
         ("epl", "from epl.session import run"),
+        ("epl.plan.__main__", "from epl.session import run"),
     ],
 )
 def test_good_imports_pass(module, source):
