@@ -59,10 +59,10 @@ Status CompareAnnouncements(const std::string& communicator, int rank, const Ann
   if (same && mine.layout_hash == other.layout_hash) return Status();
   const char* cut = same ? ", with different sizes of segments or shares" : "";
   const bool first = rank < other_rank;
-  return Status(EPL_MISMATCH, Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s",
-                                     communicator.c_str(), first ? rank : other_rank,
-                                     Describe(first ? mine : other).c_str(), first ? other_rank : rank,
-                                     Describe(first ? other : mine).c_str(), cut));
+  return Status(EPL_MISMATCH,
+                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s",
+                       communicator.c_str(), first ? rank : other_rank, Describe(first ? mine : other).c_str(),
+                       first ? other_rank : rank, Describe(first ? other : mine).c_str(), cut));
 }
 
 Status CompareMessage(const std::string& communicator, const Request& recv, int rank, const Announcement& sent) {
@@ -70,9 +70,9 @@ Status CompareMessage(const std::string& communicator, const Request& recv, int 
                     sent.dtype == static_cast<int32_t>(recv.dtype) &&
                     (recv.allocate != nullptr || sent.count == recv.count);
   if (same) return Status();
-  return Status(EPL_MISMATCH, Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s",
-                                     communicator.c_str(), recv.peer, Describe(sent).c_str(), rank,
-                                     Describe(recv).c_str()));
+  return Status(EPL_MISMATCH,
+                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s", communicator.c_str(),
+                       recv.peer, Describe(sent).c_str(), rank, Describe(recv).c_str()));
 }
 
 }  // namespace epl

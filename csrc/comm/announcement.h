@@ -33,8 +33,8 @@ uint64_t HashOf(const std::string& text);
 
 void Announce(const Request& request, int rank, Announcement* to);
 
-// OK if ranks `rank` and `other_rank` of communicator `communicator` are about to do the same; else EPL_MISMATCH with both
-// sides, in rank order.
+// OK if ranks `rank` and `other_rank` of communicator `communicator` are about to do the same; else EPL_MISMATCH with
+// both sides, in rank order.
 Status CompareAnnouncements(const std::string& communicator, int rank, const Announcement& mine, int other_rank,
                             const Announcement& other);
 

@@ -36,13 +36,14 @@ epl::Status ReadOptions(const epl_comm_options* from, const epl_store* store, ep
     return epl::Status(EPL_INVALID, "epl_comm_create: options and a store with set and get are required");
   }
   if (from->size < 1 || from->rank < 0 || from->rank >= from->size || from->name == nullptr) {
-    return epl::Status(EPL_INVALID, epl::Format("epl_comm_create: rank %d of %d, name %s; expected 0 <= rank < size and "
-                                                "a name", from->rank, from->size,
-                                                from->name == nullptr ? "NULL" : from->name));
+    return epl::Status(EPL_INVALID,
+                       epl::Format("epl_comm_create: rank %d of %d, name %s; expected 0 <= rank < size and "
+                                   "a name",
+                                   from->rank, from->size, from->name == nullptr ? "NULL" : from->name));
   }
   if (!(from->timeout_s > 0)) {
-    return epl::Status(EPL_INVALID, epl::Format("epl_comm_create: timeout_s is %g, expected more than 0",
-                                                from->timeout_s));
+    return epl::Status(EPL_INVALID,
+                       epl::Format("epl_comm_create: timeout_s is %g, expected more than 0", from->timeout_s));
   }
   to->backend = from->backend == nullptr ? "auto" : from->backend;
   to->name = from->name;
@@ -119,7 +120,8 @@ int epl_comm_rank(const epl_comm* comm) { return comm->options.rank; }
 int epl_comm_size(const epl_comm* comm) { return comm->options.size; }
 const char* epl_comm_backend(const epl_comm* comm) { return comm->scheduler.backend(); }
 
-int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error, size_t error_length) {
+int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error,
+                      size_t error_length) {
   const epl_segment segment = {input, output, length};
   epl_request request = {};
   request.name = "exchange";

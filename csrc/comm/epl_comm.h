@@ -19,15 +19,30 @@ extern "C" {
 typedef struct epl_comm epl_comm;
 
 typedef enum {
-  EPL_FLOAT16 = 0, EPL_BFLOAT16 = 1, EPL_FLOAT32 = 2, EPL_FLOAT64 = 3,
-  EPL_INT32 = 4, EPL_INT64 = 5, EPL_UINT8 = 6, EPL_BOOL = 7
+  EPL_FLOAT16 = 0,
+  EPL_BFLOAT16 = 1,
+  EPL_FLOAT32 = 2,
+  EPL_FLOAT64 = 3,
+  EPL_INT32 = 4,
+  EPL_INT64 = 5,
+  EPL_UINT8 = 6,
+  EPL_BOOL = 7
 } epl_dtype;
 
 typedef enum { EPL_SUM = 0, EPL_MEAN = 1, EPL_MIN = 2, EPL_MAX = 3, EPL_PROD = 4 } epl_reduce_op;
 
 typedef enum {
-  EPL_ALL_REDUCE = 0, EPL_REDUCE = 1, EPL_BROADCAST = 2, EPL_ALL_GATHER = 3, EPL_ALL_GATHER_V = 4,
-  EPL_REDUCE_SCATTER = 5, EPL_ALL_TO_ALL = 6, EPL_ALL_TO_ALL_V = 7, EPL_SEND = 8, EPL_RECV = 9, EPL_BARRIER = 10
+  EPL_ALL_REDUCE = 0,
+  EPL_REDUCE = 1,
+  EPL_BROADCAST = 2,
+  EPL_ALL_GATHER = 3,
+  EPL_ALL_GATHER_V = 4,
+  EPL_REDUCE_SCATTER = 5,
+  EPL_ALL_TO_ALL = 6,
+  EPL_ALL_TO_ALL_V = 7,
+  EPL_SEND = 8,
+  EPL_RECV = 9,
+  EPL_BARRIER = 10
 } epl_collective;
 
 // Error codes handed to epl_done and returned by the blocking calls.
@@ -50,14 +65,14 @@ typedef struct {
 } epl_store;
 
 typedef struct {
-  const char* backend;       // "auto" (shm when all ranks share a host, else gloo), "shm" or "gloo"
-  const char* name;          // unique in the job and the same on all ranks, e.g. "g0/data1"
+  const char* backend;  // "auto" (shm when all ranks share a host, else gloo), "shm" or "gloo"
+  const char* name;     // unique in the job and the same on all ranks, e.g. "g0/data1"
   int rank;
   int size;
-  double timeout_s;          // how long one collective may wait for peers; also for creation
-  double stall_warning_s;    // a line on stderr naming the collective and missing ranks after this long; 0 = never
-  const char* host;          // this rank's address that peers can reach (gloo); NULL = loopback
-  const char* token;         // job token: peers prove it before anything else
+  double timeout_s;        // how long one collective may wait for peers; also for creation
+  double stall_warning_s;  // a line on stderr naming the collective and missing ranks after this long; 0 = never
+  const char* host;        // this rank's address that peers can reach (gloo); NULL = loopback
+  const char* token;       // job token: peers prove it before anything else
 } epl_comm_options;
 
 // One piece of a message. Pieces are concatenated into one collective (fusion without a buffer of the caller's).
@@ -74,42 +89,65 @@ typedef void (*epl_done)(void* arg, int code, const char* message);
 // sum, in rank order, or NULL to fail. `extra` is the root's `header` for EPL_BROADCAST.
 typedef void* (*epl_allocate)(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
 
+// What the segments hold, with n = size:
+//   all_reduce, reduce      `count` elements in and out. The order of the reduction is that of the ranks; 16-bit floats
+//   are
+//                           summed in float32 and rounded once; mean of integers truncates towards zero; integer sums
+//                           wrap; bool knows min (all) and max (any). `out` of reduce is used at the root only.
+//   broadcast               `in` at the root, `out` elsewhere. All of the above see one stream, however it is cut.
+//   all_gather              `in` count, `out` n * count elements: for each segment one block per rank, in rank order.
+//   reduce_scatter          `in` count, `out` count / n elements: for each segment this rank's share. With send_counts
+//   (the
+//                           same on all ranks, one segment): shares of these sizes.
+//   all_to_all              `in` and `out` count elements, block r of count / n goes to and comes from rank r.
+//   all_gather_v            `in` only; the stream of all segments. Output through `allocate`.
+//   all_to_all_v            `in` only, one segment, cut by send_counts. Output through `allocate`.
+//   send, recv              `in` or `out`. A send ends when the receiver takes the message, or (small ones) has been
+//   sent the
+//                           message; ranks must not wait for each other in a circle.
+//   barrier                 none.
 typedef struct {
-  int64_t tag;               // >= 0: runs at its place in epl_comm_expect(); -1: runs in submission order
-  const char* name;          // for error messages and the mismatch check; copied
+  int64_t tag;       // >= 0: runs at its place in epl_comm_expect(); -1: runs in submission order
+  const char* name;  // for error messages and the mismatch check; copied
   epl_collective collective;
   epl_dtype dtype;
   epl_reduce_op reduce_op;
-  int peer;                  // root of broadcast/reduce, peer of send/recv
+  int peer;                     // root of broadcast/reduce, peer of send/recv
   const epl_segment* segments;  // copied; the buffers stay the caller's until `done`
   size_t num_segments;
-  double scale;              // reductions: result is multiplied by this (1.0 = not); floating types only
-  const size_t* send_counts;    // ALL_TO_ALL_V: elements to each rank (size entries); REDUCE_SCATTER uneven shares; else NULL
-  const uint8_t* header;     // EPL_BROADCAST, root only: small opaque bytes (e.g. a shape) handed to receivers' allocate
+  double scale;  // reductions: result is multiplied by this (1.0 = not); floating types only
+  const size_t*
+      send_counts;        // ALL_TO_ALL_V: elements to each rank (size entries); REDUCE_SCATTER uneven shares; else NULL
+  const uint8_t* header;  // EPL_BROADCAST, root only: small opaque bytes (e.g. a shape) handed to receivers' allocate
   size_t header_length;
-  epl_allocate allocate;     // NULL when segments' `out` say where results go
-  epl_done done;             // called exactly once, on the progress thread or (invalid request) on the caller's
+  epl_allocate allocate;  // NULL when segments' `out` say where results go
+  epl_done done;          // called exactly once, on the progress thread or (invalid request) on the caller's
   void* arg;
 } epl_request;
 
 // Creates a communicator; blocks until all ranks have joined or timeout_s. On failure returns NULL and fills error.
-EPL_EXPORT epl_comm* epl_comm_create(const epl_comm_options* options, const epl_store* store, char* error, size_t error_length);
+EPL_EXPORT epl_comm* epl_comm_create(const epl_comm_options* options, const epl_store* store, char* error,
+                                     size_t error_length);
 // Aborts, joins the progress thread and frees. Requests under way get EPL_ABORTED first.
 EPL_EXPORT void epl_comm_destroy(epl_comm* comm);
 // Fails everything under way and everything later, here and at the peers. The first reason wins. Thread-safe.
 EPL_EXPORT void epl_comm_abort(epl_comm* comm, const char* reason);
 EPL_EXPORT void epl_comm_submit(epl_comm* comm, const epl_request* request);
-// Runs one untagged collective to its end and returns its code; request->done and tag are not used. On the calling thread
-// when nothing else is under way (the fastest way for small messages), else in its turn on the progress thread.
+// Runs one untagged collective to its end and returns its code; request->done and tag are not used. On the calling
+// thread when nothing else is under way (the fastest way for small messages), else in its turn on the progress thread.
 EPL_EXPORT int epl_comm_run(epl_comm* comm, const epl_request* request, char* error, size_t error_length);
-// Declares the tagged requests of the next step in their order. Fails (EPL_INVALID) if tags of the step before are still open.
+// Declares the tagged requests of the next step in their order. Tags take their places in the row of all requests here,
+// so an untagged request submitted later runs after them. A tag that was not declared is refused (EPL_INVALID). Fails
+// (EPL_INVALID) if tags of the step before are still open.
 EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
 EPL_EXPORT int epl_comm_rank(const epl_comm* comm);
 EPL_EXPORT int epl_comm_size(const epl_comm* comm);
 EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm" or "gloo"
 
-// Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length bytes.
-EPL_EXPORT int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error, size_t error_length);
+// Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length
+// bytes.
+EPL_EXPORT int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error,
+                                 size_t error_length);
 
 // The pool that the TensorFlow kernels of this process use: slots 0..n-1. Set before a step runs; NULL clears a slot.
 // acquire/release keep a communicator alive while a kernel submits to it.

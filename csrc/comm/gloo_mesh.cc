@@ -193,15 +193,16 @@ Status GlooMesh::Connect(Rendezvous* rendezvous) {
     if (rank == options_.rank) continue;
     const std::string body = cards[rank].size() < 32 ? "" : cards[rank].substr(32);
     if (body.empty() || sign(rank, body) != cards[rank].substr(0, 32)) {
-      return Status(EPL_INTERNAL, Format("communicator '%s': rank %d did not prove the job's token",
-                                         options_.name.c_str(), rank));
+      return Status(EPL_INTERNAL,
+                    Format("communicator '%s': rank %d did not prove the job's token", options_.name.c_str(), rank));
     }
     // The address that `rank` opened for this rank.
     size_t at = 0;
     uint32_t length = 0;
     for (int i = 0; i <= options_.rank; ++i) {
       at += i == 0 ? 0 : length;
-      if (at + sizeof(length) > body.size()) return Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank));
+      if (at + sizeof(length) > body.size())
+        return Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank));
       std::memcpy(&length, body.data() + at, sizeof(length));
       at += sizeof(length);
       if (length > body.size() - at) return Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank));
@@ -235,8 +236,8 @@ Status GlooMesh::ProveToken() {
   Status status = Wait(&transfers, what);
   if (!status.ok()) return status;
   const auto answer = [&](int from, int to, const char* challenge) {
-    return HmacSha256(options_.token, Format("gloo %s %d %d\n", options_.name.c_str(), from, to) +
-                                          std::string(challenge, 32));
+    return HmacSha256(options_.token,
+                      Format("gloo %s %d %d\n", options_.name.c_str(), from, to) + std::string(challenge, 32));
   };
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == options_.rank) continue;
@@ -250,8 +251,8 @@ Status GlooMesh::ProveToken() {
     if (rank == options_.rank) continue;
     const Digest expected = answer(rank, options_.rank, proofs[rank].challenge);
     if (SameDigest(expected, reinterpret_cast<const uint8_t*>(proofs[rank].answered))) continue;
-    status = Status(EPL_INTERNAL, Format("communicator '%s': rank %d did not prove the job's token",
-                                         options_.name.c_str(), rank));
+    status = Status(EPL_INTERNAL,
+                    Format("communicator '%s': rank %d did not prove the job's token", options_.name.c_str(), rank));
   }
   return status;
 }
@@ -423,7 +424,8 @@ void GlooMesh::Tell(int kind, int code, const std::string& text) {
   std::snprintf(control.text, sizeof(control.text), "%s", text.c_str());
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
   for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank == options_.rank || peers_.size() <= static_cast<size_t>(rank) || peers_[rank]->ending == nullptr) continue;
+    if (rank == options_.rank || peers_.size() <= static_cast<size_t>(rank) || peers_[rank]->ending == nullptr)
+      continue;
     try {
       buffers.push_back(context_->createUnboundBuffer(&control, sizeof(control)));
       buffers.back()->send(rank, static_cast<uint64_t>(Slot::kControl));

@@ -20,9 +20,9 @@
 
 namespace epl {
 
-// Interrupts a wait from time to time. Gloo gives up all connections when one of its waits times out, and does not wake a
-// wait for one peer when the connection to another breaks; so waits have no time-out there, and this thread ends them, to
-// be begun again after a look around. It sleeps while nobody waits.
+// Interrupts a wait from time to time. Gloo gives up all connections when one of its waits times out, and does not wake
+// a wait for one peer when the connection to another breaks; so waits have no time-out there, and this thread ends
+// them, to be begun again after a look around. It sleeps while nobody waits.
 class WaitTicker {
  public:
   WaitTicker();
@@ -78,8 +78,8 @@ class GlooMesh : public Mesh {
   std::shared_ptr<gloo::transport::Context> context_;
   std::vector<std::unique_ptr<Peer>> peers_;
   WaitTicker ticker_;
-  std::mutex mutex_;       // guards broken_
-  Status broken_;          // why this rank ended the communicator
+  std::mutex mutex_;  // guards broken_
+  Status broken_;     // why this rank ended the communicator
   std::atomic<bool> is_broken_{false};
   std::atomic<bool> said_goodbye_{false};
 };

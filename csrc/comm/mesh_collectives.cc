@@ -32,8 +32,8 @@ Status MeshCommunicator::SmallReduce(const Request& request) {
   return Status();
 }
 
-// Piece by piece: shares to those who reduce them, then results to those who want them. The shares of the next piece are
-// on their way while this one is reduced and its results travel.
+// Piece by piece: shares to those who reduce them, then results to those who want them. The shares of the next piece
+// are on their way while this one is reduced and its results travel.
 Status MeshCommunicator::LargeReduce(const Request& request) {
   const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
   const size_t element = request.element;
@@ -86,8 +86,8 @@ Status MeshCommunicator::LargeReduce(const Request& request) {
       }
       if (to_all || options_.rank == request.peer) {
         size_t unused;
-        receives.push_back({static_cast<int>(from), stage + from * share * element,
-                            bounds(piece, from, &unused) * element});
+        receives.push_back(
+            {static_cast<int>(from), stage + from * share * element, bounds(piece, from, &unused) * element});
       }
     }
     status = Exchange(sends, receives);

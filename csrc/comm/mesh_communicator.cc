@@ -41,8 +41,10 @@ bool MeshCommunicator::Inline(int collective, uint64_t count, size_t element) co
     case EPL_BROADCAST:
     case EPL_ALL_GATHER:
     case EPL_ALL_GATHER_V:
-    case EPL_SEND: return count <= kInlineBytes / element;
-    default: return false;
+    case EPL_SEND:
+      return count <= kInlineBytes / element;
+    default:
+      return false;
   }
 }
 
@@ -147,13 +149,20 @@ Status MeshCommunicator::Dispatch(const Request& request) {
     case EPL_ALL_REDUCE:
     case EPL_REDUCE:
       return Inline(request.collective, request.count, request.element) ? SmallReduce(request) : LargeReduce(request);
-    case EPL_BROADCAST: return Broadcast(request);
-    case EPL_ALL_GATHER: return AllGather(request);
-    case EPL_ALL_GATHER_V: return AllGatherV(request);
-    case EPL_REDUCE_SCATTER: return ReduceScatter(request);
-    case EPL_ALL_TO_ALL: return AllToAll(request);
-    case EPL_ALL_TO_ALL_V: return AllToAllV(request);
-    default: return Status();  // a barrier ends with its heads
+    case EPL_BROADCAST:
+      return Broadcast(request);
+    case EPL_ALL_GATHER:
+      return AllGather(request);
+    case EPL_ALL_GATHER_V:
+      return AllGatherV(request);
+    case EPL_REDUCE_SCATTER:
+      return ReduceScatter(request);
+    case EPL_ALL_TO_ALL:
+      return AllToAll(request);
+    case EPL_ALL_TO_ALL_V:
+      return AllToAllV(request);
+    default:
+      return Status();  // a barrier ends with its heads
   }
 }
 

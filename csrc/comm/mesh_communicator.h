@@ -1,9 +1,9 @@
 // Collectives over point-to-point transfers, for ranks on different hosts.
 //
 // A collective begins with a round of heads: every rank sends every other its announcement, and with it the data itself
-// if that is small. Only when all heads agree are buffers written. Large reductions are cut into shares: each rank gets its
-// share from all others, reduces it in rank order with the kernels that shared memory uses too, so both back ends give the
-// same bits, and sends the result round.
+// if that is small. Only when all heads agree are buffers written. Large reductions are cut into shares: each rank gets
+// its share from all others, reduces it in rank order with the kernels that shared memory uses too, so both back ends
+// give the same bits, and sends the result round.
 #ifndef EPL_COMM_MESH_COMMUNICATOR_H_
 #define EPL_COMM_MESH_COMMUNICATOR_H_
 

@@ -1,4 +1,5 @@
-// Element-wise reduction of several buffers. The order is always that of `sources`, so whoever reduces gets the same bits.
+// Element-wise reduction of several buffers. The order is always that of `sources`, so whoever reduces gets the same
+// bits.
 #ifndef EPL_COMM_REDUCE_H_
 #define EPL_COMM_REDUCE_H_
 

@@ -23,8 +23,8 @@ double Rendezvous::TimeLeft() const {
 Status Rendezvous::Set(const std::string& topic, const std::string& value) {
   const std::string key = "comm/" + options_.name + "/" + topic;
   if (store_.set(store_.context, key.c_str(), reinterpret_cast<const uint8_t*>(value.data()), value.size()) != 0) {
-    return Status(EPL_INTERNAL, Format("communicator '%s': the store refused key '%s'", options_.name.c_str(),
-                                       key.c_str()));
+    return Status(EPL_INTERNAL,
+                  Format("communicator '%s': the store refused key '%s'", options_.name.c_str(), key.c_str()));
   }
   return Status();
 }
@@ -39,8 +39,9 @@ Status Rendezvous::Get(const std::string& topic, std::string* value) {
                                       options_.name.c_str(), key.c_str(), options_.timeout_s));
   }
   if (length > value->size()) {
-    return Status(EPL_INTERNAL, Format("communicator '%s': key '%s' has %zu bytes in the store, at most %zu are expected",
-                                       options_.name.c_str(), key.c_str(), length, value->size()));
+    return Status(EPL_INTERNAL,
+                  Format("communicator '%s': key '%s' has %zu bytes in the store, at most %zu are expected",
+                         options_.name.c_str(), key.c_str(), length, value->size()));
   }
   value->resize(length);
   return Status();

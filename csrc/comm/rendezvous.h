@@ -27,7 +27,6 @@ class Rendezvous {
   double TimeLeft() const;
 
  private:
-
   const Options& options_;
   epl_store store_;
   std::chrono::steady_clock::time_point deadline_;

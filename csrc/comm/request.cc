@@ -6,8 +6,8 @@ namespace epl {
 namespace {
 
 Status Invalid(const Request& request, const std::string& problem) {
-  return Status(EPL_INVALID, Format("%s '%s': %s", CollectiveName(request.collective), request.name.c_str(),
-                                    problem.c_str()));
+  return Status(EPL_INVALID,
+                Format("%s '%s': %s", CollectiveName(request.collective), request.name.c_str(), problem.c_str()));
 }
 
 Status CheckReduction(const Request& request) {
@@ -63,15 +63,22 @@ void NeededBuffers(const Request& request, int rank, bool* in, bool* out) {
       *in = root;
       *out = !root && request.allocate == nullptr;
       break;
-    case EPL_REDUCE: *out = root; break;
-    case EPL_SEND: *out = false; break;
+    case EPL_REDUCE:
+      *out = root;
+      break;
+    case EPL_SEND:
+      *out = false;
+      break;
     case EPL_RECV:
       *in = false;
       *out = request.allocate == nullptr;
       break;
     case EPL_ALL_GATHER_V:
-    case EPL_ALL_TO_ALL_V: *out = false; break;
-    default: break;
+    case EPL_ALL_TO_ALL_V:
+      *out = false;
+      break;
+    default:
+      break;
   }
 }
 
@@ -98,8 +105,8 @@ Status Check(const Request& request, int rank, int size) {
   }
   if (request.IsPointToPoint() && request.peer == rank) return Invalid(request, "a rank cannot exchange with itself");
   if (request.header.size() > kMaxHeaderBytes) {
-    return Invalid(request, Format("header has %zu bytes, at most %zu are possible", request.header.size(),
-                                   kMaxHeaderBytes));
+    return Invalid(request,
+                   Format("header has %zu bytes, at most %zu are possible", request.header.size(), kMaxHeaderBytes));
   }
   const bool sized_by_peers = request.collective == EPL_ALL_GATHER_V || request.collective == EPL_ALL_TO_ALL_V;
   if (sized_by_peers && request.allocate == nullptr) return Invalid(request, "allocate is required");

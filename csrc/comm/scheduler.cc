@@ -32,10 +32,10 @@ void Scheduler::Submit(Request request) {
   if (refused.ok() && request.tag >= 0) {
     const auto found = open_tags_.find(request.tag);
     if (found == open_tags_.end() || found->second->filled) {
-      refused = Status(EPL_INVALID, Format("%s: tag %lld was %s", Describe(request).c_str(),
-                                           static_cast<long long>(request.tag),
-                                           found == open_tags_.end() ? "not declared with epl_comm_expect()"
-                                                                     : "submitted already in this step"));
+      refused = Status(
+          EPL_INVALID,
+          Format("%s: tag %lld was %s", Describe(request).c_str(), static_cast<long long>(request.tag),
+                 found == open_tags_.end() ? "not declared with epl_comm_expect()" : "submitted already in this step"));
     } else {
       Entry& entry = *found->second;
       entry.request = std::move(request);
@@ -114,7 +114,8 @@ void Scheduler::Close() {
     const bool unfinished =
         busy_ || std::any_of(queue_.begin(), queue_.end(), [](const Entry& entry) { return entry.filled; });
     if (unfinished) {
-      const Status status(EPL_ABORTED, Format("communicator '%s' was closed with work under way", options_.name.c_str()));
+      const Status status(EPL_ABORTED,
+                          Format("communicator '%s' was closed with work under way", options_.name.c_str()));
       if (failed_.ok()) failed_ = status;
       communicator_->Abort(status.code, status.message);
     }
@@ -174,10 +175,11 @@ void Scheduler::CheckParked(std::unique_lock<std::mutex>* lock) {
     for (const auto& open : open_tags_) {
       if (&*open.second == &queue_.front()) missing = static_cast<long long>(open.first);
     }
-    status = Status(EPL_TIMEOUT, Format("%s on communicator '%s': rank %d waited %g s for its own request with tag %lld, "
-                                        "whose turn it is",
-                                        Describe(*waiting).c_str(), options_.name.c_str(), options_.rank,
-                                        options_.timeout_s, missing));
+    status =
+        Status(EPL_TIMEOUT,
+               Format("%s on communicator '%s': rank %d waited %g s for its own request with tag %lld, "
+                      "whose turn it is",
+                      Describe(*waiting).c_str(), options_.name.c_str(), options_.rank, options_.timeout_s, missing));
     communicator_->Abort(status.code, status.message);
   } else {
     lock->unlock();

@@ -1,8 +1,8 @@
 // Decides which request runs next, and runs it.
 //
 // The order is that of the program: epl_comm_expect() takes the places of its tags, a request without a tag takes its
-// place when it is submitted. A tagged request fills its place whenever it arrives, and nothing overtakes an empty place.
-// Ranks that make these calls in the same order therefore run the same row of collectives.
+// place when it is submitted. A tagged request fills its place whenever it arrives, and nothing overtakes an empty
+// place. Ranks that make these calls in the same order therefore run the same row of collectives.
 #ifndef EPL_COMM_SCHEDULER_H_
 #define EPL_COMM_SCHEDULER_H_
 
@@ -55,14 +55,14 @@ class Scheduler {
   const Options options_;
   const std::unique_ptr<Communicator> communicator_;
   std::mutex mutex_;
-  std::condition_variable work_;   // for the progress thread
-  std::condition_variable idle_;   // for callers of RunBlocking
+  std::condition_variable work_;  // for the progress thread
+  std::condition_variable idle_;  // for callers of RunBlocking
   Queue queue_;
   std::unordered_map<int64_t, Queue::iterator> open_tags_;  // declared, and not yet begun
-  size_t running_tags_ = 0;        // begun, and not yet done
-  bool busy_ = false;              // somebody runs a request
+  size_t running_tags_ = 0;                                 // begun, and not yet done
+  bool busy_ = false;                                       // somebody runs a request
   bool closing_ = false;
-  Status failed_;                  // the first error; everything after it gets the same
+  Status failed_;  // the first error; everything after it gets the same
   std::thread thread_;
 };
 

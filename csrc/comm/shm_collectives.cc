@@ -26,11 +26,11 @@ size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 // Runs a collective whose every chunk takes one phase. fill(c, chunk) puts this rank's part of chunk c where peers can
-// read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `num_chunks` is asked after all
-// descriptions have been compared, so it may use the peers' counts; chunk 0 is filled before that.
+// read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `num_chunks` is asked after
+// all descriptions have been compared, so it may use the peers' counts; chunk 0 is filled before that.
 //
-// A chunk may be filled for the second time since the wait for chunk c - 1 saw every peer past fill c - 1, which follows
-// its drain of c - 2. The same holds across collectives, for chunks are numbered through.
+// A chunk may be filled for the second time since the wait for chunk c - 1 saw every peer past fill c - 1, which
+// follows its drain of c - 2. The same holds across collectives, for chunks are numbered through.
 Status ShmCommunicator::Chunks(const Request& request, const std::function<size_t()>& num_chunks,
                                const std::function<void(size_t, char*)>& fill,
                                const std::function<void(size_t, uint64_t)>& drain) {
@@ -80,9 +80,9 @@ Status ShmCommunicator::SmallReduce(const Request& request) {
 //
 //   fill 0, fill 1, [all filled 0] reduce 0, [all reduced 0] take 0, fill 2, [all filled 1] reduce 1, ...
 //
-// Why chunks can be used in turn: fill c + 1 overwrites what peers read in reduce c - 1; take c - 1 has waited for that.
-// reduce c writes its result where peers read that of c - 2 in take c - 2, which each of them did before it filled c.
-// fill never touches the place of this rank's own share.
+// Why chunks can be used in turn: fill c + 1 overwrites what peers read in reduce c - 1; take c - 1 has waited for
+// that. reduce c writes its result where peers read that of c - 2 in take c - 2, which each of them did before it
+// filled c. fill never touches the place of this rank's own share.
 Status ShmCommunicator::LargeReduce(const Request& request) {
   const int size = options_.size, me = options_.rank;
   const bool to_all = request.collective == EPL_ALL_REDUCE;
@@ -100,7 +100,8 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
     const size_t each = CeilDivide(CeilDivide(all.size(), size), line) * line;
     return Range{std::min(all.end, all.begin + each * rank), std::min(all.end, all.begin + each * (rank + 1))};
   };
-  // Where element `at` of the share of `owner` lies in the chunk of `rank`. Shares have fixed places, whatever their size.
+  // Where element `at` of the share of `owner` lies in the chunk of `rank`. Shares have fixed places, whatever their
+  // size.
   const auto place = [&](int rank, size_t c, int owner, size_t at) {
     return Segment(rank)->chunk(first_chunk + c) + slot_bytes * owner + (at - share(c, owner).begin) * element;
   };
@@ -136,7 +137,9 @@ Status ShmCommunicator::LargeReduce(const Request& request) {
   };
   // Counter values after fill c and after reduce c, in the order shown above.
   const auto filled = [&](size_t c) { return first_step + static_cast<uint32_t>(c == 0 ? 1 : 2 * c); };
-  const auto reduced = [&](size_t c) { return first_step + static_cast<uint32_t>(c + 1 < chunks ? 2 * c + 3 : 2 * chunks); };
+  const auto reduced = [&](size_t c) {
+    return first_step + static_cast<uint32_t>(c + 1 < chunks ? 2 * c + 3 : 2 * chunks);
+  };
 
   Begin(request);
   fill(0);
@@ -170,7 +173,8 @@ Status ShmCommunicator::Broadcast(const Request& request) {
       std::vector<size_t> counts(options_.size, 0);
       counts[request.peer] = count;
       const size_t length = std::min<size_t>(announcement.header_length, kMaxHeaderBytes);
-      out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, announcement.header, length));
+      out =
+          static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, announcement.header, length));
       if (out == nullptr) return 0;
     }
     return std::max<size_t>(1, CeilDivide(count, step));
@@ -244,13 +248,17 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
   return Chunks(request, num_chunks, fill, drain);
 }
 
-// Even shares: every segment is scattered by itself. Uneven ones (send_counts): one segment, whose shares lie in rank order.
+// Even shares: every segment is scattered by itself. Uneven ones (send_counts): one segment, whose shares lie in rank
+// order.
 Status ShmCommunicator::ReduceScatter(const Request& request) {
   const size_t element = request.element;
   const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
   const bool uneven = !request.send_counts.empty();
   // Pieces of one segment at a time; `rows` lists them in the order in which all ranks go through them.
-  struct Row { const epl_segment* segment; size_t begin, end; };  // elements of a share
+  struct Row {
+    const epl_segment* segment;
+    size_t begin, end;
+  };  // elements of a share
   const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
   std::vector<size_t> starts(size, 0);
   for (size_t rank = 1; uneven && rank < size; ++rank) starts[rank] = starts[rank - 1] + request.send_counts[rank - 1];
@@ -258,7 +266,8 @@ Status ShmCommunicator::ReduceScatter(const Request& request) {
   for (const epl_segment& segment : request.segments) {
     const size_t longest =
         uneven ? *std::max_element(request.send_counts.begin(), request.send_counts.end()) : segment.count / size;
-    for (size_t begin = 0; begin < longest; begin += step) rows.push_back({&segment, begin, std::min(longest, begin + step)});
+    for (size_t begin = 0; begin < longest; begin += step)
+      rows.push_back({&segment, begin, std::min(longest, begin + step)});
   }
   const auto range_of = [&](const Row& row, size_t rank) {  // elements of the segment
     const size_t share = row.segment->count / size;
@@ -294,7 +303,10 @@ Status ShmCommunicator::AllToAll(const Request& request) {
   const size_t element = request.element;
   const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
   const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
-  struct Row { const epl_segment* segment; size_t begin, length; };
+  struct Row {
+    const epl_segment* segment;
+    size_t begin, length;
+  };
   std::vector<Row> rows;
   for (const epl_segment& segment : request.segments) {
     for (size_t begin = 0; begin < segment.count / size; begin += step) {
@@ -358,15 +370,23 @@ Status ShmCommunicator::RunGroup(const Request& request) {
     case EPL_ALL_REDUCE:
     case EPL_REDUCE:
       return request.count * request.element <= kOneRoundBytes ? SmallReduce(request) : LargeReduce(request);
-    case EPL_BROADCAST: return Broadcast(request);
-    case EPL_ALL_GATHER: return AllGather(request);
-    case EPL_ALL_GATHER_V: return AllGatherV(request);
-    case EPL_REDUCE_SCATTER: return ReduceScatter(request);
-    case EPL_ALL_TO_ALL: return AllToAll(request);
-    case EPL_ALL_TO_ALL_V: return AllToAllV(request);
-    case EPL_BARRIER: return Barrier(request);
+    case EPL_BROADCAST:
+      return Broadcast(request);
+    case EPL_ALL_GATHER:
+      return AllGather(request);
+    case EPL_ALL_GATHER_V:
+      return AllGatherV(request);
+    case EPL_REDUCE_SCATTER:
+      return ReduceScatter(request);
+    case EPL_ALL_TO_ALL:
+      return AllToAll(request);
+    case EPL_ALL_TO_ALL_V:
+      return AllToAllV(request);
+    case EPL_BARRIER:
+      return Barrier(request);
     case EPL_SEND:
-    case EPL_RECV: break;
+    case EPL_RECV:
+      break;
   }
   return Status(EPL_INVALID, "unknown collective");
 }

@@ -116,12 +116,13 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
   if (ranks.empty()) return Status();
   Status status = CheckLives(ranks);
   // What a peer did before it ended or left counts; look again now that it can do no more.
-  if (!status.ok()) return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
+  if (!status.ok())
+    return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
   const double waited = std::chrono::duration<double>(Clock::now() - start).count();
   if (waited > options_.timeout_s) {
-    return Status(EPL_TIMEOUT, Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
-                                      options_.name.c_str(), options_.rank, options_.timeout_s,
-                                      DescribeRanks(ranks).c_str()));
+    return Status(EPL_TIMEOUT,
+                  Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
+                         options_.name.c_str(), options_.rank, options_.timeout_s, DescribeRanks(ranks).c_str()));
   }
   if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !*warned) {
     *warned = true;
@@ -178,8 +179,8 @@ void ShmCommunicator::Begin(const Request& request) {
 Status ShmCommunicator::Verify() const {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == options_.rank) continue;
-    Status status = CompareAnnouncements(options_.name, options_.rank, AnnouncementOf(options_.rank), rank,
-                                         AnnouncementOf(rank));
+    Status status =
+        CompareAnnouncements(options_.name, options_.rank, AnnouncementOf(options_.rank), rank, AnnouncementOf(rank));
     if (!status.ok()) return status;
   }
   return Status();

@@ -1,12 +1,12 @@
 // The back end for ranks of one host: data moves through memory that all of them map.
 //
-// Every group collective is a row of phases that is the same on all ranks. A rank that has finished a phase advances its
-// one counter, `step`; a rank that needs the result of a phase waits until the counters of the others have passed it.
-// The first phase of every collective publishes its description together with the first chunk of data, so small
+// Every group collective is a row of phases that is the same on all ranks. A rank that has finished a phase advances
+// its one counter, `step`; a rank that needs the result of a phase waits until the counters of the others have passed
+// it. The first phase of every collective publishes its description together with the first chunk of data, so small
 // collectives take one round, and disagreement is noticed before anything is written to the caller's buffers.
 //
-// Two chunks per rank are used in turn, counted through the life of the communicator. A rank writes a chunk only after it
-// has seen every peer pass a phase that follows the last reading of it; the notes in shm_collectives.cc show which.
+// Two chunks per rank are used in turn, counted through the life of the communicator. A rank writes a chunk only after
+// it has seen every peer pass a phase that follows the last reading of it; the notes in shm_collectives.cc show which.
 #ifndef EPL_COMM_SHM_COMMUNICATOR_H_
 #define EPL_COMM_SHM_COMMUNICATOR_H_
 
@@ -36,7 +36,7 @@ class ShmCommunicator : public Communicator {
 
  private:
   // Data held per rank: two chunks of this size. Larger ones overlap more, smaller ones stay in the second-level cache.
-  static constexpr size_t kChunkBytes = 1024 * 1024;
+  static constexpr size_t kChunkBytes = 512 * 1024;
 
   using Clock = std::chrono::steady_clock;
   using Missing = std::function<std::vector<int>()>;  // ranks that a wait still misses
@@ -82,9 +82,9 @@ class ShmCommunicator : public Communicator {
 
   const Options options_;
   ShmGroup group_;
-  uint32_t step_ = 0;        // this rank's counter; that of the peers too, once they have come as far
-  uint64_t sequence_ = 0;    // group collectives begun
-  uint64_t chunk_ = 0;       // chunks used by group collectives
+  uint32_t step_ = 0;                      // this rank's counter; that of the peers too, once they have come as far
+  uint64_t sequence_ = 0;                  // group collectives begun
+  uint64_t chunk_ = 0;                     // chunks used by group collectives
   std::vector<uint32_t> sent_, received_;  // chunks of messages to and from each rank
 };
 

@@ -79,7 +79,8 @@ std::string OpenAll(const Options& options, const std::vector<Card>& cards, size
     ShmPeer* peer = group->ranks[rank].get();
     const Card& card = cards[rank];
     if (!card.error.empty()) return Format("rank %d: %s", rank, card.error.c_str());
-    if (card.host != cards[options.rank].host) return Format("ranks %d and %d run on different hosts", options.rank, rank);
+    if (card.host != cards[options.rank].host)
+      return Format("ranks %d and %d run on different hosts", options.rank, rank);
     peer->pid = card.pid;
     peer->start_time = card.start_time;
     if (rank == options.rank) continue;

@@ -57,9 +57,10 @@ Status ShmSegment::Map(int num_ranks, size_t chunk_bytes) {
     // Takes the pages now: a full host is an error here and not a SIGBUS in the middle of a step.
     const int error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
     if (error != 0) {
-      return Status(EPL_INTERNAL, Format("%zu MiB of shared memory cannot be had (%s); free memory or raise the limit of "
-                                         "the container, or set communication.backend to gloo",
-                                         bytes >> 20, std::strerror(error)));
+      return Status(EPL_INTERNAL,
+                    Format("%.1f MiB of shared memory cannot be had (%s); free memory or raise the limit of "
+                           "the container, or set communication.backend to gloo",
+                           static_cast<double>(bytes) / (1 << 20), std::strerror(error)));
     }
   } else if (static_cast<size_t>(info.st_size) != bytes) {
     return Status(EPL_INTERNAL, Format("segment has %lld bytes, expected %zu; ranks run different versions",

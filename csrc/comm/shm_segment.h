@@ -1,6 +1,6 @@
-// The memory that ranks of one host share. Every rank owns one segment, which all map: control words, descriptions of the
-// collective under way, and two chunks of data. It is anonymous memory (memfd) that peers open through the owner's file
-// descriptor, so it has no name at any time and goes away with the last process, however that ends.
+// The memory that ranks of one host share. Every rank owns one segment, which all map: control words, descriptions of
+// the collective under way, and two chunks of data. It is anonymous memory (memfd) that peers open through the owner's
+// file descriptor, so it has no name at any time and goes away with the last process, however that ends.
 #ifndef EPL_COMM_SHM_SEGMENT_H_
 #define EPL_COMM_SHM_SEGMENT_H_
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "announcement.h"
-#include "rendezvous.h"
 #include "futex_signal.h"
+#include "rendezvous.h"
 #include "status.h"
 
 namespace epl {
@@ -32,10 +32,10 @@ struct Mailbox {
 struct Control {
   uint64_t magic;
   uint64_t nonce;
-  Signal step;                         // phases of group collectives that the owner has finished
+  Signal step;                             // phases of group collectives that the owner has finished
   alignas(64) std::atomic<uint32_t> left;  // 1: takes part in nothing more
-  alignas(64) AbortRecord abort;       // only rank 0's is used
-  Announcement announcements[2];       // of collective k in [k % 2]
+  alignas(64) AbortRecord abort;           // only rank 0's is used
+  Announcement announcements[2];           // of collective k in [k % 2]
 };
 
 // One rank's mapped segment. Not owning the file descriptor: that is closed when all have mapped.
@@ -52,10 +52,10 @@ class ShmSegment {
 
   int fd() const { return fd_; }
   Control* control() const { return reinterpret_cast<Control*>(base_); }
-  uint64_t* counts(uint64_t sequence) const;              // [num_ranks], beside announcements[sequence % 2]
-  Mailbox* mailbox(int to) const;                         // for messages from the owner to `to`
-  char* chunk(uint64_t number) const;                     // group collectives: chunk_bytes each
-  char* message_chunk(uint32_t number) const;             // send: kMessageChunkBytes each
+  uint64_t* counts(uint64_t sequence) const;   // [num_ranks], beside announcements[sequence % 2]
+  Mailbox* mailbox(int to) const;              // for messages from the owner to `to`
+  char* chunk(uint64_t number) const;          // group collectives: chunk_bytes each
+  char* message_chunk(uint32_t number) const;  // send: kMessageChunkBytes each
 
   static constexpr size_t kMessageChunkBytes = 256 * 1024;
 

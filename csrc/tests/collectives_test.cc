@@ -39,7 +39,8 @@ struct Array {
   epl_dtype dtype;
   size_t count;
   std::vector<char> bytes;
-  Array(epl_dtype dtype_in, size_t count_in) : dtype(dtype_in), count(count_in), bytes(count * test::SizeOf(dtype) + 8) {}
+  Array(epl_dtype dtype_in, size_t count_in)
+      : dtype(dtype_in), count(count_in), bytes(count * test::SizeOf(dtype) + 8) {}
   void* data() { return bytes.data(); }
   void* at(size_t i) { return bytes.data() + i * test::SizeOf(dtype); }
   double get(size_t i) { return test::Load(dtype, data(), i); }
@@ -55,21 +56,21 @@ std::string Differs(Array& array, size_t count, Want want) {
     const double expected = want(i);
     const double got = array.get(i);
     if (std::fabs(got - expected) > test::Tolerance(array.dtype) * std::fabs(expected)) {
-      return "element " + std::to_string(i) + " of " + std::to_string(count) + " (dtype " + std::to_string(array.dtype) +
-             ") is " + std::to_string(got) + ", expected " + std::to_string(expected);
+      return "element " + std::to_string(i) + " of " + std::to_string(count) + " (dtype " +
+             std::to_string(array.dtype) + ") is " + std::to_string(got) + ", expected " + std::to_string(expected);
     }
   }
   return "";
 }
 
-#define CHECK_SAME(array, count, want)                       \
-  do {                                                       \
+#define CHECK_SAME(array, count, want)                          \
+  do {                                                          \
     const std::string difference = Differs(array, count, want); \
-    CHECK_THAT(difference.empty(), difference);              \
+    CHECK_THAT(difference.empty(), difference);                 \
   } while (0)
-#define CHECK_OK(outcome)                           \
-  do {                                              \
-    const Outcome result = (outcome);               \
+#define CHECK_OK(outcome)                              \
+  do {                                                 \
+    const Outcome result = (outcome);                  \
     CHECK_THAT(result.code == EPL_OK, result.message); \
   } while (0)
 
@@ -104,7 +105,8 @@ TEST(all_reduce) {
           request.reduce_op = static_cast<epl_reduce_op>(op);
           request.scale = floating && op == EPL_SUM ? 0.5 : 1.0;
           CHECK_OK(me.Run(request));
-          CHECK_SAME(out, count, [&](size_t i) { return Expected(dtype, request.reduce_op, me.size, i, request.scale); });
+          CHECK_SAME(out, count,
+                     [&](size_t i) { return Expected(dtype, request.reduce_op, me.size, i, request.scale); });
         }
       }
     }
@@ -213,7 +215,8 @@ TEST(all_gather) {
         const epl_segment segments[] = {{in.data(), out.data(), count}, {in.data(), other.data(), second}};
         CHECK_OK(me.Run(test::MakeRequest("gather", EPL_ALL_GATHER, dtype, segments, 2)));
         if (count == 0) continue;
-        CHECK_SAME(out, count * me.size, [&](size_t i) { return Value(dtype, static_cast<int>(i / count), i % count); });
+        CHECK_SAME(out, count * me.size,
+                   [&](size_t i) { return Value(dtype, static_cast<int>(i / count), i % count); });
         CHECK_SAME(other, second * me.size,
                    [&](size_t i) { return Value(dtype, static_cast<int>(i / second), i % second); });
       }
@@ -261,7 +264,8 @@ TEST(reduce_scatter) {
         });
 
         std::vector<size_t> counts(me.size);
-        for (int rank = 0; rank < me.size; ++rank) counts[rank] = rank == 0 ? share + share / 2 : (rank == 1 ? share - share / 2 : share);
+        for (int rank = 0; rank < me.size; ++rank)
+          counts[rank] = rank == 0 ? share + share / 2 : (rank == 1 ? share - share / 2 : share);
         const size_t start = me.rank == 0 ? 0 : (me.rank == 1 ? counts[0] : share * static_cast<size_t>(me.rank));
         const size_t total = me.size == 1 ? counts[0] : count;
         Array all(dtype, total), mine(dtype, counts[me.rank]);
@@ -361,7 +365,8 @@ TEST(exchange_and_barrier) {
       std::vector<int> all(me.size);
       const int code = epl_comm_exchange(me.comm, &mine, sizeof(mine), all.data(), error, sizeof(error));
       CHECK_THAT(code == EPL_OK, error);
-      for (int rank = 0; rank < me.size; ++rank) CHECK_THAT(all[rank] == rank * 1000 + round, std::to_string(all[rank]));
+      for (int rank = 0; rank < me.size; ++rank)
+        CHECK_THAT(all[rank] == rank * 1000 + round, std::to_string(all[rank]));
       if (round % 10 == 0) CHECK_OK(me.SubmitAndWait(test::MakeRequest("line", EPL_BARRIER, EPL_UINT8, nullptr, 0)));
     }
   });

@@ -1,10 +1,14 @@
 // What goes wrong: late, stopped and killed ranks, aborts, disagreement, bad arguments, and order.
 #include <dirent.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -17,9 +21,7 @@ namespace {
 using test::Outcome;
 using test::Rank;
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -27,9 +29,7 @@ struct Buffer {
   std::vector<float> data;
   epl_segment segment;
   explicit Buffer(size_t count) : data(count, 1.0f), segment{data.data(), data.data(), count} {}
-  epl_request AllReduce(const char* name) {
-    return test::MakeRequest(name, EPL_ALL_REDUCE, EPL_FLOAT32, &segment, 1);
-  }
+  epl_request AllReduce(const char* name) { return test::MakeRequest(name, EPL_ALL_REDUCE, EPL_FLOAT32, &segment, 1); }
 };
 
 TEST(killed_rank_is_named) {
@@ -130,7 +130,12 @@ TEST(mismatch_names_both_sides) {
       {"count", [](epl_request*, epl_segment* s) { s->count = 99; }, "100 elements", "99 elements"},
       {"op", [](epl_request* r, epl_segment*) { r->reduce_op = EPL_MAX; }, "sum", "max"},
       {"scale", [](epl_request* r, epl_segment*) { r->scale = 0.25; }, "all_reduce", "scaled by 0.25"},
-      {"barrier", [](epl_request* r, epl_segment*) { r->collective = EPL_BARRIER; r->num_segments = 0; }, "all_reduce", "barrier"},
+      {"barrier",
+       [](epl_request* r, epl_segment*) {
+         r->collective = EPL_BARRIER;
+         r->num_segments = 0;
+       },
+       "all_reduce", "barrier"},
   };
   for (const std::string& backend : test::Backends()) {
     for (const Case& one : cases) {
@@ -151,15 +156,16 @@ TEST(mismatch_names_both_sides) {
     test::Run(2, backend, [](Rank& me) {
       Buffer buffer(10);
       const int collective = me.rank == 0 ? EPL_SEND : EPL_RECV;
-      epl_request request = test::MakeRequest("message", static_cast<epl_collective>(collective), EPL_FLOAT32,
-                                              &buffer.segment, 1);
+      epl_request request =
+          test::MakeRequest("message", static_cast<epl_collective>(collective), EPL_FLOAT32, &buffer.segment, 1);
       request.peer = 1 - me.rank;
       buffer.segment.count = me.rank == 0 ? 10 : 9;
       Outcome outcome = me.Run(request);
       // A small message may be on its way, and the sender done, before the receiver has looked at it.
       if (me.rank == 0 && outcome.code == EPL_OK) outcome = me.Run(buffer.AllReduce("next"));
       CHECK_THAT(outcome.code == EPL_MISMATCH && Contains(outcome.message, "10 elements") &&
-                     Contains(outcome.message, "9 elements"), std::to_string(outcome.code) + outcome.message);
+                     Contains(outcome.message, "9 elements"),
+                 std::to_string(outcome.code) + outcome.message);
     });
   }
 }
@@ -310,9 +316,69 @@ TEST(refused_allocation_fails_all) {
       request.arg = me.rank == 0 ? nullptr : room.data();
       request.allocate = [](void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; };
       const Outcome outcome = me.Run(request);
-      if (me.rank == 0) CHECK_THAT(outcome.code == EPL_INTERNAL && Contains(outcome.message, "allocate"), outcome.message);
+      if (me.rank == 0)
+        CHECK_THAT(outcome.code == EPL_INTERNAL && Contains(outcome.message, "allocate"), outcome.message);
       CHECK_THAT(me.Run(buffer.AllReduce("next")).code != EPL_OK, "the communicator has ended");
     });
+  }
+}
+
+// A limit on the size of files makes shared memory unavailable to one rank, as a full host would.
+void LimitSharedMemory() {
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit = {16384, 16384};
+  CHECK_THAT(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+}
+
+TEST(no_shared_memory_is_an_error_that_all_ranks_get) {
+  const test::Ranks ranks = test::Start(2, "shm", 5.0, false, [](Rank& me) {
+    if (me.rank == 1) LimitSharedMemory();
+    const Outcome outcome = me.Create("full");
+    CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "rank 1") &&
+                   Contains(outcome.message, "MiB of shared memory cannot be had"),
+               outcome.message);
+  });
+  test::Finish(ranks, 20.0);
+}
+
+TEST(auto_takes_gloo_when_shared_memory_cannot_be_had) {
+  const test::Ranks ranks = test::Start(2, "auto", 5.0, false, [](Rank& me) {
+    if (me.rank == 1) LimitSharedMemory();
+    const Outcome outcome = me.Create("full");
+    if (!epl_has_gloo()) {
+      CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "libgloo-dev"), outcome.message);
+      return;
+    }
+    CHECK_THAT(outcome.code == 0, outcome.message);
+    CHECK_THAT(epl_comm_backend(me.comm) == std::string("gloo"), epl_comm_backend(me.comm));
+    Buffer buffer(10);
+    CHECK_THAT(me.Run(buffer.AllReduce("works")).code == EPL_OK && buffer.data[0] == 2.0f, "all-reduce");
+  });
+  test::Finish(ranks, 20.0);
+}
+
+TEST(stall_is_reported_once) {
+  for (const std::string& backend : test::Backends()) {
+    const test::Ranks ranks = test::Start(2, backend, 20.0, false, [](Rank& me) {
+      me.stall_warning_s = 0.3;
+      const std::string path = me.folder + "/stderr";
+      if (me.rank == 0) CHECK_THAT(freopen(path.c_str(), "w", stderr) != nullptr, path);
+      CHECK_THAT(me.Create("slow").code == 0, "create");
+      Buffer buffer(10);
+      if (me.rank == 1) usleep(1000000);
+      CHECK_THAT(me.Run(buffer.AllReduce("grads/3")).code == EPL_OK, "all-reduce");
+      if (me.rank == 1) return;
+      std::fflush(stderr);
+      char text[2000] = "";
+      FILE* file = std::fopen(path.c_str(), "r");
+      const size_t length = std::fread(text, 1, sizeof(text) - 1, file);
+      std::fclose(file);
+      const std::string all(text, length);
+      const size_t at = all.find("grads/3");
+      const bool once = at != std::string::npos && all.find("grads/3", at + 1) == std::string::npos;
+      if (!once || !Contains(all, "rank 1")) exit(7);  // stderr is a file here
+    });
+    test::Finish(ranks, 20.0);
   }
 }
 

