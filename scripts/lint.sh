@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks code without running it: errors first, format last. Uses the pinned tools of .venv/lint.
+# Checks code without running it, with the pinned tools of .venv/lint. Runs every check, then says whether all passed.
 #
 #   scripts/lint.sh [--no-format]
 set -euo pipefail
@@ -8,20 +8,33 @@ cd "$(dirname "$0")/.."
 scripts/setup_env.sh lint
 tools=.venv/lint/bin
 mapfile -t cpp < <(git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc')
+failed=()
 
-echo "[lint] ruff: errors, for Python 3.7"
-"$tools/ruff" check .
-echo "[lint] compile with Python 3.7, where it is there"
-if python37=$(scripts/find_python.sh tf1 2>/dev/null); then
-  git ls-files -co --exclude-standard '*.py' | "$python37" scripts/check_syntax.py
-else
-  echo "[lint] no Python 3.7 here; ruff alone has checked the syntax"
-fi
-echo "[lint] house rules"
-"$tools/python" scripts/check_house.py
+check() {
+  local what=$1
+  shift
+  echo "[lint] $what"
+  "$@" || failed+=("$what")
+}
+
+compile_python37() {
+  local python
+  if python=$(scripts/find_python.sh tf1 2>/dev/null); then
+    git ls-files -co --exclude-standard '*.py' | "$python" scripts/check_syntax.py
+  else
+    echo "no Python 3.7 here; ruff alone has checked the syntax"
+  fi
+}
+
+check "errors, order of imports (ruff)" "$tools/ruff" check --output-format concise .
+check "Python 3.7 compiles it" compile_python37
+check "house rules" "$tools/python" scripts/check_house.py
 if [ "${1:-}" != --no-format ]; then
-  echo "[lint] format (\`make format\` mends it)"
-  "$tools/ruff" format --check .
-  [ ${#cpp[@]} = 0 ] || "$tools/clang-format" --dry-run --Werror "${cpp[@]}"
+  check "format of Python (make format mends it)" "$tools/ruff" format --check .
+  [ ${#cpp[@]} = 0 ] || check "format of C++ (make format mends it)" "$tools/clang-format" --dry-run --Werror "${cpp[@]}"
+fi
+if [ ${#failed[@]} != 0 ]; then
+  printf '[lint] FAILED: %s\n' "${failed[@]}"
+  exit 1
 fi
 echo "[lint] clean"
