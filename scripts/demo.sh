@@ -10,8 +10,8 @@ mkdir -p "$work"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 
 python examples/digits/convert.py --data_dir "$work/data"
-epl-launch --num_workers 2 --gpu_per_worker 1 --log_dir "$work/log" \
-  examples/digits/run.sh --data_dir "$PWD/$work/data" --checkpoint_dir "$PWD/$work/checkpoint" 2>&1 | tee "$work/train.txt"
+epl-launch --num_workers 2 --gpu_per_worker 1 --log_dir "$work/log" examples/digits/run.sh \
+  --data_dir "$PWD/$work/data" --checkpoint_dir "$PWD/$work/checkpoint" 2>&1 | tee "$work/train.txt"
 echo
 echo "Evaluating the checkpoint with plain TensorFlow:"
 python examples/digits/evaluate.py --data_dir "$work/data" --checkpoint_dir "$work/checkpoint" --at_least 97 |

@@ -18,7 +18,7 @@ case $line in
 esac
 
 # Prints "ok PATH" or "no-venv PATH" for an interpreter of one of the versions $2..., nothing for others. PATH is the
-# interpreter itself, where $1 is a shim or belongs to a virtual environment (which may be the one about to be made anew).
+# interpreter itself, where $1 is a shim or belongs to a virtual environment (perhaps the one about to be made anew).
 judge() {
   local python=$1
   shift
@@ -64,7 +64,11 @@ if [ -n "$named" ]; then
   verdict=$([ -n "$path" ] && judge "$path" $versions || true)
   case $verdict in
     "ok "*) echo "${verdict#ok }"; exit 0 ;;
-    "no-venv "*) echo "${verdict#no-venv }"; echo "$variable=$named lacks the modules venv, ensurepip or ssl" >&2; exit 4 ;;
+    "no-venv "*)
+      echo "${verdict#no-venv }"
+      echo "$variable=$named lacks the modules venv, ensurepip or ssl" >&2
+      exit 4
+      ;;
     *) echo "$variable=$named is not a Python that runs with version ${versions// / or }" >&2; exit 1 ;;
   esac
 fi

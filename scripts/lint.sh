@@ -31,7 +31,7 @@ check "Python 3.7 compiles it" compile_python37
 check "house rules" "$tools/python" scripts/check_house.py
 if [ "${1:-}" != --no-format ]; then
   check "format of Python (make format mends it)" "$tools/ruff" format --check .
-  [ ${#cpp[@]} = 0 ] || check "format of C++ (make format mends it)" "$tools/clang-format" --dry-run --Werror "${cpp[@]}"
+  check "format of C++ (make format mends it)" "$tools/clang-format" --dry-run --Werror "${cpp[@]}"
 fi
 if [ ${#failed[@]} != 0 ]; then
   printf '[lint] FAILED: %s\n' "${failed[@]}"

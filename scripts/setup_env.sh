@@ -69,7 +69,8 @@ make_venv() {
 
 # pip's own lines say what is being fetched; those about what is already there are left out.
 pip_install() {
-  local uninteresting='^(Requirement already|Looking in|INFO|WARNING: (Running pip|Location)|  (Checking|Created|Stored|Using|Preparing|Downloading .* kB))'
+  local uninteresting='^(Requirement already|Looking in|INFO|WARNING: (Running pip|Location)'
+  uninteresting+='|  (Checking|Created|Stored|Using|Preparing|Downloading .* kB))'
   "$env/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 |
     { grep --line-buffered -vE "$uninteresting" || true; }
 }

@@ -25,12 +25,12 @@ def files(folder, *endings):
 
 
 def python_strings(source):
-    """All string constants; what Python joins at compile time is one string here too."""
+    """All string constants; strings that stand side by side are one."""
     return [node.s for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Str)]
 
 
 def source_texts():
-    """Every text in the sources that a message may be made of. C++ and shell: the strings of a file, one after another."""
+    """Every text in the sources that a message may be made of. C++ and shell: a file's strings in a row."""
     texts = []
     for name in files("epl", ".py"):
         texts.extend(python_strings(read(name)))

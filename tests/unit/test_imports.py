@@ -58,7 +58,7 @@ def module_name(path):
 
 
 def part_of(module):
-    """epl.plan.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top, as epl does."""
+    """epl.plan.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top."""
     names = module.split(".")
     if names[0] != "epl":
         return None
