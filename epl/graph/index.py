@@ -1,9 +1,11 @@
 """A light, read-only index over a GraphDef: nodes by name, consumers, reachability. Knows nothing of parallelism."""
 import collections
+import functools
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
 
+@functools.lru_cache(maxsize=1 << 18)  # the same few strings are asked for again and again
 def parse_input(text):
     """Splits an input of a NodeDef: "a" -> (a, 0), "a:2" -> (a, 2), "^a" -> (a, -1)."""
     if text[0] == "^":
@@ -14,6 +16,7 @@ def parse_input(text):
     return NodeInput(text, 0)
 
 
+@functools.lru_cache(maxsize=1 << 18)
 def node_of(text):
     """The node name of an input or a tensor name."""
     if text[0] == "^":

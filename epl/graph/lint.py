@@ -12,18 +12,25 @@ def lint(graph, op_def, changed_since=None):
     Args:
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
-      changed_since: an earlier Graph; nodes that are the same object in it are not type-checked again.
+      changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
     """
-    problems = _check_inputs(graph)
+    before = changed_since.nodes if changed_since is not None else {}
+    if any(name not in graph.nodes for name in before):
+        before = {}  # removing a node may harm those that did not change
+    changed = [node for name, node in graph.nodes.items() if before.get(name) is not node]
+    problems = _check_inputs(graph, changed)
     if problems:
         return problems
-    return _check_acyclic(graph) + _check_types(graph, op_def, changed_since)
+    # A cycle that was not there before goes through an edge that was not there before.
+    if any(n.name not in before or list(n.input) != list(before[n.name].input) for n in changed):
+        problems = _check_acyclic(graph)
+    return problems + _check_types(graph, op_def, changed)
 
 
-def _check_inputs(graph):
+def _check_inputs(graph, changed):
     problems = []
     nodes = graph.nodes
-    for node in nodes.values():
+    for node in changed:
         in_controls = False
         for text in node.input:
             producer, index = parse_input(text)
@@ -42,11 +49,13 @@ def _check_inputs(graph):
 def _check_acyclic(graph):
     """Kahn's algorithm; the edges out of NextIteration are the only ones that may close a loop."""
     nodes = graph.nodes
-    waiting = {}
-    for name, node in nodes.items():
-        waiting[name] = sum(1 for text in node.input if nodes[parse_input(text).node].op not in _LOOP_EDGES)
-    ready = [name for name, count in waiting.items() if count == 0]
+    waiting = {name: len(node.input) for name, node in nodes.items()}
     consumers = graph.consumers
+    for name, node in nodes.items():
+        if node.op in _LOOP_EDGES:
+            for consumer, _ in consumers.get(name, ()):
+                waiting[consumer] -= 1
+    ready = [name for name, count in waiting.items() if count == 0]
     done = 0
     while ready:
         name = ready.pop()
@@ -66,8 +75,7 @@ def _check_acyclic(graph):
 _LOOP_EDGES = ("NextIteration", "RefNextIteration")
 
 
-def _check_types(graph, op_def, changed_since):
-    before = changed_since.nodes if changed_since is not None else {}
+def _check_types(graph, op_def, changed):
     problems = []
     outputs = {}
 
@@ -78,9 +86,8 @@ def _check_types(graph, op_def, changed_since):
             outputs[name] = types.output_dtypes(node, definition) if definition is not None else None
         return outputs[name]
 
-    for name, node in graph.nodes.items():
-        if before.get(name) is node:
-            continue
+    for node in changed:
+        name = node.name
         definition = op_def(node.op)
         if definition is None:
             continue

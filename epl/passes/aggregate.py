@@ -16,6 +16,8 @@ _INT32 = 3
 
 def aggregate_gradients(graph, plan):
     """One all-reduce for each group of dense gradients, two all-gathers for each sparse one."""
+    if not plan.aggregation.groups and not plan.aggregation.sparse:
+        return graph
     edit = graph.editor()
     for group in plan.aggregation.groups:
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}

@@ -14,9 +14,9 @@ _CHIEF = 0
 def broadcast_variables(graph, plan):
     """One node named sync_name(v) for each variable v; it waits for all copies of v to be set."""
     layout = plan.layout
-    edit = graph.editor()
     if layout.num_instances == 1:
         return graph
+    edit = graph.editor()
     for variable in plan.variables.values():
         if graph.nodes[variable.name].op in ("VariableV2", "Variable", "VarHandleOp"):
             _broadcast(graph, edit, plan, variable)

@@ -16,6 +16,8 @@ from epl.passes.nodes import instance_tensor
 
 def clone_instances(graph, plan):
     """Adds a copy of every cloned node for each instance but the first."""
+    if len(plan.layout.instances) == 1:
+        return graph
     edit = graph.editor()
     names = graph.in_order(plan.analysis.cloned)
     for instance in plan.layout.instances[1:]:

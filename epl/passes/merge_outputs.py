@@ -13,6 +13,8 @@ from epl.plan import ops
 
 def merge_outputs(graph, plan):
     """One collective for each merged tensor."""
+    if not plan.merges:
+        return graph
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.tensor)

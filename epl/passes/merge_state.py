@@ -9,6 +9,8 @@ from epl.passes.nodes import all_reduce_node, rewire
 
 def merge_state(graph, plan):
     """One all-reduce for each group of changes."""
+    if not plan.state:
+        return graph
     edit = graph.editor()
     for group in plan.state:
         scale = 1.0 / plan.layout.num_instances if group.mean else 1.0

@@ -53,6 +53,9 @@ def rewrite(graph, plan, job_seed=0, dump_dir=None):
     for number, pass_ in enumerate(passes(job_seed)):
         name = getattr(pass_, "func", pass_).__name__
         after = pass_(graph, plan)
+        if after is graph:  # nothing to do
+            done.append(name)
+            continue
         _check(after, graph, "after the pass '%s'" % name, done)
         if dump_dir:
             _dump(after, graph, dump_dir, number, name)

@@ -7,6 +7,7 @@ What the user said of devices is kept as far as it makes sense: `/cpu:0` stays o
 """
 from epl.graph.index import node_of
 from epl.plan import ops
+from epl.plan.analysis import is_large_constant
 
 
 def place(graph, plan):
@@ -17,6 +18,8 @@ def place(graph, plan):
     for name, node in graph.nodes.items():
         devices[name] = _device(plan, node, name in on_host, instance=plan.layout.instances[0])
     for name, node in graph.nodes.items():
+        if is_large_constant(node):
+            continue  # a copy would cost memory, and TensorFlow places a constant well by itself
         own = edit.node(name)
         own.device = devices[name]
         _keep_colocation(own, devices)

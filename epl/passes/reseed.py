@@ -19,6 +19,8 @@ def reseed(graph, plan, job_seed=0):
     Args:
       job_seed: a number that all workers share and that differs from job to job.
     """
+    if plan.layout.num_instances == 1:
+        return graph
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
     for name, node in list(graph.nodes.items()):

@@ -54,7 +54,7 @@ def analyse(model):
 def variable_of(graph, write):
     """The variable that a write changes, or None."""
     node = graph.nodes[write]
-    for _ in range(len(graph.nodes)):
+    while True:
         if node.op in ops.VARIABLES:
             return node.name
         if not node.input or node.input[0][0] == "^":
@@ -76,6 +76,11 @@ def _is_shared(node):
         return True
     if node.op in ops.PLACEHOLDERS:
         return not batch_placeholder(node)
+    return is_large_constant(node)
+
+
+def is_large_constant(node):
+    """True for a constant that would be a waste to copy."""
     return node.op == "Const" and node.ByteSize() > _LARGE_CONSTANT_BYTES
 
 
@@ -153,6 +158,8 @@ class _Functions(object):
 
     def called_by(self, node):
         """Names of the functions that a node calls."""
+        if not self._bodies:
+            return []
         names = [node.op] if node.op in self._bodies else []
         for attr in node.attr.values():
             if attr.HasField("func"):

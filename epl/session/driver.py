@@ -93,7 +93,7 @@ class Driver(object):
             if plan.layout.num_instances > 1:
                 library.ops()
             if self._inner is None:
-                self._inner = InnerSession(plan.layout, self._session_config)
+                self._inner = InnerSession(plan.layout, self._session_config, self._cluster.visible_device_list)
             self._inner.load(rewritten.graph)
             if self._rewritten is not None:
                 # Variables of which there are copies only now: the copies have no values yet.

@@ -15,9 +15,10 @@ class InnerSession(object):
     Args:
       layout: the plan's Layout; says how many devices the session has.
       config: the user's ConfigProto or None.
+      visible_devices: the GPUs of this worker as TensorFlow numbers them, e.g. "0,1"; "" for all.
     """
 
-    def __init__(self, layout, config):
+    def __init__(self, layout, config, visible_devices=""):
         self._graph = tf.Graph()
         setattr(self._graph, INNER, True)
         proto = tf.ConfigProto()
@@ -27,6 +28,8 @@ class InnerSession(object):
         if layout.device_type == "CPU":
             proto.device_count["CPU"] = layout.devices_per_worker
             proto.device_count["GPU"] = 0
+        elif visible_devices and not proto.gpu_options.visible_device_list:
+            proto.gpu_options.visible_device_list = visible_devices
         self._session = tf.Session(graph=self._graph, config=proto)
         self._nodes = {}
         self._functions = set()

@@ -120,23 +120,29 @@ class Job(object):
             self._broken = True
             return FromPeer(error)
         own = not _from_communication(error)
-        ending = None if own else self._client.ending(self._generation, _CAUSE_WAIT_S)
-        if ending is None:
-            kind = _kind(error) if own else "communication"
-            ending = self._publish(kind, "%s: %s" % (type(error).__name__, _first_line(error)) if own else self._explain(error))
-        self.pool.abort(_sentence(ending))
+        if own:
+            ending = self._publish(_kind(error), "%s: %s" % (type(error).__name__, _first_line(error)))
+        else:
+            ending = self._client.ending(self._generation, _CAUSE_WAIT_S) or self._report(error)
         self._broken = True
+        self.pool.abort(_sentence(ending) if ending is not None else _first_line(error))
         if ending is None or ending.worker == self.cluster.worker_index:
-            return error if own else FromPeer(CommunicationError(self._explain(error)))
+            return error if own else FromPeer(CommunicationError(ending.message if ending is not None else self._explain(error, [0])))
         # Data that ended here as well is no news; anything else of our own still is.
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
         return FromPeer(self._error(ending))
 
-    def _explain(self, error):
+    def _report(self, error):
+        """Tells the others what the communicators say, unless worker 0, through whom it would go, is silent itself."""
+        silent = [w for w in self._client.unresponsive() if w != self.cluster.worker_index]
+        if 0 in silent:
+            return None
+        return self._publish("communication", self._explain(error, silent))
+
+    def _explain(self, error, silent):
         """What a communicator says, and which workers are silent altogether."""
         text = _first_line(error)
-        silent = [w for w in self._client.unresponsive() if w != self.cluster.worker_index]
         if silent:
             text += " (no sign of life from worker %s: its process is stopped or its machine is gone)" % (
                 ", ".join(str(w) for w in silent))
