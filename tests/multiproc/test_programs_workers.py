@@ -157,4 +157,5 @@ def test_monitored_session_resumes(plain, two_workers, tmp_path):
     late = two_workers(STATE + "monitored", str(tmp_path / "parts"), 8)
     for one, other in zip(early, late):
         assert sorted(one) == [0, 1, 2, 3, 4] and sorted(other) == [5, 6, 7]
-        assert_same([dict(one, **other)[step] for step in range(8)], [want[step] for step in range(8)])
+        one.update(other)
+        assert_same([one[step] for step in range(8)], [want[step] for step in range(8)])

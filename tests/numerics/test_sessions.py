@@ -55,7 +55,7 @@ def same_nest(got, want):
         assert len(got) == len(want)
         for one, other in zip(got, want):
             same_nest(one, other)
-    elif want is None or isinstance(want, bytes):
+    elif want is None or isinstance(want, (bytes, str)):
         assert got == want
     else:
         assert_same(got, want)

@@ -55,4 +55,5 @@ def test_monitored_session_resumes(plain, two_devices, tmp_path):
     early = two_devices(STATE + "monitored", str(tmp_path / "parts"), 5)
     late = two_devices(STATE + "monitored", str(tmp_path / "parts"), 8)
     assert sorted(early) == [0, 1, 2, 3, 4] and sorted(late) == [5, 6, 7]
-    assert_same([dict(early, **late)[step] for step in range(8)], [want[step] for step in range(8)])
+    early.update(late)
+    assert_same([early[step] for step in range(8)], [want[step] for step in range(8)])
