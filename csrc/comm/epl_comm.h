@@ -90,22 +90,19 @@ typedef void (*epl_done)(void* arg, int code, const char* message);
 typedef void* (*epl_allocate)(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
 
 // What the segments hold, with n = size:
-//   all_reduce, reduce      `count` elements in and out. The order of the reduction is that of the ranks; 16-bit floats
-//   are
-//                           summed in float32 and rounded once; mean of integers truncates towards zero; integer sums
-//                           wrap; bool knows min (all) and max (any). `out` of reduce is used at the root only.
-//   broadcast               `in` at the root, `out` elsewhere. All of the above see one stream, however it is cut.
-//   all_gather              `in` count, `out` n * count elements: for each segment one block per rank, in rank order.
-//   reduce_scatter          `in` count, `out` count / n elements: for each segment this rank's share. With send_counts
-//   (the
-//                           same on all ranks, one segment): shares of these sizes.
-//   all_to_all              `in` and `out` count elements, block r of count / n goes to and comes from rank r.
-//   all_gather_v            `in` only; the stream of all segments. Output through `allocate`.
-//   all_to_all_v            `in` only, one segment, cut by send_counts. Output through `allocate`.
-//   send, recv              `in` or `out`. A send ends when the receiver takes the message, or (small ones) has been
-//   sent the
-//                           message; ranks must not wait for each other in a circle.
-//   barrier                 none.
+//   all_reduce      `count` elements in and out. Reduced in rank order; 16-bit floats are summed in float32 and rounded
+//                   once; mean of integers truncates towards zero; integer sums wrap; bool has min (all), max (any).
+//   reduce          the same; `out` is used at the root only.
+//   broadcast       `in` at the root, `out` elsewhere. These three see one stream, however it is cut into segments.
+//   all_gather      `in` count, `out` n * count elements: for each segment one block per rank, in rank order.
+//   reduce_scatter  `in` count, `out` count / n elements: for each segment this rank's share. With send_counts (the
+//                   same on all ranks, one segment only) the shares have these sizes.
+//   all_to_all      `in` and `out` count elements; block r, of count / n elements, goes to and comes from rank r.
+//   all_gather_v    `in` only, the stream of all segments. Output through `allocate`.
+//   all_to_all_v    `in` only, one segment, cut by send_counts. Output through `allocate`.
+//   send, recv      `in` or `out`. A send may end when a small message is on its way, or as late as when the receiver
+//                   has all of it: ranks must not wait for each other in a circle.
+//   barrier         none.
 typedef struct {
   int64_t tag;       // >= 0: runs at its place in epl_comm_expect(); -1: runs in submission order
   const char* name;  // for error messages and the mismatch check; copied

@@ -109,23 +109,41 @@ std::string ShmCommunicator::DescribeRanks(const std::vector<int>& ranks) const 
   return text;
 }
 
+// A rank that waits for this one in a message, while this one waits for it in something else; -1: none.
+int ShmCommunicator::CrossedPeer(const Request& request, const std::vector<int>& missing) const {
+  for (int rank : missing) {
+    const Control& control = *Segment(rank)->control();
+    if (control.messaging.load(std::memory_order_acquire) != static_cast<uint32_t>(options_.rank) + 1) continue;
+    if (!request.IsPointToPoint() || control.message.collective == request.collective) return rank;
+  }
+  return -1;
+}
+
 // What a sleeping wait looks at now and then. OK: sleep on.
-Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request, Clock::time_point start,
-                                  bool* warned) {
+Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request, WaitState* state) {
   const std::vector<int> ranks = missing();
   if (ranks.empty()) return Status();
   Status status = CheckLives(ranks);
   // What a peer did before it ended or left counts; look again now that it can do no more.
   if (!status.ok())
     return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
-  const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+  const int crossed = CrossedPeer(request, ranks);
+  state->crossed_looks = crossed < 0 ? 0 : state->crossed_looks + 1;
+  // Twice, because a message that is just ending looks the same.
+  if (state->crossed_looks >= 2) {
+    return Status(EPL_MISMATCH,
+                  Format("ranks wait for each other on communicator '%s': rank %d calls %s, rank %d calls %s",
+                         options_.name.c_str(), options_.rank, Describe(request).c_str(), crossed,
+                         Describe(Segment(crossed)->control()->message).c_str()));
+  }
+  const double waited = std::chrono::duration<double>(Clock::now() - state->start).count();
   if (waited > options_.timeout_s) {
     return Status(EPL_TIMEOUT,
                   Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
                          options_.name.c_str(), options_.rank, options_.timeout_s, DescribeRanks(ranks).c_str()));
   }
-  if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !*warned) {
-    *warned = true;
+  if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !state->warned) {
+    state->warned = true;
     std::fprintf(stderr, "epl: %s on communicator '%s': rank %d has waited %.0f s for %s; it gives up after %g s\n",
                  Describe(request).c_str(), options_.name.c_str(), options_.rank, waited, DescribeRanks(ranks).c_str(),
                  options_.timeout_s);
@@ -136,18 +154,18 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
 Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request) {
   const int spin_us = group_.enough_cpus ? kSpinMicroseconds : kYieldMicroseconds;
   if (Spin(*signal, target, spin_us, !group_.enough_cpus)) return Status();
-  const Clock::time_point start = Clock::now();
-  Clock::time_point next_check = start + kLifeCheckInterval;
-  bool warned = false;
+  WaitState state;
+  state.start = Clock::now();
+  Clock::time_point next_check = state.start + kLifeCheckInterval;
   for (;;) {
     Status status = Aborted();
     if (!status.ok()) return status;
     SleepOn(signal, target, kSliceMilliseconds);
     if (Reached(*signal, target)) return Status();
     const Clock::time_point now = Clock::now();
-    if (now < next_check && now - start < std::chrono::duration<double>(options_.timeout_s)) continue;
+    if (now < next_check && now - state.start < std::chrono::duration<double>(options_.timeout_s)) continue;
     next_check = now + kLifeCheckInterval;
-    status = CheckWait(missing, request, start, &warned);
+    status = CheckWait(missing, request, &state);
     if (!status.ok()) return status;
   }
 }
@@ -191,9 +209,13 @@ Reduction ShmCommunicator::ReductionOf(const Request& request) const {
 }
 
 Status ShmCommunicator::Dispatch(const Request& request) {
-  if (request.collective == EPL_SEND) return Send(request);
-  if (request.collective == EPL_RECV) return Recv(request);
-  return RunGroup(request);
+  if (!request.IsPointToPoint()) return RunGroup(request);
+  Control* control = Me()->control();
+  Announce(request, options_.rank, &control->message);
+  control->messaging.store(static_cast<uint32_t>(request.peer) + 1, std::memory_order_release);
+  const Status status = request.collective == EPL_SEND ? Send(request) : Recv(request);
+  control->messaging.store(0, std::memory_order_release);
+  return status;
 }
 
 Status ShmCommunicator::Run(const Request& request) {

@@ -41,6 +41,13 @@ class ShmCommunicator : public Communicator {
   using Clock = std::chrono::steady_clock;
   using Missing = std::function<std::vector<int>()>;  // ranks that a wait still misses
 
+  // What one wait remembers between its looks around.
+  struct WaitState {
+    Clock::time_point start;
+    bool warned = false;
+    int crossed_looks = 0;  // in a row at which a peer was seen in a message that cannot meet this request
+  };
+
   explicit ShmCommunicator(const Options& options);
 
   // shm_communicator.cc: waiting and agreement
@@ -50,9 +57,10 @@ class ShmCommunicator : public Communicator {
   void Advance() { Publish(&Me()->control()->step, ++step_); }
   Status WaitAll(uint32_t target, const Request& request);
   Status WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request);
-  Status CheckWait(const Missing& missing, const Request& request, Clock::time_point start, bool* warned);
+  Status CheckWait(const Missing& missing, const Request& request, WaitState* state);
   Status Aborted() const;
   Status CheckLives(const std::vector<int>& needed);
+  int CrossedPeer(const Request& request, const std::vector<int>& missing) const;
   std::string DescribeRanks(const std::vector<int>& ranks) const;
   std::string WhatRankDoes(int rank) const;
 

@@ -34,7 +34,9 @@ struct Control {
   uint64_t nonce;
   Signal step;                             // phases of group collectives that the owner has finished
   alignas(64) std::atomic<uint32_t> left;  // 1: takes part in nothing more
+  std::atomic<uint32_t> messaging;         // 1 + the peer of the send or receive under way; 0: none
   alignas(64) AbortRecord abort;           // only rank 0's is used
+  Announcement message;                    // what `messaging` is about
   Announcement announcements[2];           // of collective k in [k % 2]
 };
 

@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "harness.h"
@@ -369,6 +372,60 @@ TEST(exchange_and_barrier) {
         CHECK_THAT(all[rank] == rank * 1000 + round, std::to_string(all[rank]));
       if (round % 10 == 0) CHECK_OK(me.SubmitAndWait(test::MakeRequest("line", EPL_BARRIER, EPL_UINT8, nullptr, 0)));
     }
+  });
+}
+
+// One random collective, the same on all ranks because they draw from the same numbers.
+void RunRandom(Rank& me, std::mt19937* random) {
+  const auto below = [&](size_t n) { return static_cast<size_t>((*random)() % n); };
+  const epl_dtype dtype = kAll[below(6)];
+  const size_t count = below(4) == 0 ? 40000 + below(300000) : below(6000);
+  const int root = static_cast<int>(below(static_cast<size_t>(me.size)));
+  Array in(dtype, count), out(dtype, count * static_cast<size_t>(me.size));
+  in.Fill(me.rank);
+  epl_segment segments[2] = {{in.data(), out.data(), count / 3},
+                             {in.at(count / 3), out.at(count / 3), count - count / 3}};
+  epl_request request = test::MakeRequest("random", EPL_ALL_REDUCE, dtype, segments, 2);
+  request.peer = root;
+  switch (below(4)) {
+    case 0:
+      CHECK_OK(me.SubmitAndWait(request));
+      CHECK_SAME(out, count, [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i, 1.0); });
+      break;
+    case 1:
+      request.collective = EPL_BROADCAST;
+      CHECK_OK(me.SubmitAndWait(request));
+      if (me.rank != root) CHECK_SAME(out, count, [&](size_t i) { return Value(dtype, root, i); });
+      break;
+    case 2:
+      request.collective = EPL_ALL_GATHER;
+      request.num_segments = 1;
+      segments[0].count = count;
+      CHECK_OK(me.Run(request));
+      CHECK_SAME(out, count * static_cast<size_t>(me.size),
+                 [&](size_t i) { return Value(dtype, static_cast<int>(i / count), i % count); });
+      break;
+    default:
+      request.collective = EPL_REDUCE;
+      request.reduce_op = EPL_MAX;
+      CHECK_OK(me.Run(request));
+      if (me.rank == root) CHECK_SAME(out, count, [&](size_t i) { return Expected(dtype, EPL_MAX, me.size, i, 1.0); });
+  }
+}
+
+TEST(random_sequences_on_several_communicators) {
+  EachBackend({2, 3}, [](Rank& me) {
+    std::vector<Rank> ranks(3, me);
+    for (size_t i = 0; i < ranks.size(); ++i) CHECK_OK(ranks[i].Create("c" + std::to_string(i)));
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&ranks, i] {
+        std::mt19937 random(static_cast<unsigned>(17 * i + 5));
+        for (int round = 0; round < 40; ++round) RunRandom(ranks[i], &random);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (Rank& rank : ranks) epl_comm_destroy(rank.comm);
   });
 }
 

@@ -170,6 +170,26 @@ TEST(mismatch_names_both_sides) {
   }
 }
 
+// One rank is in a group collective and the other in a message, or both wait to receive.
+TEST(crossed_requests_are_a_mismatch) {
+  for (const std::string& backend : test::Backends()) {
+    for (const epl_collective first : {EPL_ALL_REDUCE, EPL_RECV}) {
+      test::Run(2, backend, [&](Rank& me) {
+        Buffer buffer(100000);
+        epl_request request = buffer.AllReduce("crossed");
+        request.peer = 1 - me.rank;
+        request.collective = me.rank == 0 ? first : EPL_RECV;
+        if (backend == "gloo" && me.rank == 1) request.collective = first == EPL_RECV ? EPL_ALL_REDUCE : EPL_SEND;
+        const double start = Now();
+        const Outcome outcome = me.Run(request);
+        CHECK_THAT(outcome.code == EPL_MISMATCH, std::to_string(outcome.code) + outcome.message);
+        CHECK_THAT(Contains(outcome.message, "rank 0") && Contains(outcome.message, "rank 1"), outcome.message);
+        CHECK_THAT(Now() - start < 2.0, std::to_string(Now() - start));
+      });
+    }
+  }
+}
+
 TEST(tags_run_in_the_declared_order) {
   for (const std::string& backend : test::Backends()) {
     test::Run(2, backend, [](Rank& me) {
