@@ -44,14 +44,51 @@ if [ ${#served[@]} = 0 ]; then
   exit 1
 fi
 
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+folder=$(mktemp -d)
+output=$folder/output
+trap 'rm -rf "$folder"' EXIT
+
+# Runs a command for a line in a process group of its own, and prints and keeps its output. What the command leaves
+# running ends with it; what has left the group as well holds the output open, but is not waited for.
+run_for() {
+  local line=$1 command=$2 status=0 tee
+  rm -f "$folder/pipe"
+  mkfifo "$folder/pipe"
+  tee "$output" <"$folder/pipe" &
+  tee=$!
+  set -m
+  (
+    export LINE=$line PATH="$PWD/.venv/$line/bin:$PATH" VIRTUAL_ENV="$PWD/.venv/$line"
+    exec bash -euo pipefail -c "$command"
+  ) </dev/null >"$folder/pipe" 2>&1 &
+  group=$!
+  set +m
+  wait $group || status=$?
+  kill -KILL -- -$group 2>/dev/null
+  group=""
+  for _ in {1..100}; do
+    kill -0 $tee 2>/dev/null || break
+    sleep 0.02
+  done
+  kill $tee 2>/dev/null
+  wait $tee 2>/dev/null
+  return $status
+}
+
+group=""
+stop() {
+  trap - INT TERM
+  [ -z "$group" ] || kill -INT -- -$group 2>/dev/null
+  [ -z "$group" ] || wait $group
+  exit 130
+}
+trap stop INT TERM
+
 for command in "$@"; do
   for line in "${served[@]}"; do
     started=$SECONDS
     status=0
-    LINE=$line PATH="$PWD/.venv/$line/bin:$PATH" VIRTUAL_ENV="$PWD/.venv/$line" bash -euo pipefail -c "$command" 2>&1 |
-      tee "$output" || status=$?
+    run_for "$line" "$command" || status=$?
     verdict=ok
     if [ $status != 0 ]; then
       verdict="FAILED (status $status)"

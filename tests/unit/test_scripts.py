@@ -1,14 +1,16 @@
 """The scripts behind the Makefile: which interpreter they choose, what happens to a line without one."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
+import time
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SYSTEM_TOOLS = ("bash", "env", "timeout", "sed", "sort", "ls", "tee", "tail", "tr", "mktemp", "rm", "dirname", "cat")
+SYSTEM_TOOLS = "bash env timeout sed sort ls tee tail tr mktemp mkfifo rm dirname cat sleep".split()
 
 
 def executable(path, text):
@@ -164,7 +166,21 @@ def test_a_failure_is_reported_after_the_rest_has_run(checkout, bare):
     result = lines(checkout, bare, "[ $LINE = tf1 ]", "echo === 3 passed ===")
     assert result.returncode == 1
     assert "tf2  FAILED (status 1)" in result.stdout
-    assert result.stdout.count("ok, 0 s: 3 passed") == 2
+    assert len(re.findall(r"tf[12]  ok, \d+ s: 3 passed\n", result.stdout)) == 2
+
+
+def test_what_a_command_leaves_running_ends_with_it(checkout, bare):
+    result = lines(checkout, bare, "sleep 50 & echo $! >left; echo done", LINE="tf2")
+    assert result.returncode == 0 and "s: done" in result.stdout
+    left = int((checkout / "left").read_text())
+    assert not os.path.exists("/proc/%d" % left) or "Z" in open("/proc/%d/stat" % left).read().split(")")[1]
+
+
+def test_a_process_that_left_the_group_is_not_waited_for(checkout, bare, tmp_path):
+    (tmp_path / "bin" / "setsid").symlink_to(shutil.which("setsid"))
+    started = time.time()
+    result = lines(checkout, bare, "setsid sleep 20 >/dev/null 2>&1 & echo done", LINE="tf2")
+    assert result.returncode == 0 and time.time() - started < 10
 
 
 def test_an_unknown_line_is_refused(checkout, bare):
