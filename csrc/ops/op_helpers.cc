@@ -52,7 +52,8 @@ tf::Status ToStatus(int code, const std::string& message, const std::string& nam
     case EPL_ABORTED:
       return tf::errors::Aborted(text);
     case EPL_PEER_LOST:
-      return tf::errors::Unavailable(text);
+      // Not Unavailable: TensorFlow 2.15 turns that into Internal, because it takes it for an error of its own network.
+      return tf::errors::Aborted(text);
     case EPL_MISMATCH:
       return tf::errors::FailedPrecondition(text);
     case EPL_INVALID:

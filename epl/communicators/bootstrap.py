@@ -16,7 +16,7 @@ from epl.communicators.wire import EVERY_GENERATION, Ending, job_token
 from epl.errors import CommunicationError
 from epl.version import __version__
 
-__all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "job_token"]
+__all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "WaitTimeout", "job_token"]
 
 _LOG = logging.getLogger("epl")
 _RETRY_S = 0.2
@@ -28,6 +28,10 @@ _LEAVE_TIMEOUT_S = 3.0
 _HEARTBEAT_S = 1.0
 # With many workers the service would be busy with heartbeats only.
 _HEARTBEATS_PER_S = 100.0
+
+
+class WaitTimeout(CommunicationError):
+    """What was waited for did not come in time; everything else is in order."""
 
 
 class BootstrapClient:
@@ -92,7 +96,8 @@ class BootstrapClient:
         """The value of `key`, as soon as some worker has set it.
 
         Raises:
-          CommunicationError: nobody set it within `timeout_s` seconds, or a worker is lost.
+          WaitTimeout: nobody set it within `timeout_s` seconds.
+          CommunicationError: a worker is lost.
         """
         return self._call("Get", {"key": key, "timeout_s": timeout_s}, wait_s=timeout_s)[1]
 
@@ -235,7 +240,8 @@ class BootstrapClient:
             raise CommunicationError("%s is gone: %s" % (self._service(), details))
         if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
             raise CommunicationError("%s did not answer within %g s." % (self._service(), timeout_s))
-        raise CommunicationError("%s%s." % (details[:1].upper(), details[1:]))
+        kind = WaitTimeout if code == grpc.StatusCode.DEADLINE_EXCEEDED else CommunicationError
+        raise kind("%s%s." % (details[:1].upper(), details[1:]))
 
     def _start_watch(self):
         """From here on the service notices when this worker dies, and this worker when the service does."""

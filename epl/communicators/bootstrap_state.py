@@ -21,6 +21,19 @@ class WaitError(Exception):
         self.code = code
 
 
+class _Barrier:
+    """One use of a barrier."""
+
+    def __init__(self, worker_num):
+        self.complete = False
+        self.arrived = set()
+        self.gave_up = set()
+        self._worker_num = worker_num
+
+    def absent(self):
+        return [worker for worker in range(self._worker_num) if worker not in self.arrived]
+
+
 class BootstrapState:
     """See the module."""
 
@@ -29,7 +42,7 @@ class BootstrapState:
         self._clock = clock
         self._changed = threading.Condition()
         self._values = {}
-        self._barriers = {}  # name -> [round number, set of workers that arrived]
+        self._barriers = {}  # name -> _Barrier
         self._endings = []
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
@@ -135,27 +148,28 @@ class BootstrapState:
     def barrier(self, name, worker, timeout_s, alive):
         """Waits until every worker has come to the barrier `name`, which can be used again. Raises WaitError."""
 
-        def absent():
-            return [other for other in range(self._worker_num) if other not in self._barriers[name][1]]
-
-        def missing():
-            return "%s did not come to the barrier '%s'" % (name_workers(absent()), name)
-
-        def departed():
-            return [other for other in absent() if other in self._left]
-
         with self._changed:
-            state = self._barriers.setdefault(name, [0, set()])
-            this_round = state[0]
-            state[1].add(worker)
-            if len(state[1]) == self._worker_num:
-                state[0], state[1] = this_round + 1, set()
+            barrier = self._barriers.setdefault(name, _Barrier(self._worker_num))
+            barrier.arrived.add(worker)
+            if not barrier.absent():
+                self._barriers[name] = _Barrier(self._worker_num)
+                barrier.complete = True
                 self._changed.notify_all()
                 return
+
+            def missing():
+                # Those who waited as long as this one and gave up a moment earlier did come.
+                names = [other for other in barrier.absent() if other not in barrier.gave_up] or barrier.absent()
+                return "%s did not come to the barrier '%s'" % (name_workers(names), name)
+
+            def departed():
+                return [other for other in barrier.absent() if other in self._left]
+
             try:
-                self._wait(lambda: state[0] > this_round, timeout_s, alive, missing, departed)
+                self._wait(lambda: barrier.complete, timeout_s, alive, missing, departed)
             except WaitError:
-                state[1].discard(worker)
+                barrier.arrived.discard(worker)
+                barrier.gave_up.add(worker)
                 raise
 
     def _wait(self, ready, timeout_s, alive, what, departed=list):

@@ -1,18 +1,21 @@
 """The communicators of one worker: one for control messages and several for tensors, made anew after each failure."""
 
 import ctypes
-import logging
 import struct
+import threading
+import time
 
 from epl.communicators import native
-from epl.communicators.wire import job_token
+from epl.communicators.addresses import own_address
+from epl.communicators.bootstrap import WaitTimeout, job_token
 from epl.errors import CommunicationError
 
-_LOG = logging.getLogger("epl")
 _ERROR_BYTES = 4096
 # The first round of an exchange: the length, and as much of the message as fits. Most messages need no second round.
 _FIRST_ROUND_BYTES = 64
 _LENGTH = struct.Struct("<Q")
+# While workers wait for each other to connect, they look this often whether one of them has ended.
+_SLICE_S = 1.0
 _INLINE_BYTES = _FIRST_ROUND_BYTES - _LENGTH.size
 
 
@@ -39,6 +42,7 @@ class Pool:
         self._data = []
         self._store = None
         self._used_prefix = None
+        self._lock = threading.Lock()  # abort() may come from another thread while close() frees what it would abort
         self.generation = None
 
     @property
@@ -70,7 +74,7 @@ class Pool:
         if self._cluster.worker_num > 1:
             prefix = "comm/g%d/" % generation
             try:
-                self._store = _StoreAdapter(self._client, prefix)
+                self._store = _StoreAdapter(self._client, generation, prefix)
                 self._control = self._create("g%d/control" % generation)
                 for slot in range(self._config.communication.num_communicators):
                     self._data.append(self._create("g%d/data%d" % (generation, slot)))
@@ -128,25 +132,24 @@ class Pool:
 
     def abort(self, reason):
         """Fails everything under way and everything later, here and at the other workers. The first reason counts."""
-        for comm in [self._control] + self._data:
-            if comm is not None:
-                native.comm().epl_comm_abort(comm, reason.encode("utf-8"))
+        with self._lock:
+            for comm in [self._control] + self._data:
+                if comm is not None:
+                    native.comm().epl_comm_abort(comm, reason.encode("utf-8"))
 
     def close(self):
         """Ends the communicators. What is under way fails. May be called again."""
-        library = native.comm() if self._control is not None else None
-        for slot, comm in enumerate(self._data):
-            library.epl_pool_set(slot, None)
-            library.epl_comm_destroy(comm)
-        self._data = []
-        if self._control is not None:
-            library.epl_comm_destroy(self._control)
-            self._control = None
-        self.generation = None
+        with self._lock:
+            control, data = self._control, self._data
+            self._control, self._data, self.generation = None, [], None
+        for slot, comm in enumerate(data):
+            native.comm().epl_pool_set(slot, None)
+            native.comm().epl_comm_destroy(comm)
+        if control is not None:
+            native.comm().epl_comm_destroy(control)
 
     def _create(self, name):
         communication = self._config.communication
-        host = self._cluster.hosts[self._cluster.worker_index].rpartition(":")[0].strip("[]")
         options = native.Options(
             backend=communication.backend.encode("ascii"),
             name=name.encode("ascii"),
@@ -154,7 +157,7 @@ class Pool:
             size=self._cluster.worker_num,
             timeout_s=communication.timeout_s,
             stall_warning_s=communication.stall_warning_s,
-            host=host.encode("ascii"),
+            host=own_address(self._cluster).encode("ascii"),
             token=job_token(self._cluster).encode("utf-8"),
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
@@ -188,8 +191,9 @@ class Pool:
 class _StoreAdapter:
     """Lets the native library use the bootstrap service. Must live as long as a call into the library that got it."""
 
-    def __init__(self, client, prefix):
+    def __init__(self, client, generation, prefix):
         self._client = client
+        self._generation = generation
         self._prefix = prefix
         self._problem = None
         # ctypes frees callbacks that nothing refers to: these attributes keep them.
@@ -209,11 +213,28 @@ class _StoreAdapter:
 
     def _get(self, _, key, value, capacity, length, timeout_s):
         def get():
-            found = self._client.get(self._prefix + key.decode("utf-8"), timeout_s)
+            found = self._wait_for(self._prefix + key.decode("utf-8"), timeout_s)
             length[0] = len(found)
             ctypes.memmove(value, found, min(capacity, len(found)))
 
         return self._attempt(get)
+
+    def _wait_for(self, key, timeout_s):
+        """The value of `key`; does not wait for workers that will not come."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return self._client.get(key, min(left, _SLICE_S))
+            except WaitTimeout:
+                if left <= _SLICE_S:
+                    raise
+            ending = self._client.ending(self._generation)
+            if ending is not None:
+                raise CommunicationError("worker %d has failed: %s" % (ending.worker, ending.message))
+            departed = self._client.departed()
+            if departed:
+                raise CommunicationError("worker %d has ended already" % departed[0])
 
     def _attempt(self, action):
         try:

@@ -66,6 +66,8 @@ def unpack(message):
     """
     try:
         (length,) = _LENGTH.unpack_from(message)
+        if _LENGTH.size + length > len(message):
+            raise ValueError("its header should have %d bytes" % length)
         header = json.loads(message[_LENGTH.size : _LENGTH.size + length].decode("utf-8"))
     except (struct.error, ValueError) as error:
         raise CommunicationError("A message of %d bytes cannot be read: %s" % (len(message), error))

@@ -146,8 +146,8 @@ def test_killed_worker_is_noticed_by_all(tmp_path, backend):
         children[2].signal(signal.SIGKILL)
         assert children[2].wait(10).code == -signal.SIGKILL
         for worker in results(folder, children[:2], 30):
-            assert worker["killed"]["error"] in ("UnavailableError", "AbortedError")
-            assert worker["killed"]["seconds"] < 40
+            assert worker["killed"]["error"] == "AbortedError"
+            assert "rank 2" in worker["killed"]["message"]
             assert worker["killed"]["ending"]["worker"] == 2
             assert worker["killed"]["ending"]["kind"] == "lost"
     finally:

@@ -1,0 +1,293 @@
+"""The bootstrap service: keys, barriers, endings, refusals. Everything in one process, over real connections."""
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+
+from epl.cluster import Cluster
+from epl.communicators import bootstrap_state, wire
+from epl.communicators.bootstrap import EVERY_GENERATION, BootstrapClient, BootstrapServer, Ending, job_token
+from epl.errors import CommunicationError
+from tests.helpers.processes import free_ports
+
+TOKEN = "a token of the tests"
+
+
+@pytest.fixture
+def job():
+    """Makes a service and clients of a job with any number of workers; ends them after the test."""
+    made = []
+
+    def make(workers):
+        server = BootstrapServer("127.0.0.1:0", TOKEN, workers, timeout_s=30)
+        made.append(server.close)
+        address = "127.0.0.1:%d" % server.port
+        clients = [BootstrapClient(address, TOKEN, index, workers, timeout_s=10) for index in range(workers)]
+        made.extend(client.leave for client in clients)
+        return address, clients
+
+    yield make
+    for end in reversed(made):
+        end()
+
+
+def in_thread(call):
+    """Starts `call` and returns a function that waits for its result, which may be an exception."""
+    result = []
+
+    def run():
+        try:
+            result.append(call())
+        except CommunicationError as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(20)
+        assert result, "still running after 20 s"
+        return result[0]
+
+    return join
+
+
+def crash(client):
+    """Ends a client the way a crash does: its connection is gone, nothing was said."""
+    client._stopped.set()
+    client._channel.close()
+
+
+def test_keys(job):
+    _, (first, second) = job(2)
+    waiting = in_thread(lambda: second.get("a", 10))
+    first.set("a", b"\0\xff" * 1000)
+    assert waiting() == b"\0\xff" * 1000
+    first.set("b/1", b"")
+    assert second.get("b/1", 1) == b""
+    second.clear("b/")
+    started = time.monotonic()
+    with pytest.raises(CommunicationError, match="Nobody has set the key 'b/1' within 0.3 s"):
+        first.get("b/1", 0.3)
+    assert time.monotonic() - started < 3
+    assert first.get("a", 1)
+
+
+def test_message_size_is_bounded(job):
+    _, (client,) = job(1)
+    client.set("large", b"x" * (wire.MAX_MESSAGE_BYTES - 1000))
+    assert len(client.get("large", 5)) == wire.MAX_MESSAGE_BYTES - 1000
+    with pytest.raises(CommunicationError, match="bytes are allowed"):
+        client.set("too large", b"x" * wire.MAX_MESSAGE_BYTES)
+
+
+def test_barrier_twice_and_who_is_missing(job):
+    _, clients = job(3)
+    for _ in range(2):
+        waiting = [in_thread(lambda c=client: c.barrier("start", 10)) for client in clients]
+        assert [wait() for wait in waiting] == [None] * 3
+    with pytest.raises(CommunicationError, match="Workers 1 and 2 did not come to the barrier 'start' within 0.3 s"):
+        clients[0].barrier("start", 0.3)
+    # The attempt that timed out does not count, but who made it is not blamed either.
+    waiting = [in_thread(lambda c=client: c.barrier("start", 1)) for client in clients[1:]]
+    assert any(str(wait()).startswith("Worker 0 did not come") for wait in waiting)
+    waiting = [in_thread(lambda c=client: c.barrier("start", 10)) for client in clients]
+    assert [wait() for wait in waiting] == [None] * 3
+
+
+def test_barrier_without_one_who_has_ended(job):
+    _, clients = job(2)
+    waiting = in_thread(lambda: clients[0].barrier("end", 20))
+    time.sleep(0.2)
+    started = time.monotonic()
+    clients[1].leave()
+    assert "worker 1 has ended already" in str(waiting())
+    assert time.monotonic() - started < 3
+
+
+def test_first_ending_of_a_generation_counts_and_reaches_all(job):
+    _, clients = job(3)
+    seen = [[] for _ in clients]
+    for client, list_ in zip(clients, seen):
+        client.watch(list_.append)
+    first = clients[1].fail(1, "OutOfRangeError", 7, "end of data", 0)
+    assert first == Ending(1, "OutOfRangeError", 7, "end of data", 0)
+    assert clients[2].fail(2, "ValueError", 7, "later", 0) == first
+    second = clients[2].fail(2, "ValueError", 9, "next generation", 1)
+    for client in clients:
+        assert client.ending(0, timeout_s=5) == first
+        assert client.ending(1, timeout_s=5) == second
+        assert client.ending(2) is None
+    late = []
+    clients[0].watch(late.append)
+    assert late == [first, second]
+    assert all(list_ == [first, second] for list_ in seen)
+
+
+def test_lost_worker_is_published_within_two_seconds(job):
+    _, clients = job(3)
+    waiting = in_thread(lambda: clients[0].get("never", 20))
+    time.sleep(0.2)
+    started = time.monotonic()
+    crash(clients[1])
+    for client in (clients[0], clients[2]):
+        ending = client.ending(5, timeout_s=10)
+        assert (ending.worker, ending.kind, ending.generation) == (1, "lost", EVERY_GENERATION)
+    assert "worker 1" in str(waiting())  # nobody waits for what cannot come
+    assert time.monotonic() - started < 2
+
+
+def test_leaving_is_no_ending(job):
+    _, clients = job(3)
+    clients[1].leave()
+    clients[1].leave()
+    time.sleep(0.5)
+    assert clients[0].ending(0) is None
+    assert clients[2].departed() == [1]
+    with pytest.raises(CommunicationError, match="has left"):
+        clients[1].set("a", b"")
+
+
+def test_service_that_ends_in_good_order_is_no_ending():
+    server = BootstrapServer("127.0.0.1:0", TOKEN, 2)
+    client = BootstrapClient("127.0.0.1:%d" % server.port, TOKEN, 1, 2, timeout_s=10)
+    started = time.monotonic()
+    server.close()
+    server.close()
+    assert time.monotonic() - started < 3
+    deadline = time.monotonic() + 5
+    while client.departed() != [0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert client.ending(0) is None
+    with pytest.raises(CommunicationError, match="Worker 0 at .* is gone"):
+        client.set("a", b"")
+    client.leave()
+
+
+def test_silent_worker_is_named(job):
+    _, clients = job(3)
+    assert clients[0].unresponsive(2.5) == []
+    clients[2]._stopped.set()  # what SIGSTOP does: the connection stands, the heartbeats do not come
+    time.sleep(3)
+    assert clients[0].unresponsive(2.5) == [2]
+    assert clients[1].ending(0) is None
+
+
+def test_token_is_refused_and_logged_once(job, caplog):
+    address, (client,) = job(1)
+    caplog.set_level(logging.WARNING, "epl")
+    for _ in range(3):
+        started = time.monotonic()
+        with pytest.raises(CommunicationError, match="refused worker 0: this is another job"):
+            BootstrapClient(address, TOKEN + "x", 0, 1, timeout_s=10)
+        assert time.monotonic() - started < 5
+    assert len([record for record in caplog.records if "does not have this job's token" in record.message]) == 1
+    assert TOKEN not in caplog.text
+    assert client.ending(0) is None
+
+
+def test_strangers_do_no_harm(job):
+    address, (client,) = job(1)
+    host, port = address.split(":")
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b""):
+        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+            stranger.sendall(data)
+    client.set("a", b"1")
+    assert client.get("a", 1) == b"1"
+    assert client.ending(0) is None
+
+
+@pytest.mark.parametrize(
+    "worker, workers, told",
+    [(1, 3, "was started for 3 workers, worker 0 for 2"), (0, 2, "two processes say that they are worker 0")],
+)
+def test_worker_that_does_not_fit_is_refused(job, worker, workers, told):
+    address, _ = job(2)
+    with pytest.raises(CommunicationError, match=told):
+        BootstrapClient(address, TOKEN, worker, workers, timeout_s=10)
+
+
+def test_other_version_is_refused(job, monkeypatch):
+    address, _ = job(1)
+    monkeypatch.setattr("epl.communicators.bootstrap.__version__", "9.9")
+    with pytest.raises(CommunicationError, match="runs epl 9.9, worker 0 runs epl"):
+        BootstrapClient(address, TOKEN, 0, 1, timeout_s=10)
+
+
+def test_port_taken_by_another_service(job):
+    address, _ = job(1)
+    with pytest.raises(CommunicationError, match="cannot listen at %s: the port is taken" % address):
+        BootstrapServer(address, "another job", 1)
+
+
+def test_port_taken_by_a_foreign_socket():
+    with socket.socket() as foreign:
+        foreign.bind(("127.0.0.1", 0))
+        foreign.listen(1)
+        address = "127.0.0.1:%d" % foreign.getsockname()[1]
+        with pytest.raises(CommunicationError, match="cannot listen at %s: the port is taken" % address):
+            BootstrapServer(address, TOKEN, 1)
+
+
+def test_worker_0_is_not_there():
+    (port,) = free_ports(1)
+    started = time.monotonic()
+    with pytest.raises(CommunicationError, match="Worker 0 at 127.0.0.1:%d could not be reached within 1 s: " % port):
+        BootstrapClient("127.0.0.1:%d" % port, TOKEN, 1, 2, timeout_s=1)
+    assert time.monotonic() - started < 4
+
+
+def test_something_else_is_at_the_address():
+    with socket.socket() as foreign:  # accepts and says nothing
+        foreign.bind(("127.0.0.1", 0))
+        foreign.listen(5)
+        with pytest.raises(CommunicationError, match="could not be reached within 1 s"):
+            BootstrapClient("127.0.0.1:%d" % foreign.getsockname()[1], TOKEN, 1, 2, timeout_s=1)
+
+
+def test_worker_0_comes_later():
+    (port,) = free_ports(1)
+    address = "127.0.0.1:%d" % port
+    connecting = in_thread(lambda: BootstrapClient(address, TOKEN, 1, 2, timeout_s=10))
+    time.sleep(1)
+    server = BootstrapServer(address, TOKEN, 2)
+    client = connecting()
+    client.set("a", b"1")
+    client.leave()
+    server.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "host:", ":12", "host:99999", "host:port"])
+def test_address_that_is_none(address):
+    with pytest.raises(CommunicationError, match="not of the form host:port"):
+        BootstrapClient(address, TOKEN, 0, 1, timeout_s=1)
+
+
+def test_name_that_cannot_be_resolved():
+    with pytest.raises(CommunicationError, match="cannot be resolved"):
+        BootstrapServer("no-such-host.invalid:2222", TOKEN, 1)
+
+
+def test_token_of_a_job_without_launcher_depends_on_its_workers():
+    hosts = ["10.0.0.1:2222", "10.0.0.2:2222"]
+    one = Cluster(worker_num=2, worker_index=0, hosts=hosts)
+    two = Cluster(worker_num=2, worker_index=1, hosts=hosts)
+    other = Cluster(worker_num=2, worker_index=0, hosts=["10.0.0.1:2222", "10.0.0.3:2222"])
+    assert job_token(one) == job_token(two) != job_token(other)
+    assert job_token(Cluster(worker_num=2, hosts=hosts, token="secret")) == "secret"
+
+
+def test_damaged_messages_are_errors():
+    for message in (b"", b"\0\0", b"\0\0\0\xff{}", b"\0\0\0\x02[]", b"\0\0\0\x02\xff\xff"):
+        with pytest.raises(CommunicationError):
+            wire.unpack(message)
+    assert wire.unpack(wire.pack({"a": 1}, b"body")) == ({"a": 1}, b"body")
+
+
+def test_names_of_workers():
+    assert bootstrap_state.name_workers([3]) == "worker 3"
+    assert bootstrap_state.name_workers([0, 1, 2]) == "workers 0, 1 and 2"
