@@ -72,10 +72,15 @@ Status ShmCommunicator::Aborted() const {
 }
 
 Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
+  // Who aborts and then leaves has aborted by the time it is seen to be gone, and its reason says more.
+  const auto gone = [this](const Status& status) {
+    const Status aborted = Aborted();
+    return aborted.ok() ? status : aborted;
+  };
   for (int rank : needed) {
     const ShmPeer& peer = *group_.ranks[rank];
     if (peer.segment.control()->left.load(std::memory_order_acquire) != 0) {
-      return Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str()));
+      return gone(Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str())));
     }
   }
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -84,8 +89,8 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
     if (rank == options_.rank || left) continue;
     const ProcessState state = StateOf(peer.pid);
     if (!state.alive || state.start_time != peer.start_time) {
-      return Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on", rank,
-                                          peer.pid, options_.name.c_str()));
+      return gone(Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on", rank,
+                                               peer.pid, options_.name.c_str())));
     }
   }
   return Status();

@@ -7,7 +7,7 @@ from epl.communicators import library
 from epl.plan.names import sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session.agreement import Wish, agree
-from epl.session.inner import InnerSession, divide
+from epl.session.inner import InnerSession, divide, own_copy
 from epl.session.rewritten import Rewritten
 
 _LOG = logging.getLogger("epl")
@@ -117,7 +117,9 @@ class Driver(object):
             for name, part, of in parts:
                 names.append(name)
                 values.append(divide(fed, feeds[fed], part, of))
-        return self._inner.run(tuple(names), values, tuple(step.fetches), tuple(step.targets), run_options, metadata)
+        fetched = self._inner.run(tuple(names), values, step.fetches, step.targets, run_options, metadata)
+        # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
+        return [own_copy(value) for value in fetched] if step.may_alias else fetched
 
     def _run_together(self, step, fetches, targets, names, feeds, run_options, metadata):
         """Runs a step that communicates; one at a time in this process."""

@@ -88,6 +88,11 @@ class InnerSession(object):
         self._session.close()
 
 
+def own_copy(value):
+    """The array itself if its memory is its own, else a copy."""
+    return value if not isinstance(value, np.ndarray) or value.flags.owndata else value.copy()
+
+
 def divide(name, value, part, parts):
     """Part `part` of `parts` equal ones of a fed value's first dimension; scalars are handed on whole.
 

@@ -18,6 +18,7 @@ class Rewritten(object):
       model: what capture found.
       plan: the Plan.
       graph: this worker's rewritten Graph.
+      has_reference_variables: True when any variable is of the kind that is updated in place.
     """
 
     def __init__(self, tf_graph, config, cluster, job_seed):
@@ -28,6 +29,7 @@ class Rewritten(object):
         self._keys = collective_keys(self.plan, self.model.graph)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
+        self.has_reference_variables = any(self.model.graph.nodes[v].op != "VarHandleOp" for v in self.model.variables)
 
     def step(self, fetches, targets, feeds):
         """What has to run for a call of the session.
@@ -67,6 +69,7 @@ class Step(object):
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
+      may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
@@ -80,7 +83,8 @@ class Step(object):
         along = [clone_name(w, i.index) for i in plan.layout.instances[1:]
                  for w in graph.in_order(reached & rewritten.writes)]
         reached |= graph.ancestors(along, stop=stop)
-        self.targets = list(targets) + along
+        self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
+        self.may_alias = rewritten.has_reference_variables
         instances = plan.layout.instances
         self.trains = any(clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached)
         self.feeds = [self._fed(name) for name in feeds]
