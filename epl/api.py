@@ -48,14 +48,14 @@ def init(config=None):
             "EPL parallelises graphs, but eager execution is on. Call tf.compat.v1.disable_eager_execution() (or "
             "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init()."
         )
-    _session_hooks.leave_job()
+    before = _session_hooks.current_job()
     Env.get().reset(config)
     _log_to_stderr()
     _capture_hooks.install()
     _session_hooks.install()
     _chief.install()
     if not os.environ.get(_session_hooks.PREVIEW):
-        _session_hooks.job()
+        _session_hooks.start_job(before)
 
 
 def _log_to_stderr():

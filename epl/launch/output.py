@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import select
 import time
 
@@ -11,6 +12,7 @@ PARTIAL_LINE_S = 0.2
 LONGEST_PIECE = 64 * 1024
 TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
+_ERROR_LINE = re.compile(rb"[A-Za-z_][\w.]*(Error|Exception|Interrupt): ")
 # With this much text that the terminal has not taken, workers' pipes are left to fill up, which holds the workers.
 _CONSOLE_LIMIT = 1024 * 1024
 # A pipe that is ready to be written takes at least this much without blocking.
@@ -112,6 +114,7 @@ class Stream:
         self._after_return = False  # a "\n" now would belong to the "\r" before
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
+        self._error = None
         self.log_error = None
 
     def feed(self, data, now):
@@ -144,6 +147,8 @@ class Stream:
             self._tail_line += self._line[: _TAIL_LINE_BYTES - len(self._tail_line)]
         if ends:
             self._tail.append(bytes(self._tail_line))
+            if _ERROR_LINE.match(self._tail_line):
+                self._error = bytes(self._tail_line)
             self._tail_line.clear()
         self._begun = not ends
         self._since = None
@@ -170,6 +175,13 @@ class Stream:
     def last_lines(self):
         """The last lines as text; bytes that are no UTF-8 are replaced."""
         return [line.decode("utf-8", "replace") for line in self._tail]
+
+    def last_error(self):
+        """The last line that names an error the way Python does at the end of a traceback, or None.
+
+        It need not be among the last lines: TensorFlow prints where an operation was made after it.
+        """
+        return None if self._error is None else self._error.decode("utf-8", "replace")
 
     def _write_log(self, data):
         if self._log is None:

@@ -41,7 +41,11 @@ def _tail(worker):
     tail = worker.stream.last_lines()
     if not tail:
         return ["epl-launch: worker %d printed nothing." % worker.index]
-    return ["epl-launch: last lines of worker %d:" % worker.index] + ["  | " + line for line in tail]
+    lines = ["epl-launch: last lines of worker %d:" % worker.index] + ["  | " + line for line in tail]
+    error = worker.stream.last_error()
+    if error is not None and error not in tail:
+        lines += ["epl-launch: the error of worker %d:" % worker.index, "  | " + error]
+    return lines
 
 
 def _hint(worker):

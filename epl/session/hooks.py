@@ -36,11 +36,29 @@ def job():
     return env.state(_JOB, lambda: Job(env.cluster, env.config))
 
 
-def leave_job():
-    """Ends the process's Job, if there is one, before `epl.init` starts afresh."""
-    current = Env.get().peek_state(_JOB)
-    if current is not None:
-        current.close()
+def start_job(before):
+    """Makes the process's Job now, out of the one before if the cluster is still the same.
+
+    Args:
+      before: the Job before `epl.init` started afresh, or None.
+    """
+    env = Env.get()
+    if before is not None and _place(before.cluster) == _place(env.cluster):
+        before.restart(env.config)
+        env.state(_JOB, lambda: before)
+        return
+    if before is not None:
+        before.close()
+    job()
+
+
+def _place(cluster):
+    return cluster.worker_num, cluster.worker_index, cluster.hosts, cluster.token
+
+
+def current_job():
+    """The process's Job if there is one, else None."""
+    return Env.get().peek_state(_JOB)
 
 
 def _init(original, session, target="", graph=None, config=None):

@@ -51,7 +51,6 @@ class Job(object):
         self._sessions = 0
         self._generation = 0
         self._broken = False
-        self._failed = None
         self.seed = 0
         self.pool = None
         if cluster.worker_num > 1:
@@ -84,6 +83,20 @@ class Job(object):
             before(kind, value, traceback)
 
         sys.excepthook = hook
+
+    def restart(self, config):
+        """Starts afresh with the connection that is there already, as `epl.init` does when it is called again.
+
+        Every worker must do so, as every worker runs the same script.
+        """
+        with self.lock:
+            self.pool.close()
+            self._config = config
+            self._sessions = 0
+            self._generation += 1
+            self._broken = False
+            self.step = 0
+            self.pool = Pool(self.cluster, config, self._client)
 
     def new_session(self):
         """A number for a session that communicates; sessions with the same number on all workers belong together."""
