@@ -98,7 +98,11 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
 
 Status ShmCommunicator::Health() {
   Status status = Aborted();
-  if (status.ok()) status = CheckLives({});
+  if (status.ok()) {
+    status = CheckLives({});
+    const Status aborted = status.ok() ? Status() : Aborted();
+    if (!aborted.ok()) status = aborted;
+  }
   if (!status.ok()) Abort(status.code, status.message);
   return status;
 }
@@ -129,6 +133,9 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
   const std::vector<int> ranks = missing();
   if (ranks.empty()) return Status();
   Status status = CheckLives(ranks);
+  // A peer that ends the communicator may be gone a moment later; its reason comes first.
+  const Status aborted = status.ok() ? Status() : Aborted();
+  if (!aborted.ok()) return aborted;
   // What a peer did before it ended or left counts; look again now that it can do no more.
   if (!status.ok())
     return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
