@@ -49,16 +49,18 @@ def free_ports(count):
             each.close()
 
 
+# communication.timeout_s of workers in tests: one that waits for nothing says so long before the test's own time-out.
+_TIMEOUT_S = 60
+
+
 def worker_environments(workers, devices, token="a token of the tests"):
     """The environment of each worker of a job on this host, as a launcher would set it."""
+    common = {"EPL_GPU_PER_WORKER": devices, "EPL_DEVICE": "cpu", "EPL_COMMUNICATION_TIMEOUT_S": _TIMEOUT_S}
     if workers == 1:
-        return [clean_environment(EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu")]
+        return [clean_environment(**common)]
     hosts = ["127.0.0.1:%d" % port for port in free_ports(workers)]
     config = [{"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}} for index in range(workers)]
-    return [
-        clean_environment(TF_CONFIG=json.dumps(each), EPL_GPU_PER_WORKER=devices, EPL_DEVICE="cpu", EPL_JOB_TOKEN=token)
-        for each in config
-    ]
+    return [clean_environment(TF_CONFIG=json.dumps(each), EPL_JOB_TOKEN=token, **common) for each in config]
 
 
 _LIBC = ctypes.CDLL(None)
