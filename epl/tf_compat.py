@@ -2,6 +2,7 @@
 
 The rest of the library imports `tensorflow.compat.v1` and this module, never `tensorflow.python`.
 """
+
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -110,8 +111,9 @@ def wrap_worker_session_creator(wrapper):
 
 def chief_session(creator):
     """Makes the session that a WorkerSessionCreator would wait for another process to make ready."""
-    return tf.train.ChiefSessionCreator(scaffold=creator._scaffold, master=creator._master,
-                                        config=creator._config).create_session()
+    return tf.train.ChiefSessionCreator(
+        scaffold=creator._scaffold, master=creator._master, config=creator._config
+    ).create_session()
 
 
 def wrap_event_writers(wrapper):

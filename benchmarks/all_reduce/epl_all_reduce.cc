@@ -1,5 +1,6 @@
 // Times all-reduce of float32 at the C interface. Usage: epl_all_reduce RANKS BACKEND [in_place]
-// Prints one line a size: pairs of bytes and microseconds, for the blocking call, for the call through the queue (each the
+// Prints one line a size: pairs of bytes and microseconds, for the blocking call, for the call through the
+// queue (each the
 // median over repetitions of the slowest rank's mean), and for a copy of as many bytes (the best of a few).
 #include <sched.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 """Collections that say how a fetched value is merged over the copies of the model."""
+
 from epl.capture.record import default_graph, record_of
 from epl.errors import CaptureError
 
@@ -13,13 +14,21 @@ class GraphKeys(object):
     LOCAL_MEAN_OBJECTS = "local_mean_objects"
     LOCAL_SUM_OBJECTS = "local_sum_objects"
 
-    ALL = (GLOBAL_CONCAT_OBJECTS, GLOBAL_MEAN_OBJECTS, GLOBAL_SUM_OBJECTS,
-           LOCAL_CONCAT_OBJECTS, LOCAL_MEAN_OBJECTS, LOCAL_SUM_OBJECTS)
+    ALL = (
+        GLOBAL_CONCAT_OBJECTS,
+        GLOBAL_MEAN_OBJECTS,
+        GLOBAL_SUM_OBJECTS,
+        LOCAL_CONCAT_OBJECTS,
+        LOCAL_MEAN_OBJECTS,
+        LOCAL_SUM_OBJECTS,
+    )
 
 
 def _checked(key):
     if key not in GraphKeys.ALL:
-        raise CaptureError("%r is none of the collections of epl.GraphKeys; these are: %s" % (key, ", ".join(GraphKeys.ALL)))
+        raise CaptureError(
+            "%r is none of the collections of epl.GraphKeys; these are: %s" % (key, ", ".join(GraphKeys.ALL))
+        )
     return key
 
 
@@ -40,8 +49,10 @@ def add_to_collection(value, key):
         merges = record_of(tensor.graph).merges
         for other, names in merges.items():
             if other != key and tensor.name in names:
-                raise CaptureError("tensor '%s' is in the collection '%s' already; a fetched value can be merged in one way "
-                                   "only. Put tf.identity of it into '%s'." % (tensor.name, other, key))
+                raise CaptureError(
+                    "tensor '%s' is in the collection '%s' already; a fetched value can be merged in one way "
+                    "only. Put tf.identity of it into '%s'." % (tensor.name, other, key)
+                )
         names = merges.setdefault(key, [])
         if tensor.name not in names:
             names.append(tensor.name)

@@ -1,4 +1,6 @@
-"""Where TensorFlow's graph building is caught. The hooks tag operations and write things down; they change nothing else."""
+"""Where TensorFlow's graph building is caught. The hooks tag operations and write things down; they change nothing
+else."""
+
 import functools
 
 import tensorflow.compat.v1 as tf
@@ -89,7 +91,8 @@ def _optimizer_init(original, optimizer, *args, **kwargs):
 
 
 _REFUSED_OPTIMIZERS = {
-    "SyncReplicasOptimizer": "EPL aggregates the gradients of all workers by itself: use the optimizer inside of it directly",
+    "SyncReplicasOptimizer": "EPL aggregates the gradients of all workers by itself: use the optimizer inside of it "
+    "directly",
 }
 
 
@@ -116,7 +119,8 @@ def _apply_gradients(original, optimizer, *args, **kwargs):
 
 
 def _with_list_of_pairs(original, optimizer, args, kwargs):
-    """The (gradient, variable) pairs as a list, and a function that makes the call with it: zip() can be read once only."""
+    """The (gradient, variable) pairs as a list, and a function that makes the call with it: zip() can be read once
+    only."""
     if "grads_and_vars" in kwargs:
         pairs = list(kwargs["grads_and_vars"])
         kwargs = dict(kwargs, grads_and_vars=pairs)

@@ -1,8 +1,10 @@
 """What is written down while a graph is built, and the Model that comes out of it.
 
-One Record hangs on each tf.Graph. Besides the tags on operations it holds what no operation can carry: which tensors are
+One Record hangs on each tf.Graph. Besides the tags on operations it holds what no operation can carry: which tensors
+are
 the gradients of which variables.
 """
+
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
@@ -69,7 +71,8 @@ def make_model(tf_graph):
         variables=_variables(tf_graph, graph),
         apply_calls=[ApplyCall(*call) for call in record.apply_calls],
         computed=list(record.computed),
-        merges={key: list(names) for key, names in record.merges.items()})
+        merges={key: list(names) for key, names in record.merges.items()},
+    )
 
 
 _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
@@ -81,7 +84,11 @@ def _variables(tf_graph, graph):
     for key in tf_graph.get_all_collection_keys():
         for item in tf_graph.get_collection_ref(key):
             initializer = getattr(item, "initializer", None)
-            if not isinstance(initializer, tf.Operation) or not hasattr(item, "op") or not hasattr(item, "initial_value"):
+            if (
+                not isinstance(initializer, tf.Operation)
+                or not hasattr(item, "op")
+                or not hasattr(item, "initial_value")
+            ):
                 continue
             name = tf_compat.variable_op_name(item)
             initializers.setdefault(name, set()).add(initializer.name)
@@ -99,5 +106,3 @@ def _variables(tf_graph, graph):
             names = names | {node.name + "/Assign"}
         found[node.name] = Variable(node.name, node.attr["dtype"].type, dims, tuple(sorted(names)), node.name in local)
     return found
-
-

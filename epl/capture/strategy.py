@@ -1,4 +1,5 @@
 """The scopes with which a user marks parts of a model: `epl.replicate` and `epl.split`."""
+
 import os
 import sys
 
@@ -25,8 +26,11 @@ class Strategy(object):
     def __init__(self, kind, device_count, name, place):
         if isinstance(device_count, bool) or not isinstance(device_count, int) or device_count < 1:
             raise PlanError(
-                "epl.%s(device_count=%r) at %s: device_count is the number of devices that one copy of this part of the "
-                "model computes on, a whole number of at least 1, for example epl.%s(1)" % (kind, device_count, place, kind))
+                "epl.%s(device_count=%r) at %s: device_count is the number of devices that one copy of this part of "
+                "the "
+                "model computes on, a whole number of at least 1, for example epl.%s(1)"
+                % (kind, device_count, place, kind)
+            )
         self.kind = kind
         self.device_count = device_count
         self.name = name
@@ -54,9 +58,11 @@ class Scopes(object):
     def enter(self, strategy):
         if self._entered is not None:
             raise CaptureError(
-                "epl.%s at %s stands inside of epl.%s at %s; strategy scopes cannot be nested. End the outer scope before "
+                "epl.%s at %s stands inside of epl.%s at %s; strategy scopes cannot be nested. End the outer scope "
+                "before "
                 "the inner one begins: each scope is a part of the model of its own."
-                % (strategy.kind, strategy.place, self._entered.kind, self._entered.place))
+                % (strategy.kind, strategy.place, self._entered.kind, self._entered.place)
+            )
         self._entered = strategy
 
     def leave(self, strategy):
@@ -98,8 +104,9 @@ def split(device_count=None, name=None):
     strategy = Strategy("split", device_count, name, _caller(1))
     if strategy.device_count > 1:
         raise UnsupportedError(
-            "epl.split(%d) at %s: this version cannot split tensors over devices; epl.split(1) and epl.replicate(n) work."
-            % (strategy.device_count, strategy.place))
+            "epl.split(%d) at %s: this version cannot split tensors over devices; epl.split(1) and epl.replicate(n) "
+            "work." % (strategy.device_count, strategy.place)
+        )
     return strategy
 
 
@@ -115,6 +122,8 @@ def set_default_strategy(strategy):
         raise CaptureError("epl.set_default_strategy takes a strategy, such as epl.replicate(1), not %r" % (strategy,))
     held = scopes()
     if held.current is not held.default:
-        raise CaptureError("epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
-                           % (_caller(1), held.current.kind, held.current.place))
+        raise CaptureError(
+            "epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
+            % (_caller(1), held.current.kind, held.current.place)
+        )
     held.default = strategy

@@ -218,8 +218,8 @@ class BootstrapClient:
             if time.monotonic() + _RETRY_S >= deadline:
                 raise CommunicationError(
                     "Worker 0 at %s could not be reached within %g s: %s. See whether worker 0 was started and runs, "
-                    "whether the address is right (the first in the list of workers), and whether a firewall is between."
-                    % (self._address, timeout_s, details or code.name)
+                    "whether the address is right (the first in the list of workers), and whether a firewall is "
+                    "between." % (self._address, timeout_s, details or code.name)
                 )
             time.sleep(_RETRY_S)
 

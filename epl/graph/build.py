@@ -1,4 +1,5 @@
 """Small NodeDefs, made from plain values."""
+
 from tensorflow.core.framework import node_def_pb2
 
 

@@ -1,4 +1,5 @@
 """A light, read-only index over a GraphDef: nodes by name, consumers, reachability. Knows nothing of parallelism."""
+
 import collections
 import functools
 

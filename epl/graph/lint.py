@@ -1,4 +1,5 @@
 """Checks that a graph is well formed: what every pass must be given and must leave behind."""
+
 from epl.graph import types
 from epl.graph.index import parse_input
 
@@ -42,7 +43,9 @@ def _check_inputs(graph, changed):
         if "_class" in node.attr:
             for group in node.attr["_class"].list.s:
                 if group.startswith(b"loc:@") and group[5:].decode() not in nodes:
-                    problems.append("node '%s' is colocated with '%s', which does not exist" % (node.name, group[5:].decode()))
+                    problems.append(
+                        "node '%s' is colocated with '%s', which does not exist" % (node.name, group[5:].decode())
+                    )
     return problems
 
 
@@ -94,7 +97,9 @@ def _check_types(graph, op_def, changed):
         expected = types.input_dtypes(node, definition)
         given = [parse_input(text) for text in node.input if text[0] != "^"]
         if len(expected) != len(given):
-            problems.append("node '%s' (%s) has %d inputs, its operation takes %d" % (name, node.op, len(given), len(expected)))
+            problems.append(
+                "node '%s' (%s) has %d inputs, its operation takes %d" % (name, node.op, len(given), len(expected))
+            )
             continue
         for want, (producer, index) in zip(expected, given):
             have = dtypes_of(producer)
@@ -103,6 +108,8 @@ def _check_types(graph, op_def, changed):
             if index >= len(have):
                 problems.append("node '%s' uses output %d of '%s', which has %d" % (name, index, producer, len(have)))
             elif types.base(have[index]) != types.base(want) or (want > types.REF and have[index] < types.REF):
-                problems.append("node '%s' (%s) wants type %d from '%s:%d', which has type %d"
-                                % (name, node.op, want, producer, index, have[index]))
+                problems.append(
+                    "node '%s' (%s) wants type %d from '%s:%d', which has type %d"
+                    % (name, node.op, want, producer, index, have[index])
+                )
     return problems

@@ -1,4 +1,5 @@
 """What was learnt while a model was built: plain data that plans and passes start from."""
+
 import collections
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple

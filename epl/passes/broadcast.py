@@ -4,6 +4,7 @@
 
 Sessions run these nodes after variables got first values, before the first step that communicates.
 """
+
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import tagged
 from epl.plan.names import clone_name, sync_name, tag_of
@@ -30,18 +31,47 @@ def _broadcast(graph, edit, plan, variable):
     resource = graph.nodes[variable.name].op == "VarHandleOp"
     waits = []
     if layout.worker_num > 1 and layout.worker_index != _CHIEF:
-        value = edit.add(tagged(make_node(
-            "EplBroadcastReceive", name + "/receive", [], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name),
-            root=_CHIEF, collective_name=name), "collective")).name
+        value = edit.add(
+            tagged(
+                make_node(
+                    "EplBroadcastReceive",
+                    name + "/receive",
+                    [],
+                    layout.host_device,
+                    T=Type(dtype),
+                    comm=0,
+                    tag=tag_of(name),
+                    root=_CHIEF,
+                    collective_name=name,
+                ),
+                "collective",
+            )
+        ).name
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
         read = "ReadVariableOp" if resource else "Identity"
         attrs = {"dtype" if resource else "T": Type(dtype)}
-        value = edit.add(make_node(read, name + "/read", [variable.name], graph.nodes[variable.name].device, **attrs)).name
+        value = edit.add(
+            make_node(read, name + "/read", [variable.name], graph.nodes[variable.name].device, **attrs)
+        ).name
         if layout.worker_num > 1:
-            waits.append(edit.add(tagged(make_node(
-                "EplBroadcastSend", name + "/send", [value], layout.host_device, T=Type(dtype), comm=0, tag=tag_of(name),
-                collective_name=name), "collective")).name)
+            waits.append(
+                edit.add(
+                    tagged(
+                        make_node(
+                            "EplBroadcastSend",
+                            name + "/send",
+                            [value],
+                            layout.host_device,
+                            T=Type(dtype),
+                            comm=0,
+                            tag=tag_of(name),
+                            collective_name=name,
+                        ),
+                        "collective",
+                    )
+                ).name
+            )
     if variable.name in plan.analysis.cloned:
         for instance in layout.instances[1:]:
             waits.append(_assign(edit, graph, variable.name, instance.index, value, name, dtype, resource))
@@ -55,5 +85,7 @@ def _assign(edit, graph, variable, instance, value, name, dtype, resource):
     if resource:
         node = make_node("AssignVariableOp", assign, [target, value], device, dtype=Type(dtype))
     else:
-        node = make_node("Assign", assign, [target, value], device, T=Type(dtype), validate_shape=False, use_locking=True)
+        node = make_node(
+            "Assign", assign, [target, value], device, T=Type(dtype), validate_shape=False, use_locking=True
+        )
     return edit.add(node).name

@@ -3,15 +3,17 @@
     x -> y -> train        becomes      x   -> y   -> train
                                         x/1 -> y/1 -> train/1     (named epl_instance_1/x, ...)
 
-A clone renames: its inputs, its colocation groups, the frames of loops and the names of stateful resources. What instances
+A clone renames: its inputs, its colocation groups, the frames of loops and the names of stateful resources. What
+instances
 share (iterators, tables, queues, large constants) is not copied; the clones use the original.
 """
+
 from epl.graph import tags
 from epl.graph.build import set_attr
+from epl.passes.nodes import instance_tensor
 from epl.passes.place import device_of_clone
 from epl.plan import ops
 from epl.plan.names import clone_name
-from epl.passes.nodes import instance_tensor
 
 
 def clone_instances(graph, plan):
@@ -46,8 +48,11 @@ def _rename_attributes(clone, node, plan, instance):
     if "_class" in node.attr:
         groups = [g.decode() for g in node.attr["_class"].list.s]
         # Groups around nodes that instances share cannot hold for a clone on a device of its own.
-        kept = [("loc:@" + clone_name(g[5:], instance.index)) for g in groups
-                if g.startswith("loc:@") and g[5:] in plan.analysis.cloned]
+        kept = [
+            ("loc:@" + clone_name(g[5:], instance.index))
+            for g in groups
+            if g.startswith("loc:@") and g[5:] in plan.analysis.cloned
+        ]
         if kept:
             clone.attr["_class"].list.s[:] = [g.encode() for g in kept]
         else:

@@ -1,9 +1,10 @@
-"""Merges what instances do to moving averages, counters and metrics' totals, so that their copies stay the same.
+r"""Merges what instances do to moving averages, counters and metrics' totals, so that their copies stay the same.
 
-    delta   -> AssignSub                delta   \                / AssignSub
-    delta/1 -> AssignSub/1   becomes             EplAllReduce ->
-                                        delta/1 /                \ AssignSub/1
+delta   -> AssignSub                delta   \                / AssignSub
+delta/1 -> AssignSub/1   becomes             EplAllReduce ->
+                                    delta/1 /                \ AssignSub/1
 """
+
 from epl.passes.nodes import all_reduce_node, rewire
 
 

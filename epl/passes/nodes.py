@@ -1,8 +1,8 @@
 """Helpers that several passes share: names and types of what instances hold, and the collectives' nodes."""
+
 from epl import tf_compat
 from epl.errors import PassError
-from epl.graph import tags
-from epl.graph import types
+from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of, parse_input
 from epl.plan.names import clone_tensor
@@ -21,7 +21,9 @@ def dtype_of(graph, tensor):
     if definition is None:
         definition = next((f.signature for f in graph.library.function if f.signature.name == node.op), None)
     if definition is None:
-        raise PassError("the type of tensor '%s' is not known: there is no definition of its operation '%s'" % (tensor, node.op))
+        raise PassError(
+            "the type of tensor '%s' is not known: there is no definition of its operation '%s'" % (tensor, node.op)
+        )
     return types.base(types.output_dtypes(node, definition)[index])
 
 
@@ -29,10 +31,22 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
     instances = plan.layout.instances
     inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
-    node = make_node("EplAllReduce", name, inputs, plan.layout.host_device, N=len(tensors), R=len(instances),
-                     num_inputs=len(inputs), T=Type(dtype), comm=slot, tag=tag,
-                     workers=plan.layout.worker_num if workers is None else workers,
-                     reduce_op="sum", scale=float(scale), **options)
+    node = make_node(
+        "EplAllReduce",
+        name,
+        inputs,
+        plan.layout.host_device,
+        N=len(tensors),
+        R=len(instances),
+        num_inputs=len(inputs),
+        T=Type(dtype),
+        comm=slot,
+        tag=tag,
+        workers=plan.layout.worker_num if workers is None else workers,
+        reduce_op="sum",
+        scale=float(scale),
+        **options,
+    )
     return tagged(node, "collective")
 
 
@@ -40,8 +54,17 @@ def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None):
     """One EplAllGather over all instances of a tensor."""
     instances = plan.layout.instances
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
-    node = make_node("EplAllGather", name, inputs, plan.layout.host_device, R=len(instances), T=Type(dtype), comm=slot,
-                     tag=tag, workers=plan.layout.worker_num if workers is None else workers)
+    node = make_node(
+        "EplAllGather",
+        name,
+        inputs,
+        plan.layout.host_device,
+        R=len(instances),
+        T=Type(dtype),
+        comm=slot,
+        tag=tag,
+        workers=plan.layout.worker_num if workers is None else workers,
+    )
     return tagged(node, "collective")
 
 

@@ -1,4 +1,5 @@
 """All rewrites in their order, and the runner that checks the graph around each of them."""
+
 import collections
 import functools
 import os
@@ -23,7 +24,9 @@ def passes(job_seed=0):
     return [
         place,  # before clones: they take their device from the original's
         clone_instances,
-        functools.partial(reseed, job_seed=job_seed),  # changes numbers: after clones, as each instance has its own seed
+        functools.partial(
+            reseed, job_seed=job_seed
+        ),  # changes numbers: after clones, as each instance has its own seed
         share_batches,  # needs the sources of all instances
         aggregate_gradients,  # the passes from here on join instances again
         merge_state,
@@ -67,9 +70,15 @@ def rewrite(graph, plan, job_seed=0, dump_dir=None):
 def _check(graph, before, where, done):
     problems = lint(graph, tf_compat.op_def, changed_since=before)
     if problems:
-        raise PassError("%s (ran before: %s) the graph is not well formed: %s%s" % (
-            where, ", ".join(done) or "none", problems[0],
-            "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else ""))
+        raise PassError(
+            "%s (ran before: %s) the graph is not well formed: %s%s"
+            % (
+                where,
+                ", ".join(done) or "none",
+                problems[0],
+                "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else "",
+            )
+        )
 
 
 def _dump(graph, before, dump_dir, number, name):

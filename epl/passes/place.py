@@ -5,6 +5,7 @@
 
 What the user said of devices is kept as far as it makes sense: `/cpu:0` stays on the host of a worker with GPUs.
 """
+
 from epl.graph.index import node_of
 from epl.plan import ops
 from epl.plan.analysis import is_large_constant
@@ -32,7 +33,9 @@ def _on_host(graph):
     for name, node in graph.nodes.items():
         if node.op in ops.SHARED_RESOURCES or "Dataset" in node.op:
             found.add(name)
-        elif any(text[0] != "^" and node_of(text) in found and _hands_on(graph.nodes[node_of(text)]) for text in node.input):
+        elif any(
+            text[0] != "^" and node_of(text) in found and _hands_on(graph.nodes[node_of(text)]) for text in node.input
+        ):
             found.add(name)
     return found
 
@@ -51,7 +54,8 @@ def _device(plan, node, on_host, instance):
 def device_of_clone(plan, node, instance):
     """The device of a placed node's copy in another instance."""
     if node.device == plan.layout.host_device and plan.layout.host_device != plan.layout.device(
-            plan.layout.instances[0].devices[plan.stage_of.get(node.name, 0)]):
+        plan.layout.instances[0].devices[plan.stage_of.get(node.name, 0)]
+    ):
         return node.device
     return plan.layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
 
@@ -60,8 +64,11 @@ def _keep_colocation(node, devices):
     """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
     if "_class" not in node.attr:
         return
-    kept = [g for g in node.attr["_class"].list.s
-            if not g.startswith(b"loc:@") or devices.get(g[5:].decode()) == node.device]
+    kept = [
+        g
+        for g in node.attr["_class"].list.s
+        if not g.startswith(b"loc:@") or devices.get(g[5:].decode()) == node.device
+    ]
     if kept:
         node.attr["_class"].list.s[:] = kept
     else:

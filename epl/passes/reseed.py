@@ -1,9 +1,12 @@
 """Gives random operations of each instance a seed of their own, or every copy would drop the same units.
 
-Seeds are derived from (the user's seed, the instance's rank over all workers), so a run can be repeated; rank 0 keeps the
-user's seeds. Operations outside of training (initialisers) keep theirs, and those without a seed get one that all workers
+Seeds are derived from (the user's seed, the instance's rank over all workers), so a run can be repeated; rank 0 keeps
+the
+user's seeds. Operations outside of training (initialisers) keep theirs, and those without a seed get one that all
+workers
 share, so that every worker draws the same initial values.
 """
+
 import hashlib
 
 from epl.graph.build import set_attr
@@ -59,4 +62,4 @@ def _set(node, seed):
 
 def _derive(*facts):
     """A 31-bit seed other than 0 out of any facts, the same in every process."""
-    return int(hashlib.sha256(repr(facts).encode()).hexdigest()[:8], 16) % (2 ** 31 - 1) + 1
+    return int(hashlib.sha256(repr(facts).encode()).hexdigest()[:8], 16) % (2**31 - 1) + 1

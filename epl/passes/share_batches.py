@@ -5,6 +5,7 @@
 
 The instances of a replica that are in this worker use one `next`; the copies of the others are left without consumers.
 """
+
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import tagged
@@ -38,9 +39,15 @@ def _share(graph, edit, plan, name, instance, first):
             continue
         if index not in made:
             node = make_node(
-                "EplBatchShare", "%s_share/%s_%d" % (PREFIX, source, index), [format_input(chosen, index)],
-                graph.nodes[source].device, T=Type(_output_type(graph.nodes[source], index)), index=instance.share,
-                num_shares=plan.layout.shares, what="output %d of '%s'" % (index, name))
+                "EplBatchShare",
+                "%s_share/%s_%d" % (PREFIX, source, index),
+                [format_input(chosen, index)],
+                graph.nodes[source].device,
+                T=Type(_output_type(graph.nodes[source], index)),
+                index=instance.share,
+                num_shares=plan.layout.shares,
+                what="output %d of '%s'" % (index, name),
+            )
             made[index] = edit.add(tagged(node, "batch_share")).name
         edit.set_input(consumer, position, made[index])
 

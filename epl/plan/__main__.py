@@ -1,4 +1,5 @@
 """`python -m epl.plan`: see epl.session.preview."""
+
 import sys
 
 from epl.session.preview import main

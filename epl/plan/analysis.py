@@ -1,4 +1,5 @@
 """What the nodes of a model do: which change variables, which every copy of the model needs, which differ by copy."""
+
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Tuple
 
@@ -45,8 +46,10 @@ def analyse(model):
     cloned = graph.ancestors(writes + merged, stop=shared) - shared
     sources = [n.name for n in graph.nodes.values() if _differs_by_instance(n, functions)]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
-    inside = graph.descendants([n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
-                               stop=frozenset(n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_CLOSES))
+    inside = graph.descendants(
+        [n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
+        stop=frozenset(n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_CLOSES),
+    )
     _check_gradients_seen(graph, writes, varying)
     return Analysis(tuple(writes), initial, frozenset(cloned), frozenset(varying), frozenset(inside))
 
@@ -122,8 +125,13 @@ def _changes_variable(node, graph, functions):
 
 
 def _differs_by_instance(node, functions):
-    return (node.op in ops.SOURCES or node.op in ops.RANDOM or node.op in ops.IMPURE or batch_placeholder(node)
-            or functions.impure(node))
+    return (
+        node.op in ops.SOURCES
+        or node.op in ops.RANDOM
+        or node.op in ops.IMPURE
+        or batch_placeholder(node)
+        or functions.impure(node)
+    )
 
 
 def _check_gradients_seen(graph, writes, varying):
@@ -134,9 +142,13 @@ def _check_gradients_seen(graph, writes, varying):
             continue
         if any(parse_input(text).node in varying for text in node.input if text[0] != "^"):
             raise CaptureError(
-                "operation '%s' (%s) updates a variable with a gradient that EPL has not seen, so it could not be aggregated "
-                "over the copies of the model. Call epl.init() before the optimizer is made, and build the training graph in "
-                "this program (tf.train.import_meta_graph of a training graph cannot be parallelised)." % (name, node.op))
+                "operation '%s' (%s) updates a variable with a gradient that EPL has not seen, so it could not be "
+                "aggregated "
+                "over the copies of the model. Call epl.init() before the optimizer is made, and build the training "
+                "graph in "
+                "this program (tf.train.import_meta_graph of a training graph cannot be parallelised)."
+                % (name, node.op)
+            )
 
 
 class _Functions(object):

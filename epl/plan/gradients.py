@@ -1,4 +1,5 @@
 """Which gradients are aggregated where, and in which groups."""
+
 import logging
 from dataclasses import dataclass
 from typing import Dict, Tuple
@@ -93,7 +94,9 @@ def plan_aggregation(model, communication):
             for tensor in (gradient.values, gradient.indices):
                 if tensor is not None:
                     found = boundaries.consumers(call, canonical_tensor(tensor))
-                    consumers[canonical_tensor(tensor)] = tuple(sorted(set(consumers.get(canonical_tensor(tensor), ()) + found)))
+                    consumers[canonical_tensor(tensor)] = tuple(
+                        sorted(set(consumers.get(canonical_tensor(tensor), ()) + found))
+                    )
         # One tensor may be the gradient for two calls or two variables; it travels once.
         new = [(g, v) for g, v in gradients if (g.values, g.indices) not in seen]
         seen.update((g.values, g.indices) for g, _ in new)
@@ -133,15 +136,21 @@ class _BeforeApply(object):
             return
         stop = {node_of(t) for t in self._computed}
         between = self._graph.ancestors([node_of(tensor)], stop=stop, data_only=True) - stop
-        clipping = [n for n in self._graph.in_order(between)
-                    if self._graph.nodes[n].op in _NOT_LINEAR and tags.phase(self._graph.nodes[n]) == tags.FORWARD]
+        clipping = [
+            n
+            for n in self._graph.in_order(between)
+            if self._graph.nodes[n].op in _NOT_LINEAR and tags.phase(self._graph.nodes[n]) == tags.FORWARD
+        ]
         # Walking back from a gradient may lead into the forward pass; only what follows a gradient counts.
         clipping = [n for n in clipping if stop & self._graph.ancestors([n], stop=stop, data_only=True)]
         if clipping:
             self._warned = True
             _LOG.warning(
-                "gradients are clipped (at '%s') before they are aggregated: each copy of the model clips its own. One device "
-                "would clip the gradient of the whole batch; set communication.clip_after_allreduce=True for that.", clipping[0])
+                "gradients are clipped (at '%s') before they are aggregated: each copy of the model clips its own. "
+                "One device "
+                "would clip the gradient of the whole batch; set communication.clip_after_allreduce=True for that.",
+                clipping[0],
+            )
 
 
 class _AfterGradients(object):
@@ -174,7 +183,8 @@ class _AfterGradients(object):
             else:
                 between.add(node.name)
                 stack.extend((text, None) for text in node.input if text[0] != "^")
-        # Operations between that no gradient flows into (the learning rate, say) are harmless: they consume no boundary.
+        # Operations between that no gradient flows into (the learning rate, say) are harmless: they consume no
+        # boundary.
         self._between[call.index] = between
         order = self._graph.positions
         return _unique(sorted(found, key=lambda item: order[node_of(canonical_tensor(item[0].values))]))
@@ -220,9 +230,16 @@ def _dense_groups(model, call, gradients, communication):
         for members in _cut([(g, size_bytes(v)) for g, v in dense], communication.max_splits):
             index = len(groups)
             name = "%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index)
-            groups.append(DenseGroup(
-                name, tuple(canonical_tensor(g.values) for g, _ in members), dtype, sum(size for _, size in members),
-                index % communication.num_communicators, tag_of(name)))
+            groups.append(
+                DenseGroup(
+                    name,
+                    tuple(canonical_tensor(g.values) for g, _ in members),
+                    dtype,
+                    sum(size for _, size in members),
+                    index % communication.num_communicators,
+                    tag_of(name),
+                )
+            )
     return groups
 
 
@@ -247,8 +264,14 @@ def _sparse_gradients(model, call, gradients, communication):
             continue
         known = model.variables[variable]
         index = len(found)
-        found.append(SparseGradient(
-            "%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), canonical_tensor(gradient.values),
-            canonical_tensor(gradient.indices), known.dtype % 100, known.shape[0] if known.shape else -1,
-            index % communication.num_communicators))
+        found.append(
+            SparseGradient(
+                "%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index),
+                canonical_tensor(gradient.values),
+                canonical_tensor(gradient.indices),
+                known.dtype % 100,
+                known.shape[0] if known.shape else -1,
+                index % communication.num_communicators,
+            )
+        )
     return found

@@ -1,4 +1,5 @@
 """Which copy of the model runs on which devices: arithmetic over counts, nothing else."""
+
 from dataclasses import dataclass
 from typing import Tuple
 
@@ -96,25 +97,45 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):
     counts = sorted(set(stage.device_count for stage in stages))
     if len(counts) > 1:
         raise UnsupportedError(
-            "the scopes of this model have different device counts (%s); this version needs the same device_count in all "
-            "of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages))
+            "the scopes of this model have different device counts (%s); this version needs the same device_count in "
+            "all "
+            "of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
+        )
     shares = counts[0]
     depth = 1 if colocate else len(stages)
     per_replica = depth * shares
     per_worker = cluster.gpu_num_per_worker
     total = cluster.worker_num * per_worker
     if total % per_replica:
-        what = " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shares
+        what = (
+            " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shares
+        )
         raise PlanError(
-            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d does not "
+            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
+            "does not "
             "divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another device_count."
-            % (per_replica, what, cluster.worker_num, per_worker, total, per_replica, total, total, total // per_replica,
-               per_replica, total % per_replica, per_replica))
+            % (
+                per_replica,
+                what,
+                cluster.worker_num,
+                per_worker,
+                total,
+                per_replica,
+                total,
+                total,
+                total // per_replica,
+                per_replica,
+                total % per_replica,
+                per_replica,
+            )
+        )
     if per_worker % depth:
         raise UnsupportedError(
-            "the %d stages of this model would lie on devices of more than one worker (%d devices a worker); this version needs "
-            "all stages of a copy within a worker: start fewer workers with a multiple of %d devices each, or use one scope"
-            % (depth, per_worker, depth))
+            "the %d stages of this model would lie on devices of more than one worker (%d devices a worker); this "
+            "version needs "
+            "all stages of a copy within a worker: start fewer workers with a multiple of %d devices each, or use "
+            "one scope" % (depth, per_worker, depth)
+        )
     worker = cluster.worker_index if worker_index is None else worker_index
     local = per_worker // depth
     instances = []

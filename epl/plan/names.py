@@ -1,4 +1,5 @@
 """Names of the nodes that passes make, so that sessions and tests find them again."""
+
 import hashlib
 
 PREFIX = "epl"

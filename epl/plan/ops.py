@@ -1,41 +1,123 @@
 """What operation types do, as far as it matters for copying a model: tables, and nothing that needs TensorFlow."""
+
 import re
 
 VARIABLES = frozenset(["Variable", "VariableV2", "VarHandleOp"])
 PLACEHOLDERS = frozenset(["Placeholder", "PlaceholderV2", "PlaceholderWithDefault"])
 
 # Each run of one of these gives the next piece of data, so every copy of the model needs its own.
-SOURCES = frozenset([
-    "IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "OptionalGetValue",
-    "QueueDequeue", "QueueDequeueV2", "QueueDequeueMany", "QueueDequeueManyV2", "QueueDequeueUpTo", "QueueDequeueUpToV2",
-    "ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2", "Unstage",
-])
+SOURCES = frozenset(
+    [
+        "IteratorGetNext",
+        "IteratorGetNextSync",
+        "IteratorGetNextAsOptional",
+        "OptionalGetValue",
+        "QueueDequeue",
+        "QueueDequeueV2",
+        "QueueDequeueMany",
+        "QueueDequeueManyV2",
+        "QueueDequeueUpTo",
+        "QueueDequeueUpToV2",
+        "ReaderRead",
+        "ReaderReadV2",
+        "ReaderReadUpTo",
+        "ReaderReadUpToV2",
+        "Unstage",
+    ]
+)
 
 # What they make is shared by all copies of the model in a worker (and lives on the host).
-SHARED_RESOURCES = frozenset([
-    "Iterator", "IteratorV2", "OneShotIterator", "IteratorFromStringHandle", "IteratorFromStringHandleV2",
-    "AnonymousIterator", "AnonymousIteratorV2", "AnonymousIteratorV3", "MultiDeviceIterator",
-    "HashTable", "HashTableV2", "MutableHashTable", "MutableHashTableV2", "MutableHashTableOfTensors",
-    "MutableHashTableOfTensorsV2", "MutableDenseHashTable", "MutableDenseHashTableV2", "AnonymousHashTable",
-    "FIFOQueue", "FIFOQueueV2", "RandomShuffleQueue", "RandomShuffleQueueV2", "PaddingFIFOQueue", "PaddingFIFOQueueV2",
-    "PriorityQueue", "PriorityQueueV2", "Barrier", "TFRecordReader", "TFRecordReaderV2", "TextLineReader",
-    "TextLineReaderV2", "WholeFileReader", "WholeFileReaderV2", "FixedLengthRecordReader", "FixedLengthRecordReaderV2",
-    "IdentityReader", "IdentityReaderV2", "LMDBReader", "SummaryWriter", "MutexV2",
-])
+SHARED_RESOURCES = frozenset(
+    [
+        "Iterator",
+        "IteratorV2",
+        "OneShotIterator",
+        "IteratorFromStringHandle",
+        "IteratorFromStringHandleV2",
+        "AnonymousIterator",
+        "AnonymousIteratorV2",
+        "AnonymousIteratorV3",
+        "MultiDeviceIterator",
+        "HashTable",
+        "HashTableV2",
+        "MutableHashTable",
+        "MutableHashTableV2",
+        "MutableHashTableOfTensors",
+        "MutableHashTableOfTensorsV2",
+        "MutableDenseHashTable",
+        "MutableDenseHashTableV2",
+        "AnonymousHashTable",
+        "FIFOQueue",
+        "FIFOQueueV2",
+        "RandomShuffleQueue",
+        "RandomShuffleQueueV2",
+        "PaddingFIFOQueue",
+        "PaddingFIFOQueueV2",
+        "PriorityQueue",
+        "PriorityQueueV2",
+        "Barrier",
+        "TFRecordReader",
+        "TFRecordReaderV2",
+        "TextLineReader",
+        "TextLineReaderV2",
+        "WholeFileReader",
+        "WholeFileReaderV2",
+        "FixedLengthRecordReader",
+        "FixedLengthRecordReaderV2",
+        "IdentityReader",
+        "IdentityReaderV2",
+        "LMDBReader",
+        "SummaryWriter",
+        "MutexV2",
+    ]
+)
 
 # They change a shared resource, so one run of them is one for all copies.
-SHARED_EFFECTS = frozenset([
-    "MakeIterator", "InitializeTable", "InitializeTableV2", "InitializeTableFromTextFile", "InitializeTableFromTextFileV2",
-    "InitializeTableFromDataset", "LookupTableInsert", "LookupTableInsertV2", "LookupTableImport", "LookupTableImportV2",
-    "QueueEnqueue", "QueueEnqueueV2", "QueueEnqueueMany", "QueueEnqueueManyV2", "QueueClose", "QueueCloseV2",
-])
+SHARED_EFFECTS = frozenset(
+    [
+        "MakeIterator",
+        "InitializeTable",
+        "InitializeTableV2",
+        "InitializeTableFromTextFile",
+        "InitializeTableFromTextFileV2",
+        "InitializeTableFromDataset",
+        "LookupTableInsert",
+        "LookupTableInsertV2",
+        "LookupTableImport",
+        "LookupTableImportV2",
+        "QueueEnqueue",
+        "QueueEnqueueV2",
+        "QueueEnqueueMany",
+        "QueueEnqueueManyV2",
+        "QueueClose",
+        "QueueCloseV2",
+    ]
+)
 
-RANDOM = frozenset([
-    "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
-    "RandomShuffle", "RandomGamma", "RandomPoisson", "RandomPoissonV2", "Multinomial", "RandomCrop", "StatelessRandomUniform",
-    "FixedUnigramCandidateSampler", "LearnedUnigramCandidateSampler", "LogUniformCandidateSampler", "UniformCandidateSampler",
-    "AllCandidateSampler", "ThreadUnsafeUnigramCandidateSampler", "SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2",
-])
+RANDOM = frozenset(
+    [
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "TruncatedNormal",
+        "ParameterizedTruncatedNormal",
+        "RandomShuffle",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "Multinomial",
+        "RandomCrop",
+        "StatelessRandomUniform",
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "UniformCandidateSampler",
+        "AllCandidateSampler",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+    ]
+)
 
 # Their result does not follow from their inputs: it may differ from copy to copy.
 IMPURE = frozenset(["PyFunc", "EagerPyFunc", "RandomDataset", "Timestamp"])
@@ -49,7 +131,8 @@ _WRITES = re.compile(
     r"^(Assign(Add|Sub)?(VariableOp)?"
     r"|(Resource)?(Sparse)?Apply[A-Z]\w*"
     r"|(Resource)?Scatter(Nd)?(Add|Sub|Update|Mul|Div|Min|Max)"
-    r"|(Resource)?CountUpTo|ResourceStridedSliceAssign|StridedSliceAssign)$")
+    r"|(Resource)?CountUpTo|ResourceStridedSliceAssign|StridedSliceAssign)$"
+)
 
 
 def is_write(op):

@@ -1,4 +1,5 @@
 """The order of collectives, which must be the same in every process."""
+
 from epl.graph.index import node_of
 
 

@@ -1,4 +1,5 @@
 """The plan: everything that is decided before a graph is rewritten, as plain data that prints and compares."""
+
 import json
 from dataclasses import asdict, dataclass
 from typing import Dict, Tuple
@@ -117,16 +118,19 @@ def make_plan(model, config, cluster):
         wire_fp16=communication.fp16,
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
-        stage_of=_stages(model, used) if len(used) > 1 else {})
+        stage_of=_stages(model, used) if len(used) > 1 else {},
+    )
 
 
 def _is_trivial(model, index):
     """True for a TaskGraph that holds no computation, only constants and placeholders, say."""
     if len(model.taskgraphs) == 1:
         return False
-    return all(node.op in ("Const", "NoOp", "Placeholder", "Identity") for node in model.graph.nodes.values()
-               if tags.get_int(node, tags.TASKGRAPH, -1) == index)
-
+    return all(
+        node.op in ("Const", "NoOp", "Placeholder", "Identity")
+        for node in model.graph.nodes.values()
+        if tags.get_int(node, tags.TASKGRAPH, -1) == index
+    )
 
 
 def _merges(model):

@@ -1,9 +1,11 @@
 """State that training changes outside of optimizers: moving averages, metrics' totals, counters.
 
-Every copy of the model changes its own copy of such a variable. Where the change differs from copy to copy, it is merged,
+Every copy of the model changes its own copy of such a variable. Where the change differs from copy to copy, it is
+merged,
 so that the copies stay the same: the mean for floating-point values, as if one device had seen the mean of the copies'
 statistics; the sum for counters and for local variables (metrics' totals), as if one device had seen all data.
 """
+
 import logging
 from dataclasses import dataclass
 from typing import Tuple
@@ -65,14 +67,18 @@ def plan_state(model, analysis):
         keyed.setdefault((dtype, mean, waiting), []).append(write)
     if unmerged:
         _LOG.warning(
-            "%d operations change variables by values that differ between the copies of the model, in a way that cannot be "
+            "%d operations change variables by values that differ between the copies of the model, in a way that "
+            "cannot be "
             "merged ('%s'%s); each copy keeps its own value, and a checkpoint holds that of the first.",
-            len(unmerged), unmerged[0], ", ..." if len(unmerged) > 1 else "")
+            len(unmerged),
+            unmerged[0],
+            ", ..." if len(unmerged) > 1 else "",
+        )
     return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _), writes in keyed.items())
 
 
 def _varies(node, analysis):
-    values = node.input[ops.VALUE_INPUT:]
+    values = node.input[ops.VALUE_INPUT :]
     return any(parse_input(text).node in analysis.varying for text in values if text[0] != "^")
 
 

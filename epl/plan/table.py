@@ -10,8 +10,10 @@ def plan_table(plan, model=None, max_rows=8):
       max_rows: rows of devices before the rest is summed up.
     """
     layout = plan.layout
-    lines = ["Plan: %d model %s on %s" % (layout.num_replicas, "replica" if layout.num_replicas == 1 else "replicas",
-                                          _devices(layout))]
+    lines = [
+        "Plan: %d model %s on %s"
+        % (layout.num_replicas, "replica" if layout.num_replicas == 1 else "replicas", _devices(layout))
+    ]
     rows = [("worker", "device", "replica", "part of its batch", "stage")]
     for row in _rows(layout, max_rows):
         rows.append(row)
@@ -24,8 +26,12 @@ def plan_table(plan, model=None, max_rows=8):
 
 
 def _devices(layout):
-    return "%d %s x %d %s" % (layout.worker_num, "worker" if layout.worker_num == 1 else "workers", layout.devices_per_worker,
-                              layout.device_type)
+    return "%d %s x %d %s" % (
+        layout.worker_num,
+        "worker" if layout.worker_num == 1 else "workers",
+        layout.devices_per_worker,
+        layout.device_type,
+    )
 
 
 def _rows(layout, max_rows):
@@ -42,7 +48,13 @@ def _rows(layout, max_rows):
                     return
                 shown += 1
                 part = "all" if layout.shares == 1 else "%d of %d" % (rank % layout.shares + 1, layout.shares)
-                yield (str(worker), "%s:%d" % (layout.device_type, device), str(rank // layout.shares), part, " + ".join(stages))
+                yield (
+                    str(worker),
+                    "%s:%d" % (layout.device_type, device),
+                    str(rank // layout.shares),
+                    part,
+                    " + ".join(stages),
+                )
 
 
 def _columns(rows):
@@ -56,14 +68,28 @@ def _facts(plan, model):
     layout = plan.layout
     facts = []
     if model is not None:
-        facts.append(("operations", "%d, of which %d are copied for each instance" % (
-            len(model.graph.nodes), len(plan.analysis.cloned))))
+        facts.append(
+            (
+                "operations",
+                "%d, of which %d are copied for each instance" % (len(model.graph.nodes), len(plan.analysis.cloned)),
+            )
+        )
     facts.append(("variables", "%d" % len(plan.variables)))
     if layout.num_instances > 1:
         groups = plan.aggregation.groups
-        facts.append(("gradients", "%d dense in %d groups, %d sparse; %s over %d instances" % (
-            sum(len(g.tensors) for g in groups), len(groups), len(plan.aggregation.sparse),
-            "mean" if plan.reduce_mean else "sum", layout.num_instances)))
+        facts.append(
+            (
+                "gradients",
+                "%d dense in %d groups, %d sparse; %s over %d instances"
+                % (
+                    sum(len(g.tensors) for g in groups),
+                    len(groups),
+                    len(plan.aggregation.sparse),
+                    "mean" if plan.reduce_mean else "sum",
+                    layout.num_instances,
+                ),
+            )
+        )
         sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
         facts.append(("sent per worker and step", "%s%s" % (_bytes(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)

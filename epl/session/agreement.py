@@ -1,8 +1,10 @@
 """Step agreement: before a step that communicates, all workers see that they are about to run the same collectives.
 
-Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and all run the
+Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and
+all run the
 union. Workers that have built different graphs are refused, with the first difference.
 """
+
 import collections
 import hashlib
 import json
@@ -66,8 +68,11 @@ def _check_sessions(wishes):
     sessions = [w.session for w in wishes]
     if len(set(sessions)) > 1:
         raise WorkerError(
-            "the workers are in different sessions (%s). Every worker must make its training sessions in the same order, and "
-            "train in the same one at a time." % ", ".join("worker %d: number %d" % item for item in enumerate(sessions)))
+            "the workers are in different sessions (%s). Every worker must make its training sessions in the same "
+            "order, and "
+            "train in the same one at a time."
+            % ", ".join("worker %d: number %d" % item for item in enumerate(sessions))
+        )
 
 
 def _difference(exchange, step):
@@ -83,8 +88,14 @@ def _difference(exchange, step):
         for ours, theirs in zip(all_lines[0] + ["(nothing)"], other + ["(nothing)"]):
             if ours != theirs:
                 return WorkerError(
-                    "the workers have built different graphs. The first difference: worker 0 has\n    %s\nand worker %d has\n"
+                    "the workers have built different graphs. The first difference: worker 0 has\n    %s\nand worker "
+                    "%d has\n"
                     "    %s\nAll workers must run the same script with the same settings; what may differ is the data."
-                    % (ours, worker, theirs), worker=worker, cause="different graphs")
-    return WorkerError("the workers disagree on the session that they run, though their graphs are the same",
-                       cause="different sessions")
+                    % (ours, worker, theirs),
+                    worker=worker,
+                    cause="different graphs",
+                )
+    return WorkerError(
+        "the workers disagree on the session that they run, though their graphs are the same",
+        cause="different sessions",
+    )

@@ -1,4 +1,5 @@
 """Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
+
 import numbers
 import os
 
@@ -73,5 +74,7 @@ def _worker_session(original, creator):
 def _wait_for_session(original, *args, **kwargs):
     del original, args, kwargs
     raise UnsupportedError(
-        "tf.train.Supervisor(is_chief=False) waits for another process to initialise the variables, but with EPL every worker "
-        "has its own copy of them. Pass is_chief=True on all workers; only worker 0 writes files all the same.")
+        "tf.train.Supervisor(is_chief=False) waits for another process to initialise the variables, but with EPL "
+        "every worker "
+        "has its own copy of them. Pass is_chief=True on all workers; only worker 0 writes files all the same."
+    )

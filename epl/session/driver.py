@@ -1,4 +1,6 @@
-"""What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables alike."""
+"""What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables
+alike."""
+
 import logging
 import threading
 
@@ -130,6 +132,7 @@ class Driver(object):
                 self._number = job.new_session()
             wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)))
             try:
+
                 def union(all_fetches, all_targets):
                     extra = tuple(t for t in all_fetches if t not in fetches)
                     more = tuple(t for t in all_targets if t not in targets)
@@ -146,7 +149,7 @@ class Driver(object):
                     raise
                 raise raised from None
             job.step += 1
-            return values[:len(fetches)]
+            return values[: len(fetches)]
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""

@@ -1,4 +1,5 @@
 """Where session calls are caught: everything that runs a graph goes to a Driver, by names."""
+
 import functools
 import os
 
@@ -26,8 +27,14 @@ class Preview(BaseException):
 
 def install():
     """Hooks sessions. Calling it again changes nothing."""
-    tf_compat.wrap_session(init=_init, do_run=_do_run, make_callable=_make_callable,
-                           callable_from_options=_callable_from_options, partial_run_setup=_partial_run_setup, close=_close)
+    tf_compat.wrap_session(
+        init=_init,
+        do_run=_do_run,
+        make_callable=_make_callable,
+        callable_from_options=_callable_from_options,
+        partial_run_setup=_partial_run_setup,
+        close=_close,
+    )
 
 
 def job():
@@ -64,8 +71,10 @@ def current_job():
 def _init(original, session, target="", graph=None, config=None):
     if target and not hasattr(graph, INNER):
         raise UnsupportedError(
-            "a session with the target %r runs on another process's server. With EPL every worker runs its own session: make "
-            "it without a target, and without tf.train.Server." % (target,))
+            "a session with the target %r runs on another process's server. With EPL every worker runs its own "
+            "session: make "
+            "it without a target, and without tf.train.Server." % (target,)
+        )
     original(session, target, graph, config)
     if hasattr(session.graph, INNER):
         return
@@ -101,7 +110,8 @@ def _do_run(original, session, handle, target_list, fetch_list, feed_dict, optio
         except FromPeer as error:
             return None, error.error
 
-    # TensorFlow's own wrapper says where in the user's program a failing operation was made; an error that came from another
+    # TensorFlow's own wrapper says where in the user's program a failing operation was made; an error that came from
+    # another
     # worker has no such place here.
     values, error = session._do_call(run)  # pylint: disable=protected-access
     if error is not None:
@@ -127,7 +137,9 @@ def _callable_from_options(original, session, callable_options):
 
     def call(*values, **kwargs):
         if kwargs.get("run_metadata") is not None:
-            raise UnsupportedError("run_metadata of a callable made from options is not supported with EPL; use session.run")
+            raise UnsupportedError(
+                "run_metadata of a callable made from options is not supported with EPL; use session.run"
+            )
         try:
             return driver.run(fetches, targets, dict(zip(feeds, (np.asarray(v) for v in values))))
         except FromPeer as error:
@@ -139,8 +151,10 @@ def _callable_from_options(original, session, callable_options):
 def _partial_run_setup(original, session, fetches, feeds=None):
     if getattr(session, _DRIVER, None) is None:
         return original(session, fetches, feeds)
-    raise UnsupportedError("session.partial_run cannot be used with EPL, as a part of a step cannot be agreed on between workers; "
-                           "use session.run with all feeds and fetches")
+    raise UnsupportedError(
+        "session.partial_run cannot be used with EPL, as a part of a step cannot be agreed on between workers; "
+        "use session.run with all feeds and fetches"
+    )
 
 
 def _close(original, session):

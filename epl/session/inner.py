@@ -1,6 +1,6 @@
 """The inner session: runs the rewritten graph on this worker's devices, by names."""
-import numpy as np
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
@@ -45,21 +45,27 @@ class InnerSession(object):
         for name, node in self._nodes.items():
             if name in graph.nodes and graph.nodes[name] is not node and graph.nodes[name] != node:
                 raise CaptureError(
-                    "the graph was changed after the session had run it: operation '%s' would have to be rewritten. Build the "
-                    "whole training graph (all optimizers and epl scopes) before the first session.run." % name)
+                    "the graph was changed after the session had run it: operation '%s' would have to be rewritten. "
+                    "Build the "
+                    "whole training graph (all optimizers and epl scopes) before the first session.run." % name
+                )
         if not new:
             return
         graph_def = graph.to_graph_def(tf_compat.GraphDef, new)
         del graph_def.library.function[:]
-        graph_def.library.function.extend(
-            f for f in graph.library.function if f.signature.name not in self._functions)
+        graph_def.library.function.extend(f for f in graph.library.function if f.signature.name not in self._functions)
         del graph_def.library.gradient[:]
-        graph_def.library.gradient.extend(
-            g for g in graph.library.gradient if g.function_name not in self._functions)
+        graph_def.library.gradient.extend(g for g in graph.library.gradient if g.function_name not in self._functions)
         self._functions.update(f.signature.name for f in graph.library.function)
         fresh = set(new)
-        existing = sorted({parse_input(text) for name in new for text in graph.nodes[name].input
-                           if parse_input(text).node not in fresh})
+        existing = sorted(
+            {
+                parse_input(text)
+                for name in new
+                for text in graph.nodes[name].input
+                if parse_input(text).node not in fresh
+            }
+        )
         tf_compat.import_nodes(self._graph, graph_def, existing)
         self._nodes.update((name, graph.nodes[name]) for name in new)
 
@@ -105,7 +111,9 @@ def divide(name, value, part, parts):
     if size % parts:
         raise ValueError(
             "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker "
-            "(%d = %d x %d + %d). Feed a multiple of %d: a placeholder whose first dimension is unknown takes the whole share "
-            "of the worker." % (name, size, parts, size, parts, size // parts, size % parts, parts))
+            "(%d = %d x %d + %d). Feed a multiple of %d: a placeholder whose first dimension is unknown takes the "
+            "whole share "
+            "of the worker." % (name, size, parts, size, parts, size // parts, size % parts, parts)
+        )
     share = size // parts
-    return value[part * share:(part + 1) * share]
+    return value[part * share : (part + 1) * share]

@@ -1,4 +1,5 @@
 """This process as one worker of a job: its connection to the others, and how the end of one reaches all."""
+
 import atexit
 import logging
 import random
@@ -63,8 +64,9 @@ class Job(object):
         token = job_token(self.cluster)
         if self.cluster.worker_index == 0:
             self._server = BootstrapServer(self.cluster.bootstrap_address, token, self.cluster.worker_num, timeout_s)
-        self._client = BootstrapClient(self.cluster.bootstrap_address, token, self.cluster.worker_index,
-                                       self.cluster.worker_num, timeout_s)
+        self._client = BootstrapClient(
+            self.cluster.bootstrap_address, token, self.cluster.worker_index, self.cluster.worker_num, timeout_s
+        )
         if self.cluster.worker_index == 0:
             self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
         self.seed = int(self._client.get(_JOB_SEED_KEY, timeout_s))
@@ -123,7 +125,8 @@ class Job(object):
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
 
-        The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a FromPeer) the
+        The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a
+        FromPeer) the
         same class of error, or a WorkerError that names the worker, the step and the cause.
         """
         if self._client is None:
@@ -140,7 +143,11 @@ class Job(object):
         self._broken = True
         self.pool.abort(_sentence(ending) if ending is not None else _first_line(error))
         if ending is None or ending.worker == self.cluster.worker_index:
-            return error if own else FromPeer(CommunicationError(ending.message if ending is not None else self._explain(error, [0])))
+            return (
+                error
+                if own
+                else FromPeer(CommunicationError(ending.message if ending is not None else self._explain(error, [0])))
+            )
         # Data that ended here as well is no news; anything else of our own still is.
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
@@ -158,14 +165,18 @@ class Job(object):
         text = _first_line(error)
         if silent:
             text += " (no sign of life from worker %s: its process is stopped or its machine is gone)" % (
-                ", ".join(str(w) for w in silent))
+                ", ".join(str(w) for w in silent)
+            )
         return text
 
     def _error(self, ending):
         if ending.kind == _DATA_ENDED:
             return tf.errors.OutOfRangeError(
-                None, None, "the data of worker %d ended at step %d, so all workers end here (%s)"
-                % (ending.worker, ending.step, ending.message))
+                None,
+                None,
+                "the data of worker %d ended at step %d, so all workers end here (%s)"
+                % (ending.worker, ending.step, ending.message),
+            )
         return WorkerError(_sentence(ending), worker=ending.worker, step=ending.step, cause=ending.message)
 
     def _publish(self, kind, message):

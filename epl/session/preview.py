@@ -1,4 +1,5 @@
 """Plans a script for any cluster without its devices: runs it up to its first session run and prints the plan."""
+
 import argparse
 import json
 import os
@@ -33,20 +34,27 @@ def main(argv=None):
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
-    print("%s ended without running a session, so there is nothing to plan. The script must call epl.init() and then train."
-          % options.script, file=sys.stderr)
+    print(
+        "%s ended without running a session, so there is nothing to plan. The script must call epl.init() and then "
+        "train." % options.script,
+        file=sys.stderr,
+    )
     return _NO_RUN
 
 
 def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m epl.plan",
-        description="Runs a training script up to its first session run and prints how it would be laid out on a cluster. "
-                    "Needs no devices and no other worker.")
+        description="Runs a training script up to its first session run and prints how it would be laid out on "
+        "a cluster. "
+        "Needs no devices and no other worker.",
+    )
     parser.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
     parser.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--rows", type=_positive, default=16, help="devices to list before the rest is summed up (default: 16)")
+    parser.add_argument(
+        "--rows", type=_positive, default=16, help="devices to list before the rest is summed up (default: 16)"
+    )
     parser.add_argument("script", help="a Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     return parser

@@ -1,4 +1,5 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
+
 import hashlib
 
 from epl import tf_compat
@@ -80,15 +81,22 @@ class Step(object):
         self.fetches = [rewritten.merged(name) for name in fetches]
         roots = [node_of(name) for name in self.fetches] + list(targets)
         reached = graph.ancestors(roots, stop=stop)
-        along = [clone_name(w, i.index) for i in plan.layout.instances[1:]
-                 for w in graph.in_order(reached & rewritten.writes)]
+        along = [
+            clone_name(w, i.index)
+            for i in plan.layout.instances[1:]
+            for w in graph.in_order(reached & rewritten.writes)
+        ]
         reached |= graph.ancestors(along, stop=stop)
         self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
         self.may_alias = rewritten.has_reference_variables
         instances = plan.layout.instances
-        self.trains = any(clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached)
+        self.trains = any(
+            clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
+        )
         self.feeds = [self._fed(name) for name in feeds]
-        self.initialises = frozenset(v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop)
+        self.initialises = frozenset(
+            v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
+        )
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self.communicates = bool(collectives) and plan.layout.worker_num > 1
         self.orders = []
@@ -115,7 +123,8 @@ class Step(object):
         graph = self._rewritten.graph
         reached = graph.ancestors(self._collectives)
         return self._collectives + [
-            _describe(model.graph.nodes[name]) for name in model.graph.in_order(reached & set(model.graph.nodes))]
+            _describe(model.graph.nodes[name]) for name in model.graph.in_order(reached & set(model.graph.nodes))
+        ]
 
     def _fingerprint(self):
         digest = hashlib.sha256()
@@ -130,7 +139,20 @@ def _is_batch(graph, tensor):
 
 
 # Attributes whose values may differ between workers without harm: seeds, names of resources and of files.
-_FREE_ATTRIBUTES = frozenset(["seed", "seed2", "output_shapes", "shapes", "shared_name", "container", "value", "_output_shapes", "_class", "token"])
+_FREE_ATTRIBUTES = frozenset(
+    [
+        "seed",
+        "seed2",
+        "output_shapes",
+        "shapes",
+        "shared_name",
+        "container",
+        "value",
+        "_output_shapes",
+        "_class",
+        "token",
+    ]
+)
 
 
 def _describe(node):

@@ -1,6 +1,7 @@
 """What the workers of test_pool.py run: pool_worker.py FOLDER BACKEND SCENARIO...
 
-Leaves FOLDER/result.<worker>: what each scenario returned, as JSON; a scenario that raises leaves its traceback instead.
+Leaves FOLDER/result.<worker>: what each scenario returned, as JSON; a scenario that raises leaves its traceback
+instead.
 Each scenario has communicators of its own, so that one that breaks them leaves the next one alone.
 """
 
@@ -248,7 +249,8 @@ def sum_in_half(worker, array, fp16_scale):
 
 @scenario
 def half(worker):
-    """Half precision on the wire: rounding, numbers that overflow at one worker or in the sum, infinities of the user."""
+    """Half precision on the wire: rounding, numbers that overflow at one worker or in the sum, infinities of the
+    user."""
     one = np.array([1 / 3.0, 1e-6, -2.0]) * (worker.index + 1)
     return {
         "rounded": sum_in_half(worker, one, 128.0),
