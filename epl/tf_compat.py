@@ -76,6 +76,16 @@ def wrap_optimizer_init(wrapper):
     _wrap(optimizer_module.Optimizer, "__init__", wrapper)
 
 
+def optimizer_classes():
+    """tf.train.Optimizer and every subclass of it that is known by now."""
+    found, stack = [], [optimizer_module.Optimizer]
+    while stack:
+        cls = stack.pop()
+        found.append(cls)
+        stack.extend(cls.__subclasses__())
+    return found
+
+
 def wrap_apply_gradients(cls, wrapper):
     """Wraps `apply_gradients` in each class of `cls`'s ancestry that defines its own; once each."""
     for klass in cls.__mro__:

@@ -18,6 +18,9 @@ def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
     tf_compat.wrap_gradients(_gradients)
+    # Classes known by now, for optimizers that exist already; later ones when one of them is made.
+    for cls in tf_compat.optimizer_classes():
+        tf_compat.wrap_apply_gradients(cls, _apply_gradients)
     tf_compat.wrap_optimizer_init(_optimizer_init)
     tf_compat.wrap_saver_build(_saver_build)
 
