@@ -178,5 +178,5 @@ class Editor(object):
         self._library = library
 
     def finish(self):
-        """The new Graph; data inputs stay before control inputs, as TensorFlow demands."""
+        """The new Graph. The editor must not be used any more."""
         return Graph(self._nodes, self._library, self._graph.versions)

@@ -22,10 +22,26 @@ def lint(graph, op_def, changed_since=None):
     problems = _check_inputs(graph, changed)
     if problems:
         return problems
-    # A cycle that was not there before goes through an edge that was not there before.
-    if any(n.name not in before or list(n.input) != list(before[n.name].input) for n in changed):
+    # A cycle that was not there before goes through an edge that was not there before, or one that was a loop's.
+    if any(n.name not in before or _edges(n) != _edges(before[n.name]) for n in changed):
         problems = _check_acyclic(graph)
-    return problems + _check_types(graph, op_def, changed)
+    return problems + _check_types(graph, op_def, changed + _unchanged_consumers(graph, before, changed))
+
+
+def _edges(node):
+    return list(node.input), node.op in _LOOP_EDGES
+
+
+def _unchanged_consumers(graph, before, changed):
+    """Nodes that are the same but may be wrong now, because what they consume has changed."""
+    if len(changed) == len(graph.nodes):
+        return []
+    found = {}
+    for node in changed:
+        for name, _ in graph.consumers.get(node.name, ()) if node.name in before else ():
+            if before.get(name) is graph.nodes[name]:
+                found[name] = graph.nodes[name]
+    return list(found.values())
 
 
 def _check_inputs(graph, changed):

@@ -1,0 +1,71 @@
+"""Models that are captured, planned and rewritten in the test's own process, without sessions and without devices."""
+
+import contextlib
+
+import tensorflow.compat.v1 as tf
+
+from epl.capture import hooks
+from epl.capture.record import make_model
+from epl.cluster import Cluster
+from epl.communicators import library
+from epl.config import Config
+from epl.env import Env
+from epl.passes.pipeline import rewrite
+from epl.plan.plan import make_plan
+
+
+@contextlib.contextmanager
+def capture(seed=None):
+    """A new default graph in which EPL sees what is built."""
+    hooks.install()
+    Env.get().reset(Config())
+    with tf.Graph().as_default() as graph:
+        if seed is not None:
+            tf.set_random_seed(seed)
+        yield graph
+
+
+def cluster(workers=1, devices=2, index=0, device_type="CPU"):
+    hosts = ["127.0.0.1:%d" % (20000 + i) for i in range(workers)]
+    return Cluster(workers, index, devices, hosts, device_type, "token")
+
+
+def plan_of(graph, workers=1, devices=2, index=0, **config):
+    """(Model, Plan) of a tf.Graph; `config` with "__" for the dot."""
+    model = make_model(graph)
+    values = {key.replace("__", "."): value for key, value in config.items()}
+    return model, make_plan(model, Config(values), cluster(workers, devices, index))
+
+
+def rewritten(graph, workers=1, devices=2, index=0, job_seed=0, **config):
+    """(Model, Plan, rewritten Graph) of a tf.Graph."""
+    library.ops()  # so that the types of EPL's own operations are checked too
+    model, plan = plan_of(graph, workers, devices, index, **config)
+    return model, plan, rewrite(model.graph, plan, job_seed)
+
+
+def variable(name, shape=(4, 4), **kwargs):
+    return tf.get_variable(name, shape, initializer=tf.constant_initializer(0.5), **kwargs)
+
+
+def batch(rows=8, features=4):
+    """Data that differs from copy to copy."""
+    data = tf.data.Dataset.from_tensors(tf.ones([rows, features])).repeat()
+    return tf.data.make_initializable_iterator(data).get_next()
+
+
+def layers(count=2, resource=False, x=None):
+    """The loss of some dense layers over a batch."""
+    x = batch() if x is None else x
+    for i in range(count):
+        x = tf.tanh(tf.matmul(x, variable("w%d" % i, use_resource=resource)) + variable("b%d" % i, [4], use_resource=resource))
+    return tf.reduce_mean(tf.square(x), name="loss")
+
+
+def sgd(loss, **kwargs):
+    return tf.train.GradientDescentOptimizer(0.1).minimize(loss, **kwargs)
+
+
+def of_op(graph, op):
+    """The nodes of an operation type in a Graph."""
+    return [node for node in graph.nodes.values() if node.op == op]
