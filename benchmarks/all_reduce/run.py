@@ -2,12 +2,10 @@
 
 `python benchmarks/all_reduce/run.py [--ranks 2] [--rounds 3] [--in-place] [--backend shm] [--realtime]`
 
-Builds both programs (`mpicc` and `mpirun` from Debian's openmpi-bin and libopenmpi-dev), runs them in turn, and
-prints the
-best of the rounds for each size: microseconds of a blocking call (`epl_comm_run`), of a call through the queue and the
-progress thread (`epl_comm_submit`, as TensorFlow kernels use it), of `MPI_Allreduce`, and ratios. `of bound` is the
-time
-that a memory-to-memory copy of the bytes that must move would take, divided by the time of the blocking call.
+Builds both programs (`mpicc` and `mpirun` from Debian's openmpi-bin and libopenmpi-dev), runs them in turn, and prints
+the best of the rounds for each size: microseconds of a blocking call (`epl_comm_run`), of a call through the queue and
+the progress thread (`epl_comm_submit`, as TensorFlow kernels use it), of `MPI_Allreduce`, and ratios. `of bound` is the
+time that a memory-to-memory copy of the bytes that must move would take, divided by the time of the blocking call.
 """
 
 import argparse

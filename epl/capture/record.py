@@ -1,8 +1,7 @@
 """What is written down while a graph is built, and the Model that comes out of it.
 
 One Record hangs on each tf.Graph. Besides the tags on operations it holds what no operation can carry: which tensors
-are
-the gradients of which variables.
+are the gradients of which variables.
 """
 
 import tensorflow.compat.v1 as tf

@@ -10,8 +10,8 @@ def own_address(cluster):
     """The IP address of this worker's machine, as seen from the other workers.
 
     The names in a list of workers do not always serve: behind a Kubernetes service they belong to a proxy, some
-    launchers
-    tell no names at all, and many machines resolve their own name to a loopback address. What leads to worker 0 does.
+    launchers tell no names at all, and many machines resolve their own name to a loopback address. What leads to worker
+    0 does.
 
     Args:
       cluster: the `Cluster`.

@@ -1,8 +1,7 @@
 """Tags: what is known of a node, stored as NodeDef attributes that begin with `_epl_`.
 
 TensorFlow keeps attributes that begin with an underscore on every operation and ignores them, so a tagged graph stays
-an
-ordinary one and a dump of it can be read by itself.
+an ordinary one and a dump of it can be read by itself.
 """
 
 TASKGRAPH = "_epl_taskgraph"  # int: index of the TaskGraph (strategy scope) that the node belongs to; absent = 0

@@ -4,8 +4,7 @@
                                         x/1 -> y/1 -> train/1     (named epl_instance_1/x, ...)
 
 A clone renames: its inputs, its colocation groups, the frames of loops and the names of stateful resources. What
-instances
-share (iterators, tables, queues, large constants) is not copied; the clones use the original.
+instances share (iterators, tables, queues, large constants) is not copied; the clones use the original.
 """
 
 from epl.graph import tags

@@ -14,6 +14,7 @@ from epl.passes.merge_outputs import merge_outputs
 from epl.passes.merge_state import merge_state
 from epl.passes.place import place
 from epl.passes.reseed import reseed
+from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
 
 _DUMP_DIR = "EPL_DUMP_DIR"
@@ -27,6 +28,7 @@ def passes(job_seed=0):
         functools.partial(
             reseed, job_seed=job_seed
         ),  # changes numbers: after clones, as each instance has its own seed
+        reseed_functions,  # the same for what is inside functions
         share_batches,  # needs the sources of all instances
         aggregate_gradients,  # the passes from here on join instances again
         merge_state,

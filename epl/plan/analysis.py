@@ -5,6 +5,7 @@ from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import CaptureError
 from epl.graph import tags
+from epl.graph.functions import Functions
 from epl.graph.index import node_of, parse_input
 from epl.plan import ops
 
@@ -38,7 +39,7 @@ def analyse(model):
       CaptureError: a variable is updated with gradients that EPL has not seen.
     """
     graph = model.graph
-    functions = _Functions(graph.library)
+    functions = Functions(graph.library)
     initial = _initial_writes(model)
     writes = [n.name for n in graph.nodes.values() if n.name not in initial and _changes_variable(n, graph, functions)]
     shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(n))
@@ -119,19 +120,19 @@ def _is_restore(node, graph):
 def _changes_variable(node, graph, functions):
     if ops.is_write(node.op):
         return variable_of(graph, node.name) is not None
-    if not functions.writes(node):
+    if not functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
         return False
     return any(graph.nodes[node_of(text)].op in ops.VARIABLES for text in node.input)
 
 
 def _differs_by_instance(node, functions):
-    return (
-        node.op in ops.SOURCES
-        or node.op in ops.RANDOM
-        or node.op in ops.IMPURE
-        or batch_placeholder(node)
-        or functions.impure(node)
-    )
+    if node.op in ops.SOURCES or _is_impure(node) or batch_placeholder(node):
+        return True
+    return functions.calls(node, _is_impure, "impure")
+
+
+def _is_impure(node):
+    return node.op in ops.RANDOM or node.op in ops.IMPURE
 
 
 def _check_gradients_seen(graph, writes, varying):
@@ -149,39 +150,3 @@ def _check_gradients_seen(graph, writes, varying):
                 "this program (tf.train.import_meta_graph of a training graph cannot be parallelised)."
                 % (name, node.op)
             )
-
-
-class _Functions(object):
-    """Which functions of a library change variables or give results that differ from call to call."""
-
-    def __init__(self, library):
-        self._bodies = {function.signature.name: function for function in library.function}
-        self._known = {}
-
-    def writes(self, node):
-        return self._any(node, ops.is_write)
-
-    def impure(self, node):
-        return self._any(node, lambda op: op in ops.RANDOM or op in ops.IMPURE)
-
-    def _any(self, node, test):
-        key = test.__qualname__
-        return any(self._body_has(name, test, key) for name in self.called_by(node))
-
-    def called_by(self, node):
-        """Names of the functions that a node calls."""
-        if not self._bodies:
-            return []
-        names = [node.op] if node.op in self._bodies else []
-        for attr in node.attr.values():
-            if attr.HasField("func"):
-                names.append(attr.func.name)
-            names.extend(f.name for f in attr.list.func)
-        return [name for name in names if name in self._bodies]
-
-    def _body_has(self, name, test, key):
-        if (name, key) not in self._known:
-            self._known[name, key] = False  # for functions that call themselves
-            body = self._bodies[name].node_def
-            self._known[name, key] = any(test(n.op) or self._any(n, test) for n in body)
-        return self._known[name, key]

@@ -1,9 +1,8 @@
 """State that training changes outside of optimizers: moving averages, metrics' totals, counters.
 
 Every copy of the model changes its own copy of such a variable. Where the change differs from copy to copy, it is
-merged,
-so that the copies stay the same: the mean for floating-point values, as if one device had seen the mean of the copies'
-statistics; the sum for counters and for local variables (metrics' totals), as if one device had seen all data.
+merged, so that the copies stay the same: the mean for floating-point values, as if one device had seen the mean of the
+copies' statistics; the sum for counters and for local variables (metrics' totals), as if one device had seen all data.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Step agreement: before a step that communicates, all workers see that they are about to run the same collectives.
 
-Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and
-all run the
-union. Workers that have built different graphs are refused, with the first difference.
+Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and all
+run the union. Workers that have built different graphs are refused, with the first difference.
 """
 
 import collections

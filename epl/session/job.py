@@ -126,8 +126,7 @@ class Job(object):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
 
         The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a
-        FromPeer) the
-        same class of error, or a WorkerError that names the worker, the step and the cause.
+        FromPeer) the same class of error, or a WorkerError that names the worker, the step and the cause.
         """
         if self._client is None:
             return error

@@ -1,8 +1,7 @@
 """The native communicator library through its C interface, against NumPy. No TensorFlow is imported here.
 
 Ranks are forked processes. Each (back end, number of ranks) pair is started once and goes through all cases, whose
-names
-come back with what went wrong.
+names come back with what went wrong.
 """
 
 import ctypes
