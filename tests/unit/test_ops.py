@@ -156,7 +156,10 @@ def test_share_knows_its_shape():
 def test_batch_that_does_not_divide(session):
     fed = tf.placeholder(tf.float32, [None])
     share = ops().epl_batch_share(fed, index=1, num_shares=4, what="x:0")
-    told = r"'x:0' has batch size 10, which does not divide over 4 devices \(10 = 2 \* 4 \+ 2\).*one of 1, 2, 5, 10 devices"
+    told = (
+        r"'x:0' has batch size 10, which does not divide over 4 devices \(10 = 2 \* 4 \+ 2\)"
+        r".*one of 1, 2, 5, 10 devices"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=told):
         session.run(share, {fed: np.zeros(10)})
 
