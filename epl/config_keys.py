@@ -258,7 +258,13 @@ KEYS = (
         minimum=1,
         built=False,
     ),
-    Key("cluster.device_place_prefer_intra_node", BOOL, True, "Place a model replica within one worker where it fits."),
+    Key(
+        "cluster.device_place_prefer_intra_node",
+        BOOL,
+        True,
+        "Place a model replica within one worker where it fits.",
+        built=False,
+    ),
     Key(
         "cluster.run_visible_devices",
         STRING,

@@ -23,7 +23,10 @@ def main(argv=None):
     Returns:
       The exit status: 0, 2 when the plan is refused, 3 when the script ends without running a session.
     """
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if not os.path.isfile(options.script):
+        parser.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
     os.environ.update(_environment(options))
     sys.argv = [options.script] + options.arguments
     sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
@@ -72,7 +75,7 @@ def _environment(options):
     return {
         PREVIEW: "1",
         "EPL_GPU_PER_WORKER": str(options.gpu_per_worker),
-        "EPL_DEVICE": "cpu",
+        "EPL_DEVICE": "gpu",
         "EPL_JOB_TOKEN": "preview",
         "TF_CONFIG": json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 0}}),
     }
