@@ -142,6 +142,12 @@ def wrap_session(init, do_run, make_callable, callable_from_options, partial_run
     _wrap(BaseSession, "close", close)
 
 
+def never_opened(session):
+    """Leaves a session that is refused before its constructor ran in a state that its destructor can deal with."""
+    session._session = None
+    session._closed = True
+
+
 def fed_tensor_name(key):
     """The name of a tensor that keys the feeds of BaseSession._do_run (a reference object on both lines)."""
     tensor = key.deref() if hasattr(key, "deref") else key

@@ -70,6 +70,7 @@ def current_job():
 
 def _init(original, session, target="", graph=None, config=None):
     if target and not hasattr(graph, INNER):
+        tf_compat.never_opened(session)
         raise UnsupportedError(
             "a session with the target %r runs on another process's server. With EPL every worker runs its own "
             "session: make "
