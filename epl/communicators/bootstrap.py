@@ -28,6 +28,8 @@ _LEAVE_TIMEOUT_S = 3.0
 _HEARTBEAT_S = 1.0
 # With many workers the service would be busy with heartbeats only.
 _HEARTBEATS_PER_S = 100.0
+# Whoever waits for longer says so, and again after as long.
+_NOTICE_S = 10.0
 
 
 class WaitTimeout(CommunicationError):
@@ -201,7 +203,9 @@ class BootstrapClient:
             "instance": self._instance,
             "version": __version__,
         }
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
+        notice = began + _NOTICE_S
         while True:
             try:
                 # A foreign server that accepts and says nothing must not use up all the time with one call.
@@ -220,6 +224,15 @@ class BootstrapClient:
                     "Worker 0 at %s could not be reached within %g s: %s. See whether worker 0 was started and runs, "
                     "whether the address is right (the first in the list of workers), and whether a firewall is "
                     "between." % (self._address, timeout_s, details or code.name)
+                )
+            if time.monotonic() >= notice:
+                notice += _NOTICE_S
+                _LOG.info(
+                    "worker %d has waited %.0f s for worker 0 at %s, and gives up after %g s",
+                    self._worker,
+                    time.monotonic() - began,
+                    self._address,
+                    timeout_s,
                 )
             time.sleep(_RETRY_S)
 

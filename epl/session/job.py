@@ -20,6 +20,8 @@ _JOB_SEED_KEY = "job/seed"
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
 _DATA_ENDED = "OutOfRangeError"
+# Whoever waits for longer says so.
+_NOTICE_S = 10.0
 # How the operations of csrc/ops begin what a communicator says.
 _MARK = "epl communication:"
 
@@ -116,7 +118,17 @@ class Job(object):
             self._generation += 1
             self._broken = False
         if self.pool.generation != self._generation:
-            self.pool.connect(self._generation)
+            notice = threading.Timer(
+                _NOTICE_S,
+                _LOG.info,
+                ["worker %d waits for the others to come to a step that communicates", self.cluster.worker_index],
+            )
+            notice.daemon = True
+            notice.start()
+            try:
+                self.pool.connect(self._generation)
+            finally:
+                notice.cancel()
 
     def exchange(self, message):
         """Gives each worker's bytes to every worker, in their order."""
