@@ -267,3 +267,14 @@ def test_summary():
 
 def test_summary_of_a_silent_worker():
     assert "worker 0 printed nothing" in failure_text([Ended(0, 1)], [], None)
+
+
+def test_the_error_is_kept_when_much_follows_it():
+    _, (first, second) = streams()
+    first.feed(b"Traceback (most recent call last):\n  File x\nValueError: no such luck\n", 0)
+    for _ in range(40):
+        first.feed(b"Original stack trace, and so on\n", 0)
+    assert first.last_error() == "ValueError: no such luck"
+    assert "ValueError: no such luck" not in first.last_lines()
+    second.feed(b"  indented.Error: not one\nan Error: neither\n", 0)
+    assert second.last_error() is None
