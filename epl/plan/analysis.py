@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Tuple
 
-from epl.errors import CaptureError
 from epl.graph import tags
 from epl.graph.functions import Functions
-from epl.graph.index import node_of, parse_input
+from epl.graph.index import node_of
 from epl.plan import ops
 
 # A constant above this stays one for all copies of the model instead of being copied with them.
@@ -33,11 +32,7 @@ class Analysis:
 
 
 def analyse(model):
-    """Analyses a Model.
-
-    Raises:
-      CaptureError: a variable is updated with gradients that EPL has not seen.
-    """
+    """Analyses a Model."""
     graph = model.graph
     functions = Functions(graph.library)
     initial = _initial_writes(model)
@@ -51,7 +46,6 @@ def analyse(model):
         [n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
         stop=frozenset(n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_CLOSES),
     )
-    _check_gradients_seen(graph, writes, varying)
     return Analysis(tuple(writes), initial, frozenset(cloned), frozenset(varying), frozenset(inside))
 
 
@@ -64,7 +58,6 @@ def variable_of(graph, write):
         if not node.input or node.input[0][0] == "^":
             return None
         node = graph.nodes[node_of(node.input[0])]
-    return None
 
 
 def batch_placeholder(node):
@@ -108,8 +101,7 @@ def _is_restore(node, graph):
     if tags.phase(node) == tags.SAVE:
         return True
     while node.input:
-        producer = node_of(node.input[-1 if node.op in ops.SETS and len(node.input) == ops.VALUE_INPUT + 1 else 0])
-        node = graph.nodes[producer]
+        node = graph.nodes[node_of(node.input[ops.VALUE_INPUT if node.op in ops.SETS else 0])]
         if node.op in ("RestoreV2", "Restore", "RestoreSlice"):
             return True
         if node.op not in ("Identity", "Reshape", "Cast"):
@@ -122,31 +114,23 @@ def _changes_variable(node, graph, functions):
         return variable_of(graph, node.name) is not None
     if not functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
         return False
-    return any(graph.nodes[node_of(text)].op in ops.VARIABLES for text in node.input)
+    return any(_is_handle(graph, text) for text in node.input)
+
+
+def _is_handle(graph, text):
+    """True for a variable, also where it comes into a loop or a branch."""
+    node = graph.nodes[node_of(text)]
+    while node.op in _HANDS_ON and node.input:
+        node = graph.nodes[node_of(node.input[0])]
+    return node.op in ops.VARIABLES
+
+
+_HANDS_ON = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")
 
 
 def _differs_by_instance(node, functions):
-    if node.op in ops.SOURCES or _is_impure(node) or batch_placeholder(node):
-        return True
-    return functions.calls(node, _is_impure, "impure")
+    return _is_impure(node) or batch_placeholder(node) or functions.calls(node, _is_impure, "impure")
 
 
 def _is_impure(node):
-    return node.op in ops.RANDOM or node.op in ops.IMPURE
-
-
-def _check_gradients_seen(graph, writes, varying):
-    """An optimizer that EPL did not see would train every copy on its own data alone, and they would drift apart."""
-    for name in writes:
-        node = graph.nodes[name]
-        if "Apply" not in node.op or tags.phase(node) == tags.APPLY:
-            continue
-        if any(parse_input(text).node in varying for text in node.input if text[0] != "^"):
-            raise CaptureError(
-                "operation '%s' (%s) updates a variable with a gradient that EPL has not seen, so it could not be "
-                "aggregated "
-                "over the copies of the model. Call epl.init() before the optimizer is made, and build the training "
-                "graph in "
-                "this program (tf.train.import_meta_graph of a training graph cannot be parallelised)."
-                % (name, node.op)
-            )
+    return node.op in ops.SOURCES or node.op in ops.RANDOM or node.op in ops.IMPURE

@@ -8,6 +8,7 @@ from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.model import Variable
 from epl.plan.analysis import Analysis, analyse
+from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_updates
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout
 from epl.plan.names import merged_name, tag_of
@@ -100,20 +101,29 @@ def make_plan(model, config, cluster):
 
     Raises:
       PlanError, UnsupportedError: the model cannot be laid out on the cluster; nothing has been changed.
-      CaptureError: gradients were not seen.
+      CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     used = [t for t in model.taskgraphs if not _is_trivial(model, t.index)]
     layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
     analysis = analyse(model)
     communication = config.communication
-    alone = layout.num_instances == 1
+    aggregation, state, merges = Aggregation((), (), {}), (), ()
+    if layout.num_instances > 1:
+        aggregation = plan_aggregation(model, communication)
+        if communication.clip_after_allreduce:
+            check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
+        state = plan_state(model, analysis)
+        merges = _merges(model)
+        check_updates(model.graph, analysis, aggregation, state)
+    if layout.worker_num > 1:
+        check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     return Plan(
         layout=layout,
         analysis=analysis,
         variables=dict(model.variables),
-        aggregation=Aggregation((), (), {}) if alone else plan_aggregation(model, communication),
-        state=() if alone else plan_state(model, analysis),
-        merges=() if alone else _merges(model),
+        aggregation=aggregation,
+        state=state,
+        merges=merges,
         reduce_mean=communication.gradients_reduce_method == "mean",
         wire_fp16=communication.fp16,
         fp16_scale=float(communication.fp16_scale),
@@ -131,6 +141,14 @@ def _is_trivial(model, index):
         for node in model.graph.nodes.values()
         if tags.get_int(node, tags.TASKGRAPH, -1) == index
     )
+
+
+def _reduced_over_workers(aggregation, merges):
+    """The tensors; merged state is not among them, as changes in a branch or a loop are not merged at all."""
+    tensors = [tensor for group in aggregation.groups for tensor in group.tensors]
+    tensors.extend(sparse.values for sparse in aggregation.sparse)
+    tensors.extend(merge.tensor for merge in merges if merge.over_workers)
+    return tensors
 
 
 def _merges(model):

@@ -32,7 +32,8 @@ def cluster(workers=1, devices=2, index=0, device_type="CPU"):
 
 def plan_of(graph, workers=1, devices=2, index=0, **config):
     """(Model, Plan) of a tf.Graph; `config` with "__" for the dot."""
-    model = make_model(graph)
+    with graph.as_default():  # eager execution may be on outside of it
+        model = make_model(graph)
     values = {key.replace("__", "."): value for key, value in config.items()}
     return model, make_plan(model, Config(values), cluster(workers, devices, index))
 

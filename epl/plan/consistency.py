@@ -1,0 +1,109 @@
+"""What differs between the copies of a model once gradients and other changes are merged, and whether they may drift apart."""
+
+from epl.errors import CaptureError, PlanError, UnsupportedError
+from epl.graph import tags
+from epl.graph.functions import Functions
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan import ops
+
+
+def differing(graph, varying, merged=frozenset()):
+    """Nodes whose values differ from copy to copy although some of their inputs are merged.
+
+    Args:
+      graph: the user's Graph.
+      varying: nodes that differ as long as nothing is merged.
+      merged: (node, input position) pairs where every copy sees the same.
+    """
+    stack = _sources(graph, varying)
+    seen = set(stack)
+    while stack:
+        for edge in graph.consumers.get(stack.pop(), ()):
+            consumer, position = edge
+            if consumer in seen or consumer not in varying or edge in merged:
+                continue
+            if graph.nodes[consumer].input[position][0] != "^":
+                seen.add(consumer)
+                stack.append(consumer)
+    return seen
+
+
+def _sources(graph, varying):
+    """Where differences come in. Not every placeholder of unknown rank is fed a batch: many a learning rate is one."""
+    found = []
+    for name in graph.in_order(varying):
+        node = graph.nodes[name]
+        if any(text[0] != "^" and node_of(text) in varying for text in node.input):
+            continue
+        if node.op not in ops.PLACEHOLDERS or not node.attr["shape"].shape.unknown_rank:
+            found.append(name)
+    return found
+
+
+def merged_edges(aggregation, state):
+    """The (node, input position) pairs where every copy sees the same aggregate."""
+    edges = {edge for consumers in aggregation.consumers.values() for edge in consumers}
+    return edges.union(*[group.consumers for group in state])
+
+
+def check_updates(graph, analysis, aggregation, state):
+    """Every optimizer must change a variable in the same way in all copies of the model.
+
+    Raises:
+      CaptureError: one does not, as it uses a gradient that EPL has not seen, say.
+    """
+    merged = merged_edges(aggregation, state)
+    differ = differing(graph, analysis.varying, merged)
+    functions = Functions(graph.library)
+    for name in analysis.writes:
+        node = graph.nodes[name]
+        if tags.phase(node) != tags.APPLY and not _optimizes(node) and not functions.calls(node, _optimizes, "optimizes"):
+            continue
+        if name in differ:
+            raise CaptureError(
+                "operation '%s' (%s) updates a variable by a value that differs between the copies of the model, so they "
+                "would drift apart: EPL has not seen this gradient, or the optimizer uses more than gradients. Call "
+                "epl.init() before the training graph is built, build it in this program (tf.train.import_meta_graph of a "
+                "training graph cannot be parallelised), hand all gradients to apply_gradients, and call that neither "
+                "inside of a tf.function nor of a branch or a loop." % (name, node.op)
+            )
+
+
+def _optimizes(node):
+    """True for the updates of optimizers' kernels, such as ApplyAdam."""
+    return ops.is_write(node.op) and "Apply" in node.op
+
+
+def check_after_all_reduce(graph, analysis, aggregation, calls):
+    """With clip_after_allreduce, what the user makes of gradients must come from aggregated ones alone.
+
+    Raises:
+      PlanError: something that differs between the copies comes in between.
+    """
+    differ = differing(graph, analysis.varying, merged_edges(aggregation, ()))
+    for call in calls:
+        for gradient, variable in call.gradients:
+            tensor = canonical_tensor(gradient.values)
+            if tensor not in aggregation.consumers and node_of(tensor) in differ:
+                raise PlanError(
+                    "communication.clip_after_allreduce=True cannot hold for the gradient '%s' of '%s': it is made of "
+                    "tensors that differ between the copies of the model besides the gradients that tf.gradients gives for "
+                    "variables. Set it to False, or take this gradient with tf.gradients, or the minimize of an optimizer."
+                    % (tensor, variable)
+                )
+
+
+def check_runs_always(graph, analysis, tensors):
+    """What workers reduce together must be there in every step.
+
+    Raises:
+      UnsupportedError: a tensor is made in a branch or in a loop.
+    """
+    for tensor in tensors:
+        node = graph.nodes[node_of(tensor)]
+        if node.name in analysis.in_control_flow and node.op not in ops.CONTROL_FLOW_CLOSES:
+            raise UnsupportedError(
+                "tensor '%s' is reduced over the workers, but it is made inside of a branch or a loop (tf.cond, "
+                "tf.while_loop), so workers could wait for it in vain. Take gradients and call the optimizer outside of it; "
+                "a branch may choose the loss, or a learning rate of 0." % tensor
+            )

@@ -1,0 +1,528 @@
+"""Plans: layouts, gradient groups, merged state, the order of collectives, and the table."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import strategies as st
+
+import epl
+from epl.errors import CaptureError, PlanError, UnsupportedError
+from epl.graph import tags
+from epl.graph.index import node_of
+from epl.graph.model import TaskGraph
+from epl.plan.layout import make_layout
+from epl.plan.order import collective_keys
+from epl.plan.table import plan_table
+from tests.helpers import planning
+from tests.helpers.planning import capture, cluster, plan_of, variable
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layouts.
+
+
+def scopes(*device_counts):
+    return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
+
+
+def of_all_workers(taskgraphs, workers, devices, colocate=False):
+    return [make_layout(taskgraphs, cluster(workers, devices), colocate, worker) for worker in range(workers)]
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    workers=st.integers(1, 12),
+    devices=st.integers(1, 8),
+    device_count=st.integers(1, 6),
+    num_scopes=st.integers(0, 4),
+    colocate=st.booleans(),
+)
+def test_layouts(workers, devices, device_count, num_scopes, colocate):
+    taskgraphs = scopes(*[device_count] * num_scopes)
+    shares = device_count if num_scopes else 1
+    depth = 1 if colocate or not num_scopes else num_scopes
+    total = workers * devices
+    if total % (depth * shares):
+        with pytest.raises(PlanError) as caught:
+            make_layout(taskgraphs, cluster(workers, devices), colocate)
+        needs, left = depth * shares, total % (depth * shares)
+        assert "%d = %d x %d + %d" % (total, total // needs, needs, left) in str(caught.value)
+        assert "%d workers x %d devices = %d devices" % (workers, devices, total) in str(caught.value)
+        return
+    if devices % depth:
+        with pytest.raises(UnsupportedError, match="more than one worker"):
+            make_layout(taskgraphs, cluster(workers, devices), colocate)
+        return
+    layouts = of_all_workers(taskgraphs, workers, devices, colocate)
+    for layout in layouts:
+        used = [device for instance in layout.instances for device in sorted(set(instance.devices))]
+        assert used == list(range(devices))  # every device once, whichever instance it serves
+        assert all(len(instance.devices) == max(1, num_scopes) for instance in layout.instances)
+        assert [instance.index for instance in layout.instances] == list(range(len(layout.instances)))
+        assert layout.num_replicas * layout.shares == layout.num_instances
+        assert layout.shares == shares
+    every = [instance for layout in layouts for instance in layout.instances]
+    assert [instance.rank for instance in every] == list(range(layouts[0].num_instances))
+    parts = [(instance.replica, instance.share) for instance in every]
+    assert parts == [(r, s) for r in range(layouts[0].num_replicas) for s in range(shares)]
+
+
+def test_scopes_of_different_device_counts():
+    with pytest.raises(UnsupportedError, match="taskgraph_0: 1, taskgraph_1: 2"):
+        make_layout(scopes(1, 2), cluster(1, 3))
+
+
+def test_a_layout_of_512_workers():
+    layouts = [make_layout([], cluster(512, 8, worker)) for worker in (0, 511)]
+    assert [layout.num_replicas for layout in layouts] == [4096, 4096]
+    assert [instance.rank for instance in layouts[1].instances] == list(range(4088, 4096))
+    assert layouts[0].device(3) == "/job:localhost/replica:0/task:0/device:CPU:3"
+    assert make_layout([], cluster(2, 2, device_type="GPU")).device(1).endswith("GPU:1")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Gradient groups.
+
+
+def in_groups(plan):
+    return [tensor for group in plan.aggregation.groups for tensor in group.tensors]
+
+
+def computed(model):
+    return [node_of(gradient.values) for gradient, _ in model.computed]
+
+
+def wide(layers=12, width=256):
+    """A model whose gradients are worth several groups: 256 KiB for each matrix."""
+    x = planning.batch(features=width)
+    for i in range(layers):
+        x = tf.tanh(tf.matmul(x, variable("w%d" % i, [width, width])))
+    return tf.reduce_mean(x)
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.given(max_splits=st.integers(1, 20), num_communicators=st.integers(1, 4), after=st.booleans())
+def test_groups(max_splits, num_communicators, after):
+    model, plan = plan_of(
+        wide_graph(),
+        communication__max_splits=max_splits,
+        communication__num_communicators=num_communicators,
+        communication__clip_after_allreduce=after,
+    )
+    groups = plan.aggregation.groups
+    assert len(groups) == min(max_splits, 12)  # 12 matrices of just the smallest group's size
+    assert sorted(in_groups(plan)) == sorted(computed(model)) and len(in_groups(plan)) == 12
+    positions = [model.graph.positions[node_of(tensor)] for tensor in in_groups(plan)]
+    assert positions == sorted(positions)  # as they become ready in the backward pass
+    assert all(0 <= group.slot < num_communicators for group in groups)
+    assert len({group.slot for group in groups}) == min(num_communicators, len(groups))
+    assert len({group.tag for group in groups}) == len(groups) and all(0 <= group.tag < 2**63 for group in groups)
+    assert sum(group.num_bytes for group in groups) == 12 * 256 * 256 * 4 == plan_of(
+        wide_graph(), workers=2, communication__max_splits=max_splits)[1].bytes_per_step()
+
+
+_GRAPHS = {}
+
+
+def wide_graph():
+    if not _GRAPHS:
+        with capture() as graph:
+            planning.sgd(wide())
+        _GRAPHS["wide"] = graph
+    return _GRAPHS["wide"]
+
+
+def test_small_gradients_travel_together():
+    with capture() as graph:
+        planning.sgd(planning.layers(6))
+    _, plan = plan_of(graph, communication__max_splits=5)
+    assert len(plan.aggregation.groups) == 1 and len(in_groups(plan)) == 12
+
+
+def test_types_do_not_mix():
+    with capture() as graph:
+        x = planning.batch()
+        single = tf.matmul(x, variable("single"))
+        double = tf.matmul(tf.cast(x, tf.float64), variable("double", dtype=tf.float64))
+        half = tf.matmul(tf.cast(x, tf.float16), variable("half", dtype=tf.float16))
+        planning.sgd(sum(tf.reduce_sum(tf.cast(y, tf.float32)) for y in (single, double, half)))
+    _, plan = plan_of(graph, workers=2, communication__fp16=True)
+    assert sorted((group.dtype, group.num_bytes) for group in plan.aggregation.groups) == [(1, 64), (2, 128), (19, 32)]
+    assert plan.bytes_per_step() == 64 // 2 + 128 + 32  # float32 only is sent as float16
+
+
+def test_one_device_has_nothing_to_aggregate():
+    _, plan = plan_of(wide_graph(), 1, 1)
+    assert plan.aggregation.groups == () and plan.state == () and plan.bytes_per_step() == 0
+
+
+@pytest.mark.parametrize("method, devices, device_count, scale", [
+    ("mean", 4, 1, 1 / 4), ("sum", 4, 1, 1.0), ("mean", 4, 2, 1 / 4), ("sum", 4, 2, 1 / 2)])  # fmt: skip
+def test_scale(method, devices, device_count, scale):
+    with capture() as graph, epl.replicate(device_count):
+        planning.sgd(planning.layers())
+    assert plan_of(graph, 1, devices, communication__gradients_reduce_method=method)[1].gradient_scale == scale
+
+
+def test_sparse_gradients():
+    with capture() as graph:
+        table = variable("table", [100, 4])
+        ids = tf.cast(planning.batch()[:, 0], tf.int32)
+        planning.sgd(tf.reduce_mean(tf.gather(table, ids)))
+    model, plan = plan_of(graph)
+    (sparse,) = plan.aggregation.sparse
+    assert plan.aggregation.groups == () and sparse.rows == 100
+    assert sparse.values in plan.aggregation.consumers and sparse.indices in plan.aggregation.consumers
+    assert len(collective_keys(plan, model.graph)) == 2
+
+
+def clipped_model():
+    """A model whose gradients are clipped by their global norm."""
+    loss = planning.layers()
+    optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    clipped, _ = tf.clip_by_global_norm(gradients, 1.0)
+    optimizer.apply_gradients(zip(clipped, variables))
+    return [g.op.name for g in gradients], [c.op.name for c in clipped]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_where_clipped_gradients_are_aggregated(after, caplog):
+    with capture() as graph:
+        gradients, clipped = clipped_model()
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        model, plan = plan_of(graph, communication__clip_after_allreduce=after)
+    assert sorted(in_groups(plan)) == sorted(gradients if after else clipped)
+    assert [r for r in caplog.records if "clip_after_allreduce=True" in r.getMessage()] != [] or after
+    for tensor, consumers in plan.aggregation.consumers.items():
+        phases = {tags.phase(model.graph.nodes[name]) for name, _ in consumers}
+        assert phases == {tags.FORWARD if after else tags.APPLY}, tensor
+    # Whatever made the norm sees aggregates too, or the copies would clip by different norms.
+    if after:
+        of_norm = [n for n in model.graph.nodes.values() if n.op == "L2Loss"]
+        assert len(of_norm) == 4
+        seen = {edge for consumers in plan.aggregation.consumers.values() for edge in consumers}
+        assert all((node.name, 0) in seen for node in of_norm)
+
+
+def test_clip_after_needs_no_clipping():
+    with capture() as graph:
+        planning.sgd(planning.layers())
+    assert sorted(in_groups(plan_of(graph)[1])) == sorted(
+        in_groups(plan_of(graph, communication__clip_after_allreduce=True)[1])
+    )
+
+
+def test_weight_decay_is_no_clipping(caplog):
+    with capture() as graph:
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(planning.layers())
+        optimizer.apply_gradients([(g + 0.01 * v, v) for g, v in pairs])
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        plan_of(graph)
+    assert caplog.records == []
+
+
+def manual_gradient(x):
+    """The gradient of mean((x w)^2) by w, up to a factor, with tf.gradients for the outer part only."""
+    w = variable("w")
+    y = tf.matmul(x, w)
+    (dy,) = tf.gradients(tf.reduce_mean(tf.square(y)), [y])
+    return tf.matmul(x, dy, transpose_a=True), w
+
+
+def by_hand(x):
+    w = variable("w")
+    return tf.matmul(x, tf.matmul(x, w) - 1.0, transpose_a=True), w
+
+
+def by_tape(x):
+    w = variable("w", use_resource=True)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+    return tape.gradient(loss, w), w
+
+
+def noisy(x):
+    w = variable("w")
+    (gradient,) = tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, w))), [w])
+    return gradient + tf.random_normal([4, 4]), w
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("make", [manual_gradient, by_hand, by_tape, noisy])
+def test_gradients_that_tf_gradients_did_not_return_as_they_are(make, clip):
+    """Nothing that differs between copies may reach the optimizer as it is."""
+    with capture() as graph:
+        gradient, w = make(planning.batch())
+        gradient = tf.clip_by_norm(gradient, 1.0) if clip else gradient
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(gradient, w)])
+    assert in_groups(plan_of(graph)[1]) == [gradient.op.name]
+    with pytest.raises(PlanError, match="clip_after_allreduce=True cannot hold for the gradient '%s'" % gradient.op.name):
+        plan_of(graph, communication__clip_after_allreduce=True)
+
+
+def test_gradient_for_two_optimizers_travels_once():
+    with capture() as graph:
+        loss = planning.layers(1)
+        pairs = tf.train.GradientDescentOptimizer(0.1).compute_gradients(loss)
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients(pairs)
+        tf.train.MomentumOptimizer(0.1, 0.9).apply_gradients(pairs)
+    model, plan = plan_of(graph)
+    assert sorted(in_groups(plan)) == sorted(computed(model)) and len(in_groups(plan)) == 2
+    for consumers in plan.aggregation.consumers.values():
+        ops = sorted(model.graph.nodes[name].op for name, _ in consumers)
+        assert ops == ["ApplyGradientDescent", "ApplyMomentum"]
+
+
+@pytest.fixture(params=["v1", "v2"])
+def control_flow(request):
+    """Both kinds of control flow, whatever the TensorFlow line takes by itself."""
+    before = tf.control_flow_v2_enabled()
+    tf.enable_control_flow_v2() if request.param == "v2" else tf.disable_control_flow_v2()
+    yield request.param
+    tf.enable_control_flow_v2() if before else tf.disable_control_flow_v2()
+
+
+def test_optimizers_in_a_branch_are_refused(control_flow):
+    """A collective that runs in some steps only would keep the others of its communicator waiting."""
+    with capture() as graph:
+        loss = planning.layers(1, resource=True)
+        even = tf.equal(tf.train.get_or_create_global_step() % 2, 0)
+        tf.cond(even, lambda: tf.group(planning.sgd(loss * 1.0)), lambda: tf.no_op())
+    with pytest.raises(UnsupportedError if control_flow == "v1" else CaptureError, match="branch"):
+        plan_of(graph, 2, 1)
+
+
+@pytest.mark.parametrize("control_flow", ["v1"], indirect=True)
+def test_merged_outputs_in_a_branch_are_refused(control_flow):
+    with capture() as graph:
+        inside = []
+        x = planning.batch()
+        tf.cond(tf.reduce_sum(x) > 0, lambda: inside.append(x * 2.0) or inside[0], lambda: x)
+        epl.add_to_collection(inside[0], epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+    plan_of(graph, 1, 2)  # within one worker nobody waits
+    with pytest.raises(UnsupportedError, match="'cond/mul'"):
+        plan_of(graph, 2, 1)
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_gradients_of_models_with_control_flow(control_flow, resource):
+    """The model may have loops and branches; the gradients of its variables come out of them."""
+    with capture() as graph:
+        x = planning.batch()
+        w, v = variable("w", use_resource=resource), variable("v", use_resource=resource)
+        _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.matmul(y, w)), [0, x])
+        y = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(y, v), lambda: y)
+        planning.sgd(tf.reduce_mean(y))
+    _, plan = plan_of(graph, 2, 1)
+    assert len(in_groups(plan)) == 2
+
+
+def test_learning_rate_from_a_placeholder_of_unknown_shape():
+    with capture() as graph:
+        tf.train.GradientDescentOptimizer(tf.placeholder(tf.float32)).minimize(planning.layers())
+    assert len(in_groups(plan_of(graph)[1])) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Order of collectives, digest of plans.
+
+
+def test_order_is_the_same_on_every_worker():
+    with capture() as graph:
+        with tf.variable_scope("extra"):
+            average = variable("average", [4], trainable=False)
+            update = tf.assign_sub(average, 0.1 * (average - tf.reduce_mean(planning.batch(), 0)))
+        with tf.control_dependencies([update]):
+            planning.sgd(wide())
+    config = {"communication__max_splits": 4, "communication__num_communicators": 2}
+    keys = []
+    for index in range(3):
+        model, plan = plan_of(graph, 3, 2, index, **config)
+        keys.append(sorted(collective_keys(plan, model.graph).values()))
+    assert keys[0] == keys[1] == keys[2] and len(keys[0]) == 5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# State.
+
+
+def state_of(model, plan):
+    """dict of variable to "mean" or "sum"."""
+    found = {}
+    for group in plan.state:
+        for write, _ in group.consumers:
+            found[node_of(model.graph.nodes[write].input[0])] = "mean" if group.mean else "sum"
+    return found
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_moving_averages_and_counters(resource):
+    with capture() as graph:
+        x = planning.batch()
+        mean = tf.reduce_mean(x, 0)
+        moving = variable("moving", [4], trainable=False, use_resource=resource)
+        tf.assign_sub(moving, 0.1 * (moving - mean))
+        last = variable("last", [4], trainable=False, use_resource=resource)
+        tf.assign(last, mean)
+        rows = tf.get_variable("rows", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
+        tf.assign_add(rows, tf.cast(tf.reduce_sum(x), tf.int64))
+        steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
+        tf.assign_add(steps, 1)
+        total = tf.get_variable("total", [], tf.float32, tf.zeros_initializer(), trainable=False,
+                                use_resource=resource, collections=[tf.GraphKeys.LOCAL_VARIABLES])  # fmt: skip
+        tf.assign_add(total, tf.reduce_sum(x))
+        planning.sgd(planning.layers(x=x), global_step=tf.train.get_or_create_global_step())
+    model, plan = plan_of(graph)
+    assert state_of(model, plan) == {"moving": "mean", "last": "mean", "rows": "sum", "total": "sum"}
+
+
+def test_metrics_are_sums():
+    with capture() as graph:
+        x = planning.batch()
+        tf.metrics.mean(x, name="the_mean")
+        tf.metrics.accuracy(tf.cast(x, tf.int64), tf.cast(x * 0.5, tf.int64))
+    model, plan = plan_of(graph)
+    assert plan.state and not any(group.mean for group in plan.state)
+    assert {"the_mean/total", "accuracy/total"} <= set(state_of(model, plan))
+
+
+def test_batch_normalization_merges_its_averages(caplog):
+    with capture() as graph:
+        x = planning.batch()
+        y = tf.layers.batch_normalization(tf.matmul(x, variable("w")), training=True)
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            planning.sgd(tf.reduce_mean(tf.square(y)), global_step=tf.train.get_or_create_global_step())
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = plan_of(graph)
+    assert sum(len(group.values) for group in plan.state) == 2 and all(group.mean for group in plan.state)
+    assert [record for record in caplog.records if record.name == "epl"] == []
+
+
+def test_changes_in_control_flow_are_warned_of(control_flow, caplog):
+    with capture() as graph:
+        x = planning.batch()
+        moving = variable("moving", [4], trainable=False, use_resource=True)
+        value = tf.reduce_mean(x, 0)
+        tf.cond(tf.reduce_sum(x) > 0, lambda: tf.assign(moving, value), lambda: tf.identity(moving))
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = plan_of(graph)
+    assert plan.state == ()
+    (record,) = caplog.records
+    assert "cannot be merged" in record.getMessage() and "cond" in record.getMessage()
+
+
+def test_restored_values_are_first_values():
+    """An assignment of what a checkpoint holds runs once, also when it waits for something."""
+    with capture() as graph:
+        v = variable("v")
+        with tf.control_dependencies([tf.no_op()]):
+            restored = tf.raw_ops.RestoreV2(prefix="p", tensor_names=["v"], shape_and_slices=[""], dtypes=[tf.float32])
+            tf.assign(v, restored[0], name="from_file")
+            graph.get_operation_by_name("from_file")._add_control_input(tf.no_op())
+        planning.sgd(planning.layers())
+    _, plan = plan_of(graph)
+    assert plan.analysis.initial_writes["from_file"] == "v"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Optimizers that were not seen.
+
+
+def test_gradients_of_an_imported_graph_are_refused():
+    with capture() as graph:
+        planning.sgd(planning.layers())
+    with capture() as imported:
+        tf.import_graph_def(graph.as_graph_def(), name="")
+    for at in ((1, 2), (2, 1)):
+        with pytest.raises(CaptureError, match="(?s)update_w0.*epl.init.*before"):
+            plan_of(imported, *at)
+
+
+def test_gradients_of_an_imported_graph_are_refused_beside_others():
+    with capture() as graph:
+        planning.sgd(planning.layers())
+    with capture() as imported:
+        tf.import_graph_def(graph.as_graph_def(), name="old")
+        planning.sgd(planning.layers())
+    with pytest.raises(CaptureError, match="old/.*update_w0"):
+        plan_of(imported)
+
+
+def test_training_inside_of_a_function_is_refused():
+    function = getattr(tf, "function", None)
+    with capture() as graph:
+        w = variable("w", use_resource=True)
+
+        @function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+            tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=0.1, delta=tape.gradient(loss, w))
+            return loss
+
+        step(planning.batch())
+    with pytest.raises(CaptureError, match="epl.init.*before"):
+        plan_of(graph)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a plan says.
+
+
+def test_table_of_one_worker():
+    with capture() as graph:
+        planning.sgd(planning.layers())
+    model, plan = plan_of(graph, 1, 2)
+    lines = plan_table(plan, model).splitlines()
+    assert lines[0] == "Plan: 2 model replicas on 1 worker x 2 CPU"
+    assert [line.split() for line in lines[3:5]] == [
+        ["0", "CPU:0", "0", "all", "model"],
+        ["0", "CPU:1", "1", "all", "model"],
+    ]
+    text = "\n".join(lines)
+    assert "4 dense in 1 groups, 0 sparse; mean over 2 instances" in text
+    assert "%d, of which" % len(model.graph.nodes) in text and "further devices" not in text
+
+
+def test_table_of_64_workers():
+    model, plan = plan_of(wide_graph(), 64, 8)
+    lines = plan_table(plan, model).splitlines()
+    assert lines[0] == "Plan: 512 model replicas on 64 workers x 8 CPU"
+    assert [line.split()[:3] for line in lines[3:11]] == [["0", "CPU:%d" % i, str(i)] for i in range(8)]
+    assert lines[11].strip() == "... and 504 further devices, in the same way"
+    assert "3.0 MiB" in lines[-1]  # 12 x 256 x 256 x 4 bytes
+    assert len(plan_table(plan, model, max_rows=1000).splitlines()) == len(lines) - 1 + 504
+
+
+def test_table_of_shares():
+    with capture() as graph, epl.replicate(2, name="net"):
+        planning.sgd(planning.layers())
+    lines = plan_table(plan_of(graph, 2, 2)[1]).splitlines()
+    assert lines[0].startswith("Plan: 2 model replicas")
+    rows = [line.split() for line in lines[3:7]]
+    assert [(row[0], row[2], row[3:6]) for row in rows] == [
+        ("0", "0", ["1", "of", "2"]), ("0", "0", ["2", "of", "2"]),
+        ("1", "1", ["1", "of", "2"]), ("1", "1", ["2", "of", "2"])]  # fmt: skip
+    assert all(row[-1] == "net" for row in rows)
+
+
+def test_json():
+    facts = json.loads(plan_of(wide_graph(), 64, 8, 63)[1].to_json())
+    assert facts["replicas"] == 512 and facts["bytes_per_step"] == 12 * 256 * 256 * 4
+    assert [i["rank"] for i in facts["layout"]["instances"]] == list(range(504, 512))
+    assert len(facts["gradient_groups"]) == len(plan_of(wide_graph(), 64, 8, 63)[1].aggregation.groups)
+
+
+def test_plans_need_no_tensorflow():
+    """A layout can be made of anything that has the numbers."""
+    numbers = SimpleNamespace(worker_num=2, worker_index=1, gpu_num_per_worker=2, device_type="GPU")
+    assert [i.rank for i in make_layout([], numbers).instances] == [2, 3]
