@@ -1,0 +1,72 @@
+"""What each pass promises of the graph that it leaves, beyond that it is well formed. The runner checks it, always."""
+
+from epl.graph.index import node_of, parse_input
+from epl.plan.analysis import is_large_constant
+from epl.plan.names import clone_name, clone_tensor, sync_name
+
+
+def every_node_is_placed(graph, plan):
+    """After `place`: each node has a device of this worker, but for large constants."""
+    del plan
+    missing = [n.name for n in graph.nodes.values() if not n.device and not is_large_constant(n)]
+    return ["node '%s' has no device" % name for name in missing]
+
+
+def every_instance_is_whole(graph, plan):
+    """After `clone_instances`: each instance has its copy of every cloned node, and takes nothing from another copy."""
+    problems = []
+    cloned = plan.analysis.cloned
+    for instance in plan.layout.instances[1:]:
+        for name in cloned:
+            clone = graph.nodes.get(clone_name(name, instance.index))
+            if clone is None:
+                problems.append("instance %d has no copy of '%s'" % (instance.index, name))
+                continue
+            strays = [text for text in clone.input if node_of(text) in cloned]
+            problems.extend("'%s' takes '%s' of instance 0" % (clone.name, text) for text in strays)
+    return problems
+
+
+def gradients_are_aggregated(graph, plan):
+    """After `aggregate_gradients`: no consumer of a gradient sees the instance's own any more."""
+    return _still_own(graph, plan, plan.aggregation.consumers.items())
+
+
+def state_is_merged(graph, plan):
+    """After `merge_state`: no change of a merged variable is an instance's own any more."""
+    pairs = [(value, [edge]) for group in plan.state for value, edge in zip(group.values, group.consumers)]
+    return _still_own(graph, plan, pairs)
+
+
+def _still_own(graph, plan, pairs):
+    problems = []
+    for tensor, consumers in pairs:
+        for instance in plan.layout.instances:
+            own = parse_input(clone_tensor(tensor, instance.index))
+            for name, position in consumers:
+                if instance.index and name not in plan.analysis.cloned:
+                    continue
+                consumer = graph.nodes[clone_name(name, instance.index)]
+                if parse_input(consumer.input[position]) == own:
+                    problems.append("'%s' takes '%s' before it is merged" % (consumer.name, consumer.input[position]))
+    return problems
+
+
+def outputs_are_merged(graph, plan):
+    """After `merge_outputs`: each merged output has its node."""
+    return ["there is no node '%s'" % m.name for m in plan.merges if m.name not in graph.nodes]
+
+
+def variables_can_be_broadcast(graph, plan):
+    """After `broadcast_variables`: each variable has its node."""
+    return ["there is no node '%s'" % sync_name(v) for v in plan.variables if sync_name(v) not in graph.nodes]
+
+
+PROMISES = {
+    "place": every_node_is_placed,
+    "clone_instances": every_instance_is_whole,
+    "aggregate_gradients": gradients_are_aggregated,
+    "merge_state": state_is_merged,
+    "merge_outputs": outputs_are_merged,
+    "broadcast_variables": variables_can_be_broadcast,
+}
