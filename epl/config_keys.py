@@ -341,6 +341,16 @@ KEYS = (
         'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "auto": the fastest that serves.',
         choices=("auto", "shm", "gloo"),
     ),
+    Key(
+        "communication.hierarchical",
+        STRING,
+        "auto",
+        "Collective operations over several hosts with several workers each go through shared memory within a host and "
+        'only once between hosts. "auto": where the workers of every host can share memory; "on": the same, but fail '
+        'where they cannot; "off": all workers exchange over TCP. With all workers on one host, "on" is plain shared '
+        'memory. No use unless communication.backend is "auto".',
+        choices=("auto", "on", "off"),
+    ),
     Key("io.slicing", BOOL, False, "Divide the input files over the workers.", built=False),
     Key(
         "io.unbalanced_io_slicing",

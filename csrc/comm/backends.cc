@@ -1,7 +1,9 @@
 #include "backends.h"
 
 #include <cstdio>
+#include <cstdlib>
 
+#include "hierarchical_join.h"
 #include "shm_communicator.h"
 
 namespace epl {
@@ -17,14 +19,25 @@ Status CreateGlooCommunicator(const Options& options, Rendezvous*, std::unique_p
 }
 #endif
 
-Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
-  if (options.backend == "gloo") return CreateGlooCommunicator(options, rendezvous, result);
-  if (options.backend != "shm" && options.backend != "auto") {
-    return Status(EPL_INVALID, Format("communicator '%s': backend is '%s', expected auto, shm or gloo",
-                                      options.name.c_str(), options.backend.c_str()));
-  }
+namespace {
+
+// "auto", "flat" and "hierarchical", with a number of ranks a host for tests ("hierarchical/2").
+bool ReadKind(const std::string& backend, std::string* kind, int* ranks_a_host) {
+  const size_t slash = backend.find('/');
+  *kind = backend.substr(0, slash);
+  *ranks_a_host = 0;
+  if (*kind != "auto" && *kind != "flat" && *kind != "hierarchical") return false;
+  if (slash == std::string::npos) return true;
+  char* end = nullptr;
+  const char* text = backend.c_str() + slash + 1;
+  const long number = std::strtol(text, &end, 10);
+  *ranks_a_host = static_cast<int>(number);
+  return end != text && *end == '\0' && number > 0 && number < 1 << 20;
+}
+
+Status CreateOnOneHost(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
   Status status = ShmCommunicator::Create(options, rendezvous, result);
-  if (status.ok() || options.backend == "shm" || status.code == EPL_TIMEOUT) return status;
+  if (status.ok() || status.code == EPL_TIMEOUT) return status;
   // Every rank has come to the same verdict, so every rank goes on with Gloo.
   const Status gloo = CreateGlooCommunicator(options, rendezvous, result);
   if (!gloo.ok()) return Status(gloo.code, gloo.message + " (" + status.message + ")");
@@ -32,6 +45,27 @@ Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::u
     std::fprintf(stderr, "epl: communicator '%s' uses Gloo: %s\n", options.name.c_str(), status.message.c_str());
   }
   return Status();
+}
+
+}  // namespace
+
+Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
+  if (options.backend == "gloo") return CreateGlooCommunicator(options, rendezvous, result);
+  if (options.backend == "shm") return ShmCommunicator::Create(options, rendezvous, result);
+  std::string kind;
+  int ranks_a_host = 0;
+  if (!ReadKind(options.backend, &kind, &ranks_a_host)) {
+    return Status(EPL_INVALID,
+                  Format("communicator '%s': backend is '%s', expected auto, shm or gloo, or auto's variants flat and "
+                         "hierarchical",
+                         options.name.c_str(), options.backend.c_str()));
+  }
+  HostLayout layout;
+  Status status = FindHosts(options, ranks_a_host, rendezvous, &layout);
+  if (!status.ok()) return status;
+  if (layout.size() == 1) return CreateOnOneHost(options, rendezvous, result);
+  if (kind == "flat" || layout.OneRankEach()) return CreateGlooCommunicator(options, rendezvous, result);
+  return CreateHierarchicalCommunicator(options, layout, kind == "hierarchical", rendezvous, result);
 }
 
 }  // namespace epl

@@ -11,7 +11,7 @@ namespace epl {
 
 bool HasGloo();
 
-// The back end named by options.backend. "auto" takes shared memory if all ranks can map each other's, else Gloo.
+// The back end named by options.backend; epl_comm.h says what "auto" and its variants take.
 Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
 
 // Defined with the Gloo back end, or without it as an error that says what to install.

@@ -2,8 +2,10 @@
 #ifndef EPL_COMM_COMMUNICATOR_H_
 #define EPL_COMM_COMMUNICATOR_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "request.h"
 #include "status.h"
@@ -20,6 +22,12 @@ struct Options {
   double stall_warning_s = 60.0;
   std::string host = "127.0.0.1";
   std::string token;
+
+  // For a communicator that is part of a larger one:
+  std::vector<int> global_ranks;  // what messages call the ranks; empty: as they are
+  std::function<Status()> watch;  // what else a wait looks at now and then; an error ends the wait
+
+  int Global(int rank) const { return global_ranks.empty() ? rank : global_ranks[rank]; }
 };
 
 class Communicator {

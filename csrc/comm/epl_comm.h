@@ -65,8 +65,12 @@ typedef struct {
 } epl_store;
 
 typedef struct {
-  const char* backend;  // "auto" (shm when all ranks share a host, else gloo), "shm" or "gloo"
-  const char* name;     // unique in the job and the same on all ranks, e.g. "g0/data1"
+  // "shm" or "gloo"; or "auto": shm when all ranks share a host, gloo when every host has one rank, and else
+  // hierarchical: shared memory within hosts, Gloo between them. Its variants: "flat" takes gloo between hosts always,
+  // "hierarchical" fails where ranks of a host cannot share memory, instead of going on with gloo. "auto/2" (for tests;
+  // also the variants) takes every 2 ranks in a row as a host.
+  const char* backend;
+  const char* name;  // unique in the job and the same on all ranks, e.g. "g0/data1"
   int rank;
   int size;
   double timeout_s;        // how long one collective may wait for peers; also for creation
@@ -90,8 +94,10 @@ typedef void (*epl_done)(void* arg, int code, const char* message);
 typedef void* (*epl_allocate)(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
 
 // What the segments hold, with n = size:
-//   all_reduce      `count` elements in and out. Reduced in rank order; 16-bit floats are summed in float32 and rounded
-//                   once; mean of integers truncates towards zero; integer sums wrap; bool has min (all), max (any).
+//   all_reduce      `count` elements in and out. Reduced in rank order, or, if hierarchical, within each host in rank
+//                   order and then over the hosts: every rank gets the same bits in any case. 16-bit floats are summed
+//                   in float32 and rounded once; mean of integers truncates towards zero; integer sums wrap; bool has
+//                   min (all), max (any).
 //   reduce          the same; `out` is used at the root only.
 //   broadcast       `in` at the root, `out` elsewhere. These three see one stream, however it is cut into segments.
 //   all_gather      `in` count, `out` n * count elements: for each segment one block per rank, in rank order.
@@ -139,7 +145,7 @@ EPL_EXPORT int epl_comm_run(epl_comm* comm, const epl_request* request, char* er
 EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
 EPL_EXPORT int epl_comm_rank(const epl_comm* comm);
 EPL_EXPORT int epl_comm_size(const epl_comm* comm);
-EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm" or "gloo"
+EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "gloo" or "hierarchical"
 
 // Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length
 // bytes.

@@ -23,6 +23,8 @@ class Rendezvous {
   Status Set(const std::string& topic, const std::string& value);
   Status Get(const std::string& topic, std::string* value);
 
+  const epl_store& store() const { return store_; }
+
   // Seconds left of options.timeout_s, counted from construction; at least 0.01.
   double TimeLeft() const;
 

@@ -186,6 +186,7 @@ std::string Describe(int collective, const std::string& name, int dtype, uint64_
 }
 
 std::string Describe(const Request& request) {
+  if (!request.shown.empty()) return request.shown;
   return Describe(request.collective, request.name, request.dtype, request.count, request.reduce_op, request.peer);
 }
 

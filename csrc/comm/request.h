@@ -31,6 +31,10 @@ struct Request {
   epl_allocate allocate = nullptr;
   epl_done done = nullptr;
   void* arg = nullptr;
+  // For a part of another request: what messages call it, and how much longer than the communicator's timeout_s it may
+  // wait.
+  std::string shown;
+  double extra_wait_s = 0.0;
   std::function<void(const Status&)> completed;  // called instead of `done` when set
 
   std::vector<size_t> offsets;  // in elements: segment i is [offsets[i], offsets[i + 1]) of the stream

@@ -68,7 +68,7 @@ Status ShmCommunicator::Aborted() const {
   }
   if (state == 1) return Status(EPL_ABORTED, Format("communicator '%s' was aborted", options_.name.c_str()));
   if (record.rank == options_.rank) return Status(record.code, record.message);
-  return Status(record.code, Format("rank %d: %s", record.rank, record.message));
+  return Status(record.code, Format("rank %d: %s", options_.Global(record.rank), record.message));
 }
 
 Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
@@ -80,7 +80,8 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
   for (int rank : needed) {
     const ShmPeer& peer = *group_.ranks[rank];
     if (peer.segment.control()->left.load(std::memory_order_acquire) != 0) {
-      return gone(Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str())));
+      return gone(Status(EPL_PEER_LOST,
+                         Format("rank %d has closed communicator '%s'", options_.Global(rank), options_.name.c_str())));
     }
   }
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -89,8 +90,8 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
     if (rank == options_.rank || left) continue;
     const ProcessState state = StateOf(peer.pid);
     if (!state.alive || state.start_time != peer.start_time) {
-      return gone(Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on", rank,
-                                               peer.pid, options_.name.c_str())));
+      return gone(Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on",
+                                               options_.Global(rank), peer.pid, options_.name.c_str())));
     }
   }
   return Status();
@@ -109,7 +110,7 @@ Status ShmCommunicator::Health() {
 
 std::string ShmCommunicator::WhatRankDoes(int rank) const {
   const ProcessState state = StateOf(group_.ranks[rank]->pid);
-  return Format("%d (process %d%s)", rank, group_.ranks[rank]->pid, state.stopped ? ", stopped" : "");
+  return Format("%d (process %d%s)", options_.Global(rank), group_.ranks[rank]->pid, state.stopped ? ", stopped" : "");
 }
 
 std::string ShmCommunicator::DescribeRanks(const std::vector<int>& ranks) const {
@@ -133,6 +134,7 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
   const std::vector<int> ranks = missing();
   if (ranks.empty()) return Status();
   Status status = CheckLives(ranks);
+  if (status.ok() && options_.watch) status = options_.watch();
   // A peer that ends the communicator may be gone a moment later; its reason comes first.
   const Status aborted = status.ok() ? Status() : Aborted();
   if (!aborted.ok()) return aborted;
@@ -145,20 +147,21 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
   if (state->crossed_looks >= 2) {
     return Status(EPL_MISMATCH,
                   Format("ranks wait for each other on communicator '%s': rank %d calls %s, rank %d calls %s",
-                         options_.name.c_str(), options_.rank, Describe(request).c_str(), crossed,
-                         Describe(Segment(crossed)->control()->message).c_str()));
+                         options_.name.c_str(), options_.Global(options_.rank), Describe(request).c_str(),
+                         options_.Global(crossed), Describe(Segment(crossed)->control()->message).c_str()));
   }
   const double waited = std::chrono::duration<double>(Clock::now() - state->start).count();
-  if (waited > options_.timeout_s) {
-    return Status(EPL_TIMEOUT,
-                  Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
-                         options_.name.c_str(), options_.rank, options_.timeout_s, DescribeRanks(ranks).c_str()));
+  const double timeout_s = options_.timeout_s + request.extra_wait_s;
+  if (waited > timeout_s) {
+    return Status(EPL_TIMEOUT, Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
+                                      options_.name.c_str(), options_.Global(options_.rank), timeout_s,
+                                      DescribeRanks(ranks).c_str()));
   }
   if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !state->warned) {
     state->warned = true;
     std::fprintf(stderr, "epl: %s on communicator '%s': rank %d has waited %.0f s for %s; it gives up after %g s\n",
-                 Describe(request).c_str(), options_.name.c_str(), options_.rank, waited, DescribeRanks(ranks).c_str(),
-                 options_.timeout_s);
+                 Describe(request).c_str(), options_.name.c_str(), options_.Global(options_.rank), waited,
+                 DescribeRanks(ranks).c_str(), timeout_s);
   }
   return Status();
 }
@@ -175,7 +178,9 @@ Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& 
     SleepOn(signal, target, kSliceMilliseconds);
     if (Reached(*signal, target)) return Status();
     const Clock::time_point now = Clock::now();
-    if (now < next_check && now - state.start < std::chrono::duration<double>(options_.timeout_s)) continue;
+    if (now < next_check &&
+        now - state.start < std::chrono::duration<double>(options_.timeout_s + request.extra_wait_s))
+      continue;
     next_check = now + kLifeCheckInterval;
     status = CheckWait(missing, request, &state);
     if (!status.ok()) return status;

@@ -78,15 +78,16 @@ std::string OpenAll(const Options& options, const std::vector<Card>& cards, size
   for (int rank = 0; rank < options.size; ++rank) {
     ShmPeer* peer = group->ranks[rank].get();
     const Card& card = cards[rank];
-    if (!card.error.empty()) return Format("rank %d: %s", rank, card.error.c_str());
+    if (!card.error.empty()) return Format("rank %d: %s", options.Global(rank), card.error.c_str());
     if (card.host != cards[options.rank].host)
-      return Format("ranks %d and %d run on different hosts", options.rank, rank);
+      return Format("ranks %d and %d run on different hosts", options.Global(options.rank), options.Global(rank));
     peer->pid = card.pid;
     peer->start_time = card.start_time;
     if (rank == options.rank) continue;
     const Status status = peer->segment.Open(card.pid, card.fd, options.size, chunk_bytes, card.nonce);
     if (!status.ok()) {
-      return Format("rank %d cannot map the memory of rank %d: %s", options.rank, rank, status.message.c_str());
+      return Format("rank %d cannot map the memory of rank %d: %s", options.Global(options.rank), options.Global(rank),
+                    status.message.c_str());
     }
   }
   return std::string();

@@ -1,7 +1,6 @@
 // What goes wrong: late, stopped and killed ranks, aborts, disagreement, bad arguments, and order.
 #include <dirent.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -343,16 +342,9 @@ TEST(refused_allocation_fails_all) {
   }
 }
 
-// A limit on the size of files makes shared memory unavailable to one rank, as a full host would.
-void LimitSharedMemory() {
-  signal(SIGXFSZ, SIG_IGN);
-  const rlimit limit = {16384, 16384};
-  CHECK_THAT(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
-}
-
 TEST(no_shared_memory_is_an_error_that_all_ranks_get) {
   const test::Ranks ranks = test::Start(2, "shm", 5.0, false, [](Rank& me) {
-    if (me.rank == 1) LimitSharedMemory();
+    if (me.rank == 1) test::LimitSharedMemory();
     const Outcome outcome = me.Create("full");
     CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "rank 1") &&
                    Contains(outcome.message, "MiB of shared memory cannot be had"),
@@ -363,7 +355,7 @@ TEST(no_shared_memory_is_an_error_that_all_ranks_get) {
 
 TEST(auto_takes_gloo_when_shared_memory_cannot_be_had) {
   const test::Ranks ranks = test::Start(2, "auto", 5.0, false, [](Rank& me) {
-    if (me.rank == 1) LimitSharedMemory();
+    if (me.rank == 1) test::LimitSharedMemory();
     const Outcome outcome = me.Create("full");
     if (!epl_has_gloo()) {
       CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "libgloo-dev"), outcome.message);

@@ -60,6 +60,9 @@ double Load(epl_dtype dtype, const void* array, size_t index);
 size_t SizeOf(epl_dtype dtype);
 double Tolerance(epl_dtype dtype);
 
+// A limit on the size of files makes shared memory unavailable to this rank, as a full host would.
+void LimitSharedMemory();
+
 // Backends that this build has.
 std::vector<std::string> Backends();
 

@@ -16,6 +16,8 @@ _FIRST_ROUND_BYTES = 64
 _LENGTH = struct.Struct("<Q")
 # While workers wait for each other to connect, they look this often whether one of them has ended.
 _SLICE_S = 1.0
+# What the native library calls communication.hierarchical, when communication.backend is "auto".
+_AUTO_BACKENDS = {"auto": "auto", "on": "hierarchical", "off": "flat"}
 _INLINE_BYTES = _FIRST_ROUND_BYTES - _LENGTH.size
 
 
@@ -26,8 +28,8 @@ class Pool:
 
     Args:
       cluster: the `Cluster`.
-      config: the `Config`; `communication.num_communicators`, `backend`, `timeout_s` and `stall_warning_s` are read
-        when connecting.
+      config: the `Config`; `communication.num_communicators`, `backend`, `hierarchical`, `timeout_s` and
+        `stall_warning_s` are read when connecting.
       client: the `BootstrapClient` through which workers find each other; None if there is one worker.
 
     Attributes:
@@ -52,7 +54,7 @@ class Pool:
 
     @property
     def backend(self):
-        """What carries the data: "shm", "gloo", or "none" for a single worker.
+        """What carries the data: "shm", "gloo", "hierarchical", or "none" for a single worker.
 
         Raises:
           CommunicationError: the pool is not connected.
@@ -150,8 +152,11 @@ class Pool:
 
     def _create(self, name):
         communication = self._config.communication
+        backend = communication.backend
+        if backend == "auto":
+            backend = _AUTO_BACKENDS[communication.hierarchical]
         options = native.Options(
-            backend=communication.backend.encode("ascii"),
+            backend=backend.encode("ascii"),
             name=name.encode("ascii"),
             rank=self._cluster.worker_index,
             size=self._cluster.worker_num,

@@ -1,0 +1,107 @@
+#include "hierarchical_join.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "backends.h"
+#include "process.h"
+
+#ifdef EPL_WITH_GLOO
+#include "gloo_mesh.h"
+#include "hierarchical_communicator.h"
+#include "mesh_communicator.h"
+#include "shm_communicator.h"
+#endif
+
+namespace epl {
+
+bool HostLayout::OneRankEach() const {
+  return std::all_of(ranks.begin(), ranks.end(), [](const std::vector<int>& host) { return host.size() == 1; });
+}
+
+HostLayout LayoutOf(const std::vector<std::string>& hosts) {
+  HostLayout layout;
+  std::map<std::string, size_t> number;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto found = number.emplace(hosts[rank], layout.ranks.size());
+    if (found.second) layout.ranks.emplace_back();
+    layout.ranks[found.first->second].push_back(static_cast<int>(rank));
+  }
+  size_t fewest = hosts.size();
+  for (const std::vector<int>& host : layout.ranks) fewest = std::min(fewest, host.size());
+  layout.stripes = static_cast<int>(fewest);
+  return layout;
+}
+
+Status FindHosts(const Options& options, int ranks_a_host, Rendezvous* rendezvous, HostLayout* layout) {
+  const std::string mine = ranks_a_host > 0 ? Format("%d", options.rank / ranks_a_host) : HostIdentity();
+  std::vector<std::string> hosts;
+  Status status = rendezvous->AllGather("host", mine, &hosts);
+  if (status.ok()) *layout = LayoutOf(hosts);
+  return status;
+}
+
+#ifdef EPL_WITH_GLOO
+namespace {
+
+// Later waits of a collective are this much longer than earlier ones.
+double Patience(const Options& options) { return std::min(1.0, options.timeout_s / 4); }
+
+Status CreateLocal(const Options& options, const HostLayout& layout, Mesh* mesh, Rendezvous* rendezvous,
+                   std::unique_ptr<Communicator>* result) {
+  int host = 0;
+  Options local = options;
+  for (const std::vector<int>& ranks : layout.ranks) {
+    const auto found = std::find(ranks.begin(), ranks.end(), options.rank);
+    if (found != ranks.end()) {
+      local.rank = static_cast<int>(found - ranks.begin());
+      local.size = static_cast<int>(ranks.size());
+      local.global_ranks = ranks;
+      break;
+    }
+    ++host;
+  }
+  local.name = Format("%s/host%d", options.name.c_str(), host);
+  local.watch = [mesh] { return mesh->Health(); };
+  Rendezvous meeting(local, rendezvous->store());
+  return ShmCommunicator::Create(local, &meeting, result);
+}
+
+}  // namespace
+
+Status CreateHierarchicalCommunicator(const Options& options, const HostLayout& layout, bool always,
+                                      Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
+  Options between = options;
+  between.timeout_s += Patience(options);
+  std::unique_ptr<Mesh> owned;
+  Status status = GlooMesh::Create(between, rendezvous, &owned);
+  if (!status.ok()) return status;
+  Mesh* mesh = owned.get();
+  auto flat = std::make_unique<MeshCommunicator>(between, "gloo", std::move(owned));
+  std::unique_ptr<Communicator> local;
+  const Status mine = CreateLocal(options, layout, mesh, rendezvous, &local);
+  // The verdicts are exchanged, so that all take the same way.
+  std::vector<std::string> verdicts;
+  status = rendezvous->AllGather("hierarchical", mine.message, &verdicts);
+  if (!status.ok()) return status;
+  for (const std::string& verdict : verdicts) {
+    if (verdict.empty()) continue;
+    if (always || mine.code == EPL_TIMEOUT) return Status(EPL_INTERNAL, verdict);
+    if (options.rank == 0) {
+      std::fprintf(stderr, "epl: communicator '%s' is not hierarchical: %s\n", options.name.c_str(), verdict.c_str());
+    }
+    *result = std::move(flat);
+    return Status();
+  }
+  *result = std::make_unique<HierarchicalCommunicator>(options, layout, mesh, std::move(flat), std::move(local));
+  return Status();
+}
+#else
+Status CreateHierarchicalCommunicator(const Options& options, const HostLayout&, bool, Rendezvous* rendezvous,
+                                      std::unique_ptr<Communicator>* result) {
+  return CreateGlooCommunicator(options, rendezvous, result);
+}
+#endif
+
+}  // namespace epl
