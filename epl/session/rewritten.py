@@ -6,7 +6,8 @@ from epl import tf_compat
 from epl.capture.record import make_model
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.pipeline import rewrite
-from epl.plan.analysis import batch_placeholder
+from epl.plan.analysis import batch_placeholder, is_large_constant
+from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, clone_tensor
 from epl.plan.order import collective_keys
 from epl.plan.plan import make_plan
@@ -30,6 +31,7 @@ class Rewritten(object):
         self._keys = collective_keys(self.plan, self.model.graph)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
+        self._differing = None
         self.has_reference_variables = any(self.model.graph.nodes[v].op != "VarHandleOp" for v in self.model.variables)
 
     def step(self, fetches, targets, feeds):
@@ -53,6 +55,14 @@ class Rewritten(object):
     @property
     def keys(self):
         return self._keys
+
+    @property
+    def differing(self):
+        """Nodes of the user's graph that differ from copy to copy although gradients and state are merged."""
+        if self._differing is None:
+            merged = merged_edges(self.plan.aggregation, self.plan.state)
+            self._differing = frozenset(differing(self.model.graph, self.plan.analysis.varying, merged)) - self._writes
+        return self._differing
 
     @property
     def writes(self):
@@ -101,6 +111,7 @@ class Step(object):
         self.communicates = bool(collectives) and plan.layout.worker_num > 1
         self.orders = []
         self._collectives = [name for _, name, _, _ in collectives]
+        self._updates = reached & rewritten.writes
         if self.communicates:
             slots = 1 + max(slot for _, _, slot, _ in collectives)
             self.orders = [[tag for _, _, slot, tag in collectives if slot == s] for s in range(slots)]
@@ -118,13 +129,23 @@ class Step(object):
         return [(clone_tensor(name, i.index), 0, 1) for i in instances]
 
     def lines(self):
-        """A line for each node of the user's graph that these collectives depend on; the same on every worker."""
-        model = self._rewritten.model
+        """What must be the same on every worker, a line for each thing.
+
+        These are the settings, the collectives, and the nodes of the user's graph that collectives and updates of variables
+        depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
+        """
         graph = self._rewritten.graph
-        reached = graph.ancestors(self._collectives)
-        return self._collectives + [
-            _describe(model.graph.nodes[name]) for name in model.graph.in_order(reached & set(model.graph.nodes))
-        ]
+        users = self._rewritten.model.graph
+        updates = graph.ancestors(self._updates, stop=self._rewritten.differing.union(self._collectives))
+        compared = graph.ancestors(self._collectives) - updates
+        return (
+            [_settings(self._rewritten.plan)]
+            + self._collectives
+            + [
+                _describe(users.nodes[name], with_value=name in updates)
+                for name in users.in_order((compared | updates) & set(users.nodes))
+            ]
+        )
 
     def _fingerprint(self):
         digest = hashlib.sha256()
@@ -155,7 +176,16 @@ _FREE_ATTRIBUTES = frozenset(
 )
 
 
-def _describe(node):
+def _settings(plan):
+    return "settings: gradients are %s, float16 on the wire %s (scale %g), sparse as dense %s" % (
+        "averaged" if plan.reduce_mean else "summed",
+        plan.wire_fp16,
+        plan.fp16_scale,
+        plan.sparse_as_dense,
+    )
+
+
+def _describe(node, with_value=False):
     attrs = []
     for key in sorted(node.attr):
         if key in _FREE_ATTRIBUTES or key.startswith("_"):
@@ -164,4 +194,16 @@ def _describe(node):
         kind = value.WhichOneof("value")
         if kind in ("type", "shape", "i", "b", "f", "list"):
             attrs.append("%s=%s" % (key, " ".join(str(getattr(value, kind)).split())))
+    if with_value and node.op == "Const" and not is_large_constant(node):
+        attrs.append("value=%s" % _shown(node.attr["value"].tensor))
     return "%s = %s(%s) {%s}" % (node.name, node.op, ", ".join(node.input), ", ".join(attrs))
+
+
+def _shown(tensor):
+    """A constant's value as text: itself if it is short, else a digest."""
+    if tensor.ByteSize() <= _SHOWN_BYTES:
+        return " ".join(str(tensor).split())
+    return hashlib.sha256(tensor.SerializeToString()).hexdigest()
+
+
+_SHOWN_BYTES = 64

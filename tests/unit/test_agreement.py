@@ -1,0 +1,193 @@
+"""Step agreement between workers that are threads here."""
+
+import hashlib
+import threading
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.config import Config
+from epl.errors import WorkerError
+from epl.session.agreement import Wish, agree
+from epl.session.rewritten import Rewritten
+from tests.helpers import planning
+
+TIMEOUT_S = 20
+
+
+class FakeStep(object):
+    """A step of a graph that is a list of lines; every fetch and target is a line of its own."""
+
+    def __init__(self, graph, fetches, targets):
+        self.fetches, self.targets = tuple(fetches), tuple(targets)
+        self._lines = list(graph) + sorted(set(self.fetches) | set(self.targets))
+        self.fingerprint = hashlib.sha256("\n".join(self._lines).encode()).digest()[:16]
+
+    def lines(self):
+        return self._lines
+
+
+class Workers(object):
+    """Exchanges over lists, with a barrier. Counts the exchanges of each worker."""
+
+    def __init__(self, size):
+        self._barrier = threading.Barrier(size)
+        self._slots = [None] * size
+        self.exchanges = [0] * size
+
+    def exchange_of(self, worker):
+        def exchange(message):
+            assert isinstance(message, bytes)
+            self.exchanges[worker] += 1
+            self._slots[worker] = message
+            self._barrier.wait(TIMEOUT_S)
+            all_messages = list(self._slots)
+            self._barrier.wait(TIMEOUT_S)
+            return all_messages
+
+        return exchange
+
+    def abort(self):
+        self._barrier.abort()
+
+
+def run(wishes, graphs=None):
+    """Lets one thread for each wish agree; returns ([(step, fresh) or the error of each], Workers)."""
+    workers = Workers(len(wishes))
+    results = [None] * len(wishes)
+
+    def work(index):
+        wish = wishes[index]
+        graph = graphs[index] if graphs else ["a = Const()"]
+
+        def make_step(fetches, targets):
+            return FakeStep(graph, fetches, targets)
+
+        try:
+            step = make_step(wish.fetches, wish.targets)
+            results[index] = agree(workers.exchange_of(index), wish, step, make_step)
+        except WorkerError as error:
+            results[index] = error
+        except BaseException:
+            workers.abort()  # the others must not wait for this thread
+            raise
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(wishes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT_S)
+    assert all(result is not None for result in results), results
+    return results, workers
+
+
+def wish(fetches=(), targets=("train",), fresh=(), session=1):
+    return Wish(session, tuple(fetches), tuple(targets), tuple(fresh))
+
+
+def test_equal_wishes_take_one_exchange():
+    results, workers = run([wish(["loss:0"])] * 3)
+    assert workers.exchanges == [1, 1, 1]
+    assert all(step.fetches == ("loss:0",) and fresh == () for step, fresh in results)
+
+
+def test_a_worker_alone():
+    results, _ = run([wish(fresh=["v"])])
+    assert results[0][1] == ("v",)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_different_fetches_become_their_union(size):
+    wishes = [wish(["loss:0", "summary:0"])] + [wish(["loss:0"])] * (size - 2) + [wish(["accuracy:0"], ["train", "count"])]
+    results, workers = run(wishes)
+    assert all(step.fetches == ("accuracy:0", "loss:0", "summary:0") for step, _ in results)
+    assert all(step.targets == ("count", "train") for step, _ in results)
+    assert len({step.fingerprint for step, _ in results}) == 1
+    assert len(set(workers.exchanges)) == 1 and workers.exchanges[0] <= 3
+
+
+def test_the_same_names_in_another_order_agree():
+    results, _ = run([wish(["a:0", "b:0"]), wish(["b:0", "a:0"])])
+    assert {step.fingerprint for step, _ in results} == {results[0][0].fingerprint}
+
+
+def test_fresh_variables_are_the_same_on_all():
+    same, workers = run([wish(fresh=["v", "w"])] * 2)
+    assert [fresh for _, fresh in same] == [("v", "w")] * 2 and workers.exchanges == [1, 1]
+    different, _ = run([wish(fresh=["v"]), wish(fresh=["u", "w"]), wish()])
+    assert [fresh for _, fresh in different] == [("u", "v", "w")] * 3
+
+
+def test_different_graphs_get_the_same_error():
+    graphs = [["a = Const()", "b = MatMul(a, a)"], ["a = Const()", "b = MatMul(a, a)"], ["a = Const()", "b = Add(a, a)"]]
+    results, workers = run([wish()] * 3, graphs)
+    assert all(isinstance(error, WorkerError) for error in results)
+    assert len({str(error) for error in results}) == 1
+    text = str(results[0])
+    assert "worker 0 has\n    b = MatMul(a, a)\n" in text and "worker 2 has\n    b = Add(a, a)\n" in text
+    assert "same script" in text and results[0].worker == 2
+    assert len(set(workers.exchanges)) == 1
+
+
+def test_a_graph_that_is_longer():
+    results, _ = run([wish(), wish()], [["a = Const()"], ["a = Const()", "b = Identity(a)"]])
+    assert "worker 1 has\n    b = Identity(a)" in str(results[0]) and str(results[0]) == str(results[1])
+
+
+def test_sessions_out_of_step():
+    results, workers = run([wish(session=1), wish(session=2)])
+    assert all(isinstance(error, WorkerError) for error in results)
+    assert len({str(error) for error in results}) == 1
+    assert "worker 0: number 1, worker 1: number 2" in str(results[0])
+    assert workers.exchanges == [2, 2]
+
+
+def test_many_names_and_odd_ones():
+    names = ["größe/%d:0" % i for i in range(5000)]
+    results, _ = run([wish(names), wish(names[:10])])
+    assert results[0][0].fetches == tuple(sorted(names)) == results[1][0].fetches
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What has to be the same for workers to agree.
+
+
+def trained(worker, optimizer=None, rate=0.1, rows=3, shard=0, config=None, **kwargs):
+    """The step that trains a small model, as this worker would take it."""
+    planning.library.ops()
+    with planning.capture() as graph:
+        files = tf.constant(["part-%d" % shard])
+        x = tf.reshape(tf.cast(tf.strings.length(tf.py_func(lambda f: f, [files], tf.string)), tf.float32), [1, 1])
+        loss = planning.layers(x=tf.tile(x, [rows, 4]), **kwargs)
+        (optimizer or tf.train.GradientDescentOptimizer)(rate).minimize(loss, name="train")
+        return Rewritten(graph, Config(config or {}), planning.cluster(2, 1, worker), 7).step((), ("train",), ())
+
+
+def test_data_may_differ():
+    assert trained(0).fingerprint == trained(1, shard=1).fingerprint
+    assert trained(0).communicates
+
+
+@pytest.mark.parametrize(
+    "other, difference",
+    [
+        ({"rate": 0.2}, "0.2"),
+        ({"optimizer": tf.train.AdamOptimizer}, "ApplyAdam"),
+        ({"count": 3}, "w2"),
+        ({"config": {"communication.gradients_reduce_method": "sum"}}, "summed"),
+        ({"config": {"communication.fp16": True}}, "float16 on the wire True"),
+    ],
+)
+def test_what_changes_variables_may_not_differ(other, difference):
+    ours, theirs = trained(0), trained(1, **other)
+    assert ours.fingerprint != theirs.fingerprint
+    assert difference in "\n".join(set(theirs.lines()) - set(ours.lines()))
+
+
+def test_only_the_chief_fetches_a_summary():
+    with planning.capture() as graph:
+        loss = planning.layers()
+        planning.sgd(loss, name="train")
+        rewritten = Rewritten(graph, Config(), planning.cluster(2, 1), 0)
+    plain, more = rewritten.step((), ("train",), ()), rewritten.step((loss.name,), ("train",), ())
+    assert plain.fingerprint == more.fingerprint and plain.orders == more.orders
