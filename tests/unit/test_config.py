@@ -74,6 +74,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.timeout_s": 600.0,
         "communication.stall_warning_s": 60.0,
         "communication.backend": "auto",
+        "communication.hierarchical": "auto",
         "io.slicing": False,
         "io.unbalanced_io_slicing": False,
         "io.drop_last_files": False,
