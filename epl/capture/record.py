@@ -64,10 +64,12 @@ def make_model(tf_graph):
     """A Model of the graph as it stands now."""
     record = record_of(tf_graph)
     graph = Graph.from_graph_def(tf_graph.as_graph_def())
+    with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
+        variables = _variables(tf_graph, graph)
     return Model(
         graph=graph,
         taskgraphs=list(record.taskgraphs),
-        variables=_variables(tf_graph, graph),
+        variables=variables,
         apply_calls=[ApplyCall(*call) for call in record.apply_calls],
         computed=list(record.computed),
         merges={key: list(names) for key, names in record.merges.items()},

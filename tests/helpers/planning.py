@@ -32,8 +32,7 @@ def cluster(workers=1, devices=2, index=0, device_type="CPU"):
 
 def plan_of(graph, workers=1, devices=2, index=0, **config):
     """(Model, Plan) of a tf.Graph; `config` with "__" for the dot."""
-    with graph.as_default():  # eager execution may be on outside of it
-        model = make_model(graph)
+    model = make_model(graph)
     values = {key.replace("__", "."): value for key, value in config.items()}
     return model, make_plan(model, Config(values), cluster(workers, devices, index))
 
@@ -45,8 +44,8 @@ def rewritten(graph, workers=1, devices=2, index=0, job_seed=0, **config):
     return model, plan, rewrite(model.graph, plan, job_seed)
 
 
-def variable(name, shape=(4, 4), **kwargs):
-    return tf.get_variable(name, shape, initializer=tf.constant_initializer(0.5), **kwargs)
+def variable(name, shape=(4, 4), use_resource=False, **kwargs):
+    return tf.get_variable(name, shape, initializer=tf.constant_initializer(0.5), use_resource=use_resource, **kwargs)
 
 
 def batch(rows=8, features=4):
