@@ -123,11 +123,11 @@ def _load():
 class Rank:
     """One rank with its communicator; `folder` is the store."""
 
-    def __init__(self, rank, size, backend, folder):
+    def __init__(self, rank, size, backend, folder, host="127.0.0.1", timeout_s=30.0):
         self.rank, self.size, self.folder = rank, size, folder
         self.library = _load()
         self._store = _Store(None, _SET(self._set), _GET(self._get))
-        options = _Options(backend.encode(), b"native", rank, size, 30.0, 0.0, b"127.0.0.1", b"secret")
+        options = _Options(backend.encode(), b"native", rank, size, timeout_s, 0.0, host.encode(), b"secret")
         error = ctypes.create_string_buffer(4096)
         handle = self.library.epl_comm_create(
             ctypes.byref(options), ctypes.byref(self._store), error, ctypes.c_size_t(4096)

@@ -1,0 +1,49 @@
+"""A rank of test_hosts.py at the C interface: host_rank.py FOLDER RANK SIZE ADDRESS TIMEOUT_S {cases|loop}
+
+cases: all collectives against NumPy. loop: all-reduces without end; tells the error that ends them and how long the
+last one took.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+from tests.unit import test_comm_native as native
+
+
+def cases(me):
+    assert me.library.epl_comm_backend(me.handle) == b"hierarchical"
+    for _, function in native.CASES:
+        function(me)
+    return {}
+
+
+def loop(me):
+    data = np.ones(300000, np.float32)
+    segment = (native._Segment * 1)(native._Segment(data.ctypes.data, data.ctypes.data, data.size))
+    request = native._Request(-1, b"grads/7", native.ALL_REDUCE, native.FLOAT32, native.MAX, 0, segment, 1, 1.0)
+    error = ctypes.create_string_buffer(4096)
+    for count in range(1000000):
+        if count == 10:
+            print("running", flush=True)
+        started = time.time()
+        code = me.library.epl_comm_run(me.handle, ctypes.byref(request), error, ctypes.c_size_t(len(error)))
+        if code:
+            return {"code": code, "message": error.value.decode(), "seconds": time.time() - started}
+    return {"code": 0, "message": "nothing ended it"}
+
+
+def main(folder, rank, size, address, timeout_s, what):
+    me = native.Rank(int(rank), int(size), "auto", folder, address, float(timeout_s))
+    found = {"cases": cases, "loop": loop}[what](me)
+    with open(os.path.join(folder, "found.%s" % rank), "w") as file:
+        json.dump(found, file)
+    me.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
