@@ -18,6 +18,7 @@ __all__ = [
     "get_all_collections",
     "get_collection",
     "init",
+    "ops",
     "replicate",
     "set_default_strategy",
     "split",

@@ -27,7 +27,7 @@ REGISTER_OP("EplAllReduce")
     .Attr("comm: int = 0")
     .Attr("tag: int = -1")
     .Attr("workers: int >= 1")
-    .Attr("reduce_op: {'sum', 'min', 'max'} = 'sum'")
+    .Attr("reduce_op: {'sum', 'mean', 'min', 'max', 'prod'} = 'sum'")
     .Attr("scale: float = 1.0")
     .Attr("wire_fp16: bool = false")
     .Attr("fp16_scale: float = 1.0")
@@ -58,7 +58,8 @@ reduced: N tensors with the shapes of replica 0's.
 comm: slot of the communicator in this process's pool; not used when workers is 1.
 tag: place in the order that the pool expects, the same on all workers; -1: the order of submission.
 workers: number of workers; 1 reduces over the local replicas only.
-scale: sums are multiplied by this; only for floating types.
+reduce_op: mean is the sum divided by workers * R; only for floating types.
+scale: sums and means are multiplied by this; only for floating types.
 wire_fp16: send half-precision numbers: the local sum times fp16_scale goes out, the result is divided by it. The op
   fails on all workers when that makes a finite number infinite. Only for sums of float and double.
 collective_name: what error messages call this, the same on all workers; default: the node's name.
@@ -111,6 +112,8 @@ void ReduceLocally(epl_reduce_op op, const std::vector<const T*>& inputs, T* out
     CombineAll(inputs, output, count, [](A a, A b) { return b < a ? b : a; });
   } else if (op == EPL_MAX) {
     CombineAll(inputs, output, count, [](A a, A b) { return a < b ? b : a; });
+  } else if (op == EPL_PROD) {
+    CombineAll(inputs, output, count, [](A a, A b) { return static_cast<A>(a * b); });
   } else {
     CombineAll(inputs, output, count, [](A a, A b) { return static_cast<A>(a + b); });
   }
@@ -190,12 +193,17 @@ class AllReduceOp : public tf::AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("fp16_scale", &fp16_scale_));
     OP_REQUIRES_OK(context, context->GetAttr("collective_name", &collective_name_));
     if (collective_name_.empty()) collective_name_ = name();
-    reduce_op_ = reduce_op == "min" ? EPL_MIN : reduce_op == "max" ? EPL_MAX : EPL_SUM;
+    reduce_op_ = reduce_op == "min" ? EPL_MIN : reduce_op == "max" ? EPL_MAX : reduce_op == "prod" ? EPL_PROD : EPL_SUM;
+    const bool mean = reduce_op == "mean";
+    factor_ = mean ? scale_ / (static_cast<double>(workers_) * num_replicas_) : scale_;
     const tf::DataType dtype = tf::DataTypeToEnum<T>::value;
     ToCommType(dtype, &comm_type_);
     OP_REQUIRES(context, scale_ == 1.0f || (tf::DataTypeIsFloating(dtype) && reduce_op_ == EPL_SUM),
                 tf::errors::InvalidArgument("EplAllReduce '", name(), "': scale is ", scale_,
                                             "; it must be 1 unless floating numbers are summed."));
+    OP_REQUIRES(context, !mean || tf::DataTypeIsFloating(dtype),
+                tf::errors::InvalidArgument("EplAllReduce '", name(), "': the mean of ", tf::DataTypeString(dtype),
+                                            " is no whole number; cast to a floating type first."));
     OP_REQUIRES(context, !wire_fp16_ || (HasHalfForm<T>::value && reduce_op_ == EPL_SUM),
                 tf::errors::InvalidArgument("EplAllReduce '", name(),
                                             "': wire_fp16 works with sums of float and double "
@@ -258,7 +266,7 @@ class AllReduceOp : public tf::AsyncOpKernel {
       const T* local = Local(context, outputs, i);
       T* output = Data(*outputs[i]);
       if (local != output && count > 0) std::memcpy(output, local, count * sizeof(T));
-      if (scale_ != 1.0f) Multiply(output, count, scale_);
+      if (factor_ != 1.0) Multiply(output, count, factor_);
     }
   }
 
@@ -269,7 +277,7 @@ class AllReduceOp : public tf::AsyncOpKernel {
       done();
     });
     call->request.dtype = comm_type_;
-    call->request.scale = scale_;
+    call->request.scale = factor_;
     for (int i = 0; i < num_tensors_; ++i) {
       epl_segment segment;
       segment.in = Local(context, outputs, i);
@@ -314,7 +322,7 @@ class AllReduceOp : public tf::AsyncOpKernel {
   void FinishHalf(tf::OpKernelContext* context, const std::vector<tf::Tensor*>& outputs, HalfMessage* message) {
     size_t offset = 0;
     for (tf::Tensor* output : outputs) {
-      message->Decode(Data(*output), output->NumElements(), offset, static_cast<double>(scale_) / fp16_scale_);
+      message->Decode(Data(*output), output->NumElements(), offset, factor_ / fp16_scale_);
       offset += output->NumElements();
     }
     if (!message->Overflowed()) return;
@@ -339,6 +347,7 @@ class AllReduceOp : public tf::AsyncOpKernel {
   int num_tensors_, num_replicas_, slot_, workers_;
   tf::int64 tag_;
   float scale_, fp16_scale_;
+  double factor_;  // what sums are multiplied by
   bool wire_fp16_;
   epl_reduce_op reduce_op_;
   epl_dtype comm_type_;

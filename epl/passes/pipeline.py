@@ -13,9 +13,11 @@ from epl.passes.clone import clone_instances
 from epl.passes.merge_outputs import merge_outputs
 from epl.passes.merge_state import merge_state
 from epl.passes.place import place
+from epl.passes.promises import PROMISES
 from epl.passes.reseed import reseed
 from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
+from epl.passes.user_collectives import join_user_collectives
 
 _DUMP_DIR = "EPL_DUMP_DIR"
 
@@ -32,6 +34,7 @@ def passes(job_seed=0):
         share_batches,  # needs the sources of all instances
         aggregate_gradients,  # the passes from here on join instances again
         merge_state,
+        join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
         merge_outputs,
         broadcast_variables,  # last: no other pass looks at what it adds
     ]
@@ -61,7 +64,7 @@ def rewrite(graph, plan, job_seed=0, dump_dir=None):
         if after is graph:  # nothing to do
             done.append(name)
             continue
-        _check(after, graph, "after the pass '%s'" % name, done)
+        _check(after, graph, "after the pass '%s'" % name, done, promised=(PROMISES.get(name), plan))
         if dump_dir:
             _dump(after, graph, dump_dir, number, name)
         graph = after
@@ -69,11 +72,14 @@ def rewrite(graph, plan, job_seed=0, dump_dir=None):
     return graph
 
 
-def _check(graph, before, where, done):
+def _check(graph, before, where, done, promised=(None, None)):
     problems = lint(graph, tf_compat.op_def, changed_since=before)
+    promise, plan = promised
+    if promise is not None and not problems:
+        problems = promise(graph, plan)
     if problems:
         raise PassError(
-            "%s (ran before: %s) the graph is not well formed: %s%s"
+            "%s (ran before: %s) the graph is not as it must be: %s%s"
             % (
                 where,
                 ", ".join(done) or "none",

@@ -46,7 +46,7 @@ def _hands_on(node):
 
 def _device(plan, node, on_host, instance):
     layout = plan.layout
-    if on_host or (layout.device_type != "CPU" and "CPU" in node.device.upper()):
+    if on_host or node.op in ops.COLLECTIVES or (layout.device_type != "CPU" and "CPU" in node.device.upper()):
         return layout.host_device
     return layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
 

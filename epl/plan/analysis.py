@@ -39,7 +39,8 @@ def analyse(model):
     writes = [n.name for n in graph.nodes.values() if n.name not in initial and _changes_variable(n, graph, functions)]
     shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(n))
     merged = [node_of(name) for names in model.merges.values() for name in names]
-    cloned = graph.ancestors(writes + merged, stop=shared) - shared
+    collectives = [n.name for n in graph.nodes.values() if n.op in ops.COLLECTIVES]
+    cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
     sources = [n.name for n in graph.nodes.values() if _differs_by_instance(n, functions)]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
     inside = graph.descendants(

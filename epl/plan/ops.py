@@ -119,8 +119,23 @@ RANDOM = frozenset(
     ]
 )
 
+# Collectives that users build with epl.ops.
+COLLECTIVES = frozenset(
+    [
+        "EplAllGather",
+        "EplAllReduce",
+        "EplAllToAll",
+        "EplBarrier",
+        "EplBroadcast",
+        "EplRecv",
+        "EplReduce",
+        "EplReduceScatter",
+        "EplSend",
+    ]
+)
+
 # Their result does not follow from their inputs: it may differ from copy to copy.
-IMPURE = frozenset(["PyFunc", "EagerPyFunc", "RandomDataset", "Timestamp"])
+IMPURE = frozenset(["PyFunc", "EagerPyFunc", "RandomDataset", "Timestamp"]) | COLLECTIVES
 
 CONTROL_FLOW_OPENS = frozenset(["Enter", "RefEnter", "Switch", "RefSwitch"])
 CONTROL_FLOW_CLOSES = frozenset(["Exit", "RefExit", "Merge", "RefMerge"])

@@ -1,5 +1,8 @@
 """The order of collectives, which must be the same in every process."""
 
+import heapq
+
+from epl.errors import PlanError
 from epl.graph.index import node_of
 
 
@@ -27,4 +30,59 @@ def collective_keys(plan, graph):
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.tensor,))
+    for collective in plan.user_collectives:
+        # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
+        keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
     return keys
+
+
+def settle(keys, graph, plan):
+    """The same keys, but no collective of the user comes before one whose result it needs, nor after one that needs it.
+
+    By creation order alone it could: a group of gradients is as late as the last of them, and what takes the first one
+    may have been built before.
+
+    Args:
+      keys: of collective_keys.
+      graph: the rewritten Graph.
+      plan: the Plan.
+
+    Raises:
+      PlanError: no order is possible.
+    """
+    if not plan.user_collectives:
+        return keys
+    # Both halves of a message are one step of the order.
+    half = {c.partner: c.name for c in plan.user_collectives if c.partner}
+    unit = {name: half.get(name, name) for name in keys}
+    needs = {name: set() for name in keys if name not in half}
+    for name in keys:
+        needs[unit[name]] |= {unit[n] for n in graph.ancestors([name]) if n in keys} - {unit[name]}
+    order = {name: place for place, name in enumerate(_sorted(needs, keys))}
+    return {name: (order[unit[name]],) + tuple(key[1:]) for name, key in keys.items()}
+
+
+def _sorted(needs, keys):
+    """Names in the order of their keys, as far as what they need allows it."""
+    waiting = {name: len(others) for name, others in needs.items()}
+    users = {name: [] for name in needs}
+    for name, others in needs.items():
+        for other in others:
+            users[other].append(name)
+    ready = [(keys[name], name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    done = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        done.append(name)
+        for user in users[name]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, (keys[user], user))
+    if len(done) < len(needs):
+        raise PlanError(
+            "there is no order in which these collectives can run, as each needs another's result, or the gradients "
+            "that travel with it: %s. Set communication.max_splits higher, so that fewer gradients travel together."
+            % ", ".join("'%s'" % name for name in sorted(set(needs) - set(done)))
+        )
+    return done

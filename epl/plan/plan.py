@@ -13,6 +13,7 @@ from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout
 from epl.plan.names import merged_name, tag_of
 from epl.plan.state import StateGroup, plan_state
+from epl.plan.user_collectives import UserCollective, find_user_collectives
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Plan:
       wire_fp16: float32 gradients travel as float16, multiplied by fp16_scale.
       sparse_as_dense: IndexedSlices travel as dense tensors.
       stage_of: node to stage, for models of several stages.
+      user_collectives: those that the user's graph itself holds (epl.ops).
     """
 
     layout: Layout
@@ -62,6 +64,7 @@ class Plan:
     fp16_scale: float
     sparse_as_dense: bool
     stage_of: Dict[str, int]
+    user_collectives: Tuple[UserCollective, ...] = ()
 
     @property
     def gradient_scale(self):
@@ -129,6 +132,7 @@ def make_plan(model, config, cluster):
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=_stages(model, used) if len(used) > 1 else {},
+        user_collectives=find_user_collectives(model, analysis, layout),
     )
 
 

@@ -9,7 +9,7 @@ from epl.passes.pipeline import rewrite
 from epl.plan.analysis import batch_placeholder, is_large_constant
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, clone_tensor
-from epl.plan.order import collective_keys
+from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan
 
 
@@ -20,6 +20,7 @@ class Rewritten(object):
       model: what capture found.
       plan: the Plan.
       graph: this worker's rewritten Graph.
+      partners: an EplSend of the user to its EplRecv.
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
 
@@ -28,7 +29,9 @@ class Rewritten(object):
         self.model = make_model(tf_graph)
         self.plan = make_plan(self.model, config, cluster)
         self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed)
-        self._keys = collective_keys(self.plan, self.model.graph)
+        self._keys = settle(collective_keys(self.plan, self.model.graph), self.graph, self.plan)
+        self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
+        self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
         self._differing = None
@@ -55,6 +58,10 @@ class Rewritten(object):
     @property
     def keys(self):
         return self._keys
+
+    @property
+    def idle(self):
+        return self._idle
 
     @property
     def differing(self):
@@ -96,6 +103,8 @@ class Step(object):
             for i in plan.layout.instances[1:]
             for w in graph.in_order(reached & rewritten.writes)
         ]
+        # A message that is sent is received too.
+        along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
         reached |= graph.ancestors(along, stop=stop)
         self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
         self.may_alias = rewritten.has_reference_variables
@@ -114,7 +123,10 @@ class Step(object):
         self._updates = reached & rewritten.writes
         if self.communicates:
             slots = 1 + max(slot for _, _, slot, _ in collectives)
-            self.orders = [[tag for _, _, slot, tag in collectives if slot == s] for s in range(slots)]
+            self.orders = [
+                [tag for _, name, slot, tag in collectives if slot == s and name not in rewritten.idle]
+                for s in range(slots)
+            ]
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
 
     def _fed(self, name):

@@ -19,6 +19,7 @@ LEVELS = {
     "profiler": 5,
     "capture": 4,
     "passes": 4,
+    "ops": 4,  # epl.ops: collectives for users
     "plan": 3,
     "communicators": 3,
     "launch": 3,
