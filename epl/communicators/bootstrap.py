@@ -124,7 +124,7 @@ class BootstrapClient:
           CommunicationError: worker 0 is gone.
         """
         ending = Ending(worker, kind, step, message, generation)
-        header, _ = self._call("Fail", {"ending": vars(ending)})
+        header, _ = self._call("Fail", {"ending": vars(ending)}, timeout_s=_LEAVE_TIMEOUT_S)
         return Ending(**header["ending"])
 
     def watch(self, callback):

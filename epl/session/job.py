@@ -78,11 +78,11 @@ class Job(object):
         self._catch_uncaught()
 
     def _catch_uncaught(self):
-        """A Python error that ends this process is told to the others as its cause."""
+        """A Python error that ends this process is told to the others as its cause; they know of those from talking."""
         before = sys.excepthook
 
         def hook(kind, value, traceback):
-            if not issubclass(kind, (WorkerError, KeyboardInterrupt)):
+            if not issubclass(kind, (CommunicationError, KeyboardInterrupt)):
                 self._publish("error", "%s: %s" % (kind.__name__, _first_line(value)))
             before(kind, value, traceback)
 
