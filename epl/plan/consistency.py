@@ -1,4 +1,4 @@
-"""What differs between the copies of a model once gradients and other changes are merged, and whether they may drift apart."""
+"""What differs between the copies of a model once gradients and changes are merged; refuses what would drift apart."""
 
 from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
@@ -57,15 +57,16 @@ def check_updates(graph, analysis, aggregation, state):
     functions = Functions(graph.library)
     for name in analysis.writes:
         node = graph.nodes[name]
-        if tags.phase(node) != tags.APPLY and not _optimizes(node) and not functions.calls(node, _optimizes, "optimizes"):
+        if name not in differ:
             continue
-        if name in differ:
+        if tags.phase(node) == tags.APPLY or _optimizes(node) or functions.calls(node, _optimizes, "optimizes"):
             raise CaptureError(
-                "operation '%s' (%s) updates a variable by a value that differs between the copies of the model, so they "
-                "would drift apart: EPL has not seen this gradient, or the optimizer uses more than gradients. Call "
-                "epl.init() before the training graph is built, build it in this program (tf.train.import_meta_graph of a "
-                "training graph cannot be parallelised), hand all gradients to apply_gradients, and call that neither "
-                "inside of a tf.function nor of a branch or a loop." % (name, node.op)
+                "operation '%s' (%s) updates a variable by a value that differs between the copies of the model, so "
+                "they would drift apart: EPL has not seen this gradient, or the optimizer uses more than gradients. "
+                "Call epl.init() before the training graph is built, build it in this program "
+                "(tf.train.import_meta_graph of a training graph cannot be parallelised), hand all gradients to "
+                "apply_gradients, and call that neither inside of a tf.function nor of a branch or a loop."
+                % (name, node.op)
             )
 
 
@@ -87,9 +88,9 @@ def check_after_all_reduce(graph, analysis, aggregation, calls):
             if tensor not in aggregation.consumers and node_of(tensor) in differ:
                 raise PlanError(
                     "communication.clip_after_allreduce=True cannot hold for the gradient '%s' of '%s': it is made of "
-                    "tensors that differ between the copies of the model besides the gradients that tf.gradients gives for "
-                    "variables. Set it to False, or take this gradient with tf.gradients, or the minimize of an optimizer."
-                    % (tensor, variable)
+                    "tensors that differ between the copies of the model besides the gradients that tf.gradients gives "
+                    "for variables. Set it to False, or take this gradient with tf.gradients or the compute_gradients "
+                    "of an optimizer." % (tensor, variable)
                 )
 
 
@@ -104,6 +105,6 @@ def check_runs_always(graph, analysis, tensors):
         if node.name in analysis.in_control_flow and node.op not in ops.CONTROL_FLOW_CLOSES:
             raise UnsupportedError(
                 "tensor '%s' is reduced over the workers, but it is made inside of a branch or a loop (tf.cond, "
-                "tf.while_loop), so workers could wait for it in vain. Take gradients and call the optimizer outside of it; "
-                "a branch may choose the loss, or a learning rate of 0." % tensor
+                "tf.while_loop), so workers could wait for it in vain. Take gradients and call the optimizer "
+                "outside of it; a branch may choose the loss, or a learning rate of 0." % tensor
             )

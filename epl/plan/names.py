@@ -2,6 +2,8 @@
 
 import hashlib
 
+from epl.graph.index import parse_input
+
 PREFIX = "epl"
 
 
@@ -19,7 +21,8 @@ def clone_tensor(text, instance):
 
 def merged_name(tensor, key):
     """The node that merges a tensor over instances for a collection of epl.GraphKeys."""
-    return "%s_merge/%s/%s" % (PREFIX, key, tensor.replace(":", "_"))
+    node, index = parse_input(tensor)
+    return "%s_merge/%s/%d/%s" % (PREFIX, key, index, node)  # the number first: "x:1" is not the operation "x_1"
 
 
 def sync_name(variable):

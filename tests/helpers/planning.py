@@ -58,7 +58,9 @@ def layers(count=2, resource=False, x=None):
     """The loss of some dense layers over a batch."""
     x = batch() if x is None else x
     for i in range(count):
-        x = tf.tanh(tf.matmul(x, variable("w%d" % i, use_resource=resource)) + variable("b%d" % i, [4], use_resource=resource))
+        x = tf.tanh(
+            tf.matmul(x, variable("w%d" % i, use_resource=resource)) + variable("b%d" % i, [4], use_resource=resource)
+        )
     return tf.reduce_mean(tf.square(x), name="loss")
 
 
@@ -69,3 +71,15 @@ def sgd(loss, **kwargs):
 def of_op(graph, op):
     """The nodes of an operation type in a Graph."""
     return [node for node in graph.nodes.values() if node.op == op]
+
+
+@contextlib.contextmanager
+def control_flow(version):
+    """Control flow "v1" or "v2", whatever the TensorFlow line takes by itself."""
+    choose = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
+    before = tf.control_flow_v2_enabled()
+    choose[version == "v2"]()
+    try:
+        yield
+    finally:
+        choose[before]()

@@ -98,7 +98,9 @@ def test_a_worker_alone():
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_different_fetches_become_their_union(size):
-    wishes = [wish(["loss:0", "summary:0"])] + [wish(["loss:0"])] * (size - 2) + [wish(["accuracy:0"], ["train", "count"])]
+    wishes = (
+        [wish(["loss:0", "summary:0"])] + [wish(["loss:0"])] * (size - 2) + [wish(["accuracy:0"], ["train", "count"])]
+    )
     results, workers = run(wishes)
     assert all(step.fetches == ("accuracy:0", "loss:0", "summary:0") for step, _ in results)
     assert all(step.targets == ("count", "train") for step, _ in results)
@@ -119,7 +121,11 @@ def test_fresh_variables_are_the_same_on_all():
 
 
 def test_different_graphs_get_the_same_error():
-    graphs = [["a = Const()", "b = MatMul(a, a)"], ["a = Const()", "b = MatMul(a, a)"], ["a = Const()", "b = Add(a, a)"]]
+    graphs = [
+        ["a = Const()", "b = MatMul(a, a)"],
+        ["a = Const()", "b = MatMul(a, a)"],
+        ["a = Const()", "b = Add(a, a)"],
+    ]
     results, workers = run([wish()] * 3, graphs)
     assert all(isinstance(error, WorkerError) for error in results)
     assert len({str(error) for error in results}) == 1

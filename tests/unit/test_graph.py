@@ -61,7 +61,11 @@ def test_output_zero_has_one_spelling(node):
 def diamond():
     """a -> b -> d, a -> c -> d, and d waits for w."""
     return graph_of(
-        const("a"), const("w"), identity("b", "a"), identity("c", "a"), make_node("AddV2", "d", ["b", "c", "^w"], T=FLOAT)
+        const("a"),
+        const("w"),
+        identity("b", "a"),
+        identity("c", "a"),
+        make_node("AddV2", "d", ["b", "c", "^w"], T=FLOAT),
     )
 
 

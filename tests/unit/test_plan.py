@@ -1,8 +1,7 @@
-"""Plans: layouts, gradient groups, merged state, the order of collectives, and the table."""
+"""Plans: gradient groups, the order of collectives, what is refused, and the table."""
 
 import json
 import logging
-from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -13,75 +12,10 @@ import epl
 from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.graph.model import TaskGraph
-from epl.plan.layout import make_layout
 from epl.plan.order import collective_keys
 from epl.plan.table import plan_table
 from tests.helpers import planning
-from tests.helpers.planning import capture, cluster, plan_of, variable
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Layouts.
-
-
-def scopes(*device_counts):
-    return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
-
-
-def of_all_workers(taskgraphs, workers, devices, colocate=False):
-    return [make_layout(taskgraphs, cluster(workers, devices), colocate, worker) for worker in range(workers)]
-
-
-@hypothesis.settings(max_examples=300, deadline=None)
-@hypothesis.given(
-    workers=st.integers(1, 12),
-    devices=st.integers(1, 8),
-    device_count=st.integers(1, 6),
-    num_scopes=st.integers(0, 4),
-    colocate=st.booleans(),
-)
-def test_layouts(workers, devices, device_count, num_scopes, colocate):
-    taskgraphs = scopes(*[device_count] * num_scopes)
-    shares = device_count if num_scopes else 1
-    depth = 1 if colocate or not num_scopes else num_scopes
-    total = workers * devices
-    if total % (depth * shares):
-        with pytest.raises(PlanError) as caught:
-            make_layout(taskgraphs, cluster(workers, devices), colocate)
-        needs, left = depth * shares, total % (depth * shares)
-        assert "%d = %d x %d + %d" % (total, total // needs, needs, left) in str(caught.value)
-        assert "%d workers x %d devices = %d devices" % (workers, devices, total) in str(caught.value)
-        return
-    if devices % depth:
-        with pytest.raises(UnsupportedError, match="more than one worker"):
-            make_layout(taskgraphs, cluster(workers, devices), colocate)
-        return
-    layouts = of_all_workers(taskgraphs, workers, devices, colocate)
-    for layout in layouts:
-        used = [device for instance in layout.instances for device in sorted(set(instance.devices))]
-        assert used == list(range(devices))  # every device once, whichever instance it serves
-        assert all(len(instance.devices) == max(1, num_scopes) for instance in layout.instances)
-        assert [instance.index for instance in layout.instances] == list(range(len(layout.instances)))
-        assert layout.num_replicas * layout.shares == layout.num_instances
-        assert layout.shares == shares
-    every = [instance for layout in layouts for instance in layout.instances]
-    assert [instance.rank for instance in every] == list(range(layouts[0].num_instances))
-    parts = [(instance.replica, instance.share) for instance in every]
-    assert parts == [(r, s) for r in range(layouts[0].num_replicas) for s in range(shares)]
-
-
-def test_scopes_of_different_device_counts():
-    with pytest.raises(UnsupportedError, match="taskgraph_0: 1, taskgraph_1: 2"):
-        make_layout(scopes(1, 2), cluster(1, 3))
-
-
-def test_a_layout_of_512_workers():
-    layouts = [make_layout([], cluster(512, 8, worker)) for worker in (0, 511)]
-    assert [layout.num_replicas for layout in layouts] == [4096, 4096]
-    assert [instance.rank for instance in layouts[1].instances] == list(range(4088, 4096))
-    assert layouts[0].device(3) == "/job:localhost/replica:0/task:0/device:CPU:3"
-    assert make_layout([], cluster(2, 2, device_type="GPU")).device(1).endswith("GPU:1")
-
+from tests.helpers.planning import capture, control_flow, plan_of, variable
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Gradient groups.
@@ -120,8 +54,11 @@ def test_groups(max_splits, num_communicators, after):
     assert all(0 <= group.slot < num_communicators for group in groups)
     assert len({group.slot for group in groups}) == min(num_communicators, len(groups))
     assert len({group.tag for group in groups}) == len(groups) and all(0 <= group.tag < 2**63 for group in groups)
-    assert sum(group.num_bytes for group in groups) == 12 * 256 * 256 * 4 == plan_of(
-        wide_graph(), workers=2, communication__max_splits=max_splits)[1].bytes_per_step()
+    assert (
+        sum(group.num_bytes for group in groups)
+        == 12 * 256 * 256 * 4
+        == plan_of(wide_graph(), workers=2, communication__max_splits=max_splits)[1].bytes_per_step()
+    )
 
 
 _GRAPHS = {}
@@ -263,7 +200,9 @@ def test_gradients_that_tf_gradients_did_not_return_as_they_are(make, clip):
         gradient = tf.clip_by_norm(gradient, 1.0) if clip else gradient
         tf.train.GradientDescentOptimizer(0.1).apply_gradients([(gradient, w)])
     assert in_groups(plan_of(graph)[1]) == [gradient.op.name]
-    with pytest.raises(PlanError, match="clip_after_allreduce=True cannot hold for the gradient '%s'" % gradient.op.name):
+    with pytest.raises(
+        PlanError, match="clip_after_allreduce=True cannot hold for the gradient '%s'" % gradient.op.name
+    ):
         plan_of(graph, communication__clip_after_allreduce=True)
 
 
@@ -280,28 +219,19 @@ def test_gradient_for_two_optimizers_travels_once():
         assert ops == ["ApplyGradientDescent", "ApplyMomentum"]
 
 
-@pytest.fixture(params=["v1", "v2"])
-def control_flow(request):
-    """Both kinds of control flow, whatever the TensorFlow line takes by itself."""
-    before = tf.control_flow_v2_enabled()
-    tf.enable_control_flow_v2() if request.param == "v2" else tf.disable_control_flow_v2()
-    yield request.param
-    tf.enable_control_flow_v2() if before else tf.disable_control_flow_v2()
-
-
-def test_optimizers_in_a_branch_are_refused(control_flow):
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_optimizers_in_a_branch_are_refused(version):
     """A collective that runs in some steps only would keep the others of its communicator waiting."""
-    with capture() as graph:
+    with control_flow(version), capture() as graph:
         loss = planning.layers(1, resource=True)
         even = tf.equal(tf.train.get_or_create_global_step() % 2, 0)
         tf.cond(even, lambda: tf.group(planning.sgd(loss * 1.0)), lambda: tf.no_op())
-    with pytest.raises(UnsupportedError if control_flow == "v1" else CaptureError, match="branch"):
+    with pytest.raises(UnsupportedError if version == "v1" else CaptureError, match="branch"):
         plan_of(graph, 2, 1)
 
 
-@pytest.mark.parametrize("control_flow", ["v1"], indirect=True)
-def test_merged_outputs_in_a_branch_are_refused(control_flow):
-    with capture() as graph:
+def test_merged_outputs_in_a_branch_are_refused():
+    with control_flow("v1"), capture() as graph:
         inside = []
         x = planning.batch()
         tf.cond(tf.reduce_sum(x) > 0, lambda: inside.append(x * 2.0) or inside[0], lambda: x)
@@ -312,9 +242,10 @@ def test_merged_outputs_in_a_branch_are_refused(control_flow):
 
 
 @pytest.mark.parametrize("resource", [False, True])
-def test_gradients_of_models_with_control_flow(control_flow, resource):
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_gradients_of_models_with_control_flow(version, resource):
     """The model may have loops and branches; the gradients of its variables come out of them."""
-    with capture() as graph:
+    with control_flow(version), capture() as graph:
         x = planning.batch()
         w, v = variable("w", use_resource=resource), variable("v", use_resource=resource)
         _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.matmul(y, w)), [0, x])
@@ -347,90 +278,6 @@ def test_order_is_the_same_on_every_worker():
         model, plan = plan_of(graph, 3, 2, index, **config)
         keys.append(sorted(collective_keys(plan, model.graph).values()))
     assert keys[0] == keys[1] == keys[2] and len(keys[0]) == 5
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# State.
-
-
-def state_of(model, plan):
-    """dict of variable to "mean" or "sum"."""
-    found = {}
-    for group in plan.state:
-        for write, _ in group.consumers:
-            found[node_of(model.graph.nodes[write].input[0])] = "mean" if group.mean else "sum"
-    return found
-
-
-@pytest.mark.parametrize("resource", [False, True])
-def test_moving_averages_and_counters(resource):
-    with capture() as graph:
-        x = planning.batch()
-        mean = tf.reduce_mean(x, 0)
-        moving = variable("moving", [4], trainable=False, use_resource=resource)
-        tf.assign_sub(moving, 0.1 * (moving - mean))
-        last = variable("last", [4], trainable=False, use_resource=resource)
-        tf.assign(last, mean)
-        rows = tf.get_variable("rows", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
-        tf.assign_add(rows, tf.cast(tf.reduce_sum(x), tf.int64))
-        steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
-        tf.assign_add(steps, 1)
-        total = tf.get_variable("total", [], tf.float32, tf.zeros_initializer(), trainable=False,
-                                use_resource=resource, collections=[tf.GraphKeys.LOCAL_VARIABLES])  # fmt: skip
-        tf.assign_add(total, tf.reduce_sum(x))
-        planning.sgd(planning.layers(x=x), global_step=tf.train.get_or_create_global_step())
-    model, plan = plan_of(graph)
-    assert state_of(model, plan) == {"moving": "mean", "last": "mean", "rows": "sum", "total": "sum"}
-
-
-def test_metrics_are_sums():
-    with capture() as graph:
-        x = planning.batch()
-        tf.metrics.mean(x, name="the_mean")
-        tf.metrics.accuracy(tf.cast(x, tf.int64), tf.cast(x * 0.5, tf.int64))
-    model, plan = plan_of(graph)
-    assert plan.state and not any(group.mean for group in plan.state)
-    assert {"the_mean/total", "accuracy/total"} <= set(state_of(model, plan))
-
-
-def test_batch_normalization_merges_its_averages(caplog):
-    with capture() as graph:
-        x = planning.batch()
-        y = tf.layers.batch_normalization(tf.matmul(x, variable("w")), training=True)
-        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-            planning.sgd(tf.reduce_mean(tf.square(y)), global_step=tf.train.get_or_create_global_step())
-    logging.getLogger("epl").propagate = True
-    with caplog.at_level(logging.WARNING, "epl"):
-        _, plan = plan_of(graph)
-    assert sum(len(group.values) for group in plan.state) == 2 and all(group.mean for group in plan.state)
-    assert [record for record in caplog.records if record.name == "epl"] == []
-
-
-def test_changes_in_control_flow_are_warned_of(control_flow, caplog):
-    with capture() as graph:
-        x = planning.batch()
-        moving = variable("moving", [4], trainable=False, use_resource=True)
-        value = tf.reduce_mean(x, 0)
-        tf.cond(tf.reduce_sum(x) > 0, lambda: tf.assign(moving, value), lambda: tf.identity(moving))
-    logging.getLogger("epl").propagate = True
-    with caplog.at_level(logging.WARNING, "epl"):
-        _, plan = plan_of(graph)
-    assert plan.state == ()
-    (record,) = caplog.records
-    assert "cannot be merged" in record.getMessage() and "cond" in record.getMessage()
-
-
-def test_restored_values_are_first_values():
-    """An assignment of what a checkpoint holds runs once, also when it waits for something."""
-    with capture() as graph:
-        v = variable("v")
-        with tf.control_dependencies([tf.no_op()]):
-            restored = tf.raw_ops.RestoreV2(prefix="p", tensor_names=["v"], shape_and_slices=[""], dtypes=[tf.float32])
-            tf.assign(v, restored[0], name="from_file")
-            graph.get_operation_by_name("from_file")._add_control_input(tf.no_op())
-        planning.sgd(planning.layers())
-    _, plan = plan_of(graph)
-    assert plan.analysis.initial_writes["from_file"] == "v"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -520,9 +367,3 @@ def test_json():
     assert facts["replicas"] == 512 and facts["bytes_per_step"] == 12 * 256 * 256 * 4
     assert [i["rank"] for i in facts["layout"]["instances"]] == list(range(504, 512))
     assert len(facts["gradient_groups"]) == len(plan_of(wide_graph(), 64, 8, 63)[1].aggregation.groups)
-
-
-def test_plans_need_no_tensorflow():
-    """A layout can be made of anything that has the numbers."""
-    numbers = SimpleNamespace(worker_num=2, worker_index=1, gpu_num_per_worker=2, device_type="GPU")
-    assert [i.rank for i in make_layout([], numbers).instances] == [2, 3]

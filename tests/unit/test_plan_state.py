@@ -1,0 +1,91 @@
+"""Merged state: what becomes of moving averages, counters and metrics, and of values from checkpoints."""
+
+import logging
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.graph.index import node_of
+from tests.helpers import planning
+from tests.helpers.planning import capture, control_flow, plan_of, variable
+
+
+def state_of(model, plan):
+    """dict of variable to "mean" or "sum"."""
+    found = {}
+    for group in plan.state:
+        for write, _ in group.consumers:
+            found[node_of(model.graph.nodes[write].input[0])] = "mean" if group.mean else "sum"
+    return found
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_moving_averages_and_counters(resource):
+    with capture() as graph:
+        x = planning.batch()
+        mean = tf.reduce_mean(x, 0)
+        moving = variable("moving", [4], trainable=False, use_resource=resource)
+        tf.assign_sub(moving, 0.1 * (moving - mean))
+        last = variable("last", [4], trainable=False, use_resource=resource)
+        tf.assign(last, mean)
+        rows = tf.get_variable("rows", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
+        tf.assign_add(rows, tf.cast(tf.reduce_sum(x), tf.int64))
+        steps = tf.get_variable("steps", [], tf.int64, tf.zeros_initializer(), trainable=False, use_resource=resource)
+        tf.assign_add(steps, 1)
+        total = tf.get_variable("total", [], tf.float32, tf.zeros_initializer(), trainable=False,
+                                use_resource=resource, collections=[tf.GraphKeys.LOCAL_VARIABLES])  # fmt: skip
+        tf.assign_add(total, tf.reduce_sum(x))
+        planning.sgd(planning.layers(x=x), global_step=tf.train.get_or_create_global_step())
+    model, plan = plan_of(graph)
+    assert state_of(model, plan) == {"moving": "mean", "last": "mean", "rows": "sum", "total": "sum"}
+
+
+def test_metrics_are_sums():
+    with capture() as graph:
+        x = planning.batch()
+        tf.metrics.mean(x, name="the_mean")
+        tf.metrics.accuracy(tf.cast(x, tf.int64), tf.cast(x * 0.5, tf.int64))
+    model, plan = plan_of(graph)
+    assert plan.state and not any(group.mean for group in plan.state)
+    assert {"the_mean/total", "accuracy/total"} <= set(state_of(model, plan))
+
+
+def test_batch_normalization_merges_its_averages(caplog):
+    with capture() as graph:
+        x = planning.batch()
+        y = tf.layers.batch_normalization(tf.matmul(x, variable("w")), training=True)
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            planning.sgd(tf.reduce_mean(tf.square(y)), global_step=tf.train.get_or_create_global_step())
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = plan_of(graph)
+    assert sum(len(group.values) for group in plan.state) == 2 and all(group.mean for group in plan.state)
+    assert [record for record in caplog.records if record.name == "epl"] == []
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_changes_in_control_flow_are_warned_of(version, caplog):
+    with control_flow(version), capture() as graph:
+        x = planning.batch()
+        moving = variable("moving", [4], trainable=False, use_resource=True)
+        value = tf.reduce_mean(x, 0)
+        tf.cond(tf.reduce_sum(x) > 0, lambda: tf.assign(moving, value), lambda: tf.identity(moving))
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = plan_of(graph)
+    assert plan.state == ()
+    (record,) = caplog.records
+    assert "cannot be merged" in record.getMessage() and "cond" in record.getMessage()
+
+
+def test_restored_values_are_first_values():
+    """An assignment of what a checkpoint holds runs once, also when it waits for something."""
+    with capture() as graph:
+        v = variable("v")
+        with tf.control_dependencies([tf.no_op()]):
+            restored = tf.raw_ops.RestoreV2(prefix="p", tensor_names=["v"], shape_and_slices=[""], dtypes=[tf.float32])
+            tf.assign(v, restored[0], name="from_file")
+            graph.get_operation_by_name("from_file")._add_control_input(tf.no_op())
+        planning.sgd(planning.layers())
+    _, plan = plan_of(graph)
+    assert plan.analysis.initial_writes["from_file"] == "v"
