@@ -38,7 +38,7 @@ class Worker(object):
         self.folder = folder
         self.config = Config(
             {
-                "communication.timeout_s": 20,
+                "communication.timeout_s": 60,
                 "communication.stall_warning_s": 5,
                 "communication.backend": backend,
                 "communication.num_communicators": 2,
@@ -319,7 +319,7 @@ def late(worker):
     worker.touch("waited.%d" % worker.index)
     for index in range(worker.num - 1):
         worker.wait_for_file("waited.%d" % index)
-    worker.config.communication.timeout_s = 20
+    worker.config.communication.timeout_s = 60
     return outcome
 
 

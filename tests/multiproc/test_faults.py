@@ -17,7 +17,7 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_script.
 NOTICE_S = 10
 # communication.timeout_s of the test that waits for it. Workers also have this long to find each other, and starting
 # them takes several seconds on a busy machine.
-TIMEOUT_S = 12
+TIMEOUT_S = 20
 
 
 class Run(object):

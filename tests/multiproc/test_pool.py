@@ -146,7 +146,7 @@ def test_killed_worker_is_noticed_by_all(tmp_path, backend):
             child.wait_for("ready", 60)
         children[2].signal(signal.SIGKILL)
         assert children[2].wait(10).code == -signal.SIGKILL
-        for worker in results(folder, children[:2], 30):
+        for worker in results(folder, children[:2], 60):
             assert worker["killed"]["error"] == "AbortedError"
             assert "rank 2" in worker["killed"]["message"]
             assert worker["killed"]["ending"]["worker"] == 2
