@@ -2,26 +2,49 @@
 
     worker 0:  v -> EplBroadcastSend          worker 1:  EplBroadcastReceive -> Assign(v)     both: -> Assign(v/1), ...
 
-Sessions run these nodes after variables got first values, before the first step that communicates.
+Sessions run these nodes after variables got first values, before the first step that communicates. For a step before
+that which does not, there are nodes that set the other instances' copies in this worker, with nobody else taking part.
 """
 
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import tagged
-from epl.plan.names import clone_name, sync_name, tag_of
+from epl.plan.names import clone_name, copy_name, sync_name, tag_of
 
 _CHIEF = 0
 
 
 def broadcast_variables(graph, plan):
-    """One node named sync_name(v) for each variable v; it waits for all copies of v to be set."""
+    """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set."""
     layout = plan.layout
     if layout.num_instances == 1:
         return graph
     edit = graph.editor()
     for variable in plan.variables.values():
-        if graph.nodes[variable.name].op in ("VariableV2", "Variable", "VarHandleOp"):
-            _broadcast(graph, edit, plan, variable)
+        _broadcast(graph, edit, plan, variable)
+        if len(layout.instances) > 1 and variable.name in plan.analysis.cloned:
+            _copy(graph, edit, plan, variable)
     return edit.finish()
+
+
+def _copy(graph, edit, plan, variable):
+    name = copy_name(variable.name)
+    value, dtype, resource = _read(graph, edit, variable, name)
+    waits = [
+        _assign(edit, graph, variable.name, instance.index, value, name, dtype, resource)
+        for instance in plan.layout.instances[1:]
+    ]
+    edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.layout.host_device))
+
+
+def _read(graph, edit, variable, name):
+    """(value of the first copy, its DataType number, True for a resource variable)."""
+    dtype, holder = variable.dtype % 100, graph.nodes[variable.name]
+    resource = holder.op == "VarHandleOp"
+    attrs = {"dtype" if resource else "T": Type(dtype)}
+    read = make_node(
+        "ReadVariableOp" if resource else "Identity", name + "/read", [holder.name], holder.device, **attrs
+    )
+    return edit.add(read).name, dtype, resource
 
 
 def _broadcast(graph, edit, plan, variable):
@@ -49,11 +72,7 @@ def _broadcast(graph, edit, plan, variable):
         ).name
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
-        read = "ReadVariableOp" if resource else "Identity"
-        attrs = {"dtype" if resource else "T": Type(dtype)}
-        value = edit.add(
-            make_node(read, name + "/read", [variable.name], graph.nodes[variable.name].device, **attrs)
-        ).name
+        value, _, _ = _read(graph, edit, variable, name)
         if layout.worker_num > 1:
             waits.append(
                 edit.add(

@@ -30,6 +30,11 @@ def sync_name(variable):
     return "%s_broadcast/%s" % (PREFIX, variable)
 
 
+def copy_name(variable):
+    """The node whose run gives a variable's copies in this worker the value of the first; needs no other worker."""
+    return "%s_copy/%s" % (PREFIX, variable)
+
+
 def tag_of(name):
     """A collective's tag: a number from 0 that is the same in every process and, for practical purposes, unique."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)

@@ -6,7 +6,7 @@ import threading
 
 from epl import tf_compat
 from epl.communicators import library
-from epl.plan.names import sync_name, tag_of
+from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session.agreement import Wish, agree
 from epl.session.inner import InnerSession, divide, own_copy
@@ -36,7 +36,8 @@ class Driver(object):
         self._inner = None
         self._steps = {}
         self._number = None
-        self._fresh = set()  # variables with first values that the other copies have not seen
+        self._fresh = set()  # variables with values that other workers may not have
+        self._uncopied = set()  # variables with first values that their other copies in this worker do not have
         self._valued = set()  # variables that have had a first value at all
         self._shown = False
 
@@ -58,13 +59,17 @@ class Driver(object):
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
-            if step.trains and self._fresh:
-                self._synchronise(sorted(self._fresh))
+            if step.trains and self._uncopied:
+                self._copy(sorted(self._uncopied))
             values = self._run_step(step, feeds, run_options, metadata)
         if step.initialises:
             with self._lock:
                 self._fresh |= step.initialises
+                self._uncopied |= step.initialises
                 self._valued |= step.initialises
+        if step.changes and not step.communicates:
+            with self._lock:
+                self._fresh |= step.changes  # other workers may not have run it; the chief's value counts
         return values
 
     def close(self):
@@ -101,6 +106,7 @@ class Driver(object):
                 # Variables of which there are copies only now: the copies have no values yet.
                 new = plan.analysis.cloned - self._rewritten.plan.analysis.cloned
                 self._fresh |= self._valued & new
+                self._uncopied |= self._valued & new
             self._rewritten = rewritten
             self._steps = {}
             self._show(rewritten)
@@ -159,4 +165,12 @@ class Driver(object):
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))
         with self._lock:
             self._fresh -= set(variables)
+            self._uncopied -= set(variables)
             self._valued |= set(known)
+
+    def _copy(self, variables):
+        """Gives all copies of the variables in this worker the value of its first copy."""
+        cloned = self._rewritten.plan.analysis.cloned
+        self._inner.run((), [], (), tuple(copy_name(v) for v in variables if v in cloned))
+        with self._lock:
+            self._uncopied -= set(variables)

@@ -6,7 +6,7 @@ from epl import tf_compat
 from epl.capture.record import make_model
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.pipeline import rewrite
-from epl.plan.analysis import batch_placeholder, is_large_constant
+from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, clone_tensor
 from epl.plan.order import collective_keys, settle
@@ -63,6 +63,15 @@ class Rewritten(object):
     def idle(self):
         return self._idle
 
+    def changed_by(self, writes):
+        """The variables that writes change, but for those of which each copy keeps a value of its own."""
+        analysis, graph = self.plan.analysis, self.model.graph
+        if self.plan.layout.worker_num == 1:
+            return frozenset()
+        return frozenset(
+            v for v in (variable_of(graph, w) for w in writes - analysis.varying) if v in self.plan.variables
+        )
+
     @property
     def differing(self):
         """Nodes of the user's graph that differ from copy to copy although gradients and state are merged."""
@@ -87,6 +96,7 @@ class Step(object):
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
+      changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -116,6 +126,7 @@ class Step(object):
         self.initialises = frozenset(
             v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
         )
+        self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self.communicates = bool(collectives) and plan.layout.worker_num > 1
         self.orders = []

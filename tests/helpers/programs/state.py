@@ -56,3 +56,23 @@ def monitored(epl, folder, stop):
             losses[number] = sess.run([loss, train_op], feeds.of(number))[0]
             number += 1
     return losses
+
+
+def assigned(epl, before, on):
+    """Changes the learning rate and counts in runs of their own, on the workers `on` only; (rate, counter, state)."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    rate = tf.get_variable("rate", [], initializer=tf.constant_initializer(0.1), trainable=False)
+    counter = tf.get_variable("counter", [], tf.int64, tf.zeros_initializer(), trainable=False)
+    train_op = tf.train.GradientDescentOptimizer(rate).minimize(common.classifier(feeds.x, feeds.labels))
+    change, count = tf.assign(rate, 0.5), tf.assign_add(counter, 1)
+    with common.session() as sess:
+        common.initialize(sess)
+        for number in range(before):
+            sess.run(train_op, feeds.of(number))
+        if common.workers(epl)[0] in on:
+            sess.run([change, count])
+        for number in range(before, before + 3):
+            sess.run(train_op, feeds.of(number))
+        sess.run(count)
+        return sess.run([rate, counter]), common.state(sess)
