@@ -1,8 +1,8 @@
 """Gives random operations of each instance a seed of their own, or every copy would drop the same units.
 
 Seeds are derived from (the user's seed, the instance's rank over all workers), so a run can be repeated; rank 0 keeps
-the user's seeds. Operations outside of training (initialisers) keep theirs, and those without a seed get one that all
-workers share, so that every worker draws the same initial values.
+the user's seeds. Operations outside of training (initialisers, a shuffle of file names) keep theirs, and initialisers
+without a seed get one that all workers share, so that every worker draws the same initial values.
 """
 
 from epl.graph import tags
@@ -26,7 +26,7 @@ def reseed(graph, plan, job_seed=0):
             continue
         seeds = seeds_of(node)
         if any(seeds):
-            if name not in initial:
+            if name in plan.analysis.cloned:
                 _set_by_rank(edit, plan, name, seeds)
         elif name in initial and plan.layout.worker_num > 1:
             set_seed(edit.node(name), derive(job_seed, name))
@@ -41,5 +41,5 @@ def _only_for_initial_values(graph, plan):
 
 def _set_by_rank(edit, plan, name, seeds):
     for instance in plan.layout.instances:
-        if instance.rank and (instance.index == 0 or name in plan.analysis.cloned):
+        if instance.rank:
             set_seed(edit.node(clone_name(name, instance.index)), derive(seeds, instance.rank))

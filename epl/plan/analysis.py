@@ -37,11 +37,11 @@ def analyse(model):
     functions = Functions(graph.library)
     initial = _initial_writes(model)
     writes = [n.name for n in graph.nodes.values() if n.name not in initial and _changes_variable(n, graph, functions)]
-    shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(n))
+    shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(graph, n))
     merged = [node_of(name) for names in model.merges.values() for name in names]
     collectives = [n.name for n in graph.nodes.values() if n.op in ops.COLLECTIVES]
     cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
-    sources = [n.name for n in graph.nodes.values() if _differs_by_instance(n, functions)]
+    sources = [n.name for n in graph.nodes.values() if _differs_by_instance(graph, n, functions)]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
     inside = graph.descendants(
         [n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
@@ -61,19 +61,37 @@ def variable_of(graph, write):
         node = graph.nodes[node_of(node.input[0])]
 
 
-def batch_placeholder(node):
-    """True for placeholders whose first dimension is unknown: they are fed this worker's whole share of the batch."""
-    if node.op not in ops.PLACEHOLDERS:
+def batch_placeholder(graph, name):
+    """True for placeholders whose first dimension is unknown: they are fed this worker's whole share of the batch.
+
+    Not for those that only give variables a value, as `variable.load` and its like do.
+    """
+    node = graph.nodes[name]
+    if node.op not in ops.PLACEHOLDERS or _only_assigned(graph, name):
         return False
     shape = node.attr["shape"].shape
     return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0)
 
 
-def _is_shared(node):
+def _only_assigned(graph, name):
+    """True when nothing but assignments to variables takes the node's value."""
+    consumers = [graph.nodes[consumer].op for consumer, _ in graph.consumers.get(name, ())]
+    return bool(consumers) and all(op in ops.SETS for op in consumers)
+
+
+def _fed_data(graph, node):
+    """True for placeholders that each worker, if not each copy, feeds with data of its own."""
+    if node.op not in ops.PLACEHOLDERS or _only_assigned(graph, node.name):
+        return False
+    shape = node.attr["shape"].shape
+    return shape.unknown_rank or len(shape.dim) > 0
+
+
+def _is_shared(graph, node):
     if node.op in ops.SHARED_RESOURCES or node.op in ops.SHARED_EFFECTS:
         return True
     if node.op in ops.PLACEHOLDERS:
-        return not batch_placeholder(node)
+        return not batch_placeholder(graph, node.name)
     return is_large_constant(node)
 
 
@@ -129,8 +147,8 @@ def _is_handle(graph, text):
 _HANDS_ON = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")
 
 
-def _differs_by_instance(node, functions):
-    return _is_impure(node) or batch_placeholder(node) or functions.calls(node, _is_impure, "impure")
+def _differs_by_instance(graph, node, functions):
+    return _is_impure(node) or _fed_data(graph, node) or functions.calls(node, _is_impure, "impure")
 
 
 def _is_impure(node):

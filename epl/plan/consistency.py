@@ -108,3 +108,21 @@ def check_runs_always(graph, analysis, tensors):
                 "tf.while_loop), so workers could wait for it in vain. Take gradients and call the optimizer "
                 "outside of it; a branch may choose the loss, or a learning rate of 0." % tensor
             )
+
+
+def check_sources(graph, analysis, layout):
+    """Every copy of the model must find data where it looks for some.
+
+    Raises:
+      UnsupportedError: a staging area is filled once a step, but several copies take from it.
+    """
+    if len(layout.instances) == 1:
+        return
+    for name in graph.in_order(analysis.cloned):
+        if graph.nodes[name].op in ops.STAGED:
+            raise UnsupportedError(
+                "'%s' takes a batch from a staging area, which the program fills once a step, but this worker has %d "
+                "copies of the model that each need one. Take the batches from the iterator or queue directly "
+                "(tf.data's prefetch does what a staging area does), or use one device for each worker."
+                % (name, len(layout.instances))
+            )

@@ -26,6 +26,8 @@ SOURCES = frozenset(
     ]
 )
 
+STAGED = frozenset(["Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnstage", "OrderedMapUnstageNoKey"])
+
 # What they make is shared by all copies of the model in a worker (and lives on the host).
 SHARED_RESOURCES = frozenset(
     [

@@ -8,7 +8,7 @@ from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.model import Variable
 from epl.plan.analysis import Analysis, analyse
-from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_updates
+from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout
 from epl.plan.names import merged_name, tag_of
@@ -110,6 +110,7 @@ def make_plan(model, config, cluster):
     layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
     analysis = analyse(model)
     communication = config.communication
+    check_sources(model.graph, analysis, layout)
     aggregation, state, merges = Aggregation((), (), {}), (), ()
     if layout.num_instances > 1:
         aggregation = plan_aggregation(model, communication)

@@ -91,7 +91,7 @@ def _facts(plan, model):
             )
         )
         sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
-        facts.append(("sent per worker and step", "%s%s" % (_bytes(plan.bytes_per_step()), sparse)))
+        facts.append(("gradients sent per step", "%s%s" % (_bytes(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
 

@@ -179,7 +179,7 @@ class Step(object):
 
 
 def _is_batch(graph, tensor):
-    return batch_placeholder(graph.nodes[node_of(tensor)])
+    return batch_placeholder(graph, node_of(tensor))
 
 
 # Attributes whose values may differ between workers without harm: seeds, names of resources and of files.
