@@ -386,3 +386,13 @@ def test_a_broken_graph_is_refused_before_any_pass():
     del model.graph.nodes["w0"]
     with pytest.raises(PassError, match=r"the user's graph \(ran before: none\)"):
         pipeline.rewrite(model.graph, plan)
+
+
+def test_seeds_outside_of_training_are_the_same_on_all_workers():
+    with planning.capture() as graph:
+        shuffled = tf.random_shuffle(tf.range(8), seed=3)
+        planning.sgd(planning.layers(x=planning.batch()))
+    nodes = [
+        planning.rewritten(graph, workers=2, devices=1, index=index)[2].nodes[shuffled.op.name] for index in (0, 1)
+    ]
+    assert nodes[0].attr["seed2"].i == nodes[1].attr["seed2"].i == 3

@@ -5,6 +5,7 @@ import logging
 import pytest
 import tensorflow.compat.v1 as tf
 
+from epl.errors import UnsupportedError
 from epl.graph.index import node_of
 from tests.helpers import planning
 from tests.helpers.planning import capture, control_flow, plan_of, variable
@@ -89,3 +90,38 @@ def test_restored_values_are_first_values():
         planning.sgd(planning.layers())
     _, plan = plan_of(graph)
     assert plan.analysis.initial_writes["from_file"] == "v"
+
+
+def test_a_batch_of_a_fixed_size_differs_between_the_workers():
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [8, 4])
+        moving = variable("moving", [4], trainable=False)
+        tf.assign_sub(moving, 0.1 * (moving - tf.reduce_mean(x, 0)))
+        planning.sgd(planning.layers(x=x))
+    model, plan = plan_of(graph)
+    assert state_of(model, plan) == {"moving": "mean"}
+
+
+def test_a_value_that_is_fed_to_an_assignment_is_no_batch():
+    with capture() as graph:
+        loaded = variable("loaded", [4], trainable=False)
+        value = tf.placeholder(tf.float32)
+        tf.assign(loaded, value, validate_shape=False)
+        planning.sgd(planning.layers(x=planning.batch()))
+    model, plan = plan_of(graph)
+    assert state_of(model, plan) == {}
+    assert value.op.name not in plan.analysis.cloned  # all copies are given the same
+
+
+def test_a_staging_area_cannot_serve_several_copies():
+    with capture() as graph:
+        area = tf.contrib.staging.StagingArea([tf.float32], [[8, 4]]) if hasattr(tf, "contrib") else None
+        if area is None:
+            x = tf.raw_ops.Unstage(dtypes=[tf.float32])[0]
+            x.set_shape([8, 4])
+        else:
+            x = area.get()
+        planning.sgd(planning.layers(x=x))
+    with pytest.raises(UnsupportedError, match="staging area.*2 copies"):
+        plan_of(graph)
+    assert plan_of(graph, workers=2, devices=1)[1].layout.num_instances == 2
