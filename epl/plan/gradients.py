@@ -124,31 +124,33 @@ class _BeforeApply(object):
         self._warned = False
 
     def of(self, call):
-        for gradient, _ in call.gradients:
-            self._warn_if_clipped(canonical_tensor(gradient.values))
+        self._warn_if_clipped(call)
         return _unique(call.gradients)
 
     def consumers(self, call, tensor):
         return _consumers(self._graph, tensor, lambda node: _made_by(node, call))
 
-    def _warn_if_clipped(self, tensor):
-        if self._warned or tensor in self._computed:
+    def _warn_if_clipped(self, call):
+        ours = [canonical_tensor(gradient.values) for gradient, _ in call.gradients]
+        changed = [node_of(tensor) for tensor in ours if tensor not in self._computed]
+        if self._warned or not changed or not self._computed:
             return
-        stop = {node_of(t) for t in self._computed}
-        between = self._graph.ancestors([node_of(tensor)], stop=stop, data_only=True) - stop
+        graph = self._graph
+        computed = {node_of(tensor) for tensor in self._computed}
+        # Walking back from what was applied, only what follows a gradient counts, not the forward pass.
+        follows = graph.descendants(computed, data_only=True) - computed
+        between = graph.ancestors(changed, stop=graph.nodes.keys() - follows, data_only=True) & follows
         clipping = [
-            n
-            for n in self._graph.in_order(between)
-            if self._graph.nodes[n].op in _NOT_LINEAR and tags.phase(self._graph.nodes[n]) == tags.FORWARD
+            name
+            for name in graph.in_order(between)
+            if graph.nodes[name].op in _NOT_LINEAR and tags.phase(graph.nodes[name]) == tags.FORWARD
         ]
-        # Walking back from a gradient may lead into the forward pass; only what follows a gradient counts.
-        clipping = [n for n in clipping if stop & self._graph.ancestors([n], stop=stop, data_only=True)]
         if clipping:
             self._warned = True
             _LOG.warning(
-                "gradients are clipped (at '%s') before they are aggregated: each copy of the model clips its own. "
-                "One device "
-                "would clip the gradient of the whole batch; set communication.clip_after_allreduce=True for that.",
+                "gradients are clipped (at '%s') before they are aggregated: each copy of the model clips its own. One "
+                "device would clip the gradient of the whole batch; set communication.clip_after_allreduce=True for "
+                "that.",
                 clipping[0],
             )
 
