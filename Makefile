@@ -27,7 +27,7 @@ test-multiproc: ## only the tests with several worker processes
 	@scripts/lines.sh '$(PYTEST) tests/multiproc'
 
 lint: ## errors, house rules, format
-	@scripts/lint.sh --no-format
+	@scripts/lint.sh
 
 format: ## format Python and C++
 	@scripts/setup_env.sh lint
