@@ -55,6 +55,8 @@ class Worker(object):
 
     def connect(self):
         self.generation += 1
+        # Connecting has the time-out of a collective, which some scenarios make short: workers are to come together.
+        self.client.barrier("connect", 90)
         self.pool.connect(self.generation)
 
     def close(self):
