@@ -35,6 +35,11 @@ def line():
     return "tf1" if tf.__version__.startswith("1.") else "tf2"
 
 
+def version():
+    """TensorFlow's version, e.g. "1.15.5"."""
+    return tf.__version__
+
+
 def load_op_library(path):
     """Loads a library of custom operations; returns the module of their Python wrappers."""
     return tf.load_op_library(path)

@@ -22,6 +22,6 @@ def ops():
         except tf_compat.tf.errors.OpError as error:
             raise CommunicationError(
                 "%s cannot be loaded into TensorFlow %s: %s. Build it again with this TensorFlow: `pip install .` or "
-                "`make csrc`." % (path, tf_compat.tf.__version__, error.message)
+                "`make csrc`." % (path, tf_compat.version(), error.message)
             )
     return _LOADED["ops"]

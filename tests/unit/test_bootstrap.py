@@ -257,6 +257,7 @@ def test_worker_0_comes_later():
     server = BootstrapServer(address, TOKEN, 2)
     client = connecting()
     client.set("a", b"1")
+    assert client.get("a", 5) == b"1"
     client.leave()
     server.close()
 

@@ -356,8 +356,8 @@ def test_impossible_pairs(all_built, values, message):
 
 
 def test_possible_pairs(all_built):
-    Config({"io.slicing": True, "io.drop_last_files": True}, {})
-    Config({"auto.auto_parallel": True, "pipeline.num_stages": 2}, {})
+    assert Config({"io.slicing": True, "io.drop_last_files": True}, {}).io.drop_last_files
+    assert Config({"auto.auto_parallel": True, "pipeline.num_stages": 2}, {}).pipeline.num_stages == 2
     Config(
         {
             "gradient_checkpoint.type": "auto",
