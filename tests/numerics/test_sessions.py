@@ -45,16 +45,16 @@ def test_make_callable(plain, two_devices):
     assert_same_state(got[1], want[1])
 
 
-def same_nest(got, want):
+def assert_same_nest(got, want):
     assert type(got).__name__ == type(want).__name__
     if isinstance(want, dict):
         assert list(got) == list(want)
         for key in want:
-            same_nest(got[key], want[key])
+            assert_same_nest(got[key], want[key])
     elif isinstance(want, (list, tuple)):
         assert len(got) == len(want)
         for one, other in zip(got, want):
-            same_nest(one, other)
+            assert_same_nest(one, other)
     elif want is None or isinstance(want, (bytes, str)):
         assert got == want
     else:
@@ -63,7 +63,7 @@ def same_nest(got, want):
 
 def test_nested_fetches(plain, two_devices):
     want, got = plain(SESSIONS + "nests"), two_devices(SESSIONS + "nests")
-    same_nest(got, want)
+    assert_same_nest(got, want)
 
 
 @pytest.mark.parametrize("program", ["queues", "generator"])

@@ -147,7 +147,9 @@ def test_this_machine_alone():
 def test_free_ports_are_free():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        for port in machines.free_ports(20):
+        ports = machines.free_ports(20)
+        assert len(set(ports)) == 20 and taken.getsockname()[1] not in ports
+        for port in ports:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
 
