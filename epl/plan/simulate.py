@@ -159,7 +159,7 @@ def check_complete(schedule, num_stages=None, num_micro_batch=None):
     _refuse("lacks", [action for action in wanted if action not in counts])
     _refuse("has more than once", [action for action in wanted if counts[action] > 1])
     known = set(wanted)
-    _refuse("has, besides those of the model,", [action for action in sorted(counts) if action not in known])
+    _refuse("has actions that no model needs", [action for action in sorted(counts) if action not in known])
     device_of = {}
     for device, actions in enumerate(schedule):
         for action in actions:

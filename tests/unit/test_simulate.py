@@ -147,7 +147,7 @@ def test_deadlock_on_one_device():
         (("F0.0 B0.0", "F1.0"), "lacks: B1.0"),
         (("F0.0 B0.0 B0.0",), "has more than once: B0.0"),
         (("F0.0 B0.0 W0.0", "F1.0 B1.0"), "lacks: W1.0"),
-        (("F0.0 B0.0 X0.0",), "has, besides those of the model,: X0.0"),
+        (("F0.0 B0.0 X0.0",), "has actions that no model needs: X0.0"),
         (("F0.0 F0.1 B0.0", "B0.1"), "runs B0.1 on device 1, but other actions of stage 0 on device 0"),
         (("",), "is empty"),
     ],
