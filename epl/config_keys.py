@@ -327,6 +327,13 @@ KEYS = (
         above=0,
     ),
     Key(
+        "communication.start_timeout_s",
+        NUMBER,
+        600.0,
+        "Seconds that workers wait for each other to start, and to come to the first step that communicates.",
+        above=0,
+    ),
+    Key(
         "communication.stall_warning_s",
         NUMBER,
         60.0,

@@ -107,13 +107,15 @@ class BootstrapClient:
         """Forgets all keys that begin with `prefix`."""
         self._call("Clear", {"prefix": prefix})
 
-    def barrier(self, name, timeout_s):
+    def barrier(self, name, timeout_s, generation=None):
         """Waits until all workers have come to the barrier `name`, which can be used again afterwards.
 
         Raises:
-          CommunicationError: not all came within `timeout_s` seconds (the message names them), or one is lost.
+          CommunicationError: not all came within `timeout_s` seconds (the message names them), or one is lost, or the
+            `generation`, if one is given, has ended.
         """
-        self._call("Barrier", {"name": name, "worker": self._worker, "timeout_s": timeout_s}, wait_s=timeout_s)
+        header = {"name": name, "worker": self._worker, "timeout_s": timeout_s, "generation": generation}
+        self._call("Barrier", header, wait_s=timeout_s)
 
     # Endings
 

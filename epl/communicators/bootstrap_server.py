@@ -113,7 +113,9 @@ class BootstrapServer:
         return {}, b""
 
     def _barrier(self, header, _, context):
-        self._state.barrier(header["name"], header["worker"], self._limit(header), context.is_active)
+        self._state.barrier(
+            header["name"], header["worker"], self._limit(header), context.is_active, header.get("generation")
+        )
         return {}, b""
 
     def _fail(self, header, _, __):

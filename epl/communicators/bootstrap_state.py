@@ -145,8 +145,11 @@ class BootstrapState:
 
     # Barriers
 
-    def barrier(self, name, worker, timeout_s, alive):
-        """Waits until every worker has come to the barrier `name`, which can be used again. Raises WaitError."""
+    def barrier(self, name, worker, timeout_s, alive, generation=None):
+        """Waits until every worker has come to the barrier `name`, which can be used again. Raises WaitError.
+
+        With a `generation`, an ending that concerns it ends the wait: who failed will not come.
+        """
 
         with self._changed:
             barrier = self._barriers.setdefault(name, _Barrier(self._worker_num))
@@ -166,18 +169,27 @@ class BootstrapState:
                 return [other for other in barrier.absent() if other in self._left]
 
             try:
-                self._wait(lambda: barrier.complete, timeout_s, alive, missing, departed)
+                self._wait(lambda: barrier.complete, timeout_s, alive, missing, departed, generation)
             except WaitError:
                 barrier.arrived.discard(worker)
                 barrier.gave_up.add(worker)
                 raise
 
-    def _wait(self, ready, timeout_s, alive, what, departed=list):
+    def _ended(self, generation):
+        for ending in self._endings:
+            if generation is not None and ending.concerns(generation):
+                return ending
+        return None
+
+    def _wait(self, ready, timeout_s, alive, what, departed=list, generation=None):
         deadline = self._clock() + timeout_s
         while not ready():
             lost = self._lost()
             if lost:
                 raise WaitError("lost", "%s, and it cannot come any more: %s" % (what(), lost.message))
+            failed = self._ended(generation)
+            if failed:
+                raise WaitError("gone", "%s, and worker %d has failed: %s" % (what(), failed.worker, failed.message))
             if departed():
                 raise WaitError("gone", "%s, and %s has ended already" % (what(), name_workers(departed())))
             if self._closed:

@@ -28,8 +28,8 @@ class Pool:
 
     Args:
       cluster: the `Cluster`.
-      config: the `Config`; `communication.num_communicators`, `backend`, `hierarchical`, `timeout_s` and
-        `stall_warning_s` are read when connecting.
+      config: the `Config`; `communication.num_communicators`, `backend`, `hierarchical`, `timeout_s`,
+        `start_timeout_s` and `stall_warning_s` are read when connecting.
       client: the `BootstrapClient` through which workers find each other; None if there is one worker.
 
     Attributes:
@@ -69,11 +69,12 @@ class Pool:
         Every worker must connect with the same `generation`, and no generation may be used twice in a job.
 
         Raises:
-          CommunicationError: not all workers came within `communication.timeout_s` seconds, or they differ in their
-            settings.
+          CommunicationError: not all workers came within `communication.start_timeout_s` seconds, or they differ in
+            their settings.
         """
         self.close()
         if self._cluster.worker_num > 1:
+            self._await_workers(generation)
             prefix = "comm/g%d/" % generation
             try:
                 self._store = _StoreAdapter(self._client, generation, prefix)
@@ -149,6 +150,21 @@ class Pool:
             native.comm().epl_comm_destroy(comm)
         if control is not None:
             native.comm().epl_comm_destroy(control)
+
+    def _await_workers(self, generation):
+        """Workers come to their first step at very different times; only then do the time-outs of connecting start."""
+        try:
+            self._client.barrier(
+                "generation %d of the communicators" % generation,
+                self._config.communication.start_timeout_s,
+                generation,
+            )
+        except CommunicationError as error:
+            if isinstance(error, WaitTimeout):
+                error = "%s communication.start_timeout_s says how long workers wait for each other." % error
+            raise CommunicationError(
+                "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, error)
+            )
 
     def _create(self, name):
         communication = self._config.communication

@@ -8,8 +8,9 @@ from epl import tf_compat
 from epl.communicators import library
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
-from epl.session.agreement import Wish, agree
+from epl.session.agreement import SessionOver, Wish, agree, current_agreement
 from epl.session.inner import InnerSession, divide, own_copy
+from epl.session.job import FromPeer
 from epl.session.rewritten import Rewritten
 
 _LOG = logging.getLogger("epl")
@@ -36,6 +37,7 @@ class Driver(object):
         self._inner = None
         self._steps = {}
         self._number = None
+        self._over = False  # all workers know that this session is through
         self._fresh = set()  # variables with values that other workers may not have
         self._uncopied = set()  # variables with first values that their other copies in this worker do not have
         self._valued = set()  # variables that have had a first value at all
@@ -71,6 +73,37 @@ class Driver(object):
             with self._lock:
                 self._fresh |= step.changes  # other workers may not have run it; the chief's value counts
         return values
+
+    def synchronise(self):
+        """Gives all workers the chief's values of variables that have new ones; all workers take part.
+
+        Programs that read variables before the first step that communicates need it; nothing is done where no step of
+        this session can communicate.
+        """
+        if self._cluster.worker_num == 1:
+            return
+        step = self._step((), (), ())
+        if self._rewritten.plan.layout.worker_num > 1:
+            self._run_together(step, (), (), (), {})
+
+    def finish(self):
+        """Tells the other workers that this session is through, and hears whether they agree; all take part.
+
+        A worker that wanted another step gets an OutOfRangeError for it, as if the data had ended.
+        """
+        if self._number is None or self._over:
+            return
+        job = self._job
+        with job.lock:
+            job.ready()
+            try:
+                wish = Wish(self._number, (), (), (), True)
+                agree(job.exchange, wish, self._step((), (), ()), None, current_agreement())
+            except SessionOver:
+                self._over = True
+            except Exception as error:  # as in _run_together
+                raised = job.broken_by(error)
+                raise getattr(raised, "error", raised) from None
 
     def close(self):
         with self._lock:
@@ -129,26 +162,31 @@ class Driver(object):
         # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
         return [own_copy(value) for value in fetched] if step.may_alias else fetched
 
-    def _run_together(self, step, fetches, targets, names, feeds, run_options, metadata):
+    def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
         """Runs a step that communicates; one at a time in this process."""
         job = self._job
         with job.lock:
-            job.ready()
             if self._number is None:
                 self._number = job.new_session()
             wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)))
             try:
+                job.ready()
 
                 def union(all_fetches, all_targets):
                     extra = tuple(t for t in all_fetches if t not in fetches)
                     more = tuple(t for t in all_targets if t not in targets)
                     return self._step(fetches + extra, targets + more, names)
 
-                agreed, fresh = agree(job.exchange, wish, step, union)
+                agreed, fresh = agree(job.exchange, wish, step, union, current_agreement())
                 if fresh:
                     self._synchronise(list(fresh))
                 job.pool.expect(agreed.orders)
-                values = self._run_step(agreed, feeds, run_options, metadata)
+                values = []
+                if agreed.fetches or agreed.targets:
+                    values = self._run_step(agreed, feeds, run_options, metadata)
+            except SessionOver as over:
+                self._over = True
+                raise FromPeer(tf_compat.tf.errors.OutOfRangeError(None, None, str(over))) from None
             except Exception as error:  # whatever it is, the others must not wait for this worker
                 raised = job.broken_by(error)
                 if raised is error:

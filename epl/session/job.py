@@ -8,7 +8,7 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
-from epl.communicators.bootstrap import BootstrapClient
+from epl.communicators.bootstrap import BootstrapClient, WaitTimeout
 from epl.communicators.bootstrap_server import BootstrapServer
 from epl.communicators.pool import Pool
 from epl.communicators.wire import job_token
@@ -22,6 +22,11 @@ _CAUSE_WAIT_S = 3.0
 _DATA_ENDED = "OutOfRangeError"
 # Whoever waits for longer says so.
 _NOTICE_S = 10.0
+# Generations between two calls of epl.init; more failures than that within one job are not lived through.
+_GENERATIONS_PER_INIT = 1 << 20
+_MEET_PREFIX = "meet/g%d/%d/"
+_MEET_KEY = _MEET_PREFIX + "%d"
+_MEET_SLICE_S = 2.0
 # How the operations of csrc/ops begin what a communicator says.
 _MARK = "epl communication:"
 
@@ -54,6 +59,7 @@ class Job(object):
         self._sessions = 0
         self._generation = 0
         self._broken = False
+        self._met = (0, -1)  # generation and number of the latest meeting
         self.seed = 0
         self.pool = None
         if cluster.worker_num > 1:
@@ -62,7 +68,7 @@ class Job(object):
             self.pool = Pool(cluster, config)
 
     def _connect(self):
-        timeout_s = self._config.communication.timeout_s
+        timeout_s = self._config.communication.start_timeout_s
         token = job_token(self.cluster)
         if self.cluster.worker_index == 0:
             self._server = BootstrapServer(self.cluster.bootstrap_address, token, self.cluster.worker_num, timeout_s)
@@ -97,7 +103,8 @@ class Job(object):
             self.pool.close()
             self._config = config
             self._sessions = 0
-            self._generation += 1
+            # Not the next number: a worker may have lived through more failures than another, and all must meet here.
+            self._generation = (self._generation // _GENERATIONS_PER_INIT + 1) * _GENERATIONS_PER_INIT
             self._broken = False
             self.step = 0
             self.pool = Pool(self.cluster, config, self._client)
@@ -134,13 +141,50 @@ class Job(object):
         """Gives each worker's bytes to every worker, in their order."""
         return self.pool.exchange(message)
 
+    def meet(self, message):
+        """Gives each worker's bytes (up to 16 MiB) to every worker, and waits for as long as all of them live.
+
+        For what takes some workers much longer than others, such as an evaluation or a checkpoint; all take part.
+
+        Raises:
+          WorkerError: a worker failed meanwhile.
+          CommunicationError: a worker is gone.
+        """
+        if self._client is None:
+            return [message]
+        with self.lock:
+            generation = self._generation + (1 if self._broken else 0)
+            before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0
+            self._met = (generation, number)
+            self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
+            replies = [self._wait_for(worker) for worker in range(self.cluster.worker_num)]
+            if self.cluster.worker_index == 0 and before[1] >= 0:
+                self._client.clear(_MEET_PREFIX % before)  # whoever came to this meeting is through with that one
+            return replies
+
+    def _wait_for(self, worker):
+        """What a worker brought to the meeting under way."""
+        key = _MEET_KEY % (self._met + (worker,))
+        while True:
+            try:
+                return self._client.get(key, _MEET_SLICE_S)
+            except WaitTimeout:
+                ending = self._client.ending(self._met[0])
+                if ending is not None and ending.worker != self.cluster.worker_index:
+                    raise self._error(ending)
+                if worker in self._client.departed():
+                    raise CommunicationError(
+                        "worker %d has ended, but worker %d waits for it: every worker must make the same calls of "
+                        "Estimator's train and evaluate" % (worker, self.cluster.worker_index)
+                    )
+
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
 
         The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a
         FromPeer) the same class of error, or a WorkerError that names the worker, the step and the cause.
         """
-        if self._client is None:
+        if self._client is None or isinstance(error, FromPeer):
             return error
         if isinstance(error, WorkerError):  # all workers have come to the same conclusion already
             self.pool.abort(str(error))

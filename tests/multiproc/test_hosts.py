@@ -141,7 +141,7 @@ def test_pool_and_operations(hosts, tmp_path):
 def test_killed_worker_is_noticed_by_all(hosts, tmp_path):
     with Job(hosts, tmp_path, lambda _: [POOL, tmp_path, "auto", "killed"], worker_environments(hosts)) as job:
         for child in job.children:
-            child.wait_for("ready", 120)
+            child.wait_for("WAITS FOR THE LAST", 120)
         job.children[3].signal(signal.SIGKILL)
         for worker in job.results("result", 60, without=[3])[:3]:
             assert worker["killed"]["error"] == "AbortedError"

@@ -144,7 +144,7 @@ def test_killed_worker_is_noticed_by_all(tmp_path, backend):
     children = start(folder, backend, 3, "killed")
     try:
         for child in children:
-            child.wait_for("ready", 60)
+            child.wait_for("WAITS FOR THE LAST", 60)
         children[2].signal(signal.SIGKILL)
         assert children[2].wait(10).code == -signal.SIGKILL
         for worker in results(folder, children[:2], 60):

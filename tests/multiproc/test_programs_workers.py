@@ -159,3 +159,13 @@ def test_monitored_session_resumes(plain, two_workers, tmp_path):
         assert sorted(one) == [0, 1, 2, 3, 4] and sorted(other) == [5, 6, 7]
         one.update(other)
         assert_same([one[step] for step in range(8)], [want[step] for step in range(8)])
+
+
+def test_fresh_start_after_uneven_failures(plain, two_workers):
+    """A worker that tried again alone, and one that did not, meet again when both call epl.init."""
+    first, other = two_workers(SESSIONS + "uneven_failures")
+    assert len(first) == 3 and len(other) == 1, (first, other)
+    assert first[1:] == ["CommunicationError"] * 2
+    want = plain(GRADIENTS + "classifier")
+    for got in two_workers(GRADIENTS + "classifier"):
+        assert_same_training(got, want)

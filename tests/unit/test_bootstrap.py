@@ -98,6 +98,18 @@ def test_barrier_twice_and_who_is_missing(job):
     assert [wait() for wait in waiting] == [None] * 3
 
 
+def test_barrier_without_one_whose_generation_failed(job):
+    _, clients = job(2)
+    waiting = in_thread(lambda: clients[0].barrier("start", 20, generation=3))
+    time.sleep(0.2)
+    clients[1].fail(1, "error", 0, "of before", generation=2)
+    time.sleep(0.2)
+    started = time.monotonic()
+    clients[1].fail(1, "error", 0, "no memory", generation=3)
+    assert "worker 1 has failed: no memory" in str(waiting())
+    assert time.monotonic() - started < 3
+
+
 def test_barrier_without_one_who_has_ended(job):
     _, clients = job(2)
     waiting = in_thread(lambda: clients[0].barrier("end", 20))

@@ -72,6 +72,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.clip_after_allreduce": False,
         "communication.gradients_reduce_method": "mean",
         "communication.timeout_s": 600.0,
+        "communication.start_timeout_s": 600.0,
         "communication.stall_warning_s": 60.0,
         "communication.backend": "auto",
         "communication.hierarchical": "auto",

@@ -274,3 +274,25 @@ def failing_run(epl):
                 errors.append(type(error).__name__)
         sess.run(train_op, feeds.of(0))
         return errors, int(sess.run(step))
+
+
+def uneven_failures(epl):
+    """Worker 0 tries a broken step again that the other has given up. Returns the classes of the errors."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    errors = []
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(train_op, feeds.of(0))
+        worker = common.workers(epl)[0]
+        epl.Env.get().config.communication.start_timeout_s = 2
+        wrong = dict(feeds.of(1))
+        wrong[feeds.labels] = wrong[feeds.labels][:1]
+        for attempt in range(3 if worker == 0 else 1):
+            try:
+                sess.run(train_op, wrong if worker == 0 and attempt == 0 else feeds.of(1))
+            except (tf.errors.OpError, epl.errors.EplError, ValueError) as error:
+                errors.append(type(error).__name__)
+    return errors
