@@ -1,0 +1,135 @@
+"""The picture of a schedule, read back as XML."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.capture.record import make_model
+from epl.capture.specs import spec_reader
+from epl.plan.analysis import analyse
+from epl.plan.cost import Speeds, estimate
+from epl.plan.schedule import Action, schedule
+from epl.plan.simulate import Slot, simulate, timeline_of
+from epl.plan.timeline import estimated_timeline, page, seconds
+from tests.helpers.planning import batch, capture, sgd, variable
+
+
+def line_of(strategy="PreferBackward", devices=2, batches=3, chunks=1):
+    sizes = [1024] * (devices * chunks)
+    return simulate(schedule(strategy, devices, batches, chunks), {"F": 1e-3, "B": 2e-3, "W": 1e-3}, 0, sizes)
+
+
+def pictures(text):
+    """The large SVGs of a page, parsed."""
+    found = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    return [svg for svg in found if svg.get("role") == "img"]
+
+
+def boxes(svg):
+    """(class, left, width, top, text, title) of each action."""
+    found = []
+    for group in svg.iter("g"):
+        rect, text = group.find("rect"), group.find("text")
+        place = tuple(float(rect.get(key)) for key in ("x", "width", "y"))
+        number = text.text if text is not None else None
+        found.append((rect.get("class"), place[0], place[1], place[2], number, group.find("title").text))
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["PreferForward", "PreferBackward", "ZeroBubble"])
+def test_each_action_has_a_box(strategy):
+    line = line_of(strategy)
+    (svg,) = pictures(page(line, "title"))
+    found = boxes(svg)
+    wanted = [slot for slots in line.slots for slot in slots]
+    assert [box[0] for box in found] == [slot.action.kind for slot in wanted]
+    assert [box[4] for box in found] == [str(slot.action.micro_batch) for slot in wanted]
+    scale = found[0][2] / 1e-3
+    for box, slot in zip(found, wanted):
+        assert box[1] - found[0][1] == pytest.approx(slot.start * scale, abs=0.1)
+        assert box[2] == pytest.approx((slot.end - slot.start) * scale, abs=0.1)
+    assert len({box[3] for box in found}) == 2  # a row per device
+
+
+def test_text():
+    text = page(line_of(), "a < b", ["first & only", "second"], notes=["1 < 2"])
+    assert "<h1>a &lt; b</h1>" in text and "first &amp; only" in text and "<p>1 &lt; 2</p>" in text
+    assert "<h2>Estimated: 12 ms, bubble 25.0 %</h2>" in text
+    rows = re.findall(r"<tr>(.*?)</tr>", text)
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+    assert cells[1] == ["0", "first &amp; only", "0", "1 ms", "2 ms", "25.0 %", "2", "2 KiB"]
+    assert cells[2] == ["1", "second", "1", "1 ms", "2 ms", "25.0 %", "1", "1 KiB"]
+    (svg,) = pictures(text)
+    assert "forward, stage 1, micro-batch 0: 1 ms to 2 ms" in [box[5] for box in boxes(svg)]
+    assert [t.text for t in svg.iter("text") if t.get("class") == "label"] == ["stage 0", "stage 1"]
+    ticks = [t.text for t in svg.iter("text") if t.get("class") == "tick"]
+    assert ticks[:3] == ["0 s", "2 ms", "4 ms"] and ticks[-1] == "12 ms"
+
+
+def test_nothing_is_loaded_and_both_colour_schemes():
+    text = page(line_of(), "title")
+    assert not re.search(r"(?i)https?:|<script|<link|<img|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_legend_has_what_the_picture_has():
+    assert "gradients of weights" in page(line_of("ZeroBubble"), "title")
+    assert "gradients of weights" not in page(line_of("PreferForward"), "title")
+    assert "idle (bubble)" in page(line_of(), "title")
+
+
+def test_chunks_share_a_row():
+    (svg,) = pictures(page(line_of("Interleaved", 2, 4, 2), "title"))
+    assert [t.text for t in svg.iter("text") if t.get("class") == "label"] == ["stages 0, 2", "stages 1, 3"]
+    shades = {rect.get("fill-opacity") for rect in svg.iter("rect") if rect.get("class") == "F"}
+    assert len(shades) == 2
+
+
+def test_measured_track():
+    measured = timeline_of(
+        [[Slot(Action("F", 0, 0), 7.0, 8.0), Slot(Action("B", 0, 0), 10.0, 11.0)], [Slot(Action("F", 1, 0), 8.0, 9.0)]],
+        2,
+    )
+    text = page(line_of(), "title", measured=measured)
+    assert "<h2>Measured: 4 s, bubble 62.5 %</h2>" in text
+    first, second = pictures(text)
+    assert len(boxes(first)) == 12 and len(boxes(second)) == 3
+    assert boxes(second)[0][1] == boxes(first)[0][1]  # times count from the first action
+    assert boxes(second)[0][5] == "forward, stage 0, micro-batch 0: 0 s to 1 s"
+
+
+def test_many_actions_stay_readable_or_lose_their_numbers():
+    (wide,) = pictures(page(line_of(batches=60), "title"))
+    assert all(box[4] is not None for box in boxes(wide)) and float(wide.get("width")) > 1100
+    (capped,) = pictures(page(line_of(batches=900), "title"))
+    assert float(capped.get("width")) < 13000
+    assert any(box[4] is None for box in boxes(capped))
+
+
+@pytest.mark.parametrize(
+    "value, text", [(0, "0 s"), (2.5, "2.5 s"), (0.0125, "12.5 ms"), (3e-6, "3 µs"), (4e-8, "40 ns")]
+)
+def test_seconds(value, text):
+    assert seconds(value) == text
+
+
+def test_times_come_from_the_model():
+    with capture() as graph:
+        h = tf.matmul(batch(8, 4), variable("w0", (4, 16)), name="first")
+        y = tf.matmul(h, variable("w1", (16, 2)), name="second")
+        sgd(tf.reduce_sum(tf.tanh(y, name="tanh"), name="loss"))
+    model = make_model(graph)
+    speeds = Speeds(flops=1.0, memory_bytes=1e30, link_bytes=4.0, overhead_s=0.0)
+    costs = estimate(model.graph, analyse(model).cloned, spec_reader(graph), speeds)
+    line = estimated_timeline(model.graph, costs, {"second": 1, "tanh": 1}, 2, "PreferBackward", 2)
+    assert [slot.end - slot.start for slot in line.slots[0][:2]] == [1024, 1024]
+    assert line.slot(Action("F", 1, 0))[1:] == (1024 + 8 * 16, 1024 + 8 * 16 + 512)
+    assert line.slot(Action("B", 1, 0)).end - line.slot(Action("B", 1, 0)).start == 1024
+    assert line.slot(Action("B", 0, 0)).end - line.slot(Action("B", 0, 0)).start == 1024
+    split = estimated_timeline(model.graph, costs, {"second": 1, "tanh": 1}, 2, "ZeroBubble", 2)
+    assert split.slot(Action("W", 1, 0)).end - split.slot(Action("W", 1, 0)).start == 512
+    assert split.slot(Action("B", 1, 0)).end - split.slot(Action("B", 1, 0)).start == 512
+    # A micro-batch keeps the batch and h in the first stage (two are alive), tanh's result in the second.
+    assert line.peak_bytes == (2 * (8 * 4 * 4 + 8 * 16 * 4), 8 * 2 * 4)
