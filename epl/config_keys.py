@@ -358,20 +358,39 @@ KEYS = (
         'memory. No use unless communication.backend is "auto".',
         choices=("auto", "on", "off"),
     ),
-    Key("io.slicing", BOOL, False, "Divide the input files over the workers.", built=False),
+    Key(
+        "io.slicing",
+        BOOL,
+        False,
+        "Divide the input files over the workers: of every list of file names, worker i of n reads number i, i + n, "
+        "i + 2n and so on. Without one of the two keys below, lists must divide evenly.",
+    ),
     Key(
         "io.unbalanced_io_slicing",
         BOOL,
         False,
         "With io.slicing: let some workers have one file more than others.",
-        built=False,
     ),
     Key(
         "io.drop_last_files",
         BOOL,
         False,
         "With io.slicing: leave out files that cannot be divided evenly.",
-        built=False,
+    ),
+    Key(
+        "io.shard_dataset",
+        BOOL,
+        False,
+        "Divide the records of data sets over the workers: worker i of n reads record i, i + n, i + 2n and so on. For "
+        "data that has no files; with io.slicing, records of files stay as they are.",
+    ),
+    Key(
+        "estimator.evaluate_on",
+        STRING,
+        "all",
+        'Who computes Estimator.evaluate. "all": every worker, on the data that its input_fn gives, with metrics over '
+        'the data of all; "chief": worker 0, while the others wait for its metrics.',
+        choices=("all", "chief"),
     ),
     Key("auto.auto_parallel", BOOL, False, "Let EPL find the parallelization (experimental).", built=False),
 )
