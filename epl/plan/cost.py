@@ -47,7 +47,7 @@ class OpCost:
       backward_s: seconds of the gradients with respect to inputs that come from data.
       weight_s: seconds of the gradients with respect to inputs that come from variables.
       output_bytes: of all outputs.
-      from_data: the operation depends on what the model is fed.
+      from_data: the operation depends on what the model is fed, or on chance.
       from_variables: it depends on variables.
       held: an output cannot be sent to another device: a handle of a resource, a list of tensors, strings.
     """
@@ -110,7 +110,7 @@ def estimate(graph, names, spec_of, speeds=None):
     speeds = speeds or Speeds()
     sizes = _Sizes(spec_of, speeds.unknown_dim)
     forward = [n for n in graph.in_order(names) if tags.phase(graph.nodes[n]) == tags.FORWARD]
-    data = [n for n in forward if graph.nodes[n].op in ops.SOURCES or graph.nodes[n].op in ops.PLACEHOLDERS]
+    data = [n for n in forward if graph.nodes[n].op in _DATA] or _constant_data(graph, forward, sizes)
     variables = [n for n in forward if graph.nodes[n].op in ops.VARIABLES]
     from_data, from_variables = graph.descendants(data, data_only=True), graph.descendants(variables, data_only=True)
     backward = [n for n, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD]
@@ -213,6 +213,12 @@ def _count(shape):
     for dim in shape:
         count *= dim
     return count
+
+
+def _constant_data(graph, forward, sizes):
+    """Constants that stand for data, in models that are fed nothing: tests and benchmarks."""
+    specs = [(n, sizes.spec(n)) for n in forward if graph.nodes[n].op in ("Const", "Fill")]
+    return [n for n, spec in specs if spec.dtype in ops.FLOAT_TYPES and spec.shape]
 
 
 def _outputs(graph):
@@ -341,6 +347,8 @@ _FLOPS = {
 }
 
 HEAVY = frozenset(_FLOPS)
+
+_DATA = ops.SOURCES | ops.PLACEHOLDERS | ops.RANDOM | ops.IMPURE
 
 # They do nothing to data: names for the same memory, constants, questions about shapes.
 _VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"])

@@ -7,10 +7,13 @@ import runpy
 import sys
 
 from epl.capture.record import make_model
+from epl.capture.specs import spec_reader
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.cost import estimate
 from epl.plan.plan import make_plan
 from epl.plan.table import plan_table
+from epl.plan.timeline import estimated_timeline, page
 from epl.session.hooks import PREVIEW, Preview
 
 _NO_RUN = 3
@@ -21,19 +24,20 @@ def main(argv=None):
     """`python -m epl.plan --num_workers 64 --gpu_per_worker 8 script.py [arguments]`.
 
     Returns:
-      The exit status: 0, 2 when the plan is refused, 3 when the script ends without running a session.
+      The exit status: 0, 2 when the plan is refused or a file cannot be written, 3 when the script ends without
+      running a session.
     """
-    parser = _parser()
-    options = parser.parse_args(argv)
+    command = parser()
+    options = command.parse_args(argv)
     if not os.path.isfile(options.script):
-        parser.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
+        command.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
     os.environ.update(_environment(options))
     sys.argv = [options.script] + options.arguments
     sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
     try:
         runpy.run_path(options.script, run_name="__main__")
     except Preview as preview:
-        return _print(preview.graph, options)
+        return show(preview.graph, options)
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -45,22 +49,26 @@ def main(argv=None):
     return _NO_RUN
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
+def parser():
+    """The command line's parser."""
+    made = argparse.ArgumentParser(
         prog="python -m epl.plan",
         description="Runs a training script up to its first session run and prints how it would be laid out on "
         "a cluster. "
         "Needs no devices and no other worker.",
     )
-    parser.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
-    parser.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument(
+    made.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
+    made.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
+    made.add_argument("--json", action="store_true", help="print the plan as JSON")
+    made.add_argument(
         "--rows", type=_positive, default=16, help="devices to list before the rest is summed up (default: 16)"
     )
-    parser.add_argument("script", help="a Python script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
-    return parser
+    made.add_argument(
+        "--timeline", metavar="FILE", help="write a web page with a picture of the schedule, from estimated costs"
+    )
+    made.add_argument("script", help="a Python script")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    return made
 
 
 def _positive(text):
@@ -81,13 +89,46 @@ def _environment(options):
     }
 
 
-def _print(graph, options):
+def show(graph, options):
+    """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
     env = Env.get()
     try:
         model = make_model(graph)
         plan = make_plan(model, env.config, env.cluster)
+        picture = _picture(graph, model, plan, env.config.pipeline, options.script) if options.timeline else None
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
+    if picture is not None:
+        try:
+            with open(options.timeline, "w", encoding="utf-8") as file:
+                file.write(picture)
+        except OSError as error:
+            print("--timeline %s cannot be written: %s" % (options.timeline, error.strerror), file=sys.stderr)
+            return _REFUSED
     print(plan.to_json() if options.json else plan_table(plan, model, options.rows))
     return 0
+
+
+def _picture(graph, model, plan, pipeline, script):
+    """The web page for --timeline: one training iteration of one model replica."""
+    costs = estimate(model.graph, plan.analysis.cloned, spec_reader(graph))
+    names, stage_of = [stage.name for stage in plan.layout.stages], plan.stage_of
+    if len(set(plan.layout.instances[0].devices)) == 1:  # stages on the same device are none to a schedule
+        names, stage_of = [" + ".join(names)], {}
+    line = estimated_timeline(model.graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch)
+    title = "%s: %s, %d %s, %d %s" % (
+        os.path.basename(script),
+        pipeline.strategy,
+        len(names),
+        "stage" if len(names) == 1 else "stages",
+        pipeline.num_micro_batch,
+        "micro-batch" if pipeline.num_micro_batch == 1 else "micro-batches",
+    )
+    speeds = costs.speeds
+    note = (
+        "Estimated from shapes for a device of %.4g TFLOP/s and %.4g GB/s and links of %.4g GB/s, an unknown batch "
+        "counted as %d; communication of gradients and the update of the variables are left out."
+        % (speeds.flops / 1e12, speeds.memory_bytes / 1e9, speeds.link_bytes / 1e9, speeds.unknown_dim)
+    )
+    return page(line, title, names, notes=[note])

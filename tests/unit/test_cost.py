@@ -169,6 +169,15 @@ def test_tensors_that_skip_stages_count_at_each_border():
     assert cut_bytes(made, costs, stage_of, 3) == [48, 72]
 
 
+@pytest.mark.parametrize("make", [lambda: tf.random_normal([2, 4]), lambda: tf.ones([2, 4])])
+def test_data_that_nobody_feeds(make):
+    with capture() as graph:
+        sgd(tf.reduce_sum(tf.tanh(tf.matmul(make(), variable("w", (4, 3))), name="y")))
+    made, costs = costs_of(graph)
+    assert costs.ops["y"].from_data and not costs.ops["w"].from_data
+    assert stage_costs(made, costs, {}, 1)[0].activation_bytes == 4 * (2 * 4 + 2 * 3)
+
+
 def test_handles_are_held():
     with capture() as graph:
         table = tf.lookup.StaticHashTable(

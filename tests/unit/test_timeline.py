@@ -8,11 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_model
 from epl.capture.specs import spec_reader
+from epl.capture.strategy import replicate
+from epl.env import Env
 from epl.plan.analysis import analyse
 from epl.plan.cost import Speeds, estimate
 from epl.plan.schedule import Action, schedule
 from epl.plan.simulate import Slot, simulate, timeline_of
 from epl.plan.timeline import estimated_timeline, page, seconds
+from epl.session import preview
 from tests.helpers.planning import batch, capture, sgd, variable
 
 
@@ -113,6 +116,28 @@ def test_many_actions_stay_readable_or_lose_their_numbers():
 )
 def test_seconds(value, text):
     assert seconds(value) == text
+
+
+def test_page_of_a_plan(tmp_path, capsys, monkeypatch):
+    with capture() as graph:
+        with replicate(1, name="bottom"):
+            h = tf.tanh(tf.matmul(batch(8, 4), variable("w0", (4, 16))))
+        with replicate(1, name="top"):
+            sgd(tf.reduce_sum(tf.tanh(tf.matmul(h, variable("w1", (16, 2))))))
+    monkeypatch.setenv("EPL_GPU_PER_WORKER", "4")
+    monkeypatch.setenv("EPL_DEVICE", "gpu")
+    Env.get().reset()
+    path = str(tmp_path / "out.html")
+    assert preview.show(graph, preview.parser().parse_args(["--timeline", path, "some/train.py"])) == 0
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    assert "<h1>train.py: PreferBackward, 2 stages, 1 micro-batch</h1>" in text
+    (svg,) = pictures(text)
+    assert [box[0] for box in boxes(svg)] == ["F", "B", "F", "B"]
+    assert "2 model replicas" in capsys.readouterr().out
+    missing = str(tmp_path / "missing" / "out.html")
+    assert preview.show(graph, preview.parser().parse_args(["--timeline", missing, "train.py"])) == 2
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_times_come_from_the_model():
