@@ -11,7 +11,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,9 +25,7 @@ namespace {
 
 constexpr int kRepetitions = 7;
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Waiter {
   std::mutex mutex;
@@ -49,6 +49,13 @@ int SubmitAndWait(epl_comm* comm, epl_request request) {
   std::unique_lock<std::mutex> lock(waiter.mutex);
   waiter.changed.wait(lock, [&] { return waiter.finished; });
   return waiter.code;
+}
+
+// Aligned as TensorFlow's buffers are.
+float* Buffer(size_t count, float value) {
+  float* made = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
+  std::fill(made, made + count, value);
+  return made;
 }
 
 double CopyTime(const void* from, void* to, size_t bytes) {
@@ -83,8 +90,9 @@ int Run(int rank, int size, const char* backend, bool in_place, const std::strin
   }
   for (size_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
     const size_t count = bytes / sizeof(float);
-    std::vector<float> in(count, 1.0f), out(count, 0.0f);
-    const epl_segment segment = {in_place ? out.data() : in.data(), out.data(), count};
+    const std::unique_ptr<float, decltype(&std::free)> in(Buffer(count, 1.0f), &std::free);
+    const std::unique_ptr<float, decltype(&std::free)> out(Buffer(count, 0.0f), &std::free);
+    const epl_segment segment = {in_place ? out.get() : in.get(), out.get(), count};
     epl_request request = {};
     request.tag = -1;
     request.name = "bench";
@@ -101,8 +109,7 @@ int Run(int rank, int size, const char* backend, bool in_place, const std::strin
         double mean = 0;
         for (int round = -2; round < rounds; ++round) {
           if (round == 0) mean = Now();
-          const int code =
-              queued ? SubmitAndWait(comm, request) : epl_comm_run(comm, &request, error, sizeof(error));
+          const int code = queued ? SubmitAndWait(comm, request) : epl_comm_run(comm, &request, error, sizeof(error));
           if (code != 0) {
             std::fprintf(stderr, "rank %d: code %d %s\n", rank, code, error);
             return 1;
@@ -117,7 +124,7 @@ int Run(int rank, int size, const char* backend, bool in_place, const std::strin
       if (rank == 0) std::printf("%s%zu %.2f", queued ? " " : "", bytes, times[kRepetitions / 2] * 1e6);
     }
     // The other ranks wait meanwhile, asleep.
-    if (rank == 0) std::printf(" %zu %.2f\n", bytes, CopyTime(in.data(), out.data(), bytes) * 1e6);
+    if (rank == 0) std::printf(" %zu %.2f\n", bytes, CopyTime(in.get(), out.get(), bytes) * 1e6);
     char byte = 0;
     std::vector<char> bytes_of_all(size);
     epl_comm_exchange(comm, &byte, 1, bytes_of_all.data(), error, sizeof(error));

@@ -1,4 +1,5 @@
-// Times MPI_Allreduce of float32, as epl_all_reduce.cc does. Run with mpirun. Prints one line a size: bytes, microseconds.
+// Times MPI_Allreduce of float32, as epl_all_reduce.cc does. Run with mpirun. Prints one line a size: bytes,
+// microseconds.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +18,8 @@ int main(int argc, char** argv) {
   const int in_place = argc > 1;
   for (size_t bytes = 1024; bytes <= (64u << 20); bytes *= 4) {
     const size_t count = bytes / sizeof(float);
-    float* in = malloc(bytes);
-    float* out = malloc(bytes);
+    float* in = aligned_alloc(64, bytes);
+    float* out = aligned_alloc(64, bytes);
     for (size_t i = 0; i < count; ++i) {
       in[i] = 1.0f;
       out[i] = 0.0f;

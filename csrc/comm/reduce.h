@@ -14,6 +14,8 @@ struct Reduction {
   epl_reduce_op op;
   double scale;  // multiplies the result; floating dtypes only
   int divisor;   // of EPL_MEAN: the number of ranks. Integers truncate towards zero
+  // The result goes past the caches to memory: faster where it is large and not read again soon.
+  bool streaming = false;
 };
 
 // target[i] = scale * (sources[0][i] op sources[1][i] ...), for `count` elements. 16-bit floats are accumulated in

@@ -10,6 +10,7 @@
 #pragma GCC optimize("O3")
 #pragma GCC target("avx2,f16c")
 #define EPL_HAVE_F16C
+#define EPL_HAVE_STREAMING
 #define EPL_ISA avx2
 #include "reduce_kernels.inc"
 #endif

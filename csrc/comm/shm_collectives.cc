@@ -7,8 +7,15 @@
 namespace epl {
 namespace {
 
-// Up to here one round, in which every rank reduces everything, is faster than two rounds with a share each.
+// Up to here one round, in which every rank reduces everything, is faster than two rounds with a share each. Two ranks
+// read as many bytes of each other either way, so for them one round always is.
 constexpr size_t kOneRoundBytes = 16 * 1024;
+
+// What one round works on at a time: it stays in the second-level cache between being read and being reduced.
+constexpr size_t kRoundBytes = 128 * 1024;
+
+// Results of larger messages go to memory past the caches, which hold the data on its way instead.
+constexpr size_t kStreamingBytes = 8 * 1024 * 1024;
 
 struct Range {
   size_t begin, end;
@@ -26,52 +33,75 @@ size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 // Runs a collective whose every chunk takes one phase. fill(c, chunk) puts this rank's part of chunk c where peers can
-// read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `num_chunks` is asked after
-// all descriptions have been compared, so it may use the peers' counts; chunk 0 is filled before that.
+// read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `chunks` is how many there
+// are; 0: num_chunks() says so when all descriptions have been compared, so it may use the peers' counts.
 //
-// A chunk may be filled for the second time since the wait for chunk c - 1 saw every peer past fill c - 1, which
-// follows its drain of c - 2. The same holds across collectives, for chunks are numbered through.
-Status ShmCommunicator::Chunks(const Request& request, const std::function<size_t()>& num_chunks,
+// A rank fills kAhead chunks before it drains the first, so that ranks need not run in step:
+//
+//   fill 0, fill 1, [all filled 0] drain 0, fill 2, [all filled 1] drain 1, fill 3, ...
+//
+// There are 2 * kAhead places for chunks. Fill c + kAhead overwrites chunk c - kAhead; the wait for chunk c has seen
+// every peer past fill c, which follows its drain of c - kAhead. The same holds across collectives, for chunks are
+// numbered through, and who has filled a chunk of one collective is done with those before.
+Status ShmCommunicator::Chunks(const Request& request, size_t chunks, const std::function<size_t()>& num_chunks,
                                const std::function<void(size_t, char*)>& fill,
                                const std::function<void(size_t, uint64_t)>& drain) {
-  Begin(request);
-  size_t chunks = 1;
-  for (size_t c = 0; c < chunks; ++c) {
-    const uint64_t number = chunk_++;
-    fill(c, Me()->chunk(number));
-    Advance();
-    Status status = WaitAll(step_, request);
-    if (status.ok() && c == 0) {
-      status = Verify();
-      if (status.ok()) chunks = num_chunks();
+  const uint64_t first_chunk = chunk_;
+  const uint32_t first_step = step_;
+  size_t filled = 0;
+  const auto fill_until = [&](size_t end) {
+    for (; filled < end; ++filled) {
+      fill(filled, Me()->chunk(chunk_++));
+      Advance();
     }
+  };
+  Begin(request);
+  fill_until(chunks == 0 ? 1 : std::min(chunks, kAhead));
+  for (size_t c = 0; c == 0 || c < chunks; ++c) {
+    Status status = WaitAll(first_step + static_cast<uint32_t>(c) + 1, request);
+    if (status.ok() && c == 0) status = Verify();
     if (!status.ok()) return status;
-    if (chunks == 0) return Status(EPL_INTERNAL, Describe(request) + ": allocate returned NULL");
-    drain(c, number);
+    if (chunks == 0) {
+      chunks = num_chunks();
+      if (chunks == 0) return Status(EPL_INTERNAL, Describe(request) + ": allocate returned NULL");
+      fill_until(std::min(chunks, kAhead));
+    }
+    drain(c, first_chunk + c);
+    fill_until(std::min(chunks, c + 1 + kAhead));
   }
   return Status();
 }
 
 Status ShmCommunicator::Barrier(const Request& request) {
-  return Chunks(request, [] { return 1; }, [](size_t, char*) {}, [](size_t, uint64_t) {});
+  return Chunks(request, 1, nullptr, [](size_t, char*) {}, [](size_t, uint64_t) {});
 }
 
 // One round: everyone publishes everything and reduces all of it.
-Status ShmCommunicator::SmallReduce(const Request& request) {
+Status ShmCommunicator::OneRoundReduce(const Request& request) {
   const bool wanted = request.collective == EPL_ALL_REDUCE || request.peer == options_.rank;
+  const size_t element = request.element;
+  const size_t step = kRoundBytes / element;
+  Reduction reduction = ReductionOf(request);
   std::vector<const void*> sources(options_.size);
-  const auto fill = [&](size_t, char* chunk) { request.Gather(0, request.count, chunk); };
-  const auto drain = [&](size_t, uint64_t number) {
+  const auto fill = [&](size_t c, char* chunk) {
+    const Range range = Piece(0, request.count, c, step);
+    request.Gather(range.begin, range.end, chunk);
+  };
+  const auto drain = [&](size_t c, uint64_t number) {
     if (!wanted) return;
+    const Range range = Piece(0, request.count, c, step);
     size_t at = 0;
-    request.ForRange(0, request.count, [&](const epl_segment& segment, size_t begin, size_t end) {
+    request.ForRange(range.begin, range.end, [&](const epl_segment& segment, size_t begin, size_t end) {
       for (int rank = 0; rank < options_.size; ++rank) sources[rank] = Segment(rank)->chunk(number) + at;
-      Reduce(ReductionOf(request), sources.data(), options_.size,
-             static_cast<char*>(segment.out) + begin * request.element, nullptr, end - begin);
-      at += (end - begin) * request.element;
+      sources[options_.rank] = static_cast<const char*>(segment.in) + begin * element;
+      // Where the result takes the place of the input, that is in the cache already.
+      reduction.streaming = request.count * element >= kStreamingBytes && segment.in != segment.out;
+      Reduce(reduction, sources.data(), options_.size, static_cast<char*>(segment.out) + begin * element, nullptr,
+             end - begin);
+      at += (end - begin) * element;
     });
   };
-  return Chunks(request, [] { return 1; }, fill, drain);
+  return Chunks(request, std::max<size_t>(1, CeilDivide(request.count, step)), nullptr, fill, drain);
 }
 
 // Two phases a chunk: every rank publishes the shares that others reduce; every rank reduces its own share, into the
@@ -83,7 +113,7 @@ Status ShmCommunicator::SmallReduce(const Request& request) {
 // Why chunks can be used in turn: fill c + 1 overwrites what peers read in reduce c - 1; take c - 1 has waited for
 // that. reduce c writes its result where peers read that of c - 2 in take c - 2, which each of them did before it
 // filled c. fill never touches the place of this rank's own share.
-Status ShmCommunicator::LargeReduce(const Request& request) {
+Status ShmCommunicator::TwoRoundReduce(const Request& request) {
   const int size = options_.size, me = options_.rank;
   const bool to_all = request.collective == EPL_ALL_REDUCE;
   const size_t element = request.element;
@@ -193,7 +223,7 @@ Status ShmCommunicator::Broadcast(const Request& request) {
       request.Scatter(range.begin, range.end, from);
     }
   };
-  return Chunks(request, num_chunks, fill, drain);
+  return Chunks(request, 0, num_chunks, fill, drain);
 }
 
 // Every segment is gathered by itself: its `out` gets one block of `count` elements from each rank.
@@ -216,7 +246,7 @@ Status ShmCommunicator::AllGather(const Request& request) {
       });
     }
   };
-  return Chunks(request, [&] { return std::max<size_t>(1, CeilDivide(request.count, step)); }, fill, drain);
+  return Chunks(request, std::max<size_t>(1, CeilDivide(request.count, step)), nullptr, fill, drain);
 }
 
 Status ShmCommunicator::AllGatherV(const Request& request) {
@@ -245,7 +275,7 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
       std::memcpy(out + (starts[rank] + range.begin) * element, Segment(rank)->chunk(number), range.size() * element);
     }
   };
-  return Chunks(request, num_chunks, fill, drain);
+  return Chunks(request, 0, num_chunks, fill, drain);
 }
 
 // Even shares: every segment is scattered by itself. Uneven ones (send_counts): one segment, whose shares lie in rank
@@ -296,7 +326,7 @@ Status ShmCommunicator::ReduceScatter(const Request& request) {
     Reduce(ReductionOf(request), sources.data(), options_.size,
            static_cast<char*>(rows[c].segment->out) + rows[c].begin * element, nullptr, range.size());
   };
-  return Chunks(request, [&] { return std::max<size_t>(1, rows.size()); }, fill, drain);
+  return Chunks(request, std::max<size_t>(1, rows.size()), nullptr, fill, drain);
 }
 
 Status ShmCommunicator::AllToAll(const Request& request) {
@@ -328,7 +358,7 @@ Status ShmCommunicator::AllToAll(const Request& request) {
                   Segment(static_cast<int>(rank))->chunk(number) + me * step * element, rows[c].length * element);
     }
   };
-  return Chunks(request, [&] { return std::max<size_t>(1, rows.size()); }, fill, drain);
+  return Chunks(request, std::max<size_t>(1, rows.size()), nullptr, fill, drain);
 }
 
 Status ShmCommunicator::AllToAllV(const Request& request) {
@@ -362,14 +392,15 @@ Status ShmCommunicator::AllToAllV(const Request& request) {
                   range.size() * element);
     }
   };
-  return Chunks(request, num_chunks, fill, drain);
+  return Chunks(request, 0, num_chunks, fill, drain);
 }
 
 Status ShmCommunicator::RunGroup(const Request& request) {
   switch (request.collective) {
     case EPL_ALL_REDUCE:
     case EPL_REDUCE:
-      return request.count * request.element <= kOneRoundBytes ? SmallReduce(request) : LargeReduce(request);
+      return options_.size == 2 || request.count * request.element <= kOneRoundBytes ? OneRoundReduce(request)
+                                                                                     : TwoRoundReduce(request);
     case EPL_BROADCAST:
       return Broadcast(request);
     case EPL_ALL_GATHER:

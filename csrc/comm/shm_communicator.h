@@ -5,8 +5,9 @@
 // it. The first phase of every collective publishes its description together with the first chunk of data, so small
 // collectives take one round, and disagreement is noticed before anything is written to the caller's buffers.
 //
-// Two chunks per rank are used in turn, counted through the life of the communicator. A rank writes a chunk only after
-// it has seen every peer pass a phase that follows the last reading of it; the notes in shm_collectives.cc show which.
+// A few chunks per rank are used in turn, counted through the life of the communicator. A rank writes a chunk only
+// after it has seen every peer pass a phase that follows the last reading of it; the notes in shm_collectives.cc show
+// which.
 #ifndef EPL_COMM_SHM_COMMUNICATOR_H_
 #define EPL_COMM_SHM_COMMUNICATOR_H_
 
@@ -35,8 +36,10 @@ class ShmCommunicator : public Communicator {
   void Leave() override;
 
  private:
-  // Data held per rank: two chunks of this size. Larger ones overlap more, smaller ones stay in the second-level cache.
-  static constexpr size_t kChunkBytes = 512 * 1024;
+  // Data held per rank: 2 * kAhead chunks of this size. Larger ones need fewer waits, smaller ones stay in the
+  // second-level cache.
+  static constexpr size_t kChunkBytes = 256 * 1024;
+  static constexpr size_t kAhead = ShmSegment::kNumChunks / 2;
 
   using Clock = std::chrono::steady_clock;
   using Missing = std::function<std::vector<int>()>;  // ranks that a wait still misses
@@ -66,11 +69,11 @@ class ShmCommunicator : public Communicator {
 
   // shm_collectives.cc
   Status RunGroup(const Request& request);
-  Status Chunks(const Request& request, const std::function<size_t()>& num_chunks,
+  Status Chunks(const Request& request, size_t chunks, const std::function<size_t()>& num_chunks,
                 const std::function<void(size_t, char*)>& fill, const std::function<void(size_t, uint64_t)>& drain);
   Status Barrier(const Request& request);
-  Status SmallReduce(const Request& request);
-  Status LargeReduce(const Request& request);
+  Status OneRoundReduce(const Request& request);
+  Status TwoRoundReduce(const Request& request);
   Status Broadcast(const Request& request);
   Status AllGather(const Request& request);
   Status AllGatherV(const Request& request);

@@ -1,6 +1,6 @@
 // The memory that ranks of one host share. Every rank owns one segment, which all map: control words, descriptions of
-// the collective under way, and two chunks of data. It is anonymous memory (memfd) that peers open through the owner's
-// file descriptor, so it has no name at any time and goes away with the last process, however that ends.
+// the collective under way, and a few chunks of data. It is anonymous memory (memfd) that peers open through the
+// owner's file descriptor, so it has no name at any time and goes away with the last process, however that ends.
 #ifndef EPL_COMM_SHM_SEGMENT_H_
 #define EPL_COMM_SHM_SEGMENT_H_
 
@@ -59,6 +59,7 @@ class ShmSegment {
   char* chunk(uint64_t number) const;          // group collectives: chunk_bytes each
   char* message_chunk(uint32_t number) const;  // send: kMessageChunkBytes each
 
+  static constexpr size_t kNumChunks = 4;
   static constexpr size_t kMessageChunkBytes = 256 * 1024;
 
  private:
