@@ -133,9 +133,9 @@ def interleaved(num_devices, num_micro_batch, num_chunks=1):
     Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021,
     section 2.2. There the number of micro-batches is a multiple of the devices. Here the micro-batches are divided into
     groups of at least num_devices and of about equal size, and a device takes a group through all its chunks before
-    the next group, so that any number works. With fewer micro-batches than devices there is one group. The activations
-    alive on device d are at most those of 2 (num_devices - d - 1) + (num_chunks - 1) × (largest group) + 1 stages' passes;
-    with one chunk this is 1F1B.
+    the next group, so that any number works. With fewer micro-batches than devices there is one group. Device d keeps
+    at most the activations of 2 (num_devices - d - 1) + (num_chunks - 1) × (largest group) + 1 forward passes of a
+    stage; with one chunk this is 1F1B.
     """
     groups = _groups(num_micro_batch, num_devices)
     passes = num_micro_batch * num_chunks

@@ -17,7 +17,7 @@ def plan_table(plan, model=None, max_rows=8):
     rows = [("worker", "device", "replica", "part of its batch", "stage")]
     for row in _rows(layout, max_rows):
         rows.append(row)
-    lines.extend(_columns(rows))
+    lines.extend(columns(rows))
     hidden = layout.worker_num * layout.devices_per_worker - (len(rows) - 1)
     if hidden > 0:
         lines.append("  ... and %d further devices, in the same way" % hidden)
@@ -57,7 +57,8 @@ def _rows(layout, max_rows):
                 )
 
 
-def _columns(rows):
+def columns(rows):
+    """Lines of text of rows of cells, the first of them the headings."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.insert(1, "  " + "  ".join("-" * width for width in widths))
@@ -91,12 +92,13 @@ def _facts(plan, model):
             )
         )
         sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
-        facts.append(("gradients sent per step", "%s%s" % (_bytes(plan.bytes_per_step()), sparse)))
+        facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
 
 
-def _bytes(count):
+def bytes_text(count):
+    """A number of bytes for people: "1.5 KiB"."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return "%d %s" % (count, unit) if unit == "bytes" else "%.1f %s" % (count, unit)

@@ -5,6 +5,7 @@ import html
 from epl.plan.cost import cut_bytes, stage_costs
 from epl.plan.schedule import BACKWARD, FORWARD, WEIGHT, schedule
 from epl.plan.simulate import simulate
+from epl.plan.table import bytes_text
 
 _KINDS = ((FORWARD, "forward"), (BACKWARD, "backward"), (WEIGHT, "gradients of weights"))
 _WIDTH, _MAX_WIDTH, _LABEL, _ROW, _GAP, _AXIS = 960, 12000, 120, 30, 8, 26  # pixels
@@ -187,7 +188,7 @@ def _table(timeline, names):
             count, spent = times.get((kind, stage), (0, 0))
             cells.append(seconds(spent / count) if count else "")
         cells += ["%.1f %%" % (100 * timeline.idle[device]), str(timeline.peak_live[stage])]
-        cells += [_bytes(timeline.peak_bytes[device])] if timeline.peak_bytes is not None else []
+        cells += [bytes_text(timeline.peak_bytes[device])] if timeline.peak_bytes is not None else []
         rows.append("<tr>%s</tr>" % "".join("<td>%s</td>" % text for text in cells))
     return '<div class="wide"><table>%s</table></div>' % "".join(rows)
 
@@ -198,14 +199,6 @@ def seconds(value):
         if value >= size:
             return "%.4g %s" % (value / size, unit)
     return "%.3g ns" % (value / 1e-9) if value > 0 else "0 s"
-
-
-def _bytes(count):
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return "%.4g %s" % (count, unit)
-        count /= 1024.0
-    return "%.4g GiB" % count
 
 
 _STYLE = """

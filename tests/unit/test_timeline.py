@@ -62,8 +62,8 @@ def test_text():
     assert "<h2>Estimated: 12 ms, bubble 25.0 %</h2>" in text
     rows = re.findall(r"<tr>(.*?)</tr>", text)
     cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
-    assert cells[1] == ["0", "first &amp; only", "0", "1 ms", "2 ms", "25.0 %", "2", "2 KiB"]
-    assert cells[2] == ["1", "second", "1", "1 ms", "2 ms", "25.0 %", "1", "1 KiB"]
+    assert cells[1] == ["0", "first &amp; only", "0", "1 ms", "2 ms", "25.0 %", "2", "2.0 KiB"]
+    assert cells[2] == ["1", "second", "1", "1 ms", "2 ms", "25.0 %", "1", "1.0 KiB"]
     (svg,) = pictures(text)
     assert "forward, stage 1, micro-batch 0: 1 ms to 2 ms" in [box[5] for box in boxes(svg)]
     assert [t.text for t in svg.iter("text") if t.get("class") == "label"] == ["stage 0", "stage 1"]
