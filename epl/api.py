@@ -13,7 +13,9 @@ from epl.config import Config
 from epl.env import Env
 from epl.errors import CaptureError
 from epl.session import chief as _chief
+from epl.session import estimator as _estimator
 from epl.session import hooks as _session_hooks
+from epl.session import monitored as _monitored
 
 __all__ = [
     "Cluster",
@@ -55,6 +57,8 @@ def init(config=None):
     _capture_hooks.install()
     _session_hooks.install()
     _chief.install()
+    _monitored.install()
+    _estimator.install()
     if not os.environ.get(_session_hooks.PREVIEW):
         _session_hooks.start_job(before)
 

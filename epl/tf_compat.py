@@ -4,6 +4,7 @@ The rest of the library imports `tensorflow.compat.v1` and this module, never `t
 """
 
 import functools
+import sys
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
@@ -12,11 +13,17 @@ from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 from tensorflow.python.summary.writer import writer as writer_module
+from tensorflow.python.training import basic_session_run_hooks as hooks_module
+from tensorflow.python.training import evaluation as evaluation_module
 from tensorflow.python.training import monitored_session as monitored_session_module
 from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import saver as saver_module
 from tensorflow.python.training import session_manager as session_manager_module
+from tensorflow.python.training import training as training_module
 from tensorflow.python.training import training_util
+from tensorflow_estimator.python.estimator import estimator as estimator_module
+from tensorflow_estimator.python.estimator import run_config as run_config_module
+from tensorflow_estimator.python.estimator import training as estimator_training_module
 
 AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
@@ -110,8 +117,9 @@ def wrap_saver_save(wrapper):
 def wrap_write_graph(wrapper):
     """Around every public spelling of tf.train.write_graph."""
     _wrap(training_util, "write_graph", wrapper)
-    for module in (tf.train, tf.io):
-        _wrap(module, "write_graph", wrapper)
+    for module in _public("train") + _public("io"):
+        if hasattr(module, "write_graph"):
+            _wrap(module, "write_graph", wrapper)
 
 
 def wrap_wait_for_session(wrapper):
@@ -129,6 +137,107 @@ def chief_session(creator):
     return tf.train.ChiefSessionCreator(
         scaffold=creator._scaffold, master=creator._master, config=creator._config
     ).create_session()
+
+
+def wrap_chief_session_creator(wrapper):
+    """`wrapper(original, creator)` around how monitored sessions that initialise or restore are made."""
+    _wrap(monitored_session_module.ChiefSessionCreator, "create_session", wrapper)
+
+
+def without_checkpoint(creator):
+    """Keeps a ChiefSessionCreator from looking for a checkpoint: it initialises."""
+    creator._checkpoint_dir = None
+    creator._checkpoint_filename_with_path = None
+
+
+def wrap_should_stop(wrapper):
+    """`wrapper(original, monitored)` around should_stop of every kind of monitored session."""
+    _wrap(monitored_session_module._MonitoredSession, "should_stop", wrapper)
+
+
+def session_of(monitored):
+    """The tf.Session inside of a monitored one, or None when it is closed."""
+    return monitored._tf_sess()
+
+
+def wrap_monitored_training_session(wrapper):
+    """Around every public spelling of tf.train.MonitoredTrainingSession."""
+    for module in (monitored_session_module, training_module) + _public("train"):
+        if hasattr(module, "MonitoredTrainingSession"):
+            _wrap(module, "MonitoredTrainingSession", wrapper)
+
+
+def _public(name):
+    """The modules behind `tf.<name>`, for programs that import tensorflow.compat.v1 and for those that do not."""
+    return getattr(tf, name), getattr(sys.modules["tensorflow"], name)
+
+
+def wrap_saver_hook(wrapper):
+    """`wrapper(original, hook, ...)` around the constructor of CheckpointSaverHook."""
+    _wrap(hooks_module.CheckpointSaverHook, "__init__", wrapper)
+
+
+def timer_of(hook):
+    """(every_secs, every_steps) of the timer that a hook or a listener keeps."""
+    return hook._timer._every_secs, hook._timer._every_steps
+
+
+def set_timer(hook, timer):
+    hook._timer = timer
+
+
+def wrap_estimator(config, distribution, **methods):
+    """Around tf.estimator.
+
+    Args:
+      config: `wrapper(original, run_config, ...)` around RunConfig's constructor.
+      distribution: `wrapper(original, run_config, tf_config)` around how it reads TF_CONFIG.
+      **methods: wrappers around methods of Estimator, by their names.
+    """
+    _wrap(run_config_module.RunConfig, "__init__", config)
+    _wrap(run_config_module.RunConfig, "_init_distributed_setting_from_environment_var", distribution)
+    for name, wrapper in methods.items():
+        _wrap(estimator_module.Estimator, name, wrapper)
+
+
+def set_cluster_role(run_config, index, count):
+    """Makes a RunConfig say that its process is number `index` of `count` workers that train alike."""
+    run_config._is_chief = index == 0
+    run_config._task_id = index
+    run_config._global_id_in_cluster = index
+    run_config._num_worker_replicas = count
+
+
+def wrap_train_and_evaluate(loaded_step, evaluate, export, listener_begin):
+    """Around what tf.estimator.train_and_evaluate is made of.
+
+    Args:
+      loaded_step: around the function that reads the global step of a model folder, for Estimator.train(max_steps=...).
+      evaluate, export: around what happens at a new checkpoint: the evaluation, and the export after it.
+      listener_begin: around `begin` of the listener that waits for checkpoints.
+    """
+    _wrap(estimator_module, "_load_global_step_from_checkpoint_dir", loaded_step)
+    _wrap(estimator_training_module._TrainingExecutor._Evaluator, "evaluate_and_export", evaluate)
+    _wrap(estimator_training_module._TrainingExecutor._Evaluator, "_export_eval_result", export)
+    _wrap(estimator_training_module._NewCheckpointListenerForEvaluate, "begin", listener_begin)
+
+
+def estimator_of(evaluator):
+    """The Estimator that train_and_evaluate evaluates."""
+    return evaluator._estimator
+
+
+def multiply_evaluation_steps(hooks, factor):
+    """Makes hooks that end an evaluation after a number of steps wait for `factor` times as many."""
+    for hook in hooks:
+        if isinstance(hook, evaluation_module._StopAfterNEvalsHook):
+            hook._num_evals *= factor
+
+
+def warm_start_settings(estimator, settings):
+    """Replaces an Estimator's warm-start settings; returns those before."""
+    before, estimator._warm_start_settings = estimator._warm_start_settings, settings
+    return before
 
 
 def wrap_event_writers(wrapper):

@@ -26,6 +26,7 @@ class Record(object):
         self.apply_calls = []
         self.computed = []
         self.merges = {}
+        self.role = None
 
     def taskgraph(self, strategy):
         """The index of the TaskGraph that a strategy stands for; made at its first use."""
@@ -73,6 +74,7 @@ def make_model(tf_graph):
         apply_calls=[ApplyCall(*call) for call in record.apply_calls],
         computed=list(record.computed),
         merges={key: list(names) for key, names in record.merges.items()},
+        role=record.role,
     )
 
 

@@ -63,6 +63,11 @@ class ApplyCall:
     gradients: Tuple[Tuple[Gradient, str], ...]
 
 
+# What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
+# each worker on data of its own.
+ALONE, EACH_WORKER = "alone", "each worker"
+
+
 @dataclass
 class Model:
     """The user's graph and what is known of it.
@@ -74,6 +79,7 @@ class Model:
       apply_calls: in order.
       computed: (Gradient, operation of what it was taken with respect to) pairs, as tf.gradients returned them.
       merges: collection key (epl.GraphKeys) to tensor names.
+      role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
     """
 
     graph: Graph
@@ -82,3 +88,4 @@ class Model:
     apply_calls: List[ApplyCall] = field(default_factory=list)
     computed: List[Tuple[Gradient, str]] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
+    role: Optional[str] = None

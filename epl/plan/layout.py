@@ -1,6 +1,6 @@
 """Which copy of the model runs on which devices: arithmetic over counts, nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Tuple
 
 from epl.errors import PlanError, UnsupportedError
@@ -77,6 +77,19 @@ class Layout:
     @property
     def host_device(self):
         return "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def one_copy(layout, alone):
+    """The same with the first copy of the model in a worker only, computing whole batches.
+
+    Args:
+      layout: a Layout.
+      alone: there are no other workers either.
+    """
+    rank = 0 if alone else layout.worker_index
+    first = replace(layout.instances[0], rank=rank, replica=rank, share=0)
+    workers = dict(worker_num=1, worker_index=0) if alone else {}
+    return replace(layout, shares=1, instances=(first,), **workers)
 
 
 def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):

@@ -6,11 +6,12 @@ from typing import Dict, Tuple
 
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
-from epl.graph.model import Variable
+from epl.graph.model import ALONE, Variable
+from epl.plan import ops
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
 from epl.plan.gradients import Aggregation, plan_aggregation
-from epl.plan.layout import Layout, make_layout
+from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.names import merged_name, tag_of
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.user_collectives import UserCollective, find_user_collectives
@@ -108,6 +109,9 @@ def make_plan(model, config, cluster):
     """
     used = [t for t in model.taskgraphs if not _is_trivial(model, t.index)]
     layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
+    role = model.role if not _holds_collectives(model.graph) else None
+    if role is not None:
+        layout = one_copy(layout, role == ALONE)
     analysis = analyse(model)
     communication = config.communication
     check_sources(model.graph, analysis, layout)
@@ -116,8 +120,9 @@ def make_plan(model, config, cluster):
         aggregation = plan_aggregation(model, communication)
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
-        state = plan_state(model, analysis)
-        merges = _merges(model)
+        if role is None:
+            state = plan_state(model, analysis)
+            merges = _merges(model)
         check_updates(model.graph, analysis, aggregation, state)
     if layout.worker_num > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
@@ -135,6 +140,10 @@ def make_plan(model, config, cluster):
         stage_of=_stages(model, used) if len(used) > 1 else {},
         user_collectives=find_user_collectives(model, analysis, layout),
     )
+
+
+def _holds_collectives(graph):
+    return any(node.op in ops.COLLECTIVES for node in graph.nodes.values())
 
 
 def _is_trivial(model, index):

@@ -7,17 +7,53 @@ run the union. Workers that have built different graphs are refused, with the fi
 import collections
 import hashlib
 import json
+import struct
+import time
 import zlib
 
+from epl.env import Env
 from epl.errors import WorkerError
 
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
-# What one worker wants to run: names as the user knows them, and variables that have new first values.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh")
+# What one worker wants to run: names as the user knows them, and variables that have new first values. `over`: it
+# wants nothing more, its session is through.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh over")
+Wish.__new__.__defaults__ = (False,)
+
+_TIME = struct.Struct("<d")
 
 
-def agree(exchange, wish, step, make_step):
+class SessionOver(Exception):
+    """Some worker's session is through, so all workers' are."""
+
+    def __init__(self, workers):
+        super().__init__("worker %s has stopped, so all workers stop here" % ", ".join(str(w) for w in workers))
+
+
+class Agreement(object):
+    """Makes agreements, and keeps the one clock that all workers share.
+
+    Attributes:
+      clock: seconds on the chief's clock at the latest agreement, the same on every worker; None before the first.
+    """
+
+    def __init__(self):
+        self.clock = None
+
+    def exchange(self, exchange, block):
+        """All workers' blocks for `block`; the chief's time travels along."""
+        replies = exchange(block + _TIME.pack(time.time()))
+        self.clock = _TIME.unpack(replies[0][-_TIME.size :])[0]
+        return [reply[: -_TIME.size] for reply in replies]
+
+
+def current_agreement():
+    """The process's Agreement; kept by Env."""
+    return Env.get().state("agreement", Agreement)
+
+
+def agree(exchange, wish, step, make_step, agreement):
     """Agrees with the other workers on the next step.
 
     Args:
@@ -25,19 +61,25 @@ def agree(exchange, wish, step, make_step):
       wish: this worker's Wish; `fetches` and `targets` tuples of names, `fresh` a sorted tuple of variables.
       step: the Step for it.
       make_step: function (extra_fetches, extra_targets) to the Step that runs these as well.
+      agreement: the process's Agreement.
 
     Returns:
       (step to run, variables to broadcast from the chief first).
 
     Raises:
+      SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step) + _digest_of_names(wish.fresh)
-    blocks = exchange(block)
+    block = _digest(wish.session, step) + _digest_of_names(wish.fresh) + (_OVER if wish.over else _GOES_ON)
+    blocks = agreement.exchange(exchange, block)
     if all(other == block for other in blocks):
+        if wish.over:
+            raise SessionOver(range(len(blocks)))
         return step, wish.fresh
     wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
     _check_sessions(wishes)
+    if any(w.over for w in wishes):
+        raise SessionOver([index for index, w in enumerate(wishes) if w.over])
     step = make_step(_union(w.fetches for w in wishes), _union(w.targets for w in wishes))
     digest = _digest(wish.session, step)
     if any(other != digest for other in exchange(digest)):
@@ -45,6 +87,9 @@ def agree(exchange, wish, step, make_step):
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union(w.fresh for w in wishes))
     return step, fresh
+
+
+_OVER, _GOES_ON = b"\1", b"\0"
 
 
 def _digest(session, step):

@@ -14,15 +14,15 @@ def install():
     tf_compat.wrap_write_graph(_write_graph)
     tf_compat.wrap_event_writers(_event_writer)
     tf_compat.wrap_wait_for_session(_wait_for_session)
-    tf_compat.wrap_worker_session_creator(_worker_session)
 
 
-def _is_chief():
+def is_chief():
+    """True for worker 0, which writes the files."""
     return Env.get().cluster.worker_index == 0
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
-    if _is_chief():
+    if is_chief():
         return original(saver, sess, save_path, global_step, *args, **kwargs)
     if global_step is None:
         return save_path
@@ -32,7 +32,7 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
 
 
 def _write_graph(original, graph_or_graph_def, logdir, name, *args, **kwargs):
-    if _is_chief():
+    if is_chief():
         return original(graph_or_graph_def, logdir, name, *args, **kwargs)
     return os.path.join(logdir, name)
 
@@ -60,15 +60,9 @@ class _NoEvents(object):
 
 
 def _event_writer(original, *args, **kwargs):
-    if _is_chief():
+    if is_chief():
         return original(*args, **kwargs)
     return _NoEvents(args[0] if args else kwargs.get("logdir"))
-
-
-def _worker_session(original, creator):
-    """MonitoredTrainingSession(is_chief=False): no other process will initialise this one's variables."""
-    del original
-    return tf_compat.chief_session(creator)
 
 
 def _wait_for_session(original, *args, **kwargs):

@@ -59,6 +59,12 @@ def start_job(before):
     job()
 
 
+def driver_of(session):
+    """The Driver behind a session of the user's, or None."""
+    driver = getattr(session, _DRIVER, None)
+    return driver if isinstance(driver, Driver) else None
+
+
 def _place(cluster):
     return cluster.worker_num, cluster.worker_index, cluster.hosts, cluster.token
 

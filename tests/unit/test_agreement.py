@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.config import Config
 from epl.errors import WorkerError
-from epl.session.agreement import Wish, agree
+from epl.session.agreement import Agreement, SessionOver, Wish, agree
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
@@ -65,8 +65,8 @@ def run(wishes, graphs=None):
 
         try:
             step = make_step(wish.fetches, wish.targets)
-            results[index] = agree(workers.exchange_of(index), wish, step, make_step)
-        except WorkerError as error:
+            results[index] = agree(workers.exchange_of(index), wish, step, make_step, Agreement())
+        except (SessionOver, WorkerError) as error:
             results[index] = error
         except BaseException:
             workers.abort()  # the others must not wait for this thread
@@ -197,3 +197,35 @@ def test_only_the_chief_fetches_a_summary():
         rewritten = Rewritten(graph, Config(), planning.cluster(2, 1), 0)
     plain, more = rewritten.step((), ("train",), ()), rewritten.step((loss.name,), ("train",), ())
     assert plain.fingerprint == more.fingerprint and plain.orders == more.orders
+
+
+def test_a_session_that_is_over_for_one_worker_is_over_for_all():
+    over = Wish(1, (), (), (), True)
+    for wishes in ([over, over], [wish(), over], [over, wish(), wish()]):
+        results, workers = run(wishes)
+        assert all(isinstance(result, SessionOver) for result in results), results
+        assert len(set(workers.exchanges)) == 1
+    assert "worker 0 has stopped" in str(results[1])
+
+
+def test_workers_in_different_sessions_are_not_over():
+    results, _ = run([wish(), Wish(2, (), (), (), True)])
+    assert all(isinstance(result, WorkerError) for result in results)
+
+
+def test_all_workers_have_the_chiefs_clock(monkeypatch):
+    times = iter([100.0, 200.0])
+    monkeypatch.setattr("epl.session.agreement.time.time", lambda: next(times))
+    workers, agreements = Workers(2), [Agreement(), Agreement()]
+    blocks = [None, None]
+
+    def exchange(index):
+        blocks[index] = agreements[index].exchange(workers.exchange_of(index), b"block %d" % index)
+
+    threads = [threading.Thread(target=exchange, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert blocks == [[b"block 0", b"block 1"]] * 2
+    assert agreements[0].clock == agreements[1].clock and agreements[0].clock in (100.0, 200.0)

@@ -1,0 +1,162 @@
+"""tf.estimator: every worker makes the same calls; the chief has the files, and what it finds there counts for all."""
+
+import logging
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.capture.collections import GraphKeys, add_to_collection
+from epl.capture.record import record_of
+from epl.env import Env
+from epl.errors import UnsupportedError
+from epl.graph.model import ALONE, EACH_WORKER
+from epl.plan.layout import make_layout
+from epl.session.chief import is_chief
+from epl.session.meeting import MergeMetrics, from_chief, wait_for_all
+from epl.session.monitored import several_workers, share_timer
+
+_LOG = logging.getLogger("epl")
+_TOGETHER = "_epl_together"  # set on an Estimator while all workers do the same with it
+
+
+def install():
+    """Hooks tf.estimator. Calling it again changes nothing."""
+    tf_compat.wrap_estimator(
+        _config,
+        _read_tf_config,
+        train=_train,
+        latest_checkpoint=_latest_checkpoint,
+        _actual_eval=_evaluate,
+        _evaluate_run=_run_evaluation,
+        _call_model_fn=_call_model_fn,
+        _train_with_estimator_spec=_train_spec,
+        _export_all_saved_models=_export,
+    )
+    tf_compat.wrap_train_and_evaluate(_loaded_step, _evaluate_and_export, _export_after_evaluation, _listener_begin)
+
+
+def _config(original, config, *args, **kwargs):
+    for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
+        if kwargs.get(name) is not None:
+            raise UnsupportedError(
+                "RunConfig(%s=...) cannot be used with EPL, which distributes the training by itself. Leave it out; "
+                "epl.replicate says what is copied, and epl-launch on how many devices." % name
+            )
+    original(config, *args, **kwargs)
+
+
+def _read_tf_config(original, config, tf_config):
+    """TF_CONFIG is for EPL; with it TensorFlow would start servers of its own. Each worker is a local run."""
+    del tf_config
+    original(config, {})
+    cluster = Env.get().cluster
+    tf_compat.set_cluster_role(config, cluster.worker_index, cluster.worker_num)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training.
+
+
+def _train(original, estimator, *args, **kwargs):
+    result = original(estimator, *args, **kwargs)
+    wait_for_all()  # the chief has written its last checkpoint, which others may read from here on
+    return result
+
+
+def _train_spec(original, estimator, spec, *args, **kwargs):
+    """The loss that is logged and watched is that of the whole batch."""
+    graph = tf.get_default_graph()
+    if not any(spec.loss.name in names for names in record_of(graph).merges.values()):
+        method = Env.get().config.communication.gradients_reduce_method
+        add_to_collection(spec.loss, GraphKeys.GLOBAL_SUM_OBJECTS if method == "sum" else GraphKeys.GLOBAL_MEAN_OBJECTS)
+    if is_chief():
+        return original(estimator, spec, *args, **kwargs)
+    # The chief's values come to all workers, those from a warm start too.
+    settings = tf_compat.warm_start_settings(estimator, None)
+    try:
+        return original(estimator, spec, *args, **kwargs)
+    finally:
+        tf_compat.warm_start_settings(estimator, settings)
+
+
+def _loaded_step(original, folder):
+    """How far train(max_steps=...) has come already: as the chief's folder says."""
+    return from_chief(lambda: original(folder))
+
+
+def _latest_checkpoint(original, estimator):
+    if getattr(estimator, _TOGETHER, False):
+        return from_chief(lambda: original(estimator))
+    return original(estimator)
+
+
+def _listener_begin(original, listener):
+    original(listener)
+    share_timer(listener)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation and prediction.
+
+
+def _evaluates_on_chief():
+    return Env.get().config.estimator.evaluate_on == "chief"
+
+
+def _call_model_fn(original, estimator, features, labels, mode, *args, **kwargs):
+    """Graphs that do not train are computed by one device of a worker, so that no row of data is left out."""
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        record_of(tf.get_default_graph()).role = ALONE
+    elif mode == tf.estimator.ModeKeys.EVAL:
+        alone = _evaluates_on_chief() or not several_workers()
+        record_of(tf.get_default_graph()).role = ALONE if alone else EACH_WORKER
+    return original(estimator, features, labels, mode, *args, **kwargs)
+
+
+def _evaluate(original, estimator, input_fn, **kwargs):
+    """Over all workers, each with data of its own, or on the chief, from which the others get the metrics."""
+    if not several_workers():
+        return original(estimator, input_fn, **kwargs)
+    if _evaluates_on_chief():
+        return from_chief(lambda: original(estimator, input_fn, **kwargs))
+    if not kwargs.get("checkpoint_path"):
+        kwargs["checkpoint_path"] = from_chief(lambda: tf.train.latest_checkpoint(estimator.model_dir))
+    return original(estimator, input_fn, **kwargs)
+
+
+def _run_evaluation(original, estimator, all_hooks, **kwargs):
+    """One step of a single device is one for each copy of the model; here a worker's copies take turns."""
+    env, graph = Env.get(), tf.get_default_graph()
+    colocate = env.config.cluster.colocate_split_and_replicate
+    layout = make_layout(record_of(graph).taskgraphs, env.cluster, colocate=colocate)
+    each = several_workers() and not _evaluates_on_chief()
+    copies = layout.num_replicas if not each else len(layout.instances) // layout.shares
+    tf_compat.multiply_evaluation_steps(all_hooks, max(1, copies))
+    if each:
+        all_hooks = [MergeMetrics()] + list(all_hooks)
+    return original(estimator, all_hooks=all_hooks, **kwargs)
+
+
+def _evaluate_and_export(original, evaluator):
+    """At a new checkpoint in train_and_evaluate, on all workers at once."""
+    estimator = tf_compat.estimator_of(evaluator)
+    setattr(estimator, _TOGETHER, True)
+    try:
+        return original(evaluator)
+    finally:
+        setattr(estimator, _TOGETHER, False)
+
+
+def _export_after_evaluation(original, evaluator, *args, **kwargs):
+    exported = original(evaluator, *args, **kwargs) if is_chief() else []
+    wait_for_all()
+    return exported
+
+
+def _export(original, estimator, export_dir_base, *args, **kwargs):
+    if is_chief():
+        return original(estimator, export_dir_base, *args, **kwargs)
+    _LOG.info("worker %d exports nothing; worker 0 does", Env.get().cluster.worker_index)
+    return os.path.join(tf.compat.as_bytes(export_dir_base), tf.compat.as_bytes(str(int(time.time()))))

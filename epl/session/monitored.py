@@ -1,0 +1,115 @@
+"""Monitored sessions of several workers begin with the same state, save at the same steps and end together."""
+
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.capture.record import record_of
+from epl.env import Env
+from epl.graph.model import EACH_WORKER
+from epl.session.agreement import current_agreement
+from epl.session.chief import is_chief
+from epl.session.hooks import driver_of
+from epl.session.job import FromPeer
+
+
+def install():
+    """Hooks monitored sessions. Calling it again changes nothing."""
+    tf_compat.wrap_chief_session_creator(_create)
+    tf_compat.wrap_worker_session_creator(_create_as_chief)
+    tf_compat.wrap_should_stop(_should_stop)
+    tf_compat.wrap_monitored_training_session(_training_session)
+    tf_compat.wrap_saver_hook(_saver_hook)
+
+
+def several_workers():
+    return Env.get().cluster.worker_num > 1
+
+
+def trains(graph):
+    """True for a graph with an optimizer: all workers run its session together."""
+    return bool(record_of(graph).apply_calls)
+
+
+def synchronise(session):
+    """Gives the variables of a session the chief's values on all workers. Every worker must call it."""
+    driver = driver_of(session)
+    if driver is not None:
+        try:
+            driver.synchronise()
+        except FromPeer as error:
+            raise error.error from None
+
+
+def _create(original, creator):
+    """The session of a ChiefSessionCreator. Hooks and the program see the chief's values from the start.
+
+    The other workers' folders may hold nothing, or something else: they do not restore.
+    """
+    graph = tf.get_default_graph()
+    together = several_workers() and (trains(graph) or record_of(graph).role == EACH_WORKER)
+    if together and not is_chief():
+        tf_compat.without_checkpoint(creator)
+    session = original(creator)
+    if together:
+        synchronise(session)
+    return session
+
+
+def _create_as_chief(original, creator):
+    """MonitoredTrainingSession(is_chief=False): no other process will initialise this one's variables."""
+    del original
+    return tf_compat.chief_session(creator)
+
+
+def _should_stop(original, monitored):
+    """A worker that stops tells the others, whose next step would wait for it in vain."""
+    stop = original(monitored)
+    session = tf_compat.session_of(monitored) if stop and several_workers() else None
+    driver = driver_of(session) if session is not None else None
+    if driver is not None and trains(session.graph):
+        driver.finish()
+    return stop
+
+
+def _training_session(original, *args, **kwargs):
+    """With is_chief=False the hooks of the chief stay out, but for those that save: their listeners may evaluate.
+
+    What such a hook would write is kept from the disk where files are written.
+    """
+    if several_workers() and not kwargs.get("is_chief", args[1] if len(args) > 1 else True):
+        saving = [
+            hook for hook in kwargs.get("chief_only_hooks") or () if isinstance(hook, tf.train.CheckpointSaverHook)
+        ]
+        kwargs["hooks"] = saving + list(kwargs.get("hooks") or ())
+    return original(*args, **kwargs)
+
+
+def _saver_hook(original, hook, *args, **kwargs):
+    original(hook, *args, **kwargs)
+    share_timer(hook)
+
+
+def share_timer(owner):
+    """Lets the timer of a hook or listener go by a clock that is the same on all workers."""
+    every_secs, every_steps = tf_compat.timer_of(owner)
+    if every_secs is not None and several_workers():
+        tf_compat.set_timer(owner, SharedTimer(every_secs, every_steps))
+
+
+class SharedTimer(tf.train.SecondOrStepTimer):
+    """Triggers every so many seconds of the clock that workers agree on at each step, hence at the same steps."""
+
+    def __init__(self, every_secs=None, every_steps=None):
+        super().__init__(every_secs, every_steps)
+        self._seconds = every_secs
+        self._then = None
+
+    def should_trigger_for_step(self, step):
+        clock = current_agreement().clock
+        if clock is None or self._then is None or self.last_triggered_step() is None:
+            return super().should_trigger_for_step(step)
+        return self.last_triggered_step() != step and clock >= self._then + self._seconds
+
+    def update_last_triggered_step(self, step):
+        self._then = current_agreement().clock
+        return super().update_last_triggered_step(step)
