@@ -170,7 +170,6 @@ KEYS = (
         "Number of micro-batches that each model replica computes in one "
         "training iteration (pipeline parallelism, gradient accumulation).",
         minimum=1,
-        built=False,
     ),
     Key(
         "pipeline.num_stages",
@@ -184,11 +183,18 @@ KEYS = (
         "pipeline.strategy",
         STRING,
         "PreferBackward",
-        'Order of work in a pipeline: "PreferBackward" runs a '
-        'backward pass as soon as it can, which keeps fewer activations; "PreferForward" runs all forward passes '
-        "first.",
-        choices=("PreferBackward", "PreferForward"),
-        built=False,
+        'Order of work in a pipeline: "PreferBackward" (1F1B) runs a '
+        'backward pass as soon as it can, which keeps fewer activations; "PreferForward" (GPipe) runs all forward '
+        'passes first; "Interleaved" is 1F1B with several stages on each device.',
+        choices=("PreferBackward", "PreferForward", "Interleaved"),
+    ),
+    Key(
+        "pipeline.num_chunks",
+        INTEGER,
+        1,
+        "Stages on each device of a pipeline: stage s lies on device s modulo the number of devices. Above 1 for "
+        'pipeline.strategy="Interleaved" or "PreferForward".',
+        minimum=1,
     ),
     Key(
         "gradient_checkpoint.type",

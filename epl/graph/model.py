@@ -80,6 +80,7 @@ class Model:
       computed: (Gradient, operation of what it was taken with respect to) pairs, as tf.gradients returned them.
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
+      micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
     """
 
     graph: Graph
@@ -89,3 +90,4 @@ class Model:
     computed: List[Tuple[Gradient, str]] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
+    micro_batches: bool = False

@@ -9,6 +9,7 @@ instances share (iterators, tables, queues, large constants) is not copied; the 
 
 from epl.graph import tags
 from epl.graph.build import set_attr
+from epl.passes.copies import copy_node
 from epl.passes.nodes import instance_tensor
 from epl.passes.place import device_of_clone
 from epl.plan import ops
@@ -28,34 +29,13 @@ def clone_instances(graph, plan):
 
 
 def _clone(node, plan, instance):
-    clone = type(node)()
-    clone.CopyFrom(node)
-    clone.name = clone_name(node.name, instance.index)
+    # Groups around nodes that instances share cannot hold for a clone on a device of its own.
+    clone = copy_node(node, lambda name: clone_name(name, instance.index), plan.analysis.cloned)
     for position, text in enumerate(node.input):
         clone.input[position] = instance_tensor(plan, text, instance.index)
     clone.device = device_of_clone(plan, node, instance)
-    _rename_attributes(clone, node, plan, instance)
     set_attr(clone, tags.INSTANCE, instance.index)
-    return clone
-
-
-def _rename_attributes(clone, node, plan, instance):
-    if "frame_name" in node.attr:
-        set_attr(clone, "frame_name", clone_name(node.attr["frame_name"].s.decode(), instance.index))
-    if node.op == "VarHandleOp" or ("shared_name" in node.attr and node.attr["shared_name"].s):
-        set_attr(clone, "shared_name", clone_name(node.attr["shared_name"].s.decode() or node.name, instance.index))
-    if "_class" in node.attr:
-        groups = [g.decode() for g in node.attr["_class"].list.s]
-        # Groups around nodes that instances share cannot hold for a clone on a device of its own.
-        kept = [
-            ("loc:@" + clone_name(g[5:], instance.index))
-            for g in groups
-            if g.startswith("loc:@") and g[5:] in plan.analysis.cloned
-        ]
-        if kept:
-            clone.attr["_class"].list.s[:] = [g.encode() for g in kept]
-        else:
-            del clone.attr["_class"]
     if node.op in ops.SOURCES:
         # Two copies that pull from one iterator must not be merged into one by common-subexpression elimination.
         set_attr(clone, tags.ROLE, "source")
+    return clone

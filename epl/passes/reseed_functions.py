@@ -13,63 +13,84 @@ from epl.plan.names import PREFIX, clone_name
 
 def reseed_functions(graph, plan):
     """Makes the copies and lets the instances' nodes call them; runs after cloning."""
+    edit = graph.editor()
+    copies = {
+        "rank_%d" % i.rank: (lambda name, index=i.index: clone_name(name, index))
+        for i in plan.layout.instances
+        if i.rank
+    }
+    changed = call_copies(graph, edit, graph.in_order(plan.analysis.cloned), copies)
+    return edit.finish() if changed else graph
+
+
+def call_copies(graph, edit, names, copies):
+    """Lets copies of nodes call functions whose seeds are their own.
+
+    Args:
+      graph: the Graph before copying; its library is copied from.
+      edit: the Editor in which the copies of the nodes are.
+      names: nodes of which there are copies.
+      copies: mark of a set of copies, part of the functions' names and of the seeds, to a function from a node's name
+        to its copy's.
+
+    Returns:
+      Whether there was anything to do.
+    """
     functions = Functions(graph.library)
     random = frozenset(name for name in functions.bodies if functions.contains(name, _is_seeded, "seeded"))
-    ranked = [i for i in plan.layout.instances if i.rank]
-    if not random or not ranked:
-        return graph
-    edit = graph.editor()
-    callers = [n for n in graph.in_order(plan.analysis.cloned) if random & set(functions.called_by(graph.nodes[n]))]
-    for instance in ranked:
+    if not random or not copies:
+        return False
+    callers = [n for n in names if random & set(functions.called_by(graph.nodes[n]))]
+    for mark, copy_of in copies.items():
         for name in callers:
-            _redirect(edit.node(clone_name(name, instance.index)), random, instance.rank)
-    edit.set_library(_with_copies(graph.library, random, [i.rank for i in ranked]))
-    return edit.finish()
+            _redirect(edit.node(copy_of(name)), random, mark)
+    edit.set_library(_with_copies(graph.library, random, list(copies)))
+    return True
 
 
 def _is_seeded(node):
     return node.op in ops.RANDOM and any(seeds_of(node))
 
 
-def _copy_name(name, rank):
-    return "%s_%s_rank_%d" % (name, PREFIX, rank)
+def _copy_name(name, mark):
+    return "%s_%s_%s" % (name, PREFIX, mark)
 
 
-def _redirect(node, random, rank):
-    """Lets a node call the rank's copies."""
+def _redirect(node, random, mark):
+    """Lets a node call the copies."""
     if node.op in random:
-        node.op = _copy_name(node.op, rank)
+        node.op = _copy_name(node.op, mark)
     for attr in node.attr.values():
         called = ([attr.func] if attr.HasField("func") else []) + list(attr.list.func)
         for function in called:
             if function.name in random:
-                function.name = _copy_name(function.name, rank)
+                function.name = _copy_name(function.name, mark)
 
 
-def _with_copies(library, random, ranks):
+def _with_copies(library, random, marks):
     result = type(library)()
     result.CopyFrom(library)
-    for rank in ranks:
+    for mark in marks:
         for function in library.function:
             if function.signature.name in random:
-                _reseed(result.function.add(), function, random, rank)
+                _reseed(result.function.add(), function, random, mark)
         for gradient in library.gradient:
             if gradient.function_name in random:
                 copy = result.gradient.add()
-                copy.function_name = _copy_name(gradient.function_name, rank)
+                copy.function_name = _copy_name(gradient.function_name, mark)
                 named = gradient.gradient_func
-                copy.gradient_func = _copy_name(named, rank) if named in random else named
+                copy.gradient_func = _copy_name(named, mark) if named in random else named
     return result
 
 
-def _reseed(copy, function, random, rank):
+def _reseed(copy, function, random, mark):
     copy.CopyFrom(function)
-    copy.signature.name = _copy_name(function.signature.name, rank)
+    copy.signature.name = _copy_name(function.signature.name, mark)
     for node in copy.node_def:
         if _is_seeded(node):
-            set_seed(node, derive(seeds_of(node), rank))
-        _redirect(node, random, rank)
+            set_seed(node, derive(seeds_of(node), mark))
+        _redirect(node, random, mark)
     # TensorFlow finds the gradient of a While or If by these names.
     for key in ("forward_function_name", "backward_function_name", "gradient_function_name"):
         if key in copy.attr and copy.attr[key].s.decode() in random:
-            copy.attr[key].s = _copy_name(copy.attr[key].s.decode(), rank).encode()
+            copy.attr[key].s = _copy_name(copy.attr[key].s.decode(), mark).encode()

@@ -121,7 +121,7 @@ class _BeforeApply(object):
     def __init__(self, model):
         self._graph = model.graph
         self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
-        self._warned = False
+        self._warned = model.micro_batches  # said of the user's graph already
 
     def of(self, call):
         self._warn_if_clipped(call)

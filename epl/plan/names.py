@@ -19,6 +19,23 @@ def clone_tensor(text, instance):
     return "^" + clone_name(text[1:], instance) if text[0] == "^" else clone_name(text, instance)
 
 
+def micro_batch_name(name, micro_batch):
+    """The node's copy for a micro-batch of the step; the first one keeps the user's names."""
+    return name if micro_batch == 0 else "%s_micro_batch_%d/%s" % (PREFIX, micro_batch, name)
+
+
+def micro_batch_tensor(text, micro_batch):
+    """The same for an input or tensor name ("a:1", "^a")."""
+    if text[0] == "^":
+        return "^" + micro_batch_name(text[1:], micro_batch)
+    return micro_batch_name(text, micro_batch)
+
+
+def original_name(name, micro_batch):
+    """The node that `name`, of a micro-batch, is the copy of."""
+    return name[len(micro_batch_name("", micro_batch)) :]
+
+
 def merged_name(tensor, key):
     """The node that merges a tensor over instances for a collection of epl.GraphKeys."""
     node, index = parse_input(tensor)

@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Dict, Tuple
 
-from epl.graph import tags
-from epl.graph.index import canonical_tensor, node_of
+from epl.graph.index import canonical_tensor
 from epl.graph.model import ALONE, Variable
 from epl.plan import ops
 from epl.plan.analysis import Analysis, analyse
@@ -13,6 +12,7 @@ from epl.plan.consistency import check_after_all_reduce, check_runs_always, chec
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.names import merged_name, tag_of
+from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.user_collectives import UserCollective, find_user_collectives
 
@@ -107,7 +107,7 @@ def make_plan(model, config, cluster):
       PlanError, UnsupportedError: the model cannot be laid out on the cluster; nothing has been changed.
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
-    used = [t for t in model.taskgraphs if not _is_trivial(model, t.index)]
+    used = used_taskgraphs(model)
     layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
     role = model.role if not _holds_collectives(model.graph) else None
     if role is not None:
@@ -137,24 +137,13 @@ def make_plan(model, config, cluster):
         wire_fp16=communication.fp16,
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
-        stage_of=_stages(model, used) if len(used) > 1 else {},
+        stage_of=stages_of(model, used),
         user_collectives=find_user_collectives(model, analysis, layout),
     )
 
 
 def _holds_collectives(graph):
     return any(node.op in ops.COLLECTIVES for node in graph.nodes.values())
-
-
-def _is_trivial(model, index):
-    """True for a TaskGraph that holds no computation, only constants and placeholders, say."""
-    if len(model.taskgraphs) == 1:
-        return False
-    return all(
-        node.op in ("Const", "NoOp", "Placeholder", "Identity")
-        for node in model.graph.nodes.values()
-        if tags.get_int(node, tags.TASKGRAPH, -1) == index
-    )
 
 
 def _reduced_over_workers(aggregation, merges):
@@ -173,25 +162,3 @@ def _merges(model):
             name = merged_name(canonical_tensor(tensor), key)
             found.append(Merge(canonical_tensor(tensor), name, how, where == "global", tag_of(name)))
     return tuple(found)
-
-
-def _stages(model, used):
-    """The stage of each node: its TaskGraph's; a node without one goes where its first tagged neighbour is."""
-    graph = model.graph
-    position = {t.index: i for i, t in enumerate(used)}
-    stage = {}
-    for name, node in graph.nodes.items():
-        index = tags.get_int(node, tags.TASKGRAPH, -1)
-        if index in position:
-            stage[name] = position[index]
-    # Producers decide first (an update goes to its variable, a sum to its terms), then consumers (an input pipeline).
-    for name, node in graph.nodes.items():
-        if name not in stage:
-            known = [stage[node_of(t)] for t in node.input if node_of(t) in stage]
-            if known:
-                stage[name] = known[0] if tags.phase(node) == tags.APPLY else max(known)
-    for name in reversed(list(graph.nodes)):
-        if name not in stage:
-            known = [stage[c] for c, _ in graph.consumers.get(name, ()) if c in stage]
-            stage[name] = min(known) if known else 0
-    return stage

@@ -13,7 +13,7 @@ from epl.graph import tags
 from epl.graph.index import canonical_tensor, parse_input
 from epl.plan import ops
 from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, tag_of
+from epl.plan.names import PREFIX, original_name, tag_of
 
 _LOG = logging.getLogger("epl")
 
@@ -40,14 +40,18 @@ class StateGroup:
     tag: int
 
 
+def changing_writes(model, analysis):
+    """The operations that change a variable outside of an optimizer, by what differs from copy to copy."""
+    nodes = model.graph.nodes
+    return [w for w in analysis.writes if tags.phase(nodes[w]) != tags.APPLY and _varies(nodes[w], analysis)]
+
+
 def plan_state(model, analysis):
     """The StateGroups of a Model; warns of changes that cannot be merged."""
     graph = model.graph
     keyed, unmerged = {}, []
-    for write in analysis.writes:
+    for write in changing_writes(model, analysis):
         node = graph.nodes[write]
-        if tags.phase(node) == tags.APPLY or not _varies(node, analysis):
-            continue
         variable = variable_of(graph, write)
         known = model.variables.get(variable)
         inside = write in analysis.in_control_flow
@@ -62,8 +66,9 @@ def plan_state(model, analysis):
             continue
         mean = not (adds and (known.is_local or dtype not in ops.FLOAT_TYPES))
         # Writes that the same operations wait for always run together, so they may travel together.
-        waiting = tuple(sorted(set(c for c, _ in graph.consumers.get(write, ())))) or (write,)
-        keyed.setdefault((dtype, mean, waiting), []).append(write)
+        micro_batch = tags.get_int(node, tags.MICRO_BATCH)
+        waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
+        keyed.setdefault((dtype, mean, micro_batch, waiting), []).append(write)
     if unmerged:
         _LOG.warning(
             "%d operations change variables by values that differ between the copies of the model, in a way that "
@@ -73,7 +78,13 @@ def plan_state(model, analysis):
             unmerged[0],
             ", ..." if len(unmerged) > 1 else "",
         )
-    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _), writes in keyed.items())
+    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items())
+
+
+def _waiting(graph, write):
+    """The user's own operations that wait for a write."""
+    waiting = {consumer for consumer, _ in graph.consumers.get(write, ())}
+    return tuple(sorted(c for c in waiting if not {tags.MICRO_BATCH, tags.ROLE} & set(graph.nodes[c].attr)))
 
 
 def _varies(node, analysis):

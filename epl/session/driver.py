@@ -4,6 +4,8 @@ alike."""
 import logging
 import threading
 
+import numpy as np
+
 from epl import tf_compat
 from epl.communicators import library
 from epl.plan.names import copy_name, sync_name, tag_of
@@ -14,6 +16,8 @@ from epl.session.job import FromPeer
 from epl.session.rewritten import Rewritten
 
 _LOG = logging.getLogger("epl")
+# What a gate is fed with.
+_NOTHING = np.float32(0)
 
 
 class Driver(object):
@@ -130,7 +134,7 @@ class Driver(object):
                 return
             rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed)
             plan = rewritten.plan
-            if plan.layout.num_instances > 1:
+            if plan.layout.num_instances > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
             if self._inner is None:
                 self._inner = InnerSession(plan.layout, self._session_config, self._cluster.visible_device_list)
@@ -158,6 +162,8 @@ class Driver(object):
             for name, part, of in parts:
                 names.append(name)
                 values.append(divide(fed, feeds[fed], part, of))
+        names.extend(step.open_gates)
+        values.extend(_NOTHING for _ in step.open_gates)
         fetched = self._inner.run(tuple(names), values, step.fetches, step.targets, run_options, metadata)
         # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
         return [own_copy(value) for value in fetched] if step.may_alias else fetched

@@ -5,10 +5,12 @@ import hashlib
 from epl import tf_compat
 from epl.capture.record import make_model
 from epl.graph.index import canonical_tensor, node_of
+from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, clone_tensor
+from epl.plan.micro_batches import plan_micro_batches
+from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan
 
@@ -17,7 +19,8 @@ class Rewritten(object):
     """One version of a user's graph, ready to be run.
 
     Attributes:
-      model: what capture found.
+      model: what capture found, with a copy of the model for each micro-batch.
+      micro_batches: the Unrolled that says which these are.
       plan: the Plan.
       graph: this worker's rewritten Graph.
       partners: an EplSend of the user to its EplRecv.
@@ -26,7 +29,8 @@ class Rewritten(object):
 
     def __init__(self, tf_graph, config, cluster, job_seed):
         self.version = tf_compat.graph_version(tf_graph)
-        self.model = make_model(tf_graph)
+        user_model = make_model(tf_graph)
+        self.model, self.micro_batches = unroll(user_model, plan_micro_batches(user_model, config))
         self.plan = make_plan(self.model, config, cluster)
         self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed)
         self._keys = settle(collective_keys(self.plan, self.model.graph), self.graph, self.plan)
@@ -52,8 +56,21 @@ class Rewritten(object):
 
     def merged(self, tensor):
         """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection."""
-        name = self._merged.get(canonical_tensor(tensor))
-        return name + ":0" if name else tensor
+        own = canonical_tensor(tensor)
+        over_micro_batches = self.micro_batches.fetched.get(own, own)
+        name = self._merged.get(over_micro_batches, over_micro_batches)
+        return name + ":0" if name != own else tensor
+
+    def gates(self, roots, stop):
+        """Gates of the micro-batches' order that a run must not wait for, as it is not for what they serve."""
+        pairs = self.micro_batches.gates
+        if not pairs:
+            return []
+        copies = [i.index for i in self.plan.layout.instances]
+        every = {clone_name(gate, i) for _, gates in pairs for gate in gates for i in copies}
+        reached = self.graph.ancestors(roots, stop=every.union(stop))
+        closed = {gate for signs, gates in pairs if not signs & reached for gate in gates}
+        return [clone_name(gate, i) for gate in sorted(closed) for i in copies]
 
     @property
     def keys(self):
@@ -97,6 +114,7 @@ class Step(object):
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
+      open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -107,8 +125,19 @@ class Step(object):
         stop = frozenset(node_of(name) for name in feeds)
         self.fetches = [rewritten.merged(name) for name in fetches]
         roots = [node_of(name) for name in self.fetches] + list(targets)
+        micro_batches = rewritten.micro_batches
+        gates = rewritten.gates(roots, stop)
+        self.open_gates = tuple(gate + ":0" for gate in gates)
+        stop = stop.union(gates)
+        # Whoever changes a moving average does it for all micro-batches.
         reached = graph.ancestors(roots, stop=stop)
-        along = [
+        changes = [
+            micro_batch_name(w, m)
+            for w in graph.in_order(reached & micro_batches.writes)
+            for m in range(1, micro_batches.count)
+        ]
+        reached |= graph.ancestors(changes, stop=stop)
+        along = changes + [
             clone_name(w, i.index)
             for i in plan.layout.instances[1:]
             for w in graph.in_order(reached & rewritten.writes)
@@ -121,7 +150,7 @@ class Step(object):
         instances = plan.layout.instances
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
-        )
+        ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
         self.feeds = [self._fed(name) for name in feeds]
         self.initialises = frozenset(
             v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
@@ -143,13 +172,15 @@ class Step(object):
     def _fed(self, name):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
         plan = self._rewritten.plan
-        cloned = plan.analysis.cloned
-        instances = plan.layout.instances
-        if not self.trains or len(instances) == 1 or node_of(name) not in cloned:
+        micro_batches = self._rewritten.micro_batches
+        if not self.trains:
             return [(name, 0, 1)]
+        instances = plan.layout.instances if node_of(name) in plan.analysis.cloned else plan.layout.instances[:1]
+        copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
+        names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
         if _is_batch(self._rewritten.model.graph, name):
-            return [(clone_tensor(name, i.index), i.index, len(instances)) for i in instances]
-        return [(clone_tensor(name, i.index), 0, 1) for i in instances]
+            return [(copy, part, len(names)) for part, copy in enumerate(names)]
+        return [(copy, 0, 1) for copy in names]
 
     def lines(self):
         """What must be the same on every worker, a line for each thing.

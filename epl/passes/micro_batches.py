@@ -1,0 +1,384 @@
+r"""Copies what every micro-batch of a step computes, adds up the gradients, and puts the copies in the schedule's order.
+
+                                        x   -> y   -> grad   \
+    x -> y -> grad -> apply   becomes           (then)        Add -> Mul (1/2) -> apply
+                                        x/1 -> y/1 -> grad/1 /
+
+What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
+
+Order is kept by gates. After the last operations of an action of the schedule stands a constant that waits for them;
+the first operations of the next action on that device wait for a sum of such constants, one for each purpose (see
+epl.plan.micro_batches). A session run that is not for a purpose feeds its constants, so that TensorFlow leaves out what
+they wait for: an evaluation must not run the training of earlier micro-batches.
+"""
+
+import collections
+from dataclasses import dataclass, replace
+from typing import Dict, FrozenSet, Tuple
+
+from epl.errors import PlanError
+from epl.graph import tags
+from epl.graph.build import Type, make_node, set_attr
+from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.model import Gradient, Model
+from epl.passes.copies import copy_node
+from epl.passes.nodes import dtype_of, tagged
+from epl.passes.reseed_functions import call_copies
+from epl.passes.seeds import derive, seeds_of, set_seed
+from epl.plan import ops
+from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.plan.schedule import BACKWARD, FORWARD
+
+_GATE = "gate"
+_FLOAT32 = 1
+_INT32 = 3
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What a session needs to know of a model whose micro-batches are copies.
+
+    Attributes:
+      count: micro-batches.
+      nodes: the user's nodes of which each micro-batch has a copy.
+      writes: changes of state; who runs one runs the copies too.
+      fetched: tensor to what a fetch of it gets: its merged value.
+      gates: (node names whose being reached means that a purpose is served, names of its gates) pairs.
+    """
+
+    count: int
+    nodes: FrozenSet[str]
+    writes: FrozenSet[str]
+    fetched: Dict[str, str]
+    gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
+
+
+def unroll(model, plan):
+    """Makes the copies.
+
+    Args:
+      model: the Model as the user built it.
+      plan: its MicroBatches, or None.
+
+    Returns:
+      (the new Model, Unrolled); for None the same model and an Unrolled without copies.
+
+    Raises:
+      PlanError: a tensor that is to be averaged holds no floating-point numbers.
+    """
+    if plan is None:
+        return model, Unrolled(1, frozenset(), frozenset(), {}, ())
+    graph = model.graph
+    edit = graph.editor()
+    _copy(graph, edit, plan)
+    _order_changes(graph, edit, plan)
+    replaced, added = _accumulate(graph, edit, plan)
+    gates = _gate(graph, edit, plan, added)
+    merges, fetched = _merge(graph, edit, plan, model)
+    _reseed(graph, edit, plan)
+    unrolled = _with_graph(model, edit.finish(), replaced, merges)
+    return unrolled, Unrolled(plan.count, plan.nodes, frozenset(plan.writes), fetched, gates)
+
+
+def _with_graph(model, graph, replaced, merges):
+    """The Model of the new graph, in which gradients go by their accumulated names."""
+
+    def gradient(old):
+        values = replaced.get(canonical_tensor(old.values), old.values)
+        return Gradient(values, old.indices and replaced.get(canonical_tensor(old.indices), old.indices))
+
+    return Model(
+        **dict(
+            vars(model),
+            graph=graph,
+            apply_calls=[
+                replace(call, gradients=tuple((gradient(g), v) for g, v in call.gradients))
+                for call in model.apply_calls
+            ],
+            computed=[(gradient(g), target) for g, target in model.computed],
+            merges=merges,
+            micro_batches=True,
+        )
+    )
+
+
+def _tensor(plan, text, micro_batch):
+    """A tensor as a micro-batch sees it: its own copy, or the one that all share."""
+    return micro_batch_tensor(text, micro_batch) if node_of(text) in plan.nodes else text
+
+
+def _copy(graph, edit, plan):
+    names = graph.in_order(plan.nodes)
+    for micro_batch in range(1, plan.count):
+        for name in names:
+            node = graph.nodes[name]
+            copy = copy_node(node, lambda old, m=micro_batch: micro_batch_name(old, m), plan.nodes)
+            for position, text in enumerate(node.input):
+                copy.input[position] = _tensor(plan, text, micro_batch)
+            set_attr(copy, tags.MICRO_BATCH, micro_batch)
+            edit.add(copy)
+
+
+def _order_changes(graph, edit, plan):
+    """A micro-batch sees, and changes further, what the one before has made of a moving average."""
+    by_variable = collections.defaultdict(list)
+    for write in plan.writes:
+        if write not in plan.in_control_flow:  # whether it happens at all is not known before the step
+            by_variable[_variable(graph, write)].append(write)
+    for micro_batch in range(1, plan.count):
+        for name, variables in plan.reads.items():
+            for variable in variables:
+                _wait(edit, micro_batch_name(name, micro_batch), by_variable[variable], micro_batch - 1)
+        for writes in by_variable.values():
+            for write in writes:
+                _wait(edit, micro_batch_name(write, micro_batch), writes, micro_batch - 1)
+
+
+def _variable(graph, write):
+    node = graph.nodes[write]
+    while node.op not in ops.VARIABLES:
+        node = graph.nodes[node_of(node.input[0])]
+    return node.name
+
+
+def _wait(edit, name, writes, micro_batch):
+    node = edit.node(name)
+    node.input.extend("^" + micro_batch_name(write, micro_batch) for write in writes)
+
+
+def _accumulate(graph, edit, plan):
+    """Adds up gradients.
+
+    Returns:
+      (dict of gradient tensor to its sum or mean, dict of (Accumulated's name, micro-batch) to the node that is there
+      when that micro-batch is added).
+    """
+    replaced, added = {}, {}
+    for gradient in plan.gradients:
+        combine = _put_end_to_end if gradient.indices else _sum
+        for tensor, consumers in zip((gradient.values, gradient.indices), gradient.consumers):
+            kind = "values" if tensor == gradient.values else "indices"
+            result = combine(graph, edit, plan, "%s/%s" % (gradient.name, kind), tensor, gradient.name, added)
+            if plan.mean and kind == "values":
+                result = _scaled(graph, edit, plan, "%s/mean" % gradient.name, result, tensor)
+            replaced[tensor] = result
+            for name, position in consumers:
+                edit.set_input(name, position, result)
+    return replaced, added
+
+
+def _like(graph, tensor, node):
+    """Gives a node the device and the TaskGraph of the node that makes `tensor`."""
+    near = graph.nodes[node_of(tensor)]
+    node.device = near.device
+    if tags.TASKGRAPH in near.attr:
+        set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
+    set_attr(node, tags.PHASE, tags.BACKWARD)
+    return tagged(node, "accumulate")
+
+
+def _sum(graph, edit, plan, prefix, tensor, gradient, added):
+    total = tensor
+    dtype = Type(dtype_of(graph, tensor))
+    for micro_batch in range(1, plan.count):
+        node = make_node("AddV2", "%s_%d" % (prefix, micro_batch), [total, _tensor(plan, tensor, micro_batch)], T=dtype)
+        total = edit.add(_like(graph, tensor, node)).name
+        added[gradient, micro_batch] = total
+    added[gradient, 0] = node_of(tensor)
+    return total
+
+
+def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
+    axis = make_node("Const", prefix + "/axis", dtype=Type(_INT32))
+    axis.attr["value"].tensor.dtype = _INT32
+    axis.attr["value"].tensor.tensor_shape.SetInParent()
+    axis.attr["value"].tensor.int_val.append(0)
+    edit.add(_like(graph, tensor, axis))
+    tensors = [_tensor(plan, tensor, m) for m in range(plan.count)]
+    node = make_node(
+        "ConcatV2",
+        prefix,
+        tensors + [axis.name],
+        N=plan.count,
+        T=Type(dtype_of(graph, tensor)),
+        Tidx=Type(_INT32),
+    )
+    for micro_batch, each in enumerate(tensors):
+        added[gradient, micro_batch] = node_of(each)
+    return edit.add(_like(graph, tensor, node)).name
+
+
+def _scaled(graph, edit, plan, name, total, like):
+    dtype = dtype_of(graph, like)
+    scale = make_node("Const", name + "/scale", dtype=Type(_FLOAT32))
+    scale.attr["value"].tensor.dtype = _FLOAT32
+    scale.attr["value"].tensor.tensor_shape.SetInParent()
+    scale.attr["value"].tensor.float_val.append(1.0 / plan.count)
+    factor = edit.add(_like(graph, like, scale)).name
+    if dtype != _FLOAT32:
+        cast = make_node("Cast", name + "/cast", [factor], SrcT=Type(_FLOAT32), DstT=Type(dtype))
+        factor = edit.add(_like(graph, like, cast)).name
+    return edit.add(_like(graph, like, make_node("Mul", name, [total, factor], T=Type(dtype)))).name
+
+
+def _gate(graph, edit, plan, added):
+    """Makes each device work in the order of its actions; returns what Unrolled.gates holds."""
+    members = collections.defaultdict(list)
+    for name in graph.in_order(plan.nodes):
+        members[plan.parts[name]].append(name)
+    first = {part: _first(graph, plan, part, names) for part, names in members.items()}
+    last = {
+        (purpose.name, part): _last(graph, plan, part, [n for n in names if n in purpose.nodes])
+        for purpose in plan.purposes
+        for part, names in members.items()
+    }
+    ends = {}
+    made = collections.defaultdict(list)
+    for actions in plan.order:
+        for before, action in zip(actions, actions[1:]):
+            if _follows_by_itself(before, action):
+                continue
+            waits = []
+            for purpose in plan.purposes:
+                key = (purpose.name, before)
+                if key not in ends:
+                    names = [micro_batch_name(n, before.micro_batch) for n in last.get((purpose.name, before[:2]), ())]
+                    names += _sums(plan, purpose, before, added)
+                    ends[key] = _end(edit, plan, purpose, before, names) if names else None
+                if ends[key] is not None:
+                    waits.append(ends[key])
+                    made[purpose.name].append(ends[key])
+            starts = [micro_batch_name(n, action.micro_batch) for n in first.get(action[:2], ())]
+            if waits and starts:
+                gate = _begin(edit, plan, action, waits)
+                for name in starts:
+                    edit.node(name).input.append("^" + gate)
+    signs = {p.name: _signs(plan, p, added) for p in plan.purposes}
+    return tuple((signs[p.name], tuple(sorted(set(made[p.name])))) for p in plan.purposes)
+
+
+def _follows_by_itself(before, action):
+    return before[1:] == action[1:] and before.kind == FORWARD
+
+
+def _sums(plan, purpose, action, added):
+    """The accumulations that are part of a backward action."""
+    if action.kind != BACKWARD:
+        return []
+    return [
+        added[g.name, action.micro_batch]
+        for g in plan.gradients
+        if g.name in purpose.gradients
+        and g.indices is None
+        and plan.parts.get(node_of(g.values), (BACKWARD, 0))[1] == action.stage
+    ]
+
+
+def _signs(plan, purpose, added):
+    """Nodes of which any is reached when a session run serves the purpose."""
+    names = {added[name, plan.count - 1] for name in purpose.gradients}
+    return frozenset(names | set(purpose.writes))
+
+
+def _first(graph, plan, part, names):
+    """The operations of a part that wait for nothing of the same part. Placeholders are fed before anything runs."""
+    found = []
+    for name in names:
+        node = graph.nodes[name]
+        if node.op in ops.PLACEHOLDERS:
+            continue
+        if name in plan.in_control_flow and node.op not in ops.CONTROL_FLOW_OPENS:
+            continue
+        producers = (node_of(text) for text in node.input)
+        if not any(plan.parts.get(p) == part and graph.nodes[p].op not in ops.PLACEHOLDERS for p in producers):
+            found.append(name)
+    return found
+
+
+def _last(graph, plan, part, names):
+    """The operations among `names` that nothing else among them waits for, if they are always run."""
+    chosen = set(names)
+    found = []
+    for name in names:
+        if name in plan.in_control_flow and graph.nodes[name].op not in ops.CONTROL_FLOW_CLOSES:
+            continue
+        if graph.nodes[name].op in ops.PLACEHOLDERS:
+            continue
+        if not any(consumer in chosen for consumer, _ in graph.consumers.get(name, ())):
+            found.append(name)
+    return found
+
+
+def _end(edit, plan, purpose, action, names):
+    """A constant that is there when the action's operations for a purpose have run."""
+    node = make_node(
+        "Const",
+        "%s_end/%s_%d/micro_batch_%d/%s" % (PREFIX, action.kind, action.stage, action.micro_batch, purpose.name),
+        ["^" + name for name in sorted(set(names))],
+        dtype=Type(_FLOAT32),
+    )
+    node.attr["value"].tensor.dtype = _FLOAT32
+    node.attr["value"].tensor.tensor_shape.SetInParent()
+    node.attr["value"].tensor.float_val.append(0.0)
+    return edit.add(_at(plan, action, node)).name
+
+
+def _begin(edit, plan, action, waits):
+    name = "%s_begin/%s_%d/micro_batch_%d" % (PREFIX, action.kind, action.stage, action.micro_batch)
+    return edit.add(_at(plan, action, make_node("AddN", name, waits, N=len(waits), T=Type(_FLOAT32)))).name
+
+
+def _at(plan, action, node):
+    set_attr(node, tags.TASKGRAPH, plan.taskgraphs[action.stage])
+    return tagged(node, _GATE)
+
+
+_HOW = {"mean": "EplAllReduce", "sum": "EplAllReduce", "concat": "EplAllGather"}
+
+
+def _merge(graph, edit, plan, model):
+    """The tensors of collections, merged over micro-batches: (the Model's new merges, tensor to merged tensor)."""
+    merges, fetched = {}, {}
+    for key in sorted(model.merges):
+        how = key.split("_")[1]
+        merges[key] = []
+        for tensor in model.merges[key]:
+            tensor = canonical_tensor(tensor)
+            name = "%s_micro_batches/%s" % (PREFIX, merged_name(tensor, key))
+            if name not in edit:
+                _merge_one(graph, edit, plan, how, tensor, name)
+            merges[key].append(name)
+            fetched[tensor] = name
+    return merges, fetched
+
+
+def _merge_one(graph, edit, plan, how, tensor, name):
+    dtype = dtype_of(graph, tensor)
+    if how == "mean" and dtype not in ops.FLOAT_TYPES:
+        raise PlanError(
+            "tensor '%s' is in a collection of means but holds no floating-point numbers; cast it to float32 "
+            "first, or use a collection of sums" % tensor
+        )
+    inputs = [format_input(*parse_input(_tensor(plan, tensor, m))) for m in range(plan.count)]
+    node = make_node(_HOW[how], name, inputs, R=plan.count, T=Type(dtype), comm=0, tag=0, workers=1)
+    if how != "concat":
+        set_attr(node, "N", 1)
+        set_attr(node, "num_inputs", plan.count)
+        set_attr(node, "reduce_op", "sum")
+        set_attr(node, "scale", 1.0 / plan.count if how == "mean" else 1.0)
+    near = graph.nodes[node_of(tensor)]
+    if tags.TASKGRAPH in near.attr:
+        set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
+    edit.add(tagged(node, "merge"))
+
+
+def _reseed(graph, edit, plan):
+    """Random operations of each micro-batch draw numbers of their own, or dropout would drop the same units."""
+    marks = ["micro_batch_%d" % m for m in range(1, plan.count)]
+    names = graph.in_order(plan.nodes)
+    for micro_batch, mark in enumerate(marks, 1):
+        for name in names:
+            node = graph.nodes[name]
+            if node.op in ops.RANDOM and "seed" in node.attr and any(seeds_of(node)):
+                set_seed(edit.node(micro_batch_name(name, micro_batch)), derive(seeds_of(node), mark))
+    call_copies(graph, edit, names, {mark: (lambda n, m=m: micro_batch_name(n, m)) for m, mark in enumerate(marks, 1)})

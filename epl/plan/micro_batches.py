@@ -1,0 +1,257 @@
+"""What is done once for each micro-batch of a training step, what only once, and in which order.
+
+A step of `pipeline.num_micro_batch` = M micro-batches computes gradients M times, adds them up and applies them once.
+So everything that gradients, changes of state (moving averages) and merged outputs are computed from has a copy for
+each micro-batch, but for what cannot differ between them: variables, their values at the start of the step, constants.
+"""
+
+import collections
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, List, Optional, Tuple
+
+from epl.errors import UnsupportedError
+from epl.graph import tags
+from epl.graph.functions import Functions
+from epl.graph.index import node_of
+from epl.plan import ops
+from epl.plan.analysis import analyse, variable_of
+from epl.plan.gradients import plan_aggregation
+from epl.plan.names import PREFIX
+from epl.plan.schedule import BACKWARD, FORWARD, Action, schedule
+from epl.plan.stages import stages_of, used_taskgraphs
+from epl.plan.state import changing_writes
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """A gradient that is added up over the micro-batches; a sparse one is put end to end.
+
+    Attributes:
+      name: prefix of the nodes that do it.
+      values, indices: canonical tensor names; no indices for a dense one.
+      consumers: for each of these tensors the (node, input position) pairs that must see the result.
+    """
+
+    name: str
+    values: str
+    indices: Optional[str]
+    consumers: Tuple[Tuple[Tuple[str, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Something that a session may run: a call of apply_gradients, or changes of state that no such call needs.
+
+    Attributes:
+      name: for the names of nodes.
+      nodes: the micro-batches' nodes that it needs.
+      gradients: names of the Accumulated that it ends in; empty for changes of state.
+      writes: the changes of state, for those.
+    """
+
+    name: str
+    nodes: FrozenSet[str]
+    gradients: Tuple[str, ...]
+    writes: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """How a training step is divided into micro-batches.
+
+    Attributes:
+      count: micro-batches of one step.
+      mean: gradients are averaged (True) or summed over them.
+      nodes: those of which each micro-batch has a copy.
+      writes: changes of state, in creation order; each micro-batch makes its own, in their order.
+      reads: reads of state that must see the change which the micro-batch before made: node to variables.
+      gradients: those that are accumulated, in the order in which they become ready.
+      purposes: what a session may run of it.
+      parts: node to (kind, stage): which action of the schedule computes it.
+      in_control_flow: nodes inside a loop or a branch of control flow v1.
+      taskgraphs: for each stage, the index of its TaskGraph.
+      order: for each device of a model replica its actions in order.
+    """
+
+    count: int
+    mean: bool
+    nodes: FrozenSet[str]
+    writes: Tuple[str, ...]
+    reads: Dict[str, Tuple[str, ...]]
+    gradients: Tuple[Accumulated, ...]
+    purposes: Tuple[Purpose, ...]
+    parts: Dict[str, Tuple[str, int]]
+    in_control_flow: FrozenSet[str]
+    taskgraphs: Tuple[int, ...]
+    order: List[List[Action]]
+
+
+def plan_micro_batches(model, config):
+    """The MicroBatches of a Model; None when a step has one micro-batch, or there is nothing to train or to merge.
+
+    Args:
+      model: an epl.graph.model.Model, as the user built it.
+      config: an epl.Config.
+
+    Raises:
+      UnsupportedError: the model cannot be divided; says where and why.
+    """
+    if config.pipeline.num_micro_batch == 1 or model.role is not None or not model.apply_calls and not model.merges:
+        return None
+    graph = model.graph
+    analysis = analyse(model)
+    aggregation = plan_aggregation(model, config.communication)
+    writes = tuple(changing_writes(model, analysis))
+    gradients = _accumulated(graph, aggregation)
+    merged = [node_of(name) for names in model.merges.values() for name in names]
+    ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t] + list(writes) + merged
+    inside = graph.ancestors(ends, stop=graph.nodes.keys() - analysis.cloned) & analysis.cloned
+    _check(graph, inside)
+    state = _State(graph, writes)
+    nodes = frozenset(inside - _the_same(graph, analysis, inside, state))
+    used = used_taskgraphs(model)
+    pipeline = config.pipeline
+    return MicroBatches(
+        count=pipeline.num_micro_batch,
+        mean=config.communication.gradients_reduce_method == "mean",
+        nodes=nodes,
+        writes=tuple(w for w in writes if w in nodes),
+        reads={name: variables for name, variables in state.reads.items() if name in nodes},
+        gradients=tuple(gradients),
+        purposes=tuple(_purposes(model, graph, gradients, writes, nodes)),
+        parts=_parts(graph, nodes, stages_of(model, used)),
+        in_control_flow=analysis.in_control_flow,
+        taskgraphs=tuple(t.index for t in used) or (0,),
+        order=schedule(
+            pipeline.strategy,
+            max(1, len(used)) // pipeline.num_chunks,
+            pipeline.num_micro_batch,
+            pipeline.num_chunks,
+        ),
+    )
+
+
+def _accumulated(graph, aggregation):
+    """Dense and sparse gradients by the place of the node that makes them."""
+    found = []
+    for group in aggregation.groups:
+        found.extend((tensor, None) for tensor in group.tensors)
+    found.extend((sparse.values, sparse.indices) for sparse in aggregation.sparse)
+    found.sort(key=lambda pair: (graph.positions[node_of(pair[0])], pair[0]))
+    return [
+        Accumulated(
+            "%s_accumulate/gradient_%d" % (PREFIX, index),
+            values,
+            indices,
+            tuple(aggregation.consumers[t] for t in (values, indices) if t),
+        )
+        for index, (values, indices) in enumerate(found)
+    ]
+
+
+def _check(graph, inside):
+    for name in graph.in_order(inside):
+        node = graph.nodes[name]
+        if tags.phase(node) == tags.APPLY and ops.is_write(node.op):
+            raise UnsupportedError(
+                "pipeline.num_micro_batch > 1 needs all gradients of a step before any of them is applied, but "
+                "gradients or merged outputs of this model are computed after the update '%s'. Run the two parts in "
+                "two calls of session.run, or leave pipeline.num_micro_batch at 1." % name
+            )
+        if node.op in ops.COLLECTIVES:
+            raise UnsupportedError(
+                "'%s' is a collective that the program made with epl.ops; it cannot be repeated for each of several "
+                "micro-batches. Leave pipeline.num_micro_batch at 1." % name
+            )
+        if node.op in ops.STAGED:
+            raise UnsupportedError(
+                "'%s' takes a batch from a staging area, which the program fills once a step, but with "
+                "pipeline.num_micro_batch > 1 a step takes several. Take the batches from the iterator or queue "
+                "directly (tf.data's prefetch does what a staging area does)." % name
+            )
+
+
+class _State(object):
+    """What comes before the changes that micro-batches make of variables.
+
+    Attributes:
+      before: the nodes that any of these changes needs.
+      reads: those of them that read such a variable, and which.
+    """
+
+    def __init__(self, graph, writes):
+        variables = {variable_of(graph, write) for write in writes}
+        self.before = graph.ancestors([node_of(t) for w in writes for t in graph.nodes[w].input[1:]], stop=variables)
+        self.reads = {}
+        for variable in graph.in_order(variables):
+            for consumer, position in graph.consumers.get(variable, ()):
+                if consumer in self.before and graph.nodes[consumer].input[position][0] != "^":
+                    self.reads[consumer] = self.reads.get(consumer, ()) + (variable,)
+
+
+# They belong to one run of what fills and empties them.
+_RUN_STATE = ("Stack", "TensorArray", "TemporaryVariable")
+
+
+def _the_same(graph, analysis, inside, state):
+    """Nodes that give every micro-batch the same, and need to run only once."""
+    functions = Functions(graph.library)
+    same = set()
+    for name in graph.in_order(inside):
+        node = graph.nodes[name]
+        if name in analysis.varying or name in analysis.in_control_flow or name in state.reads:
+            continue
+        if node.op.startswith(_RUN_STATE) or functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
+            continue
+        if ops.is_write(node.op) and name in state.before:
+            continue  # the change of a counter that a moving average is corrected by, say
+        if all(node_of(text) in same or node_of(text) not in inside for text in node.input):
+            same.add(name)
+    return same
+
+
+def _purposes(model, graph, gradients, writes, nodes):
+    by_tensor = {gradient.values: gradient for gradient in gradients}
+    found, covered = [], set()
+    for call in model.apply_calls:
+        needed = graph.ancestors([node_of(g.values) for g, _ in call.gradients])
+        own = [t for t, g in by_tensor.items() if node_of(t) in needed or _used_by(graph, g, call)]
+        if not own:
+            continue
+        ends = [node_of(t) for name in own for t in (by_tensor[name].values, by_tensor[name].indices) if t]
+        part = frozenset(graph.ancestors(ends) & nodes)
+        covered |= part
+        found.append(Purpose("call_%d" % call.index, part, tuple(by_tensor[t].name for t in own), ()))
+    together = collections.OrderedDict()
+    for write in writes:
+        if write in nodes and write not in covered:
+            waiting = tuple(sorted({c for c, _ in graph.consumers.get(write, ())})) or (write,)
+            together.setdefault(waiting, []).append(write)
+    for index, members in enumerate(together.values()):
+        part = frozenset(graph.ancestors(members) & nodes)
+        found.append(Purpose("state_%d" % index, part, (), tuple(members)))
+    return found
+
+
+def _used_by(graph, gradient, call):
+    return any(
+        tags.get_int(graph.nodes[name], tags.APPLY_CALL, -1) == call.index
+        for edges in gradient.consumers
+        for name, _ in edges
+    )
+
+
+def _parts(graph, nodes, stage_of):
+    """Which part of the schedule each node is in. A forward part needs none of a later stage, a backward part none of
+    an earlier one, so what a tag says gives way to that."""
+    parts = {}
+    for name in graph.in_order(nodes):
+        node = graph.nodes[name]
+        known = [parts[node_of(text)] for text in node.input if node_of(text) in parts]
+        own = stage_of.get(name, 0)
+        behind = [stage for kind, stage in known if kind == BACKWARD]
+        if behind or tags.phase(node) == tags.BACKWARD:
+            parts[name] = (BACKWARD, min([own] + behind))
+        else:
+            parts[name] = (FORWARD, max([own] + [stage for _, stage in known]))
+    return parts
