@@ -10,6 +10,7 @@ from epl.graph.model import ALONE, Variable
 from epl.plan import ops
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
+from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.names import merged_name, tag_of
@@ -52,6 +53,7 @@ class Plan:
       sparse_as_dense: IndexedSlices travel as dense tensors.
       stage_of: node to stage, for models of several stages.
       user_collectives: those that the user's graph itself holds (epl.ops).
+      data: how input is divided over workers.
     """
 
     layout: Layout
@@ -66,6 +68,7 @@ class Plan:
     sparse_as_dense: bool
     stage_of: Dict[str, int]
     user_collectives: Tuple[UserCollective, ...] = ()
+    data: DataPlan = DataPlan()
 
     @property
     def gradient_scale(self):
@@ -139,6 +142,7 @@ def make_plan(model, config, cluster):
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=_stages(model, used) if len(used) > 1 else {},
         user_collectives=find_user_collectives(model, analysis, layout),
+        data=plan_data(model.graph, config.io, layout.worker_num),
     )
 
 

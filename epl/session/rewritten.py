@@ -163,6 +163,7 @@ class Step(object):
         compared = graph.ancestors(self._collectives) - updates
         return (
             [_settings(self._rewritten.plan)]
+            + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives
             + [
                 _describe(users.nodes[name], with_value=name in updates)
