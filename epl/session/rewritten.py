@@ -6,6 +6,7 @@ from epl import tf_compat
 from epl.capture.record import make_model
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.pipeline import rewrite
+from epl.plan import ops
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, clone_tensor
@@ -97,6 +98,7 @@ class Step(object):
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
+      reads: True when the call takes a batch from an iterator, a queue or a reader.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -122,6 +124,7 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         )
+        self.reads = any(graph.nodes[n].op in ops.SOURCES for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         self.initialises = frozenset(
             v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop

@@ -87,3 +87,9 @@ def test_training_on_divided_files(plain, jobs, folder, layout):
     for got in jobs[layout](DATA + "train", folder, SLICING):
         assert_same(got["losses"], want["losses"])
         assert_same(got["weight"], want["weight"])
+
+
+def test_a_worker_without_data_says_so(two_workers):
+    one, other = two_workers.outcomes(DATA + "some_worker_without")
+    assert other.kind == "NoDataError" and "worker 1 has no data: its input ended before the first" in other.message
+    assert one.kind == "WorkerError" and "worker 1" in one.message and "NoDataError" in one.message
