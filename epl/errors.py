@@ -33,6 +33,10 @@ class LaunchError(EplError, ValueError):
     """`epl-launch` cannot start the workers as asked."""
 
 
+class NoDataError(EplError, ValueError):
+    """The input of this worker ended before its first step."""
+
+
 class CommunicationError(EplError, RuntimeError):
     """Workers could not talk to each other: a time-out, a refused connection, a mismatch."""
 

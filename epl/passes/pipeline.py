@@ -17,6 +17,7 @@ from epl.passes.promises import PROMISES
 from epl.passes.reseed import reseed
 from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
+from epl.passes.share_data import share_data
 from epl.passes.user_collectives import join_user_collectives
 
 _DUMP_DIR = "EPL_DUMP_DIR"
@@ -25,6 +26,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 def passes(job_seed=0):
     """The passes in order; each takes (graph, plan) and returns a new graph."""
     return [
+        share_data,  # changes which data a worker sees; first, as it knows the user's graph only
         place,  # before clones: they take their device from the original's
         clone_instances,
         functools.partial(

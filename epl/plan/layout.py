@@ -92,7 +92,7 @@ def one_copy(layout, alone):
     return replace(layout, shares=1, instances=(first,), **workers)
 
 
-def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):
+def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chunks=1):
     """Lays the TaskGraphs out over the cluster's devices.
 
     Args:
@@ -100,6 +100,7 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):
       cluster: has worker_num, worker_index, gpu_num_per_worker, device_type.
       colocate: all TaskGraphs share the same devices (cluster.colocate_split_and_replicate).
       worker_index: whose part to lay out; default the cluster's own.
+      num_chunks: stages on each device of a pipeline: stage s lies on its device s modulo their number.
 
     Raises:
       PlanError: the device counts do not divide; the message has the arithmetic.
@@ -115,7 +116,21 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):
             "of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
         )
     shares = counts[0]
-    depth = 1 if colocate else len(stages)
+    if len(stages) % num_chunks:
+        raise PlanError(
+            "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
+            "pipeline holds the same number of stages. Use a multiple of %d scopes, or another pipeline.num_chunks."
+            % (
+                num_chunks,
+                len(stages),
+                len(stages),
+                len(stages) // num_chunks,
+                num_chunks,
+                len(stages) % num_chunks,
+                num_chunks,
+            )
+        )
+    depth = 1 if colocate else len(stages) // num_chunks
     per_replica = depth * shares
     per_worker = cluster.gpu_num_per_worker
     total = cluster.worker_num * per_worker
@@ -154,6 +169,6 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None):
     instances = []
     for index in range(local):
         rank = worker * local + index
-        devices = tuple(index * depth + (0 if colocate else s.index) for s in stages)
+        devices = tuple(index * depth + s.index % depth for s in stages)
         instances.append(Instance(index, rank, rank // shares, rank % shares, devices))
     return Layout(cluster.worker_num, worker, per_worker, cluster.device_type, stages, shares, tuple(instances))

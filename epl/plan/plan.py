@@ -6,15 +6,15 @@ from typing import Dict, Tuple
 
 from epl.graph.index import canonical_tensor
 from epl.graph.model import ALONE, Variable
-from epl.plan import ops
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
+from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.names import merged_name, tag_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
-from epl.plan.user_collectives import UserCollective, find_user_collectives
+from epl.plan.user_collectives import UserCollective, find_user_collectives, is_collective
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Plan:
       sparse_as_dense: IndexedSlices travel as dense tensors.
       stage_of: node to stage, for models of several stages.
       user_collectives: those that the user's graph itself holds (epl.ops).
+      data: how input is divided over workers.
     """
 
     layout: Layout
@@ -66,6 +67,7 @@ class Plan:
     sparse_as_dense: bool
     stage_of: Dict[str, int]
     user_collectives: Tuple[UserCollective, ...] = ()
+    data: DataPlan = DataPlan()
 
     @property
     def gradient_scale(self):
@@ -108,7 +110,9 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     used = used_taskgraphs(model)
-    layout = make_layout(used, cluster, colocate=config.cluster.colocate_split_and_replicate)
+    layout = make_layout(
+        used, cluster, config.cluster.colocate_split_and_replicate, num_chunks=config.pipeline.num_chunks
+    )
     role = model.role if not _holds_collectives(model.graph) else None
     if role is not None:
         layout = one_copy(layout, role == ALONE)
@@ -139,11 +143,12 @@ def make_plan(model, config, cluster):
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=stages_of(model, used),
         user_collectives=find_user_collectives(model, analysis, layout),
+        data=plan_data(model.graph, config.io, layout.worker_num),
     )
 
 
 def _holds_collectives(graph):
-    return any(node.op in ops.COLLECTIVES for node in graph.nodes.values())
+    return any(is_collective(node) for node in graph.nodes.values())
 
 
 def _reduced_over_workers(aggregation, merges):

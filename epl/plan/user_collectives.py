@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from epl.errors import PlanError, UnsupportedError
+from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan import ops
 from epl.plan.names import tag_of
@@ -47,7 +48,7 @@ def find_user_collectives(model, analysis, layout):
       PlanError: a send has no recv, or several.
     """
     graph = model.graph
-    nodes = [node for node in graph.nodes.values() if node.op in ops.COLLECTIVES]
+    nodes = [node for node in graph.nodes.values() if is_collective(node)]
     _check_functions(graph)
     for node in nodes:
         _check_place(node, analysis)
@@ -57,6 +58,11 @@ def find_user_collectives(model, analysis, layout):
         return ()
     recvs = {send: recv for recv, send in sends.items()}
     return tuple(_collective(node, sends, recvs, layout.worker_index) for node in nodes)
+
+
+def is_collective(node):
+    """True for a collective of the user's; those that passes make have a role."""
+    return node.op in ops.COLLECTIVES and tags.ROLE not in node.attr
 
 
 def _collective(node, sends, recvs, worker):

@@ -8,6 +8,7 @@ import numpy as np
 
 from epl import tf_compat
 from epl.communicators import library
+from epl.errors import NoDataError
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session.agreement import SessionOver, Wish, agree, current_agreement
@@ -46,6 +47,7 @@ class Driver(object):
         self._uncopied = set()  # variables with first values that their other copies in this worker do not have
         self._valued = set()  # variables that have had a first value at all
         self._shown = False
+        self._has_read = False  # True once a step has had data
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
         """Runs one call.
@@ -68,6 +70,7 @@ class Driver(object):
             if step.trains and self._uncopied:
                 self._copy(sorted(self._uncopied))
             values = self._run_step(step, feeds, run_options, metadata)
+            self._has_read = self._has_read or step.reads
         if step.initialises:
             with self._lock:
                 self._fresh |= step.initialises
@@ -189,7 +192,7 @@ class Driver(object):
                 job.pool.expect(agreed.orders)
                 values = []
                 if agreed.fetches or agreed.targets:
-                    values = self._run_step(agreed, feeds, run_options, metadata)
+                    values = self._run_fed(agreed, feeds, run_options, metadata)
             except SessionOver as over:
                 self._over = True
                 raise FromPeer(tf_compat.tf.errors.OutOfRangeError(None, None, str(over))) from None
@@ -200,6 +203,22 @@ class Driver(object):
                 raise raised from None
             job.step += 1
             return values[: len(fetches)]
+
+    def _run_fed(self, step, feeds, run_options, metadata):
+        """Runs a step of several workers; one that has not had any data when its input ends has been given none."""
+        try:
+            values = self._run_step(step, feeds, run_options, metadata)
+        except tf_compat.tf.errors.OutOfRangeError as error:
+            if self._has_read or not step.reads or self._cluster.worker_num == 1:
+                raise
+            raise NoDataError(
+                "worker %d has no data: its input ended before the first step (%s). Every worker needs at least one "
+                "batch for each of its copies of the model: look at how files or records are divided over the %d "
+                "workers (io.slicing, io.shard_dataset, or the program itself) and at the size of the batch."
+                % (self._cluster.worker_index, str(error.message).splitlines()[0], self._cluster.worker_num)
+            ) from error
+        self._has_read = self._has_read or step.reads
+        return values
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""

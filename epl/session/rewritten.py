@@ -7,6 +7,7 @@ from epl.capture.record import make_model
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
+from epl.plan import ops
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.micro_batches import plan_micro_batches
@@ -115,6 +116,7 @@ class Step(object):
       initialises: names of variables that the call gives first values.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
+      reads: True when the call takes a batch from an iterator, a queue or a reader.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -151,6 +153,7 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
+        self.reads = any(graph.nodes[n].op in ops.SOURCES for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         self.initialises = frozenset(
             v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
@@ -194,6 +197,7 @@ class Step(object):
         compared = graph.ancestors(self._collectives) - updates
         return (
             [_settings(self._rewritten.plan)]
+            + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives
             + [
                 _describe(users.nodes[name], with_value=name in updates)

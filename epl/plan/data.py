@@ -1,0 +1,293 @@
+"""Where input data is divided over the workers: which lists of file names, and behind which data sets.
+
+Lists are found from what reads files (data sets of records, queue readers, tf.read_file), back to where the names come
+from: through functions of data sets, queues and iterators. They are divided before anything shuffles them.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Tuple
+
+from epl.errors import PlanError, UnsupportedError
+from epl.graph.bodies import Bodies
+from epl.plan import data_ops as ops
+from epl.plan.records import find_records
+
+_STRING = 7
+
+
+@dataclass(frozen=True)
+class ListShare:
+    """Lists of which each worker gets its share.
+
+    Attributes:
+      body: name of the function that holds the node; "" for the main graph.
+      node: takes the lists.
+      positions: of its inputs that are lists of one length.
+      dtypes: their DataType numbers.
+      what: for people.
+      digest: of the lists' content where it is known; workers must agree on it.
+    """
+
+    body: str
+    node: str
+    positions: Tuple[int, ...]
+    dtypes: Tuple[int, ...]
+    what: str
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class RecordShare:
+    """A data set of whose elements each worker gets its share.
+
+    Attributes:
+      body: name of the function that holds the node; "" for the main graph.
+      node: makes the data set.
+      what: for people.
+    """
+
+    body: str
+    node: str
+    what: str
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """How data is divided over workers.
+
+    Attributes:
+      lists, records: what is divided.
+      rule: for lists that do not divide evenly: "even" (an error), "unbalanced" or "drop".
+    """
+
+    lists: Tuple[ListShare, ...] = ()
+    records: Tuple[RecordShare, ...] = ()
+    rule: str = "even"
+
+    def facts(self):
+        """What all workers must agree on, as text."""
+        return ["%s (%s)" % (share.what, share.digest) for share in self.lists if share.digest]
+
+
+def plan_data(graph, io, worker_num):
+    """The DataPlan of a user's Graph.
+
+    Args:
+      graph: the user's Graph.
+      io: the configuration's `io` part.
+      worker_num: number of workers; with one there is nothing to divide.
+
+    Raises:
+      PlanError, UnsupportedError: data cannot be divided; says what to do instead.
+    """
+    if worker_num == 1 or not (io.slicing or io.shard_dataset):
+        return DataPlan()
+    bodies = Bodies(graph)
+    rule = "unbalanced" if io.unbalanced_io_slicing else "drop" if io.drop_last_files else "even"
+    files = _Files(bodies)
+    if io.slicing:
+        files.find()
+        if files.records and rule != "unbalanced":
+            raise PlanError(
+                "io.slicing: the file names of '%s' come out of a data set, so their number is not known before they "
+                "are read and cannot be divided evenly. Set io.unbalanced_io_slicing=True, or give the names as a list."
+                % next(iter(files.records.values())).what
+            )
+    records = dict(files.records)
+    if io.shard_dataset:
+        for body, node in find_records(bodies, worker_num, with_files=not io.slicing):
+            records.setdefault((body, node), RecordShare(body, node, _label(body, node)))
+    if io.slicing and not io.shard_dataset and not files.lists and not records and _has_data(bodies):
+        raise PlanError(
+            "io.slicing=True, but no list of file names was found in the input of this program, so every worker would "
+            "read all data. Set io.shard_dataset=True for data that does not come from files, or io.slicing=False."
+        )
+    return DataPlan(tuple(files.lists.values()), tuple(records.values()), rule)
+
+
+def _has_data(bodies):
+    return any(node.op in ops.ITERATORS for node in bodies.main.nodes.values())
+
+
+def _label(body, node):
+    return "%s of function %s" % (node, body) if body else node
+
+
+class _Files(object):
+    """Finds the lists of file names. `lists` and `records`: dicts of (body, node) to the shares."""
+
+    def __init__(self, bodies):
+        self._bodies = bodies
+        self._seen = set()
+        self.lists = {}
+        self.records = {}
+
+    def find(self):
+        readers = [(body, node) for body in self._bodies.all() for node in body.nodes.values() if node.op in ops.READS]
+        for body, node in readers:
+            self._reader(body, node)
+        # Files that hold names of files are read whole by every worker: their own lists are not divided.
+        inside = self._functions_behind(self.records)
+        if inside or self.records:
+            self._seen, self.lists = set(), {}
+            for body, node in readers:
+                if body.name not in inside and (body.name, node.name) not in self.records:
+                    self._reader(body, node)
+
+    def _functions_behind(self, records):
+        names, stack = set(), []
+        for body, node in records:
+            holder = self._bodies.functions[body] if body else self._bodies.main
+            stack.extend(self._bodies.index.called_by(holder.nodes[node]))
+        while stack:
+            name = stack.pop()
+            if name not in names:
+                names.add(name)
+                for node in self._bodies.functions[name].nodes.values():
+                    stack.extend(self._bodies.index.called_by(node))
+        return names
+
+    def _reader(self, body, node):
+        if node.op in ops.QUEUE_READS:
+            self._queue(body, node.input[1])
+        else:
+            self._names(body, node, 0, whole=node.op not in ops.FILE_READS)
+
+    def _names(self, body, node, position, whole=True):
+        """File names come into a node. `whole`: they are a list, unless an outer data set hands them in one by one."""
+        nodes, arguments = body.ancestors([node.input[position]])
+        if arguments:
+            self._arguments(body, arguments, whole)
+        elif not self._through_resources(body, nodes) and whole:
+            self._list(body, node, (position,))
+
+    def _through_resources(self, body, nodes):
+        """Follows names through queues and iterators. True when they come from there."""
+        found = False
+        for node in nodes:
+            if node.op in ops.DEQUEUES:
+                self._queue(body, node.input[0])
+                found = True
+            elif node.op in ops.GET_NEXT:
+                self._iterator(body, node.input[0])
+                found = True
+        return found
+
+    def _arguments(self, body, arguments, whole):
+        """Names come from outside of a function."""
+        for call in self._bodies.calls_of(body.name):
+            key = (call.body.name, call.node.name, body.name, tuple(arguments))
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            if "Targuments" not in call.node.attr and not ops.is_dataset(call.node.op):
+                for index in arguments:
+                    self._names(call.body, call.node, index + (call.node.op in ops.BRANCHES), whole)
+                continue
+            captured = len(call.node.attr["Targuments"].list.type)
+            elements = len(body.arguments) - captured
+            if any(index < elements for index in arguments):
+                self._elements(call.body, call.node.input[0])
+            else:
+                for index in arguments:
+                    self._names(call.body, call.node, 1 + index - elements, whole)
+
+    def _elements(self, body, text):
+        """The elements of a data set are, or hold, file names."""
+        node = body.producer(text)
+        if node is None:
+            raise UnsupportedError(
+                "io.slicing cannot find where the file names of function '%s' come from: a data set is handed to it as "
+                "an argument. Set io.slicing=False and divide the files in the program, with tf.data's shard()."
+                % body.name
+            )
+        if node.op in ops.TENSOR_SOURCES:
+            self._tensors(body, node)
+            return
+        inputs = [t for t in ops.data_sets_of(body, node)]
+        if ops.reads_records(self._bodies, node) or not inputs:
+            self.records.setdefault(
+                (body.name, node.name), RecordShare(body.name, node.name, _label(body.name, node.name))
+            )
+            return
+        for each in inputs:
+            self._elements(body, each)
+
+    def _tensors(self, body, node):
+        dtypes = node.attr["Toutput_types"].list.type
+        positions = [i for i in range(len(dtypes)) if node.op != "TensorDataset" or dtypes[i] == _STRING]
+        nodes, arguments = body.ancestors([node.input[i] for i in positions])
+        if arguments:
+            self._arguments(body, arguments, whole=True)
+        elif not self._through_resources(body, nodes):
+            self._list(body, node, tuple(positions))
+
+    def _queue(self, body, text):
+        queue = ops.behind_identities(body, text)
+        key = ("queue", body.name, queue.name)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        for node in list(body.nodes.values()):
+            if node.op in ops.ENQUEUES and ops.behind_identities(body, node.input[0]) is queue:
+                values = [i for i in range(1, len(node.input)) if node.input[i][0] != "^"]
+                nodes, _ = body.ancestors([node.input[i] for i in values])
+                if self._through_resources(body, nodes):
+                    continue
+                if node.op in ops.ENQUEUES_ONE:
+                    raise UnsupportedError(
+                        "io.slicing cannot divide the queue '%s', to which '%s' adds file names one by one. Add the "
+                        "whole list with enqueue_many, as tf.train.string_input_producer does."
+                        % (queue.name, node.name)
+                    )
+                self._list(body, node, tuple(values))
+
+    def _iterator(self, body, text):
+        iterator = ops.behind_identities(body, text)
+        for node in list(body.nodes.values()):
+            if node.op == "MakeIterator" and ops.behind_identities(body, node.input[1]) is iterator:
+                self._elements(body, node.input[0])
+        if iterator.op == "OneShotIterator":
+            factory = self._bodies.functions[iterator.attr["dataset_factory"].func.name]
+            self._elements(factory, factory.results[0])
+
+    def _list(self, body, node, positions):
+        nodes, _ = body.ancestors([node.input[i] for i in positions])
+        shuffles = [n for n in nodes if n.op == "RandomShuffle"]
+        if len(shuffles) == 1 and len(positions) == 1:
+            node, positions = shuffles[0], (0,)  # before it: each worker shuffles in its own way
+        elif shuffles:
+            raise UnsupportedError(
+                "io.slicing: '%s' takes lists that '%s' has shuffled; workers shuffle differently, so their shares "
+                "would overlap. Shuffle with the data set's shuffle() instead." % (node.name, shuffles[0].name)
+            )
+        what = ops.behind_identities(body, node.input[positions[0]], through_shapes=True)
+        self.lists[body.name, node.name] = ListShare(
+            body.name,
+            node.name,
+            positions,
+            _dtypes(node, positions),
+            _label(body.name, what.name if what is not None else node.name),
+            _digest(body, node, positions),
+        )
+
+
+def _dtypes(node, positions):
+    for key, first in (("Toutput_types", 0), ("Tcomponents", 1)):
+        if key in node.attr:
+            return tuple(node.attr[key].list.type[i - first] for i in positions)
+    if node.op == "RandomShuffle":
+        return (node.attr["T"].type,)
+    return (_STRING,) * len(positions)
+
+
+def _digest(body, node, positions):
+    """Of the content of lists that are constants; "" where any of them is not."""
+    digest = hashlib.sha256()
+    for position in positions:
+        constant = ops.behind_identities(body, node.input[position], through_shapes=True)
+        if constant is None or constant.op != "Const":
+            return ""
+        digest.update(constant.attr["value"].tensor.SerializeToString())
+    return digest.hexdigest()[:12]

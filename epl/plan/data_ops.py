@@ -1,0 +1,76 @@
+"""What operation types do with files and data sets: tables and small questions, and nothing that needs TensorFlow."""
+
+# Data sets of the records of files; their first input is the names.
+RECORD_READS = frozenset(
+    [
+        "TFRecordDataset",
+        "TFRecordDatasetV2",
+        "TextLineDataset",
+        "FixedLengthRecordDataset",
+        "FixedLengthRecordDatasetV2",
+        "CSVDataset",
+        "CSVDatasetV2",
+        "ExperimentalCSVDataset",
+        "LMDBDataset",
+        "ExperimentalLMDBDataset",
+    ]
+)
+# A reader takes names from a queue, its second input.
+QUEUE_READS = frozenset(["ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2"])
+# One file at a time.
+FILE_READS = frozenset(["ReadFile"])
+READS = RECORD_READS | QUEUE_READS | FILE_READS
+
+DEQUEUES = frozenset(
+    [
+        "QueueDequeue",
+        "QueueDequeueV2",
+        "QueueDequeueMany",
+        "QueueDequeueManyV2",
+        "QueueDequeueUpTo",
+        "QueueDequeueUpToV2",
+    ]
+)
+ENQUEUES_ONE = frozenset(["QueueEnqueue", "QueueEnqueueV2"])
+ENQUEUES = ENQUEUES_ONE | frozenset(["QueueEnqueueMany", "QueueEnqueueManyV2"])
+GET_NEXT = frozenset(["IteratorGetNext", "IteratorGetNextSync"])
+ITERATORS = frozenset(["MakeIterator", "OneShotIterator"])
+# Their first input chooses what is called with the others.
+BRANCHES = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
+# Their elements are rows of tensors, or tensors, of the graph itself.
+TENSOR_SOURCES = frozenset(["TensorSliceDataset", "TensorDataset"])
+
+_SHAPING = frozenset(["Reshape", "ExpandDims", "Squeeze"])
+
+
+def is_dataset(op):
+    return "Dataset" in op
+
+
+def data_sets_of(body, node):
+    """The inputs of a node that are data sets."""
+    found = []
+    for text in node.input:
+        producer = body.producer(text) if text[0] != "^" else None
+        if producer is not None and (is_dataset(producer.op) or (producer.op == "Identity" and is_dataset(node.op))):
+            if producer.op != "Identity" or is_dataset(getattr(behind_identities(body, text), "op", "")):
+                found.append(text)
+    return found
+
+
+def reads_records(bodies, node):
+    """True for a data set whose elements are records of files or of a generator: it reads, or a function of it does."""
+    test = _reads_or_generates
+    return test(node) or (is_dataset(node.op) and bodies.index.calls(node, test, "reads records"))
+
+
+def _reads_or_generates(node):
+    return node.op in RECORD_READS or node.op == "GeneratorDataset"
+
+
+def behind_identities(body, text, through_shapes=False):
+    """The node that an input comes from, looking behind Identity (and reshaping) nodes; None for an argument."""
+    node = body.producer(text)
+    while node is not None and node.input and (node.op == "Identity" or (through_shapes and node.op in _SHAPING)):
+        node = body.producer(node.input[0])
+    return node

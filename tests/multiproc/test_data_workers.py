@@ -1,0 +1,95 @@
+"""Files and records divided over worker processes: together they read what one device reads, each record once."""
+
+import pytest
+
+from tests.helpers.checks import assert_same
+
+DATA = "tests.helpers.programs.data:"
+SLICING = {"io.slicing": True}
+UNBALANCED = {"io.slicing": True, "io.unbalanced_io_slicing": True}
+DROPPING = {"io.slicing": True, "io.drop_last_files": True}
+RECORDS = {"io.shard_dataset": True}
+ALL = list(range(12))
+
+
+@pytest.fixture(name="folder")
+def folder_with_files(plain, tmp_path):
+    plain(DATA + "write", str(tmp_path))
+    return str(tmp_path)
+
+
+def test_files_are_divided(plain, two_workers, folder):
+    makes = "tfrecord tfrecord_parallel text_lines fixed_length csv listed interleaved captured inside zipped".split()
+    # A one-shot iterator's function cannot capture what a data set's function has captured.
+    cases = [(make, iterator) for make in makes for iterator in ("initializable", "one_shot")]
+    cases = [case for case in cases if case != ("captured", "one_shot")] + [("tfrecord", "handle")]
+    want = [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
+    assert [sorted(read) for read in plain(DATA + "read_many", folder, cases)] == [ALL] * len(cases)
+    labelled = [("with_labels", "initializable")]
+    for worker, reads in enumerate(two_workers(DATA + "read_many", folder, cases + labelled, SLICING)):
+        assert sorted(reads.pop()) == [[0, 6], [3, 9]][worker]  # labels go with their files
+        assert {case: sorted(read) for case, read in zip(cases, reads)} == {case: want[worker] for case in cases}
+
+
+def test_queues_of_files_are_divided(two_workers, folder):
+    one, other = two_workers(DATA + "queues", folder, ["reader", "whole files", "slices"], SLICING)
+    assert [sorted(read) for read in one] == [[0, 1, 2, 6, 7, 8], [0, 6], [0, 6]]
+    assert [sorted(read) for read in other] == [[3, 4, 5, 9, 10, 11], [3, 9], [3, 9]]
+
+
+def test_what_does_not_divide(two_workers, folder):
+    both = dict(SLICING, **RECORDS)
+    cases = [
+        ("tfrecord", UNBALANCED, 3, [[0, 1, 2, 6, 7, 8], [3, 4, 5]]),
+        ("tfrecord", DROPPING, 3, [[0, 1, 2], [3, 4, 5]]),
+        ("names_in_a_file", UNBALANCED, 4, [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]),
+        ("tfrecord", both, 4, [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]),
+        ("slices", both, 4, [[0, 2], [1, 3]]),
+        ("tfrecord", SLICING, 3, "has 3 files, which do not divide evenly over 2 workers (3 = 2 * 1 + 1). Set io.unba"),
+        ("tfrecord", SLICING, 1, "has 1 file for 2 workers, so worker 1 would have no data"),
+        ("tfrecord", UNBALANCED, 1, "has 1 file for 2 workers, so worker 1 would have no data"),
+        ("tfrecord", DROPPING, 1, "has 1 file for 2 workers, so worker 1 would have no data"),
+        ("names_in_a_file", SLICING, 4, "Set io.unbalanced_io_slicing=True"),
+        ("one_element", RECORDS, 4, "has one element (from_tensors), which cannot be divided over 2 workers"),
+        ("few_rows", RECORDS, 4, "has 1 record for 2 workers, so worker 1 would have no data"),
+        ("listed", RECORDS, 4, "come in an order that differs between workers"),
+        ("numbers", SLICING, 4, "no list of file names was found"),
+    ]
+    answers = two_workers(DATA + "refusals", folder, [case[:3] for case in cases])
+    for number, (make, config, files, want) in enumerate(cases):
+        for worker in range(2):
+            kind, got = answers[worker][number]
+            if isinstance(want, str):
+                assert kind != "read" and want in got, (make, config, got)
+            else:
+                assert (kind, got) == ("read", want[worker]), (make, config)
+
+
+def test_records_are_divided(plain, two_workers, folder):
+    makes = "numbers slices generated tfrecord zipped csv".split()
+    cases = [(make, iterator) for make in makes for iterator in ("initializable", "one_shot")]
+    cases = [case for case in cases if case != ("generated", "one_shot")]
+    want = {case: ALL if case[0] in ("tfrecord", "zipped", "csv") else ALL[:4] for case in cases}
+    for case, read in zip(cases, plain(DATA + "read_many", folder, cases)):
+        assert sorted(read) == want[case], case
+    for worker, reads in enumerate(two_workers(DATA + "read_many", folder, cases, RECORDS)):
+        for case, read in zip(cases, reads):
+            assert sorted(read) == want[case][worker::2], case
+
+
+def test_one_worker_reads_everything(jobs, folder):
+    assert jobs[1, 2](DATA + "read_many", folder, [("tfrecord", "initializable")], SLICING) == [[ALL]]
+
+
+@pytest.mark.parametrize("layout", [(2, 1), (2, 2)], ids=str)
+def test_training_on_divided_files(plain, jobs, folder, layout):
+    want = plain(DATA + "train", folder)
+    for got in jobs[layout](DATA + "train", folder, SLICING):
+        assert_same(got["losses"], want["losses"])
+        assert_same(got["weight"], want["weight"])
+
+
+def test_a_worker_without_data_says_so(two_workers):
+    one, other = two_workers.outcomes(DATA + "some_worker_without")
+    assert other.kind == "NoDataError" and "worker 1 has no data: its input ended before the first" in other.message
+    assert one.kind == "WorkerError" and "worker 1" in one.message and "NoDataError" in one.message
