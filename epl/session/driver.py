@@ -233,7 +233,9 @@ class Driver(object):
 
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""
-        cloned = self._rewritten.plan.analysis.cloned
-        self._inner.run((), [], (), tuple(copy_name(v) for v in variables if v in cloned))
+        plan = self._rewritten.plan
+        if len(plan.layout.instances) > 1:
+            copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned)
+            self._inner.run((), [], (), copied)
         with self._lock:
             self._uncopied -= set(variables)
