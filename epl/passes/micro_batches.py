@@ -225,7 +225,8 @@ def _gate(graph, edit, plan, added):
     """Makes each device work in the order of its actions; returns what Unrolled.gates holds."""
     members = collections.defaultdict(list)
     for name in graph.in_order(plan.nodes):
-        members[plan.parts[name]].append(name)
+        if name in plan.parts:
+            members[plan.parts[name]].append(name)
     first = {part: _first(graph, plan, part, names) for part, names in members.items()}
     last = {
         (purpose.name, part): _last(graph, plan, part, [n for n in names if n in purpose.nodes])
@@ -268,9 +269,7 @@ def _sums(plan, purpose, action, added):
     return [
         added[g.name, action.micro_batch]
         for g in plan.gradients
-        if g.name in purpose.gradients
-        and g.indices is None
-        and plan.parts.get(node_of(g.values), (BACKWARD, 0))[1] == action.stage
+        if g.name in purpose.gradients and g.indices is None and plan.parts.get(node_of(g.values)) == action[:2]
     ]
 
 

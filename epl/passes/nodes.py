@@ -17,6 +17,8 @@ def dtype_of(graph, tensor):
     """DataType number of a tensor, from the definition of its operation or function."""
     name, index = parse_input(tensor)
     node = graph.nodes[name]
+    if tags.ROLE in node.attr and node.attr["T"].type:
+        return node.attr["T"].type  # made by a pass; EPL's own operations may not be loaded
     definition = tf_compat.op_def(node.op)
     if definition is None:
         definition = next((f.signature for f in graph.library.function if f.signature.name == node.op), None)

@@ -15,6 +15,7 @@ from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.plan import ops
 from epl.plan.analysis import analyse, variable_of
+from epl.plan.consistency import differing, merged_edges
 from epl.plan.gradients import plan_aggregation
 from epl.plan.names import PREFIX
 from epl.plan.schedule import BACKWARD, FORWARD, Action, schedule
@@ -67,7 +68,8 @@ class MicroBatches:
       reads: reads of state that must see the change which the micro-batch before made: node to variables.
       gradients: those that are accumulated, in the order in which they become ready.
       purposes: what a session may run of it.
-      parts: node to (kind, stage): which action of the schedule computes it.
+      parts: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the same
+        step (of a second optimizer, say) are in none: they run when the update has.
       in_control_flow: nodes inside a loop or a branch of control flow v1.
       taskgraphs: for each stage, the index of its TaskGraph.
       order: for each device of a model replica its actions in order.
@@ -106,9 +108,12 @@ def plan_micro_batches(model, config):
     merged = [node_of(name) for names in model.merges.values() for name in names]
     ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t] + list(writes) + merged
     inside = graph.ancestors(ends, stop=graph.nodes.keys() - analysis.cloned) & analysis.cloned
-    _check(graph, inside)
     state = _State(graph, writes)
-    nodes = frozenset(inside - _the_same(graph, analysis, inside, state))
+    accumulated = merged_edges(aggregation, ())
+    nodes = frozenset(inside - _the_same(graph, analysis, inside, state, accumulated))
+    _check(graph, nodes)
+    updates = [n for n in inside if ops.is_write(graph.nodes[n].op) and tags.phase(graph.nodes[n]) == tags.APPLY]
+    late = graph.descendants(updates) if updates else ()
     used = used_taskgraphs(model)
     pipeline = config.pipeline
     return MicroBatches(
@@ -119,7 +124,7 @@ def plan_micro_batches(model, config):
         reads={name: variables for name, variables in state.reads.items() if name in nodes},
         gradients=tuple(gradients),
         purposes=tuple(_purposes(model, graph, gradients, writes, nodes)),
-        parts=_parts(graph, nodes, stages_of(model, used)),
+        parts=_parts(graph, nodes.difference(late), stages_of(model, used)),
         in_control_flow=analysis.in_control_flow,
         taskgraphs=tuple(t.index for t in used) or (0,),
         order=schedule(
@@ -149,14 +154,14 @@ def _accumulated(graph, aggregation):
     ]
 
 
-def _check(graph, inside):
-    for name in graph.in_order(inside):
+def _check(graph, nodes):
+    for name in graph.in_order(nodes):
         node = graph.nodes[name]
         if tags.phase(node) == tags.APPLY and ops.is_write(node.op):
             raise UnsupportedError(
-                "pipeline.num_micro_batch > 1 needs all gradients of a step before any of them is applied, but "
-                "gradients or merged outputs of this model are computed after the update '%s'. Run the two parts in "
-                "two calls of session.run, or leave pipeline.num_micro_batch at 1." % name
+                "the update '%s' is needed by gradients or merged outputs of every micro-batch, but depends on more "
+                "than sums of gradients over all of them. Run the two parts in two calls of session.run, or leave "
+                "pipeline.num_micro_batch at 1." % name
             )
         if node.op in ops.COLLECTIVES:
             raise UnsupportedError(
@@ -181,7 +186,8 @@ class _State(object):
 
     def __init__(self, graph, writes):
         variables = {variable_of(graph, write) for write in writes}
-        self.before = graph.ancestors([node_of(t) for w in writes for t in graph.nodes[w].input[1:]], stop=variables)
+        values = [node_of(t) for w in writes for t in graph.nodes[w].input[1:] if t[0] != "^"]
+        self.before = graph.ancestors(values, stop=variables, data_only=True)
         self.reads = {}
         for variable in graph.in_order(variables):
             for consumer, position in graph.consumers.get(variable, ()):
@@ -193,19 +199,24 @@ class _State(object):
 _RUN_STATE = ("Stack", "TensorArray", "TemporaryVariable")
 
 
-def _the_same(graph, analysis, inside, state):
-    """Nodes that give every micro-batch the same, and need to run only once."""
+def _the_same(graph, analysis, inside, state, accumulated):
+    """Nodes that give every micro-batch the same, and need to run only once. `accumulated` are the (node, input
+    position) pairs that see sums over micro-batches."""
     functions = Functions(graph.library)
+    differ = differing(graph, analysis.varying, accumulated)
     same = set()
     for name in graph.in_order(inside):
         node = graph.nodes[name]
-        if name in analysis.varying or name in analysis.in_control_flow or name in state.reads:
+        if name in differ or name in analysis.in_control_flow or name in state.reads:
             continue
         if node.op.startswith(_RUN_STATE) or functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
             continue
         if ops.is_write(node.op) and name in state.before:
             continue  # the change of a counter that a moving average is corrected by, say
-        if all(node_of(text) in same or node_of(text) not in inside for text in node.input):
+        if all(
+            node_of(text) in same or node_of(text) not in inside or (name, position) in accumulated
+            for position, text in enumerate(node.input)
+        ):
             same.add(name)
     return same
 

@@ -20,7 +20,7 @@ def check_case(results, layout, name):
         for key in sorted(key for key in want if key.startswith("variable/")):
             last = want[key][-1]
             replicas = got[key.replace("variable/", "replicas/", 1)]
-            everywhere = np.broadcast_to(last, (layout.workers * layout.devices,) + last.shape)
+            everywhere = np.broadcast_to(last, (int(np.prod(layout)),) + last.shape)
             assert_same(
                 replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index)
             )

@@ -7,7 +7,19 @@ import numpy as np
 
 from tests.helpers import processes
 
-Layout = collections.namedtuple("Layout", "workers devices")
+
+class Layout(collections.namedtuple("Layout", "workers devices micro_batches")):
+    """How a case runs."""
+
+    __slots__ = ()
+
+    def __new__(cls, workers, devices, micro_batches=1):
+        return super().__new__(cls, workers, devices, micro_batches)
+
+    def __str__(self):
+        return "%dx%d" % self[:2] + ("x%d_micro_batches" % self.micro_batches if self.micro_batches > 1 else "")
+
+
 PLAIN = "plain"
 # A case takes about a second; importing TensorFlow and building the first graph the rest.
 _START_S = 120
@@ -45,8 +57,7 @@ class Results(object):
         return os.path.join(self._layout_folder(layout), "%s.%d.%s" % (case, worker, kind))
 
     def _layout_folder(self, layout):
-        name = PLAIN if layout == PLAIN else "%dx%d" % layout
-        return os.path.join(self._folder, name)
+        return os.path.join(self._folder, str(layout))
 
     def _run(self, layout, cases):
         """Runs the cases; after one that fails, new processes go on with those behind it."""
@@ -66,14 +77,21 @@ class Results(object):
     def _run_once(self, layout, cases, folder):
         mode = "plain" if layout == PLAIN else "epl"
         arguments = ["-m", "tests.helpers.zoo_run", mode, folder] + cases
-        workers, devices = (1, 1) if layout == PLAIN else layout
-        return processes.run_workers(arguments, workers, devices, folder, _START_S + _CASE_S * len(cases))
+        workers, devices, micro_batches = Layout(1, 1) if layout == PLAIN else layout
+        return processes.run_workers(
+            arguments,
+            workers,
+            devices,
+            folder,
+            _START_S + _CASE_S * len(cases),
+            EPL_PIPELINE_NUM_MICRO_BATCH=micro_batches,
+        )
 
     def _finished(self, layout, case):
         return all(os.path.exists(self._file(layout, case, worker, "npz")) for worker in range(self._workers(layout)))
 
     def _explain(self, layout, case, ended):
-        parts = ["%s failed with %s" % (case, layout if layout == PLAIN else "%d x %d" % layout)]
+        parts = ["%s failed with %s" % (case, layout)]
         for worker, end in enumerate(ended):
             path = self._file(layout, case, worker, "error")
             text = "exit %s, last output:\n%s" % (end.code, end.output[-3000:])

@@ -28,7 +28,7 @@ class Part(object):
         self.epl = epl
         self.worker = cluster.worker_index if epl else 0
         self.workers = cluster.worker_num if epl else 1
-        self.replicas = cluster.total_gpu_num if epl else 1
+        self.parts = cluster.total_gpu_num * epl.Env.get().config.pipeline.num_micro_batch if epl else 1
 
     def share(self, batch):
         """The rows of the global batch that this worker consumes."""
@@ -93,7 +93,7 @@ def run_case(case, part):
     if case.source == "feed":
         inputs = placeholders(batches[0])
     else:
-        inputs = dataset_inputs(batches, GLOBAL_BATCH // part.replicas)
+        inputs = dataset_inputs(batches, GLOBAL_BATCH // part.parts)
     losses, train_op = build(case, inputs, epl)
     variables = {variable.op.name: variable for variable in tf.global_variables()}
     copies = {}

@@ -4,8 +4,10 @@ import pytest
 
 from tests.helpers import zoo, zoo_checks, zoo_results
 
+LAYOUTS = [zoo_results.Layout(*sizes) for sizes in ((1, 2), (1, 4), (1, 1, 4), (1, 2, 2))]
 
-@pytest.mark.parametrize("layout", [zoo_results.Layout(1, 2), zoo_results.Layout(1, 4)], ids="{0[0]}x{0[1]}".format)
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("case", zoo.CASES)
 @pytest.mark.timeout(900)  # the first test of a layout runs all of them
 def test_equals_one_device(zoo_runs, layout, case):
