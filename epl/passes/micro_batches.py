@@ -71,6 +71,7 @@ def unroll(model, plan):
     graph = model.graph
     edit = graph.editor()
     _copy(graph, edit, plan)
+    _wait_for_all(graph, edit, plan)
     _order_changes(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
     gates = _gate(graph, edit, plan, added)
@@ -117,6 +118,14 @@ def _copy(graph, edit, plan):
                 copy.input[position] = _tensor(plan, text, micro_batch)
             set_attr(copy, tags.MICRO_BATCH, micro_batch)
             edit.add(copy)
+
+
+def _wait_for_all(graph, edit, plan):
+    """What waits for an operation of which there are copies now waits for all of them."""
+    for name in graph.in_order(plan.once):
+        awaited = [text for text in graph.nodes[name].input if text[0] == "^" and text[1:] in plan.nodes]
+        for text in awaited:
+            edit.node(name).input.extend(micro_batch_tensor(text, m) for m in range(1, plan.count))
 
 
 def _order_changes(graph, edit, plan):

@@ -64,6 +64,7 @@ class MicroBatches:
       count: micro-batches of one step.
       mean: gradients are averaged (True) or summed over them.
       nodes: those of which each micro-batch has a copy.
+      once: the others that training runs.
       writes: changes of state, in creation order; each micro-batch makes its own, in their order.
       reads: reads of state that must see the change which the micro-batch before made: node to variables.
       gradients: those that are accumulated, in the order in which they become ready.
@@ -78,6 +79,7 @@ class MicroBatches:
     count: int
     mean: bool
     nodes: FrozenSet[str]
+    once: FrozenSet[str]
     writes: Tuple[str, ...]
     reads: Dict[str, Tuple[str, ...]]
     gradients: Tuple[Accumulated, ...]
@@ -120,6 +122,7 @@ def plan_micro_batches(model, config):
         count=pipeline.num_micro_batch,
         mean=config.communication.gradients_reduce_method == "mean",
         nodes=nodes,
+        once=analysis.cloned - nodes,
         writes=tuple(w for w in writes if w in nodes),
         reads={name: variables for name, variables in state.reads.items() if name in nodes},
         gradients=tuple(gradients),
