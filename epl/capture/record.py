@@ -27,6 +27,7 @@ class Record(object):
         self.computed = []
         self.merges = {}
         self.role = None
+        self.local_variables = set()
 
     def taskgraph(self, strategy):
         """The index of the TaskGraph that a strategy stands for; made at its first use."""
@@ -66,7 +67,7 @@ def make_model(tf_graph):
     record = record_of(tf_graph)
     graph = Graph.from_graph_def(tf_graph.as_graph_def())
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
-        variables = _variables(tf_graph, graph)
+        variables = _variables(tf_graph, graph, record.local_variables)
     return Model(
         graph=graph,
         taskgraphs=list(record.taskgraphs),
@@ -81,9 +82,9 @@ def make_model(tf_graph):
 _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
 
 
-def _variables(tf_graph, graph):
+def _variables(tf_graph, graph, local):
     initializers = {}
-    local = set()
+    local = set(local)
     for key in tf_graph.get_all_collection_keys():
         for item in tf_graph.get_collection_ref(key):
             initializer = getattr(item, "initializer", None)
