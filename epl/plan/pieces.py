@@ -55,8 +55,9 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     repeated blocks; loops and branches; users of a handle that cannot be sent; a variable that the forward pass
     changes (the averages of batch normalisation) with what changes and reads it.
 
-    Repeated blocks are scopes that differ in a number only (layer_0, layer_1, …), more than half of which hold the same
-    matrix products and convolutions. Where scopes do not tell, they are the longest repetition in the types of operations.
+    Repeated blocks are scopes that differ in a number only (layer_0, layer_1, …), more than half of which hold the
+    same matrix products and convolutions. Where scopes do not tell, they are the longest repetition in the types of
+    operations.
 
     Args:
       graph: an epl.graph.index.Graph.
