@@ -84,7 +84,7 @@ _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
 
 def _variables(tf_graph, graph, local):
     initializers = {}
-    local = set(local)
+    local, metric = set(local), set(local)
     for key in tf_graph.get_all_collection_keys():
         for item in tf_graph.get_collection_ref(key):
             initializer = getattr(item, "initializer", None)
@@ -98,6 +98,8 @@ def _variables(tf_graph, graph, local):
             initializers.setdefault(name, set()).add(initializer.name)
             if key in (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES):
                 local.add(name)
+            if key == tf.GraphKeys.METRIC_VARIABLES:
+                metric.add(name)
     found = {}
     for node in graph.nodes.values():
         if node.op not in _VARIABLE_OPS:
@@ -108,5 +110,12 @@ def _variables(tf_graph, graph, local):
         # A variable that is in no collection: TensorFlow names its initializer after it.
         if node.name + "/Assign" in graph.nodes:
             names = names | {node.name + "/Assign"}
-        found[node.name] = Variable(node.name, node.attr["dtype"].type, dims, tuple(sorted(names)), node.name in local)
+        found[node.name] = Variable(
+            name=node.name,
+            dtype=node.attr["dtype"].type,
+            shape=dims,
+            initializers=tuple(sorted(names)),
+            is_local=node.name in local,
+            is_metric=node.name in metric,
+        )
     return found
