@@ -15,6 +15,7 @@ from epl.errors import CaptureError
 from epl.session import chief as _chief
 from epl.session import estimator as _estimator
 from epl.session import hooks as _session_hooks
+from epl.session import keras as _keras
 from epl.session import monitored as _monitored
 
 __all__ = [
@@ -59,6 +60,7 @@ def init(config=None):
     _chief.install()
     _monitored.install()
     _estimator.install()
+    _keras.install()
     if not os.environ.get(_session_hooks.PREVIEW):
         _session_hooks.start_job(before)
 

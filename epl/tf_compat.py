@@ -25,6 +25,13 @@ from tensorflow_estimator.python.estimator import estimator as estimator_module
 from tensorflow_estimator.python.estimator import run_config as run_config_module
 from tensorflow_estimator.python.estimator import training as estimator_training_module
 
+if tf.__version__.startswith("1."):
+    from tensorflow.python.keras.engine import training as keras_training_module
+    from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
+else:
+    from keras.src.engine import training_v1 as keras_training_module
+    from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
+
 AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
 NodeDef = node_def_pb2.NodeDef
@@ -89,8 +96,8 @@ def wrap_optimizer_init(wrapper):
 
 
 def optimizer_classes():
-    """tf.train.Optimizer and every subclass of it that is known by now."""
-    found, stack = [], [optimizer_module.Optimizer]
+    """tf.train.Optimizer, Keras' one, and every subclass of them that is known by now."""
+    found, stack = [], [optimizer_module.Optimizer, keras_optimizer_module.OptimizerV2]
     while stack:
         cls = stack.pop()
         found.append(cls)
@@ -238,6 +245,28 @@ def warm_start_settings(estimator, settings):
     """Replaces an Estimator's warm-start settings; returns those before."""
     before, estimator._warm_start_settings = estimator._warm_start_settings, settings
     return before
+
+
+def wrap_keras_model(make_train_function, make_test_function, fit, save, save_weights, load_weights, csv_log):
+    """Around tf.keras in graph mode: methods of Model, and what CSVLogger does when something begins or ends."""
+    training = keras_training_module.Model
+    _wrap(training, "_make_train_function", make_train_function)
+    _wrap(training, "_make_test_function", make_test_function)
+    _wrap(training, "fit", fit)
+    for name, wrapper in (("save", save), ("save_weights", save_weights), ("load_weights", load_weights)):
+        _wrap(next(cls for cls in training.__mro__ if name in cls.__dict__), name, wrapper)
+    for name in ("on_train_begin", "on_epoch_end", "on_train_end"):
+        _wrap(tf.keras.callbacks.CSVLogger, name, csv_log)
+
+
+def wrap_keras_optimizer_init(wrapper):
+    """`wrapper(original, optimizer, ...)` around the constructor of Keras' optimizers."""
+    _wrap(keras_optimizer_module.OptimizerV2, "__init__", wrapper)
+
+
+def wrap_keras_metric_weight(wrapper):
+    """`wrapper(original, metric, ...)` around how a Keras metric makes its variables."""
+    _wrap(tf.keras.metrics.Metric, "add_weight", wrapper)
 
 
 def wrap_event_writers(wrapper):

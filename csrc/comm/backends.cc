@@ -2,8 +2,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "hierarchical_join.h"
+#include "nccl_join.h"
 #include "shm_communicator.h"
 
 namespace epl {
@@ -47,18 +49,41 @@ Status CreateOnOneHost(const Options& options, Rendezvous* rendezvous, std::uniq
   return Status();
 }
 
+// "nccl" and "gpu", alone or with a back end for host memory behind a slash.
+bool ReadGpuKind(const std::string& backend, std::string* kind, std::string* host_backend) {
+  const size_t slash = backend.find('/');
+  *kind = backend.substr(0, slash);
+  *host_backend = slash == std::string::npos ? "auto" : backend.substr(slash + 1);
+  return *kind == "nccl" || *kind == "gpu";
+}
+
+Status CreateForGpus(const Options& options, const std::string& kind, const std::string& host_backend,
+                     Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
+  Options on_host = options;
+  on_host.backend = host_backend;
+  std::unique_ptr<Communicator> host;
+  Status status = CreateCommunicator(on_host, rendezvous, &host);
+  if (!status.ok()) return status;
+  return CreateNcclCommunicator(options, std::move(host), kind == "nccl", rendezvous, result);
+}
+
 }  // namespace
 
 Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
+  std::string gpu_kind, host_backend;
+  if (ReadGpuKind(options.backend, &gpu_kind, &host_backend)) {
+    return CreateForGpus(options, gpu_kind, host_backend, rendezvous, result);
+  }
   if (options.backend == "gloo") return CreateGlooCommunicator(options, rendezvous, result);
   if (options.backend == "shm") return ShmCommunicator::Create(options, rendezvous, result);
   std::string kind;
   int ranks_a_host = 0;
   if (!ReadKind(options.backend, &kind, &ranks_a_host)) {
-    return Status(EPL_INVALID,
-                  Format("communicator '%s': backend is '%s', expected auto, shm or gloo, or auto's variants flat and "
-                         "hierarchical",
-                         options.name.c_str(), options.backend.c_str()));
+    return Status(
+        EPL_INVALID,
+        Format("communicator '%s': backend is '%s', expected auto, shm, gloo, nccl or gpu, or auto's variants "
+               "flat and hierarchical",
+               options.name.c_str(), options.backend.c_str()));
   }
   HostLayout layout;
   Status status = FindHosts(options, ranks_a_host, rendezvous, &layout);

@@ -53,6 +53,9 @@ epl::Status ReadOptions(const epl_comm_options* from, const epl_store* store, ep
   to->stall_warning_s = from->stall_warning_s;
   if (from->host != nullptr) to->host = from->host;
   if (from->token != nullptr) to->token = from->token;
+  to->device = from->device;
+  if (from->nccl_library != nullptr) to->nccl_library = from->nccl_library;
+  if (from->cuda_library != nullptr) to->cuda_library = from->cuda_library;
   return epl::Status();
 }
 
@@ -96,7 +99,8 @@ void epl_comm_abort(epl_comm* comm, const char* reason) {
 
 void epl_comm_submit(epl_comm* comm, const epl_request* request) {
   epl::Request checked;
-  const epl::Status status = epl::MakeRequest(*request, comm->options.rank, comm->options.size, &checked);
+  epl::Status status = epl::MakeRequest(*request, comm->options.rank, comm->options.size, &checked);
+  if (status.ok()) status = comm->scheduler.Prepare(&checked);
   if (status.ok()) return comm->scheduler.Submit(std::move(checked));
   if (request->done != nullptr) request->done(request->arg, status.code, status.message.c_str());
 }
@@ -107,6 +111,7 @@ int epl_comm_run(epl_comm* comm, const epl_request* request, char* error, size_t
   untagged.done = [](void*, int, const char*) {};
   epl::Request checked;
   epl::Status status = epl::MakeRequest(untagged, comm->options.rank, comm->options.size, &checked);
+  if (status.ok()) status = comm->scheduler.Prepare(&checked);
   if (status.ok()) status = comm->scheduler.RunBlocking(std::move(checked));
   if (!status.ok()) Fill(error, error_length, status.message);
   return status.code;
@@ -157,6 +162,12 @@ epl_comm* epl_pool_acquire(int slot) {
 
 void epl_pool_release(epl_comm* comm) {
   if (comm != nullptr) Release(comm);
+}
+
+int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* stream, char* error, size_t error_length) {
+  const epl::Status status = comm->scheduler.Zero(data, bytes, stream);
+  if (!status.ok()) Fill(error, error_length, status.message);
+  return status.code;
 }
 
 int epl_has_gloo(void) { return epl::HasGloo() ? 1 : 0; }

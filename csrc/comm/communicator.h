@@ -22,6 +22,9 @@ struct Options {
   double stall_warning_s = 60.0;
   std::string host = "127.0.0.1";
   std::string token;
+  int device = 0;            // nccl: the GPU of this rank, as CUDA numbers it in this process
+  std::string nccl_library;  // nccl: paths of the libraries; empty: where the system's loader finds them
+  std::string cuda_library;
 
   // For a communicator that is part of a larger one:
   std::vector<int> global_ranks;  // what messages call the ranks; empty: as they are
@@ -34,6 +37,20 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual const char* backend() const = 0;
+
+  // Called when a request is submitted, on the caller's thread; EPL_INVALID if this back end cannot run it.
+  virtual Status Prepare(Request* request) {
+    if (request->stream == nullptr) return Status();
+    return Status(EPL_INVALID,
+                  Format("%s: its buffers lie in GPU memory, which needs NCCL, but this communicator is '%s'; see "
+                         "communication.backend",
+                         Describe(*request).c_str(), backend()));
+  }
+
+  // Zeroes GPU memory in the order of `stream`.
+  virtual Status Zero(void*, size_t, void*) {
+    return Status(EPL_INVALID, Format("GPU memory needs NCCL, but this communicator is '%s'", backend()));
+  }
 
   // Runs one request; never from two threads at once. An error other than EPL_INVALID ends the communicator: it is told
   // to the peers, and every later call returns it.

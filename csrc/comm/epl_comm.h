@@ -69,14 +69,19 @@ typedef struct {
   // hierarchical: shared memory within hosts, Gloo between them. Its variants: "flat" takes gloo between hosts always,
   // "hierarchical" fails where ranks of a host cannot share memory, instead of going on with gloo. "auto/2" (for tests;
   // also the variants) takes every 2 ranks in a row as a host.
+  // "nccl" or "nccl/auto" and so on: a communicator of the second kind for host memory, and NCCL between GPUs beside
+  // it. Fails where a rank has no NCCL or no GPU; "gpu" and "gpu/auto" go on without NCCL then.
   const char* backend;
   const char* name;  // unique in the job and the same on all ranks, e.g. "g0/data1"
   int rank;
   int size;
-  double timeout_s;        // how long one collective may wait for peers; also for creation
-  double stall_warning_s;  // a line on stderr naming the collective and missing ranks after this long; 0 = never
-  const char* host;        // this rank's address that peers can reach (gloo); NULL = loopback
-  const char* token;       // job token: peers prove it before anything else
+  double timeout_s;          // how long one collective may wait for peers; also for creation
+  double stall_warning_s;    // a line on stderr naming the collective and missing ranks after this long; 0 = never
+  const char* host;          // this rank's address that peers can reach (gloo); NULL = loopback
+  const char* token;         // job token: peers prove it before anything else
+  int device;                // nccl: the GPU of this rank, as CUDA numbers it in this process
+  const char* nccl_library;  // nccl: paths of libnccl.so.2 and of the CUDA runtime; NULL or "": where the system's
+  const char* cuda_library;  // loader finds them
 } epl_comm_options;
 
 // One piece of a message. Pieces are concatenated into one collective (fusion without a buffer of the caller's).
@@ -126,6 +131,13 @@ typedef struct {
   epl_allocate allocate;  // NULL when segments' `out` say where results go
   epl_done done;          // called exactly once, on the progress thread or (invalid request) on the caller's
   void* arg;
+  // NULL: the buffers lie in host memory. With "nccl" also: the CUDA stream (cudaStream_t) that makes the inputs, and
+  // the buffers lie in memory of the communicator's GPU. The collective begins when the stream has come to where it was
+  // when the request was submitted; what the caller puts on it afterwards runs beside. With `done` the results are
+  // there and the buffers the caller's again; nothing waits for the GPU but the progress thread. All ranks must give
+  // GPU memory, or none. Sums of 16-bit floats are NCCL's own: what is accumulated in which type is up to it. A scale
+  // multiplies each rank's numbers before they are summed. Mean of integers is not available.
+  void* stream;
 } epl_request;
 
 // Creates a communicator; blocks until all ranks have joined or timeout_s. On failure returns NULL and fills error.
@@ -145,7 +157,7 @@ EPL_EXPORT int epl_comm_run(epl_comm* comm, const epl_request* request, char* er
 EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
 EPL_EXPORT int epl_comm_rank(const epl_comm* comm);
 EPL_EXPORT int epl_comm_size(const epl_comm* comm);
-EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "gloo" or "hierarchical"
+EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "gloo", "hierarchical" or "nccl"
 
 // Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length
 // bytes.
@@ -157,6 +169,9 @@ EPL_EXPORT int epl_comm_exchange(epl_comm* comm, const void* input, size_t lengt
 EPL_EXPORT void epl_pool_set(int slot, epl_comm* comm);
 EPL_EXPORT epl_comm* epl_pool_acquire(int slot);
 EPL_EXPORT void epl_pool_release(epl_comm* comm);
+
+// Zeroes GPU memory in the order of `stream`; "nccl" only. Returns a code, and does not wait.
+EPL_EXPORT int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* stream, char* error, size_t error_length);
 
 EPL_EXPORT int epl_has_gloo(void);  // 1 when this build has the Gloo back end
 

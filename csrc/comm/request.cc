@@ -151,6 +151,7 @@ Status MakeRequest(const epl_request& from, int rank, int size, Request* to) {
   to->allocate = from.allocate;
   to->done = from.done;
   to->arg = from.arg;
+  to->stream = from.stream;
   if (from.done == nullptr) return Invalid(*to, "done is required");
   if (static_cast<unsigned>(from.collective) >= kNumCollectives) {
     return Invalid(*to, Format("collective %d is unknown", from.collective));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Request {
   epl_allocate allocate = nullptr;
   epl_done done = nullptr;
   void* arg = nullptr;
+  void* stream = nullptr;
+  std::shared_ptr<void> ready;  // an event on `stream` behind the inputs; set by Communicator::Prepare
   // For a part of another request: what messages call it, and how much longer than the communicator's timeout_s it may
   // wait.
   std::string shown;

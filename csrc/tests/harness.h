@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "epl_comm.h"
+#include "values.h"
 
 namespace test {
 
@@ -24,6 +25,8 @@ struct Rank {
   std::string token = "secret";
   double timeout_s = 20.0;
   double stall_warning_s = 0.0;
+  int device = 0;
+  std::string nccl_library, cuda_library;
   epl_comm* comm = nullptr;
 
   Outcome Create(const std::string& name);
@@ -53,12 +56,6 @@ Ranks Start(int size, const std::string& backend, double timeout_s, bool joined,
 // Waits for the ranks but those in `killed`, at most `limit_s`, and checks that they ended well.
 void Finish(const Ranks& ranks, double limit_s, const std::vector<int>& killed = {});
 void Run(int size, const std::string& backend, const Body& body);
-
-// One element of any dtype.
-void Store(epl_dtype dtype, void* array, size_t index, double value);
-double Load(epl_dtype dtype, const void* array, size_t index);
-size_t SizeOf(epl_dtype dtype);
-double Tolerance(epl_dtype dtype);
 
 // A limit on the size of files makes shared memory unavailable to this rank, as a full host would.
 void LimitSharedMemory();

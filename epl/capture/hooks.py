@@ -22,6 +22,8 @@ def install():
     for cls in tf_compat.optimizer_classes():
         tf_compat.wrap_apply_gradients(cls, _apply_gradients)
     tf_compat.wrap_optimizer_init(_optimizer_init)
+    tf_compat.wrap_keras_optimizer_init(_optimizer_init)
+    tf_compat.wrap_keras_metric_weight(_metric_weight)
     tf_compat.wrap_saver_build(_saver_build)
 
 
@@ -91,6 +93,15 @@ def _gradients(original, ys, xs, *args, **kwargs):
 def _optimizer_init(original, optimizer, *args, **kwargs):
     original(optimizer, *args, **kwargs)
     tf_compat.wrap_apply_gradients(type(optimizer), _apply_gradients)
+
+
+def _metric_weight(original, metric, *args, **kwargs):
+    """Variables of a Keras metric are local ones, though they are in no collection."""
+    weight = original(metric, *args, **kwargs)
+    graph = tf.get_default_graph()
+    if not tf_compat.is_function_graph(graph):
+        record_of(graph).local_variables.add(tf_compat.variable_op_name(weight))
+    return weight
 
 
 _REFUSED_OPTIMIZERS = {

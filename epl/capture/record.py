@@ -27,6 +27,7 @@ class Record(object):
         self.computed = []
         self.merges = {}
         self.role = None
+        self.local_variables = set()
 
     def taskgraph(self, strategy):
         """The index of the TaskGraph that a strategy stands for; made at its first use."""
@@ -66,7 +67,7 @@ def make_model(tf_graph):
     record = record_of(tf_graph)
     graph = Graph.from_graph_def(tf_graph.as_graph_def())
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
-        variables = _variables(tf_graph, graph)
+        variables = _variables(tf_graph, graph, record.local_variables)
     return Model(
         graph=graph,
         taskgraphs=list(record.taskgraphs),
@@ -81,9 +82,9 @@ def make_model(tf_graph):
 _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
 
 
-def _variables(tf_graph, graph):
+def _variables(tf_graph, graph, local):
     initializers = {}
-    local = set()
+    local, metric = set(local), set(local)
     for key in tf_graph.get_all_collection_keys():
         for item in tf_graph.get_collection_ref(key):
             initializer = getattr(item, "initializer", None)
@@ -97,6 +98,8 @@ def _variables(tf_graph, graph):
             initializers.setdefault(name, set()).add(initializer.name)
             if key in (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES):
                 local.add(name)
+            if key == tf.GraphKeys.METRIC_VARIABLES:
+                metric.add(name)
     found = {}
     for node in graph.nodes.values():
         if node.op not in _VARIABLE_OPS:
@@ -107,5 +110,12 @@ def _variables(tf_graph, graph):
         # A variable that is in no collection: TensorFlow names its initializer after it.
         if node.name + "/Assign" in graph.nodes:
             names = names | {node.name + "/Assign"}
-        found[node.name] = Variable(node.name, node.attr["dtype"].type, dims, tuple(sorted(names)), node.name in local)
+        found[node.name] = Variable(
+            name=node.name,
+            dtype=node.attr["dtype"].type,
+            shape=dims,
+            initializers=tuple(sorted(names)),
+            is_local=node.name in local,
+            is_metric=node.name in metric,
+        )
     return found

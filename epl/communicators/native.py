@@ -49,6 +49,9 @@ class Options(ctypes.Structure):
         ("stall_warning_s", ctypes.c_double),
         ("host", ctypes.c_char_p),
         ("token", ctypes.c_char_p),
+        ("device", ctypes.c_int),
+        ("nccl_library", ctypes.c_char_p),
+        ("cuda_library", ctypes.c_char_p),
     ]
 
 

@@ -39,6 +39,7 @@ class Variable:
       shape: tuple of ints, -1 where unknown; None when the rank is unknown.
       initializers: names of the operations that give it its first value.
       is_local: in the collection of local variables (metrics' totals and the like).
+      is_metric: in the collection of metrics' variables: all data seen adds to it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Variable:
     shape: Optional[Tuple[int, ...]]
     initializers: Tuple[str, ...] = ()
     is_local: bool = False
+    is_metric: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,3 +36,30 @@ def output_dtypes(node, op_def):
 def input_dtypes(node, op_def):
     """DataType numbers that a node expects of its data inputs."""
     return _expand(op_def.input_arg, node, op_def)
+
+
+_NAMES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+}
+
+
+def name(dtype):
+    """What people call a DataType number, e.g. "float32"."""
+    return _NAMES.get(base(dtype), "DataType %d" % dtype)

@@ -8,8 +8,13 @@ The tensor itself stays as it was for the model's own use of it.
 """
 
 from epl.errors import PlanError
+from epl.graph import types
+from epl.graph.build import Type, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of
 from epl.plan import ops
+
+_UINT8 = 4
+_STRING = 7
 
 
 def merge_outputs(graph, plan):
@@ -21,13 +26,36 @@ def merge_outputs(graph, plan):
         dtype = dtype_of(graph, merge.tensor)
         workers = plan.layout.worker_num if merge.over_workers else 1
         if merge.how == "concat":
-            edit.add(all_gather_node(plan, merge.name, merge.tensor, dtype, 0, merge.tag, workers))
+            _concatenate(edit, plan, merge, dtype, workers)
             continue
         if merge.how == "mean" and dtype not in ops.FLOAT_TYPES:
             raise PlanError(
                 "tensor '%s' is in a collection of means but holds no floating-point numbers; cast it to float32 "
                 "first, or use a collection of sums" % merge.tensor
             )
+        if dtype not in ops.SUMMED_TYPES:
+            raise PlanError(
+                "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
+                "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))
+            )
         scale = 1.0 / (workers * len(plan.layout.instances)) if merge.how == "mean" else 1.0
         edit.add(all_reduce_node(plan, merge.name, [merge.tensor], dtype, scale, 0, merge.tag, workers))
     return edit.finish()
+
+
+def _concatenate(edit, plan, merge, dtype, workers):
+    """Scalars are rows of one; strings travel as bytes."""
+    host = plan.layout.host_device
+    text = dtype == _STRING
+    name = merge.name + "/packed" if text else merge.name
+    gather = all_gather_node(plan, name, merge.tensor, _UINT8 if text else dtype, 0, merge.tag, workers)
+    for index, tensor in enumerate(list(gather.input)):
+        made = "%s/rows_%d" % (merge.name, index)
+        if text:
+            edit.add(make_node("EplPackStrings", made, [tensor], host))
+        else:
+            edit.add(make_node("EplRows", made, [tensor], host, T=Type(dtype)))
+        gather.input[index] = made
+    edit.add(gather)
+    if text:
+        edit.add(make_node("EplUnpackStrings", merge.name, [name], host, what=merge.tensor))

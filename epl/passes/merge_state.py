@@ -5,17 +5,33 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
                                     delta/1 /                \ AssignSub/1
 """
 
-from epl.passes.nodes import all_reduce_node, rewire
+from epl.graph.build import Type, make_node
+from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 
 
 def merge_state(graph, plan):
-    """One all-reduce for each group of changes."""
+    """One all-reduce for each group of changes; additions to rows are gathered, so that each copy makes all of them."""
     if not plan.state:
         return graph
     edit = graph.editor()
     for group in plan.state:
+        if group.rows:
+            _gather_rows(graph, edit, plan, group)
+            continue
         scale = 1.0 / plan.layout.num_instances if group.mean else 1.0
         edit.add(all_reduce_node(plan, group.name, group.values, group.dtype, scale, group.slot, group.tag))
         for index, consumer in enumerate(group.consumers):
             rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name)
     return edit.finish()
+
+
+def _gather_rows(graph, edit, plan, group):
+    for (name, tag), tensor, consumer in zip(group.collectives(), group.values, group.consumers):
+        dtype = dtype_of(graph, tensor)
+        gather = all_gather_node(plan, name, tensor, dtype, group.slot, tag)
+        for index, text in enumerate(list(gather.input)):
+            made = "%s/rows_%d" % (name, index)  # a single index is a scalar
+            edit.add(make_node("EplRows", made, [text], plan.layout.host_device, T=Type(dtype)))
+            gather.input[index] = made
+        edit.add(gather)
+        rewire(edit, plan, [consumer], name)

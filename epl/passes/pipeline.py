@@ -18,6 +18,7 @@ from epl.passes.reseed import reseed
 from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
 from epl.passes.share_data import share_data
+from epl.passes.summaries import show_merged
 from epl.passes.user_collectives import join_user_collectives
 
 _DUMP_DIR = "EPL_DUMP_DIR"
@@ -38,6 +39,7 @@ def passes(job_seed=0):
         merge_state,
         join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
         merge_outputs,
+        show_merged,  # takes what merge_outputs has made
         broadcast_variables,  # last: no other pass looks at what it adds
     ]
 

@@ -93,7 +93,7 @@ def choose_stages(graph, costs, num_stages, in_control_flow=frozenset()):
     Raises:
       PlanError: the model cannot be cut into that many stages, or would gain next to nothing; says why.
     """
-    row = row_of_pieces(graph, costs, in_control_flow, num_stages)
+    row = row_of_pieces(graph, costs, in_control_flow, wanted=num_stages)
     _check(row, num_stages)
     ends = cut(row.pieces, num_stages)
     stage_of = _stages_of_ops(graph, costs, row, ends)
@@ -213,9 +213,9 @@ def cut(pieces, num_stages):
 def _stages_of_ops(graph, costs, row, ends):
     """The stage of every operation of the forward pass.
 
-    What depends on data is where its piece is. Variables are where they are first used, and so is what waits for
-    nothing (constants, placeholders, random numbers); what is computed from variables alone (their decay) is with them.
-    Operations that training does not need (the loss's own value) follow their inputs.
+    What depends on data is where its piece is, a loop's counter with its loop. Variables are where they are first used,
+    and so is what waits for nothing (constants, placeholders, random numbers); what is computed from variables alone
+    (their decay) is with them. Operations that training does not need (the loss's own value) follow their inputs.
     """
     stage_of_piece = []
     for stage, (begin, end) in enumerate(zip([0] + ends, ends)):

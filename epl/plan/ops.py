@@ -144,6 +144,10 @@ CONTROL_FLOW_CLOSES = frozenset(["Exit", "RefExit", "Merge", "RefMerge"])
 
 ADDS = frozenset(["AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"])
 SETS = frozenset(["Assign", "AssignVariableOp"])
+# They add to some rows of a variable: (variable, indices, updates).
+SCATTER_ADDS = frozenset(
+    prefix + "Scatter" + kind for prefix in ("", "Resource") for kind in ("Add", "Sub", "NdAdd", "NdSub")
+)
 _WRITES = re.compile(
     r"^(Assign(Add|Sub)?(VariableOp)?"
     r"|(Resource)?(Sparse)?Apply[A-Z]\w*"
@@ -163,4 +167,5 @@ VALUE_INPUT = 1
 # Size in bytes of DataType numbers; only types that gradients and state can have.
 DTYPE_BYTES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 23: 8}
 FLOAT_TYPES = frozenset([1, 2, 14, 19])  # float32, float64, bfloat16, float16
+SUMMED_TYPES = FLOAT_TYPES | frozenset([3, 9])  # and int32, int64: what all-reduces take
 INTEGER_TYPES = frozenset([3, 4, 5, 6, 9, 17, 22, 23])

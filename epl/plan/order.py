@@ -26,7 +26,8 @@ def collective_keys(plan, graph):
         for name, tag in sparse.collectives(plan.sparse_as_dense):
             put(name, sparse.slot, tag, (sparse.values, sparse.indices))
     for group in plan.state:
-        put(group.name, group.slot, group.tag, group.values)
+        for name, tag in group.collectives():
+            put(name, group.slot, tag, group.values)
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.tensor,))

@@ -4,7 +4,7 @@ import collections
 import heapq
 import re
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Dict, Tuple
 
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of, parse_input
@@ -39,12 +39,12 @@ class Row:
     Attributes:
       pieces: in order; data flows forward only.
       kept_whole: names of the repeated blocks that are not cut.
-      position: dict of operation (of those that depend on data) to its piece.
+      position: dict of operation to its piece: those that depend on data, and all of a loop or of branches that do.
     """
 
     pieces: Tuple[Piece, ...]
     kept_whole: Tuple[str, ...]
-    position: dict
+    position: Dict[str, int]
 
 
 def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
@@ -55,8 +55,9 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     repeated blocks; loops and branches; users of a handle that cannot be sent; a variable that the forward pass
     changes (the averages of batch normalisation) with what changes and reads it.
 
-    Repeated blocks are scopes that differ in a number only (layer_0, layer_1, …) and hold the same matrix products and
-    convolutions. Where scopes do not tell, they are the longest repetition in the types of operations.
+    Repeated blocks are scopes that differ in a number only (layer_0, layer_1, …), more than half of which hold the
+    same matrix products and convolutions. Where scopes do not tell, they are the longest repetition in the types of
+    operations.
 
     Args:
       graph: an epl.graph.index.Graph.
@@ -70,9 +71,11 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     order = _linear_order(graph, costs)
     place = {name: i for i, name in enumerate(order)}
     crossing = _bytes_before(graph, costs, place)
-    together = _intervals(graph, costs, place, in_control_flow)
+    bodies = _components(graph, in_control_flow)
+    together = _intervals(graph, costs, place, bodies)
     heavy = _heavy_positions(graph, order)
-    starts = _without(heavy, together)
+    # A loop with matrix products inside begins a piece.
+    starts = _without(heavy, together) | {b for b, e in together if any(b <= i < e for i in heavy)}
     named = _named_blocks(graph, order, heavy)
     blocks = [(begin, end) for begin, end, _ in named]
     if named:
@@ -98,6 +101,9 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
         name = names.get(begin) or _name_of(members, costs)
         pieces.append(Piece(name, members, seconds, crossing[begin] if begin else 0))
     position = {name: i for i, piece in enumerate(pieces) for name in piece.ops}
+    for body in bodies:  # the counter of a loop depends on no data
+        here = [position[name] for name in body if name in place]
+        position.update((name, here[0]) for name in body if here and name in costs.ops)
     kept = [pieces[position[order[begin]]].name for begin, _ in sorted(blocks)] if order else []
     return Row(tuple(pieces), tuple(kept), position)
 
@@ -166,9 +172,9 @@ def _without(starts, intervals):
     return {i for i in starts if i not in inside}
 
 
-def _intervals(graph, costs, place, in_control_flow):
-    """Runs of positions (first, last + 1) that must stay together."""
-    groups = [_component(graph, name, in_control_flow) for name in place if name in in_control_flow]
+def _intervals(graph, costs, place, bodies):
+    """Runs of positions (first, last + 1) that must stay together; no two overlap."""
+    groups = list(bodies)
     for name, cost in costs.ops.items():
         node = graph.nodes[name]
         if cost.held and node.op not in ops.VARIABLES and node.op not in ops.SHARED_RESOURCES:
@@ -177,11 +183,41 @@ def _intervals(graph, costs, place, in_control_flow):
             variable = _variable_of(graph, name)
             groups.append([name] + _users(graph, costs, variable))
     found = []
-    for group in groups:
+    for group in _joined(groups):
         positions = [place[name] for name in group if name in place]
         if len(positions) > 1:
             found.append((min(positions), max(positions) + 1))
-    return sorted(set(found))
+    merged = []
+    for begin, end in sorted(found):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _joined(groups):
+    """Groups that share an operation (a loop and the list that it fills) as one."""
+    group_of = {}
+    for group in groups:
+        one = set(group)
+        for name in group:
+            other = group_of.get(name, ())
+            if other is not one:
+                one.update(other)
+                group_of.update((member, one) for member in other)
+                group_of[name] = one
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+def _components(graph, inside):
+    """The loops and branches, each as a list of operations."""
+    found, seen = [], set()
+    for name in graph.in_order(inside):
+        if name not in seen:
+            found.append(_component(graph, name, inside))
+            seen.update(found[-1])
+    return found
 
 
 def _component(graph, name, inside):
@@ -199,7 +235,7 @@ def _component(graph, name, inside):
             if other in inside and other not in seen:
                 seen.add(other)
                 stack.append(other)
-    return sorted(seen)
+    return graph.in_order(seen)
 
 
 def _variable_of(graph, name):
@@ -233,13 +269,17 @@ def _named_blocks(graph, order, heavy):
         parent, _, last = scope.rpartition("/")
         numbered = _NUMBERED.match(last)
         if signature:
-            families[parent, numbered.group(1) if numbered else last, signature].append((begin, end, scope))
+            stem = numbered.group(1) if numbered else last
+            families[parent, stem].append((begin, end, scope, signature))
     chosen = []
-    for _, members in sorted(families.items(), key=lambda item: (sum(b - e for b, e, _ in item[1]), item[0])):
-        members.sort()
+    for _, family in sorted(families.items(), key=lambda item: (sum(b - e for b, e, _, _ in item[1]), item[0])):
+        ((_, alike),) = collections.Counter(signature for _, _, _, signature in family).most_common(1)
+        if alike < 2 or 2 * alike <= len(family):
+            continue
+        members = sorted((begin, end, scope) for begin, end, scope, _ in family)
         apart = all(a[1] <= b[0] for a, b in zip(members, members[1:]))
         free = all(end <= b or e <= begin for begin, end, _ in members for b, e, _ in chosen)
-        if len(members) > 1 and apart and free:
+        if apart and free:
             chosen.extend(members)
     return sorted(chosen)
 

@@ -3,6 +3,7 @@
 Every copy of the model changes its own copy of such a variable. Where the change differs from copy to copy, it is
 merged, so that the copies stay the same: the mean for floating-point values, as if one device had seen the mean of the
 copies' statistics; the sum for counters and for local variables (metrics' totals), as if one device had seen all data.
+What is added to a metric's variable is summed even where it is the same everywhere, such as the size of a batch.
 """
 
 import logging
@@ -28,6 +29,7 @@ class StateGroup:
       consumers: for each, the (node, input position) pairs that must see the merged value.
       dtype: DataType number.
       mean: True for the mean over instances, False for the sum.
+      rows: True for additions to rows of one variable: the values are indices and updates, which are gathered.
       slot, tag: as for gradients.
     """
 
@@ -38,37 +40,46 @@ class StateGroup:
     mean: bool
     slot: int
     tag: int
+    rows: bool = False
+
+    def collectives(self):
+        """(node name, tag) of the collectives that merge it."""
+        if not self.rows:
+            return [(self.name, self.tag)]
+        return [(name, tag_of(name)) for name in (self.name + "/indices", self.name + "/updates")]
 
 
 def changing_writes(model, analysis):
-    """The operations that change a variable outside of an optimizer, by what differs from copy to copy."""
-    nodes = model.graph.nodes
-    return [w for w in analysis.writes if tags.phase(nodes[w]) != tags.APPLY and _varies(nodes[w], analysis)]
+    """The operations that change a variable outside of an optimizer: by what differs from copy to copy, or, for a
+    metric's counts, by as much for every batch."""
+    graph = model.graph
+    found = []
+    for write in analysis.writes:
+        node = graph.nodes[write]
+        known = model.variables.get(variable_of(graph, write))
+        counts = known is not None and known.is_metric and node.op in ops.ADDS | ops.SCATTER_ADDS
+        if tags.phase(node) != tags.APPLY and (counts or _varies(node, analysis)):
+            found.append(write)
+    return found
 
 
 def plan_state(model, analysis):
     """The StateGroups of a Model; warns of changes that cannot be merged."""
     graph = model.graph
-    keyed, unmerged = {}, []
+    keyed, unmerged, rows = {}, [], []
     for write in changing_writes(model, analysis):
         node = graph.nodes[write]
-        variable = variable_of(graph, write)
-        known = model.variables.get(variable)
-        inside = write in analysis.in_control_flow
-        mergeable = node.op in ops.ADDS or node.op in ops.SETS
-        if known is None or inside or not mergeable or known.dtype % 100 not in ops.FLOAT_TYPES | ops.INTEGER_TYPES:
+        known = model.variables.get(variable_of(graph, write))
+        how = None if known is None or write in analysis.in_control_flow else _how(node, known)
+        if how is None:
             unmerged.append(write)
-            continue
-        adds = node.op in ops.ADDS
-        dtype = known.dtype % 100
-        if not adds and dtype not in ops.FLOAT_TYPES:
-            unmerged.append(write)
-            continue
-        mean = not (adds and (known.is_local or dtype not in ops.FLOAT_TYPES))
-        # Writes that the same operations wait for always run together, so they may travel together.
-        micro_batch = tags.get_int(node, tags.MICRO_BATCH)
-        waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
-        keyed.setdefault((dtype, mean, micro_batch, waiting), []).append(write)
+        elif how == "rows":
+            rows.append(_rows(graph, write, known.dtype % 100))
+        else:
+            # Writes that the same operations wait for always run together, so they may travel together.
+            micro_batch = tags.get_int(node, tags.MICRO_BATCH)
+            waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
+            keyed.setdefault((known.dtype % 100, how == "mean", micro_batch, waiting), []).append(write)
     if unmerged:
         _LOG.warning(
             "%d operations change variables by values that differ between the copies of the model, in a way that "
@@ -78,7 +89,7 @@ def plan_state(model, analysis):
             unmerged[0],
             ", ..." if len(unmerged) > 1 else "",
         )
-    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items())
+    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items()) + tuple(rows)
 
 
 def _waiting(graph, write):
@@ -87,9 +98,29 @@ def _waiting(graph, write):
     return tuple(sorted(c for c in waiting if not {tags.MICRO_BATCH, tags.ROLE} & set(graph.nodes[c].attr)))
 
 
+def _how(node, variable):
+    """How a change of a variable is merged: "mean", "sum", "rows", or None where it cannot be."""
+    dtype = variable.dtype % 100
+    is_sum = variable.is_local or dtype not in ops.FLOAT_TYPES
+    if dtype not in ops.SUMMED_TYPES:
+        return None
+    if node.op in ops.SCATTER_ADDS:
+        return "rows" if is_sum else None
+    if node.op in ops.ADDS:
+        return "sum" if is_sum else "mean"
+    return "mean" if node.op in ops.SETS and dtype in ops.FLOAT_TYPES else None
+
+
 def _varies(node, analysis):
     values = node.input[ops.VALUE_INPUT :]
     return any(parse_input(text).node in analysis.varying for text in values if text[0] != "^")
+
+
+def _rows(graph, write, dtype):
+    positions = (ops.VALUE_INPUT, ops.VALUE_INPUT + 1)
+    values = tuple(canonical_tensor(graph.nodes[write].input[position]) for position in positions)
+    name = "%s_state/%s" % (PREFIX, write)
+    return StateGroup(name, values, tuple((write, p) for p in positions), dtype, False, 0, tag_of(name), rows=True)
 
 
 def _group(graph, dtype, mean, writes):

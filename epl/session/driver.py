@@ -81,6 +81,11 @@ class Driver(object):
                 self._fresh |= step.changes  # other workers may not have run it; the chief's value counts
         return values
 
+    def num_copies(self, fetches, targets, feeds):
+        """How many copies of the model in this worker take part in a call, given by names."""
+        step = self._step(fetches, targets, feeds)
+        return len(self._rewritten.plan.layout.instances) if step.trains else 1
+
     def synchronise(self):
         """Gives all workers the chief's values of variables that have new ones; all workers take part.
 

@@ -141,18 +141,29 @@ def _callable_from_options(original, session, callable_options):
     feeds = tuple(callable_options.feed)
     fetches = tuple(name if ":" in name else name + ":0" for name in callable_options.fetch)
     targets = tuple(name.split(":")[0] for name in callable_options.target)
+    sources = tuple(each.from_tensor for each in callable_options.tensor_connection)
+    sinks = tuple(each.to_tensor for each in callable_options.tensor_connection)
 
     def call(*values, **kwargs):
         if kwargs.get("run_metadata") is not None:
             raise UnsupportedError(
                 "run_metadata of a callable made from options is not supported with EPL; use session.run"
             )
+        fed = dict(zip(feeds, (np.asarray(v) for v in values)))
         try:
-            return driver.run(fetches, targets, dict(zip(feeds, (np.asarray(v) for v in values))))
+            if sources:
+                fed.update(zip(sinks, _drawn(driver, sources, driver.num_copies(fetches, targets, feeds + sinks))))
+            return driver.run(fetches, targets, fed)
         except FromPeer as error:
             raise error.error from None
 
     return call
+
+
+def _drawn(driver, sources, times):
+    """Values of tensors that stand for fed ones (Keras feeds from a data set so), a batch for each copy of the model."""
+    batches = [driver.run(sources, (), {}) for _ in range(times)]
+    return batches[0] if times == 1 else [np.concatenate(parts) for parts in zip(*batches)]
 
 
 def _partial_run_setup(original, session, fetches, feeds=None):

@@ -43,7 +43,7 @@ class InnerSession(object):
         """
         new = [name for name, node in graph.nodes.items() if name not in self._nodes]
         for name, node in self._nodes.items():
-            if name in graph.nodes and graph.nodes[name] is not node and graph.nodes[name] != node:
+            if name in graph.nodes and graph.nodes[name] is not node and _differ(graph.nodes[name], node):
                 raise CaptureError(
                     "the graph was changed after the session had run it: operation '%s' would have to be rewritten. "
                     "Build the "
@@ -92,6 +92,18 @@ class InnerSession(object):
     def close(self):
         self._runners.clear()
         self._session.close()
+
+
+def _differ(node, other):
+    """True when two nodes compute differently; TensorFlow makes notes (`_name`) on operations that exist already."""
+    if node == other:
+        return False
+
+    def meaning(each):
+        attrs = {key: value for key, value in each.attr.items() if key[0] != "_" or key == "_class"}
+        return each.op, list(each.input), each.device, attrs
+
+    return meaning(node) != meaning(other)
 
 
 def own_copy(value):

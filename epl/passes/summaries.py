@@ -1,0 +1,81 @@
+r"""Lets summaries show what a fetch would, and lets the chief alone write those that the graph itself writes.
+
+    loss ----------> ScalarSummary      becomes      merged loss -> ScalarSummary
+
+Operations that write event files (tf.contrib.summary) do nothing on other workers, nor in further copies of the model.
+"""
+
+from epl.graph import tags
+from epl.graph.index import parse_input
+
+_SHOWS = frozenset(
+    [
+        "ScalarSummary",
+        "HistogramSummary",
+        "TensorSummary",
+        "TensorSummaryV2",
+        "ImageSummary",
+        "AudioSummary",
+        "AudioSummaryV2",
+    ]
+)
+# They write to the file themselves, and have no result.
+_WRITES = frozenset(
+    [
+        "WriteScalarSummary",
+        "WriteHistogramSummary",
+        "WriteImageSummary",
+        "WriteAudioSummary",
+        "WriteSummary",
+        "WriteRawProtoSummary",
+        "WriteGraphSummary",
+        "ImportEvent",
+    ]
+)
+_WRITERS = frozenset(["CreateSummaryFileWriter", "CreateSummaryDbWriter", "FlushSummaryWriter", "CloseSummaryWriter"])
+# They take one number; rows of all copies do not fit.
+_SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
+_CHIEF = 0
+
+
+def show_merged(graph, plan):
+    """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
+    writes = [name for name, node in graph.nodes.items() if node.op in _WRITES or node.op in _WRITERS]
+    if plan.layout.num_instances == 1 or not (plan.merges or writes):
+        return graph
+    edit = graph.editor()
+    for merge in plan.merges:
+        for consumer, position in _shown(graph, merge.tensor):
+            if merge.how != "concat" or graph.nodes[consumer].op not in _SCALAR:
+                edit.set_input(consumer, position, merge.name)
+    for name in writes:
+        if plan.layout.worker_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
+            _silence(edit.node(name))
+    return edit.finish()
+
+
+def _shown(graph, tensor):
+    """(node, input position) of the summaries that show a tensor, or an Identity of it."""
+    found, stack = [], [parse_input(tensor)]
+    while stack:
+        producer = stack.pop()
+        for consumer, position in graph.consumers.get(producer.node, ()):
+            node = graph.nodes[consumer]
+            if parse_input(node.input[position]) != producer:
+                continue
+            if node.op in _SHOWS | _WRITES:
+                found.append((consumer, position))
+            elif node.op == "Identity":
+                stack.append(parse_input(consumer))
+    return found
+
+
+def _silence(node):
+    """The node still waits for what it waited for."""
+    waits = [text if text[0] == "^" else "^" + parse_input(text).node for text in node.input]
+    node.op = "NoOp"
+    del node.input[:]
+    node.input.extend(sorted(set(waits), key=waits.index))
+    for key in list(node.attr):
+        if not key.startswith("_"):
+            del node.attr[key]

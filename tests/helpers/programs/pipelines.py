@@ -1,0 +1,178 @@
+"""Models of several stages, trained with several micro-batches, and the same by hand on one device."""
+
+import contextlib
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+from tests.helpers.zoo import model as m
+
+MICRO_BATCH = 4
+STEPS = 5
+
+
+def _cut(parts, stages):
+    """Divides a list of layers over stages, as evenly as it can be: a list for each stage."""
+    return [parts[len(parts) * s // stages : len(parts) * (s + 1) // stages] for s in range(stages)]
+
+
+def tied_mlp(scope, stages):
+    """A tied weight: the embedding at the start gives the logits at the end. A tensor of the first stage skips all
+    others."""
+    tokens, labels = tf.placeholder(tf.int32, [None, 3], "tokens"), tf.placeholder(tf.int64, [None], "labels")
+    layers = _cut(["layer_%d" % i for i in range(4)], stages)
+    for stage in range(stages):
+        with scope(stage):
+            if stage == 0:
+                table = tf.get_variable("embedding", [10, 8], initializer=m.initial(1))
+                x = start = tf.reduce_mean(tf.gather(table, tokens), axis=1)
+            for index, name in enumerate(layers[stage]):
+                x = m.dense(x, 8, name, seed=3 + 2 * stage + index, activation=tf.nn.tanh)
+            if stage == stages - 1:
+                logits = tf.matmul(x + 0.5 * start, table, transpose_b=True)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, {"tokens": tokens, "labels": labels}
+
+
+def batch_norm_cnn(scope, stages):
+    """Convolutions with batch normalisation, whose averages each micro-batch moves."""
+    images, labels = tf.placeholder(tf.float32, [None, 6, 6, 2], "images"), tf.placeholder(tf.int64, [None], "labels")
+    layers = _cut(["conv_%d" % i for i in range(4)], stages)
+    x = images
+    for stage in range(stages):
+        with scope(stage):
+            for index, name in enumerate(layers[stage]):
+                kernel = m.initial(11 + 7 * stage + index)
+                x = tf.layers.conv2d(x, 4, 3, padding="same", name=name, kernel_initializer=kernel)
+                x = tf.nn.relu(tf.layers.batch_normalization(x, momentum=0.8, training=True, name=name + "_norm"))
+            if stage == stages - 1:
+                logits = m.dense(tf.reduce_mean(x, [1, 2]), 3, "logits", seed=5)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, {"images": images, "labels": labels}
+
+
+def _layer_norm(x, name):
+    with tf.variable_scope(name):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        gain = tf.get_variable("gain", [x.shape[-1]], initializer=tf.ones_initializer())
+        return gain * (x - mean) * tf.rsqrt(variance + 1e-6)
+
+
+def _attention(x, mask, name, seed):
+    with tf.variable_scope(name):
+        width = int(x.shape[-1])
+        queries, keys, values = [m.dense(x, width, n, seed=seed + i) for i, n in enumerate(("query", "key", "value"))]
+        scores = tf.matmul(queries, keys, transpose_b=True) / np.sqrt(width) + mask
+        return x + m.dense(tf.matmul(tf.nn.softmax(scores), values), width, "output", seed=seed + 3)
+
+
+def tiny_bert(scope, stages):
+    """Token and position embeddings, transformer layers, a pooled classifier; the mask is needed by every stage."""
+    tokens, labels = tf.placeholder(tf.int32, [None, 5], "tokens"), tf.placeholder(tf.int64, [None], "labels")
+    layers = _cut(list(range(4)), stages)
+    for stage in range(stages):
+        with scope(stage):
+            if stage == 0:
+                mask = -1e4 * tf.cast(tf.equal(tokens, 0), tf.float32)[:, None, :]
+                table = tf.get_variable("tokens", [12, 8], initializer=m.initial(21))
+                places = tf.get_variable("positions", [5, 8], initializer=m.initial(22))
+                x = _layer_norm(tf.gather(table, tokens) + places, "embedded")
+            for layer in layers[stage]:
+                with tf.variable_scope("layer_%d" % layer):
+                    x = _layer_norm(_attention(x, mask, "attention", 31 + 10 * layer), "attended")
+                    hidden = m.dense(x, 16, "hidden", seed=35 + 10 * layer, activation=tf.nn.relu)
+                    x = _layer_norm(x + m.dense(hidden, 8, "output", seed=36 + 10 * layer), "normalised")
+            if stage == stages - 1:
+                logits = m.dense(tf.tanh(m.dense(x[:, 0], 8, "pooled", seed=5)), 3, "logits", seed=6)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, {"tokens": tokens, "labels": labels}
+
+
+def _data(feeds, step, size):
+    """The global batch of a step for the placeholders."""
+    rng = np.random.RandomState(100 + step)
+    found = {}
+    for name, placeholder in sorted(feeds.items()):
+        shape = [size] + placeholder.shape.as_list()[1:]
+        whole = {"labels": 3, "tokens": 10}.get(name)
+        found[name] = rng.randint(0, whole, shape) if whole else rng.normal(size=shape)
+    return found
+
+
+def _optimizer():
+    return tf.train.AdamOptimizer(0.01, epsilon=1e-3)
+
+
+def train(epl, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1):
+    """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch."""
+    common.init(
+        epl,
+        {
+            "pipeline.num_micro_batch": micro_batches,
+            "pipeline.strategy": strategy,
+            "pipeline.num_chunks": chunks,
+        },
+    )
+    loss, feeds = globals()[model](lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage), stages)
+    epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    with tf.control_dependencies(updates):
+        train_op = _optimizer().minimize(loss, tf.train.get_or_create_global_step())
+    losses, states = [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(STEPS):
+            data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
+            mine = {feeds[name]: common.share(epl, values) for name, values in data.items()}
+            before = common.state(sess)
+            evaluated = sess.run(loss, mine)
+            assert all(np.array_equal(before[n], v) for n, v in common.state(sess).items()), "an evaluation trained"
+            value, _ = sess.run([loss, train_op], mine)
+            assert np.allclose(value, evaluated, rtol=1e-5), (value, evaluated)
+            losses.append(value)
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
+
+
+def by_hand(epl, model, micro_batches, replicas):
+    """The same with plain TensorFlow on one device: a run for each micro-batch of each replica, then one update."""
+    assert not epl
+    loss, feeds = globals()[model](lambda stage: _nothing(), 1)
+    variables = tf.trainable_variables()
+    gradients = tf.gradients(loss, variables)
+    sums = [tf.placeholder(tf.float32, v.shape) for v in variables]
+    train_op = _optimizer().apply_gradients(zip(sums, variables), tf.train.get_or_create_global_step())
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    moved = [v for v in tf.global_variables() if "moving" in v.op.name]
+    losses, states = [], []
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(STEPS):
+            data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
+            totals, values = [0.0] * len(variables), []
+            for micro_batch in range(micro_batches):
+                before, after = sess.run(moved), []
+                for replica in range(replicas):
+                    first = (replica * micro_batches + micro_batch) * MICRO_BATCH
+                    feed = {feeds[name]: rows[first : first + MICRO_BATCH] for name, rows in data.items()}
+                    for variable, value in zip(moved, before):
+                        variable.load(value, sess)
+                    value, parts = sess.run([loss, gradients], feed)
+                    sess.run(updates, feed)
+                    after.append(sess.run(moved))
+                    values.append(value)
+                    totals = [total + part.astype(np.float64) for total, part in zip(totals, parts)]
+                for variable, each in zip(moved, zip(*after)):
+                    variable.load(np.mean(each, axis=0), sess)
+            count = micro_batches * replicas
+            sess.run(train_op, {s: total / count for s, total in zip(sums, totals)})
+            losses.append(np.mean(values))
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
+
+
+@contextlib.contextmanager
+def _nothing():
+    yield

@@ -1,0 +1,60 @@
+"""tf.keras in graph mode on several devices and workers, against plain TensorFlow on the same global batches."""
+
+import os
+
+import pytest
+
+from epl import tf_compat
+from tests.helpers.checks import assert_same
+
+KERAS = "tests.helpers.programs.keras_models:"
+LAYOUTS = [(1, 2), (2, 1), (2, 2)]
+
+
+def assert_same_results(got, want):
+    assert set(got["history"]) == set(want["history"])
+    for key in want["history"]:
+        assert_same(got["history"][key], want["history"][key], what=key)
+    assert_same(got["numbers"], want["numbers"], what="numbers")
+    assert_same(got["predictions"], want["predictions"], what="predictions")
+    for index, weight in enumerate(want["weights"]):
+        assert_same(got["weights"][index], weight, what="weight %d" % index)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "train"])
+def test_fit_evaluate_predict(jobs, plain, tmp_path, optimizer):
+    want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
+    assert len(set(want["history"]["loss"])) == 3
+    for layout in LAYOUTS:
+        folder = str(tmp_path / ("%d_%d" % layout))
+        for got in jobs[layout](KERAS + "fit", optimizer, folder=folder):
+            assert_same_results(got, want)
+            assert got["rate"] == want["rate"]
+        files = [sum("tfevents" in name and "profile" not in name for name in each["files"]) for each in (got, want)]
+        assert files[0] == files[1] == 1 and "best.h5" in got["files"]
+        with open(os.path.join(folder, "log.csv")) as log:
+            assert len(log.readlines()) == 4  # the heading, and one line for each of 3 epochs
+
+
+def test_clipnorm_clips_the_gradient_of_the_whole_batch(plain, two_by_two):
+    want = plain(KERAS + "fit", "clipped")
+    for got in two_by_two(KERAS + "fit", "clipped", {"communication.clip_after_allreduce": True}):
+        assert_same_results(got, want)
+
+
+def test_data_sets_and_weights_that_only_the_chief_finds(jobs, plain, tmp_path):
+    want = plain(KERAS + "from_dataset", str(tmp_path / "plain"))
+    for layout in LAYOUTS:
+        folder = str(tmp_path / ("%d_%d" % layout))
+        for got in jobs[layout](KERAS + "from_dataset", folder):
+            assert_same_results(got, want)
+        assert os.listdir(folder) == ["worker_0"]
+        for predictions in plain(KERAS + "load", os.path.join(folder, "worker_0")):
+            assert_same(predictions, want["predictions"])
+
+
+@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TensorFlow 1.15 has one graph mode")
+def test_eager_execution_off_and_nothing_else(plain, two_by_two):
+    want = plain(KERAS + "with_resource_variables", "fit", "adam")
+    for got in two_by_two(KERAS + "with_resource_variables", "fit", "adam"):
+        assert_same_results(got, want)

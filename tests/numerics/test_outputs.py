@@ -1,0 +1,27 @@
+"""Metrics, summaries and merged fetches of two devices are those of one device on the global batch."""
+
+from tests.helpers import outputs_checks as checks
+
+OUTPUTS = "tests.helpers.programs.outputs:"
+
+
+def test_metrics(plain, two_devices):
+    checks.same_metrics(two_devices(OUTPUTS + "metrics"), plain(OUTPUTS + "metrics"))
+
+
+def test_summaries(plain, two_devices, tmp_path):
+    want = plain(OUTPUTS + "summaries", str(tmp_path / "plain"))
+    checks.same_summaries(two_devices(OUTPUTS + "summaries", str(tmp_path / "epl")), want)
+
+
+def test_merged_fetches(two_devices):
+    checks.merged_as_named([two_devices(OUTPUTS + "merged")], devices=2)
+
+
+def test_tensors_that_cannot_be_merged(two_devices):
+    integer, text, truth, key, number = two_devices(OUTPUTS + "refused_merges")
+    assert integer.startswith("PlanError") and "collection of means but holds no floating-point numbers" in integer
+    assert text.startswith("PlanError") and "string" in text and "CONCAT" in text
+    assert truth.startswith("PlanError") and "bool" in truth
+    assert key.startswith("CaptureError") and "'means' is none of the collections" in key
+    assert number.startswith("CaptureError") and "takes tensors" in number
