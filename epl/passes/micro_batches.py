@@ -6,10 +6,10 @@ r"""Copies what every micro-batch of a step computes, adds up the gradients, and
 
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
 
-Order is kept by gates. After the last operations of an action of the schedule stands a constant that waits for them;
-the first operations of the next action on that device wait for a sum of such constants, one for each purpose (see
-epl.plan.micro_batches). A session run that is not for a purpose feeds its constants, so that TensorFlow leaves out what
-they wait for: an evaluation must not run the training of earlier micro-batches.
+Order is kept by gates. After the last operations of an action of the schedule stands a gate that waits for them; the
+first operations of the next action on that device wait for a sum of such gates' values, one for each purpose (see
+epl.plan.micro_batches). A session run that is not for a purpose feeds its gates, so that TensorFlow leaves out what they
+wait for: an evaluation must not run the training of earlier micro-batches.
 """
 
 import collections
@@ -31,6 +31,7 @@ from epl.plan.schedule import BACKWARD, FORWARD
 
 _GATE = "gate"
 _FLOAT32 = 1
+_FLOAT64 = 2
 _INT32 = 3
 
 
@@ -318,22 +319,19 @@ def _last(graph, plan, part, names):
 
 
 def _end(edit, plan, purpose, action, names):
-    """A constant that is there when the action's operations for a purpose have run."""
+    """The time at which the action's operations for a purpose have run. A constant would do, if TensorFlow did not fold
+    it into what takes it, and keep the control inputs even of one that is fed."""
     node = make_node(
-        "Const",
+        "Timestamp",
         "%s_end/%s_%d/micro_batch_%d/%s" % (PREFIX, action.kind, action.stage, action.micro_batch, purpose.name),
         ["^" + name for name in sorted(set(names))],
-        dtype=Type(_FLOAT32),
     )
-    node.attr["value"].tensor.dtype = _FLOAT32
-    node.attr["value"].tensor.tensor_shape.SetInParent()
-    node.attr["value"].tensor.float_val.append(0.0)
     return edit.add(_at(plan, action, node)).name
 
 
 def _begin(edit, plan, action, waits):
     name = "%s_begin/%s_%d/micro_batch_%d" % (PREFIX, action.kind, action.stage, action.micro_batch)
-    return edit.add(_at(plan, action, make_node("AddN", name, waits, N=len(waits), T=Type(_FLOAT32)))).name
+    return edit.add(_at(plan, action, make_node("AddN", name, waits, N=len(waits), T=Type(_FLOAT64)))).name
 
 
 def _at(plan, action, node):

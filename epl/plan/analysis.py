@@ -139,12 +139,9 @@ def _changes_variable(node, graph, functions):
 def _is_handle(graph, text):
     """True for a variable, also where it comes into a loop or a branch."""
     node = graph.nodes[node_of(text)]
-    while node.op in _HANDS_ON and node.input:
+    while node.op in ops.HANDS_ON and node.input:
         node = graph.nodes[node_of(node.input[0])]
     return node.op in ops.VARIABLES
-
-
-_HANDS_ON = ("Identity", "Switch", "RefSwitch", "Enter", "RefEnter")
 
 
 def _differs_by_instance(graph, node, functions):

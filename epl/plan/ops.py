@@ -139,6 +139,9 @@ COLLECTIVES = frozenset(
 # Their result does not follow from their inputs: it may differ from copy to copy.
 IMPURE = frozenset(["PyFunc", "EagerPyFunc", "RandomDataset", "Timestamp"]) | COLLECTIVES
 
+# They hand a variable on into a loop or a branch. (An Identity of a reference variable gives its value.)
+HANDS_ON = frozenset(["Identity", "Switch", "RefSwitch", "Enter", "RefEnter"])
+
 CONTROL_FLOW_OPENS = frozenset(["Enter", "RefEnter", "Switch", "RefSwitch"])
 CONTROL_FLOW_CLOSES = frozenset(["Exit", "RefExit", "Merge", "RefMerge"])
 

@@ -2,6 +2,7 @@
 
 from epl.graph import tags
 from epl.graph.index import node_of
+from epl.plan import ops
 
 _NO_COMPUTATION = frozenset(["Const", "NoOp", "Placeholder", "Identity"])
 
@@ -30,14 +31,44 @@ def stages_of(model, used):
         index = tags.get_int(node, tags.TASKGRAPH, -1)
         if index in position:
             stage[name] = position[index]
-    # Producers decide first (an update goes to its variable, a sum to its terms), then consumers (an input pipeline).
+    _settle_slots(graph, stage)
+    # Producers decide first (a sum goes to its terms), then consumers (an input pipeline).
     for name, node in graph.nodes.items():
         if name not in stage:
             known = [stage[node_of(t)] for t in node.input if node_of(t) in stage]
             if known:
-                stage[name] = known[0] if tags.phase(node) == tags.APPLY else max(known)
+                stage[name] = max(known)
     for name in reversed(list(graph.nodes)):
         if name not in stage:
             known = [stage[c] for c, _ in graph.consumers.get(name, ()) if c in stage]
             stage[name] = min(known) if known else 0
+    _settle_users_of_variables(graph, stage)
     return stage
+
+
+def _settle_slots(graph, stage):
+    """What TensorFlow colocates with a variable, an optimizer's slots above all, goes where the variable is."""
+    for name, node in graph.nodes.items():
+        if name in stage or "_class" not in node.attr:
+            continue
+        for group in node.attr["_class"].list.s:
+            other = group.decode()[len("loc:@") :]
+            if other != name and other in stage:
+                stage[name] = stage[other]
+                break
+
+
+def _settle_users_of_variables(graph, stage):
+    """What takes a variable itself, not its value, has to be on the variable's device, whatever scope it is from."""
+    for name, node in graph.nodes.items():
+        if node.op not in ops.VARIABLES:
+            continue
+        stack = [name]
+        while stack:
+            for consumer, position in graph.consumers.get(stack.pop(), ()):
+                user = graph.nodes[consumer]
+                if user.input[position][0] == "^":
+                    continue
+                stage[consumer] = stage[name]
+                if user.op in ops.HANDS_ON and (user.op != "Identity" or node.op == "VarHandleOp"):
+                    stack.append(consumer)

@@ -12,8 +12,26 @@ SCHEDULES = ("PreferForward", "PreferBackward")
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 7])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("model", MODELS)
-def test_stages_in_one_worker(plain, jobs, model, stages, micro_batches):
+def test_stages_in_one_worker(plain, two_devices, model, stages, micro_batches):
     want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
     for strategy in SCHEDULES[: 1 if micro_batches == 1 else None]:
-        (got,) = jobs[1, stages](PIPELINES + "train", model, stages, micro_batches, 1, strategy)
+        got = two_devices(PIPELINES + "train", stages, model, stages, micro_batches, 1, strategy)
         assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stages, micro_batches, chunks", [(4, 4, 2), (4, 7, 2)])
+def test_several_stages_on_a_device(plain, two_devices, model, stages, micro_batches, chunks):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+    for strategy in ("Interleaved", "PreferForward"):
+        devices = stages // chunks
+        got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, 1, strategy, chunks)
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stages, micro_batches", [(1, 2), (2, 1), (2, 4)])
+def test_two_replicas_of_stages(plain, two_devices, model, stages, micro_batches):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
+    got = two_devices(PIPELINES + "train", 2 * stages, model, stages, micro_batches, 2)
+    assert_same_training(got, want)

@@ -1,6 +1,7 @@
 """Models of several stages, trained with several micro-batches, and the same by hand on one device."""
 
 import contextlib
+import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,14 +22,14 @@ def tied_mlp(scope, stages):
     """A tied weight: the embedding at the start gives the logits at the end. A tensor of the first stage skips all
     others."""
     tokens, labels = tf.placeholder(tf.int32, [None, 3], "tokens"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(["layer_%d" % i for i in range(4)], stages)
+    layers = _cut(range(4), stages)
     for stage in range(stages):
         with scope(stage):
             if stage == 0:
                 table = tf.get_variable("embedding", [10, 8], initializer=m.initial(1))
                 x = start = tf.reduce_mean(tf.gather(table, tokens), axis=1)
-            for index, name in enumerate(layers[stage]):
-                x = m.dense(x, 8, name, seed=3 + 2 * stage + index, activation=tf.nn.tanh)
+            for layer in layers[stage]:
+                x = m.dense(x, 8, "layer_%d" % layer, seed=3 + 2 * layer, activation=tf.nn.tanh)
             if stage == stages - 1:
                 logits = tf.matmul(x + 0.5 * start, table, transpose_b=True)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -38,13 +39,13 @@ def tied_mlp(scope, stages):
 def batch_norm_cnn(scope, stages):
     """Convolutions with batch normalisation, whose averages each micro-batch moves."""
     images, labels = tf.placeholder(tf.float32, [None, 6, 6, 2], "images"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(["conv_%d" % i for i in range(4)], stages)
+    layers = _cut(range(4), stages)
     x = images
     for stage in range(stages):
         with scope(stage):
-            for index, name in enumerate(layers[stage]):
-                kernel = m.initial(11 + 7 * stage + index)
-                x = tf.layers.conv2d(x, 4, 3, padding="same", name=name, kernel_initializer=kernel)
+            for layer in layers[stage]:
+                name, kernel = "conv_%d" % layer, m.initial(11 + layer)
+                x = tf.layers.conv2d(x, 4, 3, padding="same", use_bias=False, name=name, kernel_initializer=kernel)
                 x = tf.nn.relu(tf.layers.batch_normalization(x, momentum=0.8, training=True, name=name + "_norm"))
             if stage == stages - 1:
                 logits = m.dense(tf.reduce_mean(x, [1, 2]), 3, "logits", seed=5)
@@ -62,7 +63,9 @@ def _layer_norm(x, name):
 def _attention(x, mask, name, seed):
     with tf.variable_scope(name):
         width = int(x.shape[-1])
-        queries, keys, values = [m.dense(x, width, n, seed=seed + i) for i, n in enumerate(("query", "key", "value"))]
+        queries, values = m.dense(x, width, "query", seed=seed), m.dense(x, width, "value", seed=seed + 2)
+        # The gradient of a bias would be 0, and Adam keeps its rounding errors. So it is before a normalisation, too.
+        keys = tf.layers.dense(x, width, use_bias=False, kernel_initializer=m.initial(seed + 1), name="key")
         scores = tf.matmul(queries, keys, transpose_b=True) / np.sqrt(width) + mask
         return x + m.dense(tf.matmul(tf.nn.softmax(scores), values), width, "output", seed=seed + 3)
 
@@ -70,7 +73,7 @@ def _attention(x, mask, name, seed):
 def tiny_bert(scope, stages):
     """Token and position embeddings, transformer layers, a pooled classifier; the mask is needed by every stage."""
     tokens, labels = tf.placeholder(tf.int32, [None, 5], "tokens"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(list(range(4)), stages)
+    layers = _cut(range(4), stages)
     for stage in range(stages):
         with scope(stage):
             if stage == 0:
@@ -104,16 +107,26 @@ def _optimizer():
     return tf.train.AdamOptimizer(0.01, epsilon=1e-3)
 
 
-def train(epl, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1):
+@contextlib.contextmanager
+def _devices(count):
+    """Gives this worker `count` devices."""
+    before = os.environ["EPL_GPU_PER_WORKER"]
+    os.environ["EPL_GPU_PER_WORKER"] = str(count)
+    try:
+        yield
+    finally:
+        os.environ["EPL_GPU_PER_WORKER"] = before
+
+
+def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch."""
-    common.init(
-        epl,
-        {
-            "pipeline.num_micro_batch": micro_batches,
-            "pipeline.strategy": strategy,
-            "pipeline.num_chunks": chunks,
-        },
-    )
+    config = {
+        "pipeline.num_micro_batch": micro_batches,
+        "pipeline.strategy": strategy,
+        "pipeline.num_chunks": chunks,
+    }
+    with _devices(devices):
+        common.init(epl, config)
     loss, feeds = globals()[model](lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage), stages)
     epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
