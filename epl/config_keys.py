@@ -319,6 +319,14 @@ KEYS = (
         choices=("mean", "sum"),
     ),
     Key(
+        "communication.sync_batch_norm",
+        BOOL,
+        False,
+        "Batch normalisation in training takes the mean and variance of the batches of all replicas together, forward "
+        "and backward, as one device does with the whole batch. False: each replica takes those of its own batch. The "
+        "replicas' batches must be of one size.",
+    ),
+    Key(
         "communication.timeout_s",
         NUMBER,
         600.0,

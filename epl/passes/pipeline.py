@@ -19,6 +19,7 @@ from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
 from epl.passes.share_data import share_data
 from epl.passes.summaries import show_merged
+from epl.passes.sync_batch_norm import sync_batch_norm
 from epl.passes.user_collectives import join_user_collectives
 
 _DUMP_DIR = "EPL_DUMP_DIR"
@@ -35,6 +36,7 @@ def passes(job_seed=0):
         ),  # changes numbers: after clones, as each instance has its own seed
         reseed_functions,  # the same for what is inside functions
         share_batches,  # needs the sources of all instances
+        sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
         aggregate_gradients,  # the passes from here on join instances again
         merge_state,
         join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
