@@ -70,6 +70,7 @@ _FUNCTIONS = {
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
     ),
     "epl_pool_set": (None, [ctypes.c_int, ctypes.c_void_p]),
+    "epl_find_nccl": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
     "epl_has_gloo": (ctypes.c_int, []),
 }
 
