@@ -353,8 +353,23 @@ KEYS = (
         "communication.backend",
         STRING,
         "auto",
-        'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "auto": the fastest that serves.',
-        choices=("auto", "shm", "gloo"),
+        'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "nccl": NCCL between GPUs, and '
+        'for what lies in host memory as "auto"; "auto": the fastest that serves.',
+        choices=("auto", "shm", "gloo", "nccl"),
+    ),
+    Key(
+        "communication.nccl_library",
+        STRING,
+        "",
+        'Path of NCCL (libnccl.so.2, version 2.14 or newer). "": that of the wheel that `pip install .[gpu]` brings, '
+        "else the system's. Read only where workers have GPUs.",
+    ),
+    Key(
+        "communication.cuda_library",
+        STRING,
+        "",
+        'Path of the CUDA runtime (libcudart.so of CUDA 10 or newer) through which NCCL gets its streams. "": that of '
+        "NVIDIA's wheel, else the system's. Read only where workers have GPUs.",
     ),
     Key(
         "communication.hierarchical",
@@ -363,7 +378,7 @@ KEYS = (
         "Collective operations over several hosts with several workers each go through shared memory within a host and "
         'only once between hosts. "auto": where the workers of every host can share memory; "on": the same, but fail '
         'where they cannot; "off": all workers exchange over TCP. With all workers on one host, "on" is plain shared '
-        'memory. No use unless communication.backend is "auto".',
+        'memory. No use unless communication.backend is "auto", or "nccl", where it is for what lies in host memory.',
         choices=("auto", "on", "off"),
     ),
     Key(

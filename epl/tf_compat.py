@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
-from tensorflow.python.framework import c_api_util, importer, op_def_registry, ops
+from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 from tensorflow.python.summary.writer import writer as writer_module
 from tensorflow.python.training import basic_session_run_hooks as hooks_module
@@ -52,6 +52,11 @@ def line():
 def version():
     """TensorFlow's version, e.g. "1.15.5"."""
     return tf.__version__
+
+
+def has_kernel(op, device_type):
+    """Whether an operation has a kernel for a type of device, such as "GPU"."""
+    return any(kernel.device_type == device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel)
 
 
 def load_op_library(path):

@@ -372,7 +372,7 @@ def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
         return edit.finish()
 
     usual = pipeline.passes()
-    monkeypatch.setattr(pipeline, "passes", lambda job_seed: [place, break_it] + usual)
+    monkeypatch.setattr(pipeline, "passes", lambda *options: [place, break_it] + usual)
     with pytest.raises(PassError) as caught:
         pipeline.rewrite(model.graph, plan)
     text = str(caught.value)
