@@ -40,7 +40,7 @@ def collectives_on_gpu(cluster, config):
         return True
     if config.communication.backend == "nccl":
         raise CommunicationError(
-            'communication.backend is "nccl", but the operations of epl were built with headers of TensorFlow that lack '
-            "the GPU's part. Build them again with the TensorFlow wheel from PyPI: `pip install .` or `make csrc`."
+            'communication.backend is "nccl", but the operations of epl were built with headers of TensorFlow that '
+            "lack the GPU's part. Build them again with the TensorFlow wheel from PyPI: `pip install .` or `make csrc`."
         )
     return False

@@ -61,7 +61,7 @@ def _can_move(graph, node):
         return False
     if "wire_fp16" in node.attr and node.attr["wire_fp16"].b:  # packed and unpacked by the kernel of the host
         return False
-    if node.op in _REDUCTIONS and tags.get_str(node, "reduce_op") == "mean" and dtype == _INT64:  # NCCL has no such mean
+    if node.op in _REDUCTIONS and tags.get_str(node, "reduce_op") == "mean" and dtype == _INT64:  # not NCCL's
         return False
     if node.op in _MESSAGES:  # sender and receiver know nothing of each other's devices
         return True

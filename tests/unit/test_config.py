@@ -79,6 +79,8 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.start_timeout_s": 600.0,
         "communication.stall_warning_s": 60.0,
         "communication.backend": "auto",
+        "communication.nccl_library": "",
+        "communication.cuda_library": "",
         "communication.hierarchical": "auto",
         "estimator.evaluate_on": "all",
         "io.slicing": False,
