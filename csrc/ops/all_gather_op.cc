@@ -62,6 +62,9 @@ class AllGatherOp : public tf::AsyncOpKernel {
                                             context->num_inputs(), " tensors of one worker together, use ConcatV2."));
   }
 
+  // As of EplAllReduce.
+  bool IsExpensive() override { return workers_ == 1; }
+
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     tf::TensorShape row;
     tf::int64 local_rows = 0;

@@ -221,6 +221,9 @@ class AllReduceOp : public tf::AsyncOpKernel {
                                             wire_fp16_ ? "true" : "false", ". Place it on the host."));
   }
 
+  // If it only starts something, the executor does so at once, instead of queueing it behind work for its threads.
+  bool IsExpensive() override { return workers_ == 1 || num_replicas_ > 1 || wire_fp16_; }
+
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     std::shared_ptr<PoolSlot> slot;
     if (workers_ > 1) {
