@@ -81,8 +81,16 @@ setup(
         "pyyaml>=6.0,<7",
     ],
     extras_require={
-        # TensorFlow 1.15's own wheel has its GPU part and uses the CUDA 10.0 of the system.
-        "gpu": ["tensorflow[and-cuda]>=2.15.1,<2.16; " + TF2],
+        "gpu": [
+            "tensorflow[and-cuda]>=2.15.1,<2.16; " + TF2,
+            # NCCL in the version that TensorFlow 2.15 asks for by [and-cuda], so that a process has one NCCL. It has
+            # kernels for GPUs up to Hopper (sm_90), and calls that do not block (from 2.14), which EPL needs to end
+            # waits. There are wheels for x86_64 only.
+            "nvidia-nccl-cu12==2.16.5; platform_machine == 'x86_64' and " + TF2,
+            # TensorFlow 1.15's own wheel has its GPU part and uses the CUDA 10.0 of the system. There is no NCCL wheel
+            # for that; this one has its CUDA 11 runtime built in, so the two only share the driver.
+            "nvidia-nccl-cu11==2.16.5; platform_machine == 'x86_64' and " + TF1,
+        ],
         "test": ["pytest>=7,<9", "pytest-timeout>=2", "hypothesis>=6", "scikit-learn>=1.0"],
     },
     entry_points={"console_scripts": ["epl-launch = epl.launch.main:main"]},

@@ -14,24 +14,21 @@ Horovod.
 
 import argparse
 import os
-import re
 import statistics
-import subprocess
 import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WORKERS = 2
-STEPS = {"mlp": 60, "cnn": 60}
+import jobs
+
+STEPS = {"mlp": 100, "cnn": 100}
 WARM_UP = 10
 
 
-def train(kind, model, rank):
-    """One worker: `kind` is plain, epl or horovod. Rank 0 prints its steps per second."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+def train(kind, model, favoured):
+    """One worker: `kind` is plain, epl or horovod. Worker 0 prints its steps per second."""
+    jobs.settle(favoured)
     import models
-    import tensorflow.compat.v1 as tf  # after the affinity, from which TensorFlow takes the number of its threads
+    import tensorflow.compat.v1 as tf
 
     tf.disable_v2_behavior()
     optimizer, after = models.optimizer(), []
@@ -59,63 +56,34 @@ def train(kind, model, rank):
         began = time.perf_counter()
         for _ in range(STEPS[model]):
             session.run(train_op)
-        if rank == 0:
+        if jobs.rank() == 0:
             print("steps per second: %.4f" % (STEPS[model] / (time.perf_counter() - began)), flush=True)
 
 
-def command(kind, model, horovod_python):
-    """The command line that starts the job."""
-    script = [os.path.abspath(__file__), "--train", kind, model]
-    if kind == "plain":
-        return [sys.executable] + script
-    if kind == "epl":
-        return [
-            sys.executable,
-            "-m",
-            "epl.launch",
-            "--num_workers",
-            str(WORKERS),
-            "--gpu_per_worker",
-            "1",
-            "--device",
-            "cpu",
-            "--bind",
-            "none",
-        ] + script
-    launcher = os.path.join(os.path.dirname(horovod_python), "horovodrun")
-    return [launcher, "-np", str(WORKERS), "--gloo", horovod_python] + script
-
-
-def samples_per_second(kind, model, horovod_python):
-    """Of all workers together."""
-    path = [os.path.dirname(HERE)] + [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    environ = dict(os.environ, PYTHONPATH=os.pathsep.join(path), TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="")
-    ended = subprocess.run(
-        command(kind, model, horovod_python),
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        universal_newlines=True,
-        timeout=600,
-    )
-    found = re.search(r"steps per second: ([0-9.]+)", ended.stdout)
-    if ended.returncode or not found:
-        sys.exit("the %s job failed with status %d:\n%s" % (kind, ended.returncode, ended.stdout[-4000:]))
-    return float(found.group(1)) * 64 * (1 if kind == "plain" else WORKERS)
-
-
-def compare(model, rounds, horovod_python):
-    kinds = ("plain", "epl", "horovod")
-    rates = {kind: [] for kind in kinds}
+def compare(model, rounds, horovod_python, favoured):
+    """Runs jobs of all kinds in turn and prints the comparison; returns it as plain data."""
+    rates = {kind: [] for kind in ("plain", "epl", "horovod")}
     for _ in range(rounds):
-        for kind in kinds:
-            rates[kind].append(samples_per_second(kind, model, horovod_python))
-    plain, with_epl, horovod = (statistics.median(rates[kind]) for kind in kinds)
+        for kind in rates:
+            script = [os.path.abspath(__file__), "--train", kind, model] + (["--favoured"] if favoured else [])
+            steps = jobs.numbers(kind, script, horovod_python, "steps per second:")[0][0]
+            rates[kind].append(steps * 64 * (1 if kind == "plain" else jobs.WORKERS))
+    plain, with_epl, horovod = (statistics.median(rates[kind]) for kind in ("plain", "epl", "horovod"))
     print(
         "%-4s one worker %8.1f samples/s; %d workers: EPL %8.1f (%.0f %% of ideal), Horovod %8.1f (%.0f %%); ratio %.3f"
-        % (model, plain, WORKERS, with_epl, 50 * with_epl / plain, horovod, 50 * horovod / plain, with_epl / horovod),
+        % (
+            model,
+            plain,
+            jobs.WORKERS,
+            with_epl,
+            50 * with_epl / plain,
+            horovod,
+            50 * horovod / plain,
+            with_epl / horovod,
+        ),
         flush=True,
     )
+    return {"model": model, "one_worker": plain, "epl": with_epl, "horovod": horovod}
 
 
 def main():
@@ -123,16 +91,17 @@ def main():
     parser.add_argument("--horovod_python", help="the interpreter of the environment that has Horovod")
     parser.add_argument("--models", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each kind; the median counts")
+    parser.add_argument("--favoured", action="store_true", help="a high weight for all jobs, against other load; root")
+    parser.add_argument("--json", help="file for the results")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
-        index = re.search(r'"index": *(\d+)', os.environ.get("TF_CONFIG", ""))
-        rank = int(os.environ.get("HOROVOD_RANK") or (index.group(1) if index else 0))
-        return train(args.train[0], args.train[1], rank)
+        return train(args.train[0], args.train[1], args.favoured)
     if not args.horovod_python:
         parser.error("--horovod_python is needed; see the top of this file for how to make its environment")
-    for model in args.models:
-        compare(model, args.rounds, os.path.abspath(args.horovod_python))
+    results = [compare(m, args.rounds, os.path.abspath(args.horovod_python), args.favoured) for m in args.models]
+    if args.json:
+        jobs.save(args.json, {"training": results})
     return 0
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "get_collection",
     "init",
     "ops",
+    "profiler",
     "replicate",
     "set_default_strategy",
     "split",

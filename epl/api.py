@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from epl import ops, tf_compat
+from epl import ops, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
 from epl.capture.strategy import replicate, set_default_strategy, split
@@ -28,6 +28,7 @@ __all__ = [
     "get_collection",
     "init",
     "ops",
+    "profiler",
     "replicate",
     "set_default_strategy",
     "split",

@@ -325,6 +325,14 @@ KEYS = (
         choices=("mean", "sum"),
     ),
     Key(
+        "communication.sync_batch_norm",
+        BOOL,
+        False,
+        "Batch normalisation in training takes the mean and variance of the batches of all replicas together, forward "
+        "and backward, as one device does with the whole batch. False: each replica takes those of its own batch. The "
+        "replicas' batches must be of one size.",
+    ),
+    Key(
         "communication.timeout_s",
         NUMBER,
         600.0,
@@ -351,8 +359,23 @@ KEYS = (
         "communication.backend",
         STRING,
         "auto",
-        'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "auto": the fastest that serves.',
-        choices=("auto", "shm", "gloo"),
+        'How workers exchange data: "shm": shared memory of one machine; "gloo": TCP; "nccl": NCCL between GPUs, and '
+        'for what lies in host memory as "auto"; "auto": the fastest that serves.',
+        choices=("auto", "shm", "gloo", "nccl"),
+    ),
+    Key(
+        "communication.nccl_library",
+        STRING,
+        "",
+        'Path of NCCL (libnccl.so.2, version 2.14 or newer). "": that of the wheel that `pip install .[gpu]` brings, '
+        "else the system's. Read only where workers have GPUs.",
+    ),
+    Key(
+        "communication.cuda_library",
+        STRING,
+        "",
+        'Path of the CUDA runtime (libcudart.so of CUDA 10 or newer) through which NCCL gets its streams. "": that of '
+        "NVIDIA's wheel, else the system's. Read only where workers have GPUs.",
     ),
     Key(
         "communication.hierarchical",
@@ -361,7 +384,7 @@ KEYS = (
         "Collective operations over several hosts with several workers each go through shared memory within a host and "
         'only once between hosts. "auto": where the workers of every host can share memory; "on": the same, but fail '
         'where they cannot; "off": all workers exchange over TCP. With all workers on one host, "on" is plain shared '
-        'memory. No use unless communication.backend is "auto".',
+        'memory. No use unless communication.backend is "auto", or "nccl", where it is for what lies in host memory.',
         choices=("auto", "on", "off"),
     ),
     Key(

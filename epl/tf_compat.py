@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
-from tensorflow.python.framework import c_api_util, importer, op_def_registry, ops
+from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 from tensorflow.python.summary.writer import writer as writer_module
 from tensorflow.python.training import basic_session_run_hooks as hooks_module
@@ -54,6 +54,11 @@ def version():
     return tf.__version__
 
 
+def has_kernel(op, device_type):
+    """Whether an operation has a kernel for a type of device, such as "GPU"."""
+    return any(kernel.device_type == device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel)
+
+
 def load_op_library(path):
     """Loads a library of custom operations; returns the module of their Python wrappers."""
     return tf.load_op_library(path)
@@ -69,7 +74,10 @@ def executing_eagerly():
 
 def _wrap(owner, name, wrapper):
     """Replaces `owner.name` by a function that calls `wrapper(original, ...)`; a second wrap replaces the first."""
-    current = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    if isinstance(owner, type):
+        current = owner.__dict__[name]
+    else:  # the modules of 1.15's API stand behind others, which warn of what is deprecated
+        current = getattr(getattr(owner, "_tfmw_wrapped_module", owner), name)
     original = getattr(current, _ORIGINAL, current)
 
     @functools.wraps(original)
@@ -125,7 +133,7 @@ def wrap_write_graph(wrapper):
     """Around every public spelling of tf.train.write_graph."""
     _wrap(training_util, "write_graph", wrapper)
     for module in _public("train") + _public("io"):
-        if hasattr(module, "write_graph"):
+        if "write_graph" in dir(module):
             _wrap(module, "write_graph", wrapper)
 
 
@@ -170,7 +178,7 @@ def session_of(monitored):
 def wrap_monitored_training_session(wrapper):
     """Around every public spelling of tf.train.MonitoredTrainingSession."""
     for module in (monitored_session_module, training_module) + _public("train"):
-        if hasattr(module, "MonitoredTrainingSession"):
+        if "MonitoredTrainingSession" in dir(module):
             _wrap(module, "MonitoredTrainingSession", wrapper)
 
 
@@ -307,9 +315,26 @@ def is_function_graph(graph):
 
 
 def set_tag(op, key, value):
-    """Stores an integer or a string as an attribute of the operation; survives as_graph_def()."""
+    """Stores an integer or a string as an attribute of the operation; it is in `tagged_graph_def`."""
     attr = AttrValue(i=value) if isinstance(value, int) else AttrValue(s=value.encode())
     op._set_attr(key, attr)
+
+
+def original_op_type(op):
+    """The type of that operation, or None."""
+    original = getattr(op, "_original_op", None)
+    return original.type if original is not None else None
+
+
+def wrap_graph_def(wrapper):
+    """`wrapper(original, graph, ...)` around what makes the (GraphDef, version) of a graph."""
+    _wrap(ops.Graph, "_as_graph_def", wrapper)
+
+
+def tagged_graph_def(graph):
+    """The GraphDef of a graph with everything that is on its operations."""
+    function = ops.Graph.__dict__["_as_graph_def"]
+    return getattr(function, _ORIGINAL, function)(graph)[0]
 
 
 def original_op_name(op):

@@ -26,7 +26,8 @@ else
     rm -rf "$nvidia"
     for set in cu11 cu12; do
       declare -n wheels=$set
-      "$python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --target "$nvidia/$set" "${wheels[@]}"
+      "$python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --target "$nvidia/$set" \
+        "${wheels[@]}"
     done
     echo "$wanted" >"$nvidia/stamp"
   fi

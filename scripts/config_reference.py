@@ -51,6 +51,7 @@ TITLES = {
     "auto": "Automatic parallelization",
     "cluster": "Cluster",
     "communication": "Communication",
+    "estimator": "Estimator",
     "gradient_checkpoint": "Gradient checkpointing",
     "io": "Input files",
     "offload": "Offload",

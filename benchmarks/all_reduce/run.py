@@ -21,7 +21,8 @@ LIBRARY = os.path.join(ROOT, "epl", "communicators", "lib")
 LIMIT_S = 600
 
 
-def build(folder):
+def build_epl(folder):
+    """Builds the program `epl` in the folder."""
     if not os.path.exists(os.path.join(LIBRARY, "libepl_comm.so")):
         sys.exit("epl/communicators/lib/libepl_comm.so is not built; run `make csrc`")
     subprocess.run(
@@ -42,6 +43,10 @@ def build(folder):
         check=True,
         timeout=LIMIT_S,
     )
+
+
+def build_mpi(folder):
+    """Builds the program `mpi` in the folder; False where there is no OpenMPI."""
     if shutil.which("mpicc") is None:
         print("mpicc is missing (apt-get install openmpi-bin libopenmpi-dev): no comparison")
         return False
@@ -77,7 +82,8 @@ def main():
     )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        compare = build(folder)
+        build_epl(folder)
+        compare = build_mpi(folder)
         tail = ["in_place"] if args.in_place else []
         head = ["chrt", "-f", "10"] if args.realtime else []
         ours, theirs = [], []

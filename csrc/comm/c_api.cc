@@ -9,6 +9,7 @@
 
 #include "backends.h"
 #include "epl_comm.h"
+#include "nccl_libraries.h"
 #include "rendezvous.h"
 #include "scheduler.h"
 
@@ -166,6 +167,14 @@ void epl_pool_release(epl_comm* comm) {
 
 int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* stream, char* error, size_t error_length) {
   const epl::Status status = comm->scheduler.Zero(data, bytes, stream);
+  if (!status.ok()) Fill(error, error_length, status.message);
+  return status.code;
+}
+
+int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* error, size_t error_length) {
+  const epl::GpuLibraries* libraries = nullptr;
+  const epl::Status status = epl::LoadGpuLibraries(cuda_library == nullptr ? "" : cuda_library,
+                                                   nccl_library == nullptr ? "" : nccl_library, &libraries);
   if (!status.ok()) Fill(error, error_length, status.message);
   return status.code;
 }

@@ -173,6 +173,10 @@ EPL_EXPORT void epl_pool_release(epl_comm* comm);
 // Zeroes GPU memory in the order of `stream`; "nccl" only. Returns a code, and does not wait.
 EPL_EXPORT int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* stream, char* error, size_t error_length);
 
+// Whether NCCL and the CUDA runtime can be loaded, from these paths or, where NULL or "", as the system's loader finds
+// them: EPL_OK, or EPL_INVALID and in `error` what is missing. Loads them; needs no GPU.
+EPL_EXPORT int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* error, size_t error_length);
+
 EPL_EXPORT int epl_has_gloo(void);  // 1 when this build has the Gloo back end
 
 #ifdef __cplusplus

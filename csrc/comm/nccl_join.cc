@@ -85,7 +85,7 @@ Status CreateNcclCommunicator(const Options& options, std::unique_ptr<Communicat
   Status all = Vote(options, "nccl/ready", mine, device, rendezvous);
   if (!all.ok() && !always && all.code == EPL_INVALID) {
     if (options.rank == 0) {
-      std::fprintf(stderr, "epl: what GPUs exchange goes through host memory: %s\n", all.message.c_str());
+      std::fprintf(stderr, "epl: What GPUs exchange goes through host memory: %s\n", all.message.c_str());
     }
     *result = std::move(host);
     return Status();

@@ -16,6 +16,8 @@ namespace {
 constexpr int kSpinMicroseconds = 50;
 // With fewer CPUs than ranks the peer may need this very CPU.
 constexpr int kYieldMicroseconds = 5;
+// With one CPU a rank this thread gives it to the rank's others, which compute, if the peer is not there by then.
+constexpr int kAloneMicroseconds = 5;
 constexpr int kSliceMilliseconds = 50;
 constexpr auto kLifeCheckInterval = std::chrono::milliseconds(200);
 
@@ -167,8 +169,12 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
 }
 
 Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request) {
-  const int spin_us = group_.enough_cpus ? kSpinMicroseconds : kYieldMicroseconds;
-  if (Spin(*signal, target, spin_us, !group_.enough_cpus)) return Status();
+  if (group_.enough_cpus && Spin(*signal, target, group_.spare_cpus ? kSpinMicroseconds : kAloneMicroseconds, false)) {
+    return Status();
+  }
+  if (!group_.spare_cpus && Spin(*signal, target, group_.enough_cpus ? kSpinMicroseconds : kYieldMicroseconds, true)) {
+    return Status();
+  }
   WaitState state;
   state.start = Clock::now();
   Clock::time_point next_check = state.start + kLifeCheckInterval;

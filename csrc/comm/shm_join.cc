@@ -127,7 +127,9 @@ Status ShmJoin(const Options& options, Rendezvous* rendezvous, size_t chunk_byte
   for (const std::string& verdict : verdicts) {
     if (!verdict.empty()) return Status(EPL_INTERNAL, "shared memory cannot be used: " + verdict);
   }
-  group->enough_cpus = CountCpus(cards) >= options.size;
+  const int cpus = CountCpus(cards);
+  group->enough_cpus = cpus >= options.size;
+  group->spare_cpus = cpus >= 2 * options.size;
   return Status();
 }
 

@@ -82,6 +82,7 @@ struct ShmPeer {
 struct ShmGroup {
   std::vector<std::unique_ptr<ShmPeer>> ranks;
   bool enough_cpus = false;  // every rank can have a CPU of its own, so that spinning for a peer makes sense
+  bool spare_cpus = false;   // and at least one more, so that spinning takes nothing from the rank's other threads
 };
 
 // Makes this rank's segment and maps those of the others. All ranks agree on the result: either all get OK or all an

@@ -57,12 +57,23 @@ class AllGatherOp : public tf::AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("workers", &workers_));
     OP_REQUIRES_OK(context, context->GetAttr("collective_name", &collective_name_));
     if (collective_name_.empty()) collective_name_ = name();
+    OP_REQUIRES(context, !OnGpu(context) || workers_ > 1 || context->num_inputs() == 1,
+                tf::errors::InvalidArgument("EplAllGather '", name(), "': on a GPU it works between workers; to put ",
+                                            context->num_inputs(), " tensors of one worker together, use ConcatV2."));
   }
+
+  // As of EplAllReduce.
+  bool IsExpensive() override { return workers_ == 1; }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     tf::TensorShape row;
     tf::int64 local_rows = 0;
     OP_REQUIRES_OK_ASYNC(context, CheckInputs(context, &row, &local_rows), done);
+    if (workers_ == 1 && context->num_inputs() == 1) {
+      context->set_output(0, context->input(0));
+      done();
+      return;
+    }
     if (workers_ == 1) {
       tf::Tensor* output = nullptr;
       OP_REQUIRES_OK_ASYNC(context, AllocateOutput(context, row, local_rows, &output), done);
@@ -154,6 +165,7 @@ class AllGatherOp : public tf::AsyncOpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplAllGather").Device(tf::DEVICE_CPU), AllGatherOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplAllGather"), AllGatherOp);
 
 }  // namespace
 }  // namespace epl_ops

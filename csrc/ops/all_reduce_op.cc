@@ -212,7 +212,17 @@ class AllReduceOp : public tf::AsyncOpKernel {
     OP_REQUIRES(context, !wire_fp16_ || (fp16_scale_ > 0 && std::isfinite(fp16_scale_)),
                 tf::errors::InvalidArgument("EplAllReduce '", name(), "': fp16_scale is ", fp16_scale_,
                                             "; it must be a finite number above 0."));
+    // What is computed here and not by the communicator is computed on the host.
+    OP_REQUIRES(context, !OnGpu(context) || (workers_ > 1 && num_replicas_ == 1 && !wire_fp16_),
+                tf::errors::InvalidArgument("EplAllReduce '", name(),
+                                            "': on a GPU it reduces one tensor a worker between "
+                                            "several workers, without wire_fp16; it has ",
+                                            num_replicas_, " local replicas, ", workers_, " workers and wire_fp16=",
+                                            wire_fp16_ ? "true" : "false", ". Place it on the host."));
   }
+
+  // If it only starts something, the executor does so at once, instead of queueing it behind work for its threads.
+  bool IsExpensive() override { return workers_ == 1 || num_replicas_ > 1 || wire_fp16_; }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     std::shared_ptr<PoolSlot> slot;
@@ -354,8 +364,9 @@ class AllReduceOp : public tf::AsyncOpKernel {
   std::string collective_name_;
 };
 
-#define EPL_REGISTER(type) \
-  REGISTER_KERNEL_BUILDER(Name("EplAllReduce").Device(tf::DEVICE_CPU).TypeConstraint<type>("T"), AllReduceOp<type>)
+#define EPL_REGISTER(type)                                                                                           \
+  REGISTER_KERNEL_BUILDER(Name("EplAllReduce").Device(tf::DEVICE_CPU).TypeConstraint<type>("T"), AllReduceOp<type>); \
+  EPL_REGISTER_GPU_KERNEL(Name("EplAllReduce").TypeConstraint<type>("T"), AllReduceOp<type>)
 EPL_REGISTER(Eigen::half);
 EPL_REGISTER(tf::bfloat16);
 EPL_REGISTER(float);

@@ -95,6 +95,7 @@ class AllToAllOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplAllToAll").Device(tf::DEVICE_CPU), AllToAllOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplAllToAll").HostMemory("splits").HostMemory("received_splits"), AllToAllOp);
 
 }  // namespace
 }  // namespace epl_ops

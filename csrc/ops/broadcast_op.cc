@@ -85,6 +85,7 @@ class BroadcastOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplBroadcast").Device(tf::DEVICE_CPU), BroadcastOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplBroadcast"), BroadcastOp);
 
 }  // namespace
 }  // namespace epl_ops

@@ -19,6 +19,9 @@ class CollectiveOp : public tf::AsyncOpKernel {
  public:
   explicit CollectiveOp(tf::OpKernelConstruction* context);
 
+  // It only starts something, so the executor does so at once, instead of queueing it behind work for its threads.
+  bool IsExpensive() override { return false; }
+
  protected:
   // The communicator, or an error that says why there is none.
   tf::Status Slot(std::shared_ptr<PoolSlot>* slot) const;

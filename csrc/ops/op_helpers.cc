@@ -89,6 +89,8 @@ void Call::Start() {
   request.done = &Call::Done;
   request.arg = this;
   request.name = name_.c_str();
+  // On a GPU the communicator begins when the stream has come here, and the results are there when it is done.
+  request.stream = StreamOf(context_);
   tf::CancellationManager* manager = context_->cancellation_manager();
   if (manager != nullptr) {
     token_ = manager->get_cancellation_token();
@@ -116,6 +118,19 @@ void Call::Done(void* arg, int code, const char* message) {
 void* Call::Allocate(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length) {
   Call* self = static_cast<Call*>(arg);
   return self->allocate(counts, size, extra, extra_length);
+}
+
+tf::Status FillWithZeros(tf::OpKernelContext* context, epl_comm* comm, const tf::Tensor& tensor) {
+  const size_t bytes = tensor.tensor_data().size();
+  void* stream = StreamOf(context);
+  if (bytes == 0) return tf::Status();
+  if (stream == nullptr) {
+    std::memset(Bytes(tensor), 0, bytes);
+    return tf::Status();
+  }
+  char error[1024] = "";
+  const int code = epl_comm_zero(comm, Bytes(tensor), bytes, stream, error, sizeof(error));
+  return ToStatus(code, error, "zeros");
 }
 
 void RunOnDevice(tf::OpKernelContext* context, std::function<void()> work) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "epl_comm.h"
+#include "gpu_stream.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace epl_ops {
@@ -74,6 +75,9 @@ class Call {
 
 // Bytes of a tensor; the tensor must not hold strings or other objects.
 inline char* Bytes(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
+// Fills a tensor with zeros: at once on the host, in the order of the stream on a GPU, where `comm` must be there.
+tf::Status FillWithZeros(tf::OpKernelContext* context, epl_comm* comm, const tf::Tensor& tensor);
 
 // Runs `work` on the device's own threads, so that a progress thread goes back to its communicator.
 void RunOnDevice(tf::OpKernelContext* context, std::function<void()> work);

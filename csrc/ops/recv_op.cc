@@ -1,5 +1,4 @@
 // EplRecv: the other half of EplSend; the same node on every worker.
-#include <cstring>
 #include <memory>
 #include <string>
 
@@ -72,7 +71,7 @@ class RecvOp : public CollectiveOp {
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape, &output), done);
     const size_t bytes = output->tensor_data().size();
     if (rank != target_) {
-      if (bytes > 0) std::memset(Bytes(*output), 0, bytes);
+      OP_REQUIRES_OK_ASYNC(context, FillWithZeros(context, slot->get(), *output), done);
       done();
       return;
     }
@@ -88,6 +87,7 @@ class RecvOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplRecv").Device(tf::DEVICE_CPU), RecvOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplRecv").HostMemory("shape"), RecvOp);
 
 }  // namespace
 }  // namespace epl_ops

@@ -1,5 +1,4 @@
 // EplReduce: element-wise reduction over workers whose result one of them gets.
-#include <cstring>
 #include <memory>
 #include <string>
 
@@ -61,8 +60,9 @@ class ReduceOp : public CollectiveOp {
                       done);
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, tensor.shape(), &output), done);
-    const size_t bytes = output->tensor_data().size();
-    if (epl_comm_rank(slot->get()) != root_ && bytes > 0) std::memset(Bytes(*output), 0, bytes);
+    if (epl_comm_rank(slot->get()) != root_) {
+      OP_REQUIRES_OK_ASYNC(context, FillWithZeros(context, slot->get(), *output), done);
+    }
     Call* call = NewCall(context, slot, EPL_REDUCE, "", done);
     call->request.dtype = dtype;
     call->request.reduce_op = reduce_op_;
@@ -77,6 +77,7 @@ class ReduceOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplReduce").Device(tf::DEVICE_CPU), ReduceOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplReduce"), ReduceOp);
 
 }  // namespace
 }  // namespace epl_ops

@@ -98,6 +98,7 @@ class ReduceScatterOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplReduceScatter").Device(tf::DEVICE_CPU), ReduceScatterOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplReduceScatter").HostMemory("sizes"), ReduceScatterOp);
 
 }  // namespace
 }  // namespace epl_ops

@@ -69,6 +69,7 @@ class SendOp : public CollectiveOp {
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplSend").Device(tf::DEVICE_CPU), SendOp);
+EPL_REGISTER_GPU_KERNEL(Name("EplSend"), SendOp);
 
 }  // namespace
 }  // namespace epl_ops

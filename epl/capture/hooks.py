@@ -6,10 +6,11 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.record import gradient_of, record_of
+from epl.capture.record import gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
 from epl.errors import UnsupportedError
 from epl.graph import tags
+from epl.plan.ops import FUSED_NORM_GRADIENTS
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
 
@@ -25,6 +26,11 @@ def install():
     tf_compat.wrap_keras_optimizer_init(_optimizer_init)
     tf_compat.wrap_keras_metric_weight(_metric_weight)
     tf_compat.wrap_saver_build(_saver_build)
+    tf_compat.wrap_graph_def(_graph_def)
+
+
+# What is made for the gradients of these is tagged with their names: statistics over a batch.
+_STATISTICS = frozenset(["Mean"]) | FUSED_NORM_GRADIENTS
 
 
 def _create_op(original, graph, op, *args, **kwargs):
@@ -36,6 +42,8 @@ def _create_op(original, graph, op, *args, **kwargs):
         tf_compat.set_tag(op, tags.PHASE, record.phase)
     if record.depth[tags.APPLY]:
         tf_compat.set_tag(op, tags.APPLY_CALL, len(record.apply_calls) - 1)
+    if record.phase == tags.BACKWARD and tf_compat.original_op_type(op) in _STATISTICS:
+        tf_compat.set_tag(op, tags.FORWARD_OP, tf_compat.original_op_name(op))
     taskgraph = _taskgraph_of(record, op)
     if taskgraph is not None:
         record.taskgraph_of[op.name] = taskgraph
@@ -150,3 +158,13 @@ def _saver_build(original, saver, *args, **kwargs):
         return original(saver, *args, **kwargs)
     with _Phase(record_of(graph), tags.SAVE):
         return original(saver, *args, **kwargs)
+
+
+def _graph_def(original, graph, *args, **kwargs):
+    """What programs see, save and export of their graph is the graph that they have built."""
+    graph_def, version = original(graph, *args, **kwargs)
+    if has_record(graph):
+        for node in graph_def.node:
+            for key in [key for key in node.attr if key.startswith(tags.PREFIX)]:
+                del node.attr[key]
+    return graph_def, version

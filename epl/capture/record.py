@@ -40,6 +40,11 @@ class Record(object):
         return index
 
 
+def has_record(graph):
+    """True when anything was written down for a graph."""
+    return getattr(graph, _ATTRIBUTE, None) is not None
+
+
 def record_of(graph):
     """The Record of a graph; made when there is none yet."""
     record = getattr(graph, _ATTRIBUTE, None)
@@ -65,7 +70,7 @@ def gradient_of(value):
 def make_model(tf_graph):
     """A Model of the graph as it stands now."""
     record = record_of(tf_graph)
-    graph = Graph.from_graph_def(tf_graph.as_graph_def())
+    graph = Graph.from_graph_def(tf_compat.tagged_graph_def(tf_graph))
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
         variables = _variables(tf_graph, graph, record.local_variables)
     return Model(

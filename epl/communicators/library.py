@@ -1,7 +1,7 @@
 """Loads the TensorFlow operations of epl (`csrc/ops`)."""
 
 from epl import tf_compat
-from epl.communicators import native
+from epl.communicators import gpu, native
 from epl.communicators.build import ops_library
 from epl.errors import CommunicationError
 
@@ -25,3 +25,22 @@ def ops():
                 "`make csrc`." % (path, tf_compat.version(), error.message)
             )
     return _LOADED["ops"]
+
+
+def collectives_on_gpu(cluster, config):
+    """Whether collectives between workers take and give tensors on GPUs, through NCCL.
+
+    Raises:
+      CommunicationError: `communication.backend` is "nccl", but it cannot be used.
+    """
+    if not gpu.uses_nccl(cluster, config):
+        return False
+    ops()
+    if tf_compat.has_kernel("EplAllReduce", "GPU"):
+        return True
+    if config.communication.backend == "nccl":
+        raise CommunicationError(
+            'communication.backend is "nccl", but the operations of epl were built with headers of TensorFlow that '
+            "lack the GPU's part. Build them again with the TensorFlow wheel from PyPI: `pip install .` or `make csrc`."
+        )
+    return False

@@ -29,6 +29,15 @@ STORE_GET = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_size_t),
     ctypes.c_double,
 )
+DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+ALLOCATE = ctypes.CFUNCTYPE(
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+)
 
 
 class Store(ctypes.Structure):
@@ -55,6 +64,35 @@ class Options(ctypes.Structure):
     ]
 
 
+class Segment(ctypes.Structure):
+    """epl_segment"""
+
+    _fields_ = [("data_in", ctypes.c_void_p), ("data_out", ctypes.c_void_p), ("count", ctypes.c_size_t)]
+
+
+class Request(ctypes.Structure):
+    """epl_request"""
+
+    _fields_ = [
+        ("tag", ctypes.c_int64),
+        ("name", ctypes.c_char_p),
+        ("collective", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("reduce_op", ctypes.c_int),
+        ("peer", ctypes.c_int),
+        ("segments", ctypes.POINTER(Segment)),
+        ("num_segments", ctypes.c_size_t),
+        ("scale", ctypes.c_double),
+        ("send_counts", ctypes.POINTER(ctypes.c_size_t)),
+        ("header", ctypes.c_char_p),
+        ("header_length", ctypes.c_size_t),
+        ("allocate", ALLOCATE),
+        ("done", DONE),
+        ("arg", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    ]
+
+
 # name -> (result, arguments)
 _FUNCTIONS = {
     "epl_comm_create": (
@@ -65,11 +103,16 @@ _FUNCTIONS = {
     "epl_comm_abort": (None, [ctypes.c_void_p, ctypes.c_char_p]),
     "epl_comm_expect": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t]),
     "epl_comm_backend": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "epl_comm_run": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.POINTER(Request), ctypes.c_char_p, ctypes.c_size_t],
+    ),
     "epl_comm_exchange": (
         ctypes.c_int,
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
     ),
     "epl_pool_set": (None, [ctypes.c_int, ctypes.c_void_p]),
+    "epl_find_nccl": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
     "epl_has_gloo": (ctypes.c_int, []),
 }
 

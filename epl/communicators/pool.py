@@ -5,7 +5,7 @@ import struct
 import threading
 import time
 
-from epl.communicators import native
+from epl.communicators import gpu, native
 from epl.communicators.addresses import own_address
 from epl.communicators.bootstrap import WaitTimeout, job_token
 from epl.errors import CommunicationError
@@ -54,14 +54,15 @@ class Pool:
 
     @property
     def backend(self):
-        """What carries the data: "shm", "gloo", "hierarchical", or "none" for a single worker.
+        """What carries the data: "shm", "gloo", "hierarchical", "nccl" (between GPUs), or "none" for a single worker.
 
         Raises:
           CommunicationError: the pool is not connected.
         """
         if self._cluster.worker_num == 1:
             return "none"
-        return native.comm().epl_comm_backend(self._connected_control()).decode("ascii")
+        control = self._connected_control()
+        return native.comm().epl_comm_backend(self._data[0] if self._data else control).decode("ascii")
 
     def connect(self, generation=0):
         """Makes the communicators, with all other workers; closes those of an earlier generation first.
@@ -80,7 +81,7 @@ class Pool:
                 self._store = _StoreAdapter(self._client, generation, prefix)
                 self._control = self._create("g%d/control" % generation)
                 for slot in range(self._config.communication.num_communicators):
-                    self._data.append(self._create("g%d/data%d" % (generation, slot)))
+                    self._data.append(self._create("g%d/data%d" % (generation, slot), tensors=True))
                 for slot, comm in enumerate(self._data):
                     native.comm().epl_pool_set(slot, comm)
             except CommunicationError:
@@ -166,10 +167,11 @@ class Pool:
                 "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, error)
             )
 
-    def _create(self, name):
+    def _create(self, name, tensors=False):
+        """A communicator; only one for `tensors` may need GPUs."""
         communication = self._config.communication
         backend = communication.backend
-        if backend == "auto":
+        if backend in ("auto", "nccl"):
             backend = _AUTO_BACKENDS[communication.hierarchical]
         options = native.Options(
             backend=backend.encode("ascii"),
@@ -181,6 +183,8 @@ class Pool:
             host=own_address(self._cluster).encode("ascii"),
             token=job_token(self._cluster).encode("utf-8"),
         )
+        if tensors and communication.backend in ("auto", "nccl") and self._cluster.device_type == "GPU":
+            gpu.set_options(options, self._cluster, self._config, backend)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         comm = native.comm().epl_comm_create(ctypes.byref(options), ctypes.byref(self._store.native), error, len(error))
         if not comm:

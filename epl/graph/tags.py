@@ -1,12 +1,15 @@
 """Tags: what is known of a node, stored as NodeDef attributes that begin with `_epl_`.
 
 TensorFlow keeps attributes that begin with an underscore on every operation and ignores them, so a tagged graph stays
-an ordinary one and a dump of it can be read by itself.
+an ordinary one and a dump of it can be read by itself. What programs see and save of their graph is without them.
 """
+
+PREFIX = "_epl_"
 
 TASKGRAPH = "_epl_taskgraph"  # int: index of the TaskGraph (strategy scope) that the node belongs to; absent = 0
 PHASE = "_epl_phase"  # string: one of the phases below; absent = FORWARD
 APPLY_CALL = "_epl_apply_call"  # int: which call of apply_gradients made the node
+FORWARD_OP = "_epl_forward_op"  # string: what a node of the backward pass was made for; statistics and their gradients only
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 ROLE = "_epl_role"  # string: what a node that a pass made is for

@@ -10,6 +10,7 @@ from epl.graph.lint import lint
 from epl.passes.aggregate import aggregate_gradients
 from epl.passes.broadcast import broadcast_variables
 from epl.passes.clone import clone_instances
+from epl.passes.gpu_collectives import move_collectives_to_gpu
 from epl.passes.merge_outputs import merge_outputs
 from epl.passes.merge_state import merge_state
 from epl.passes.place import place
@@ -19,12 +20,13 @@ from epl.passes.reseed_functions import reseed_functions
 from epl.passes.share_batches import share_batches
 from epl.passes.share_data import share_data
 from epl.passes.summaries import show_merged
+from epl.passes.sync_batch_norm import sync_batch_norm
 from epl.passes.user_collectives import join_user_collectives
 
 _DUMP_DIR = "EPL_DUMP_DIR"
 
 
-def passes(job_seed=0):
+def passes(job_seed=0, on_gpu=False):
     """The passes in order; each takes (graph, plan) and returns a new graph."""
     return [
         share_data,  # changes which data a worker sees; first, as it knows the user's graph only
@@ -35,22 +37,25 @@ def passes(job_seed=0):
         ),  # changes numbers: after clones, as each instance has its own seed
         reseed_functions,  # the same for what is inside functions
         share_batches,  # needs the sources of all instances
+        sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
         aggregate_gradients,  # the passes from here on join instances again
         merge_state,
         join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
         merge_outputs,
+        functools.partial(move_collectives_to_gpu, on_gpu=on_gpu),  # after all that add collectives of the training
         show_merged,  # takes what merge_outputs has made
         broadcast_variables,  # last: no other pass looks at what it adds
     ]
 
 
-def rewrite(graph, plan, job_seed=0, dump_dir=None):
+def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None):
     """Runs all passes.
 
     Args:
       graph: the user's tagged graph; stays as it is.
       plan: an epl.plan.plan.Plan made for it.
       job_seed: a number that all workers share and that differs from job to job.
+      on_gpu: whether collectives between workers may take and give tensors on GPUs.
       dump_dir: folder for the graph after each pass; default the environment variable EPL_DUMP_DIR, else none.
 
     Returns:
@@ -62,7 +67,7 @@ def rewrite(graph, plan, job_seed=0, dump_dir=None):
     dump_dir = dump_dir or os.environ.get(_DUMP_DIR)
     _check(graph, None, "the user's graph", [])
     done = []
-    for number, pass_ in enumerate(passes(job_seed)):
+    for number, pass_ in enumerate(passes(job_seed, on_gpu)):
         name = getattr(pass_, "func", pass_).__name__
         after = pass_(graph, plan)
         if after is graph:  # nothing to do

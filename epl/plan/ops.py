@@ -164,6 +164,9 @@ def is_write(op):
     return _WRITES.match(op) is not None
 
 
+FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
+FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
+
 # Positions of the value in the inputs of ADDS and SETS.
 VALUE_INPUT = 1
 

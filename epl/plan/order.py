@@ -28,6 +28,9 @@ def collective_keys(plan, graph):
     for group in plan.state:
         for name, tag in group.collectives():
             put(name, group.slot, tag, group.values)
+    for norm in plan.batch_norms:
+        for name, tag, place in norm.collectives():
+            put(name, 0, tag, (place,))
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.tensor,))

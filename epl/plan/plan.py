@@ -7,6 +7,7 @@ from typing import Dict, Tuple
 from epl.graph.index import canonical_tensor
 from epl.graph.model import ALONE, Variable
 from epl.plan.analysis import Analysis, analyse
+from epl.plan.batch_norm import plan_batch_norm
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
@@ -53,6 +54,7 @@ class Plan:
       stage_of: node to stage, for models of several stages.
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
+      batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
     """
 
     layout: Layout
@@ -68,6 +70,7 @@ class Plan:
     stage_of: Dict[str, int]
     user_collectives: Tuple[UserCollective, ...] = ()
     data: DataPlan = DataPlan()
+    batch_norms: Tuple = ()
 
     @property
     def gradient_scale(self):
@@ -119,13 +122,14 @@ def make_plan(model, config, cluster):
     analysis = analyse(model)
     communication = config.communication
     check_sources(model.graph, analysis, layout)
-    aggregation, state, merges = Aggregation((), (), {}), (), ()
+    aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
     if layout.num_instances > 1:
         aggregation = plan_aggregation(model, communication)
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
             state = plan_state(model, analysis)
+            batch_norms = plan_batch_norm(model, analysis) if communication.sync_batch_norm else ()
             merges = _merges(model)
         check_updates(model.graph, analysis, aggregation, state)
     if layout.worker_num > 1:
@@ -143,6 +147,7 @@ def make_plan(model, config, cluster):
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=stages_of(model, used),
         user_collectives=find_user_collectives(model, analysis, layout),
+        batch_norms=batch_norms,
         data=plan_data(model.graph, config.io, layout.worker_num),
     )
 

@@ -117,6 +117,11 @@ class Driver(object):
                 raised = job.broken_by(error)
                 raise getattr(raised, "error", raised) from None
 
+    @property
+    def graph(self):
+        """This worker's rewritten Graph; None before the first run."""
+        return self._rewritten.graph if self._rewritten is not None else None
+
     def close(self):
         with self._lock:
             if self._inner is not None:

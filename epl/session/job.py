@@ -137,6 +137,24 @@ class Job(object):
             finally:
                 notice.cancel()
 
+    def hand_in(self, kind, number, data):
+        """Leaves bytes for the chief, who takes them with `handed_in`; nobody waits."""
+        self._client.set(self._left_by(kind, number, self.cluster.worker_index), data)
+
+    def handed_in(self, kind, number, worker, timeout_s):
+        """What a worker left under a kind and a number; it is forgotten afterwards.
+
+        Raises:
+          CommunicationError: it left nothing within `timeout_s` seconds.
+        """
+        key = self._left_by(kind, number, worker)
+        data = self._client.get(key, timeout_s)
+        self._client.clear(key)
+        return data
+
+    def _left_by(self, kind, number, worker):
+        return "left/%d/%s/%d/%d/" % (self._generation, kind, number, worker)
+
     def exchange(self, message):
         """Gives each worker's bytes to every worker, in their order."""
         return self.pool.exchange(message)

@@ -4,6 +4,7 @@ import hashlib
 
 from epl import tf_compat
 from epl.capture.record import make_model
+from epl.communicators.library import collectives_on_gpu
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
@@ -33,7 +34,8 @@ class Rewritten(object):
         user_model = make_model(tf_graph)
         self.model, self.micro_batches = unroll(user_model, plan_micro_batches(user_model, config))
         self.plan = make_plan(self.model, config, cluster)
-        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed)
+        on_gpu = collectives_on_gpu(cluster, config)
+        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu)
         self._keys = settle(collective_keys(self.plan, self.model.graph), self.graph, self.plan)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)

@@ -50,3 +50,45 @@ def test_evaluation_on_the_chief(two_workers, plain_life, tmp_path):
     config = {"estimator.evaluate_on": "chief"}
     for got in two_workers(ESTIMATORS + "life", str(tmp_path), config, shared=False, all_rows=True):
         assert_same_life(got, plain_life)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_train_and_evaluate(plain, two_by_two, tmp_path, shared):
+    want = plain(ESTIMATORS + "together", str(tmp_path / "plain"))
+    assert want["evaluated"] == [2, 4, 6] and want["exports"] == 1
+    chief, other = two_by_two(ESTIMATORS + "together", str(tmp_path / "epl"), shared=shared)
+    for got in (chief, other):
+        assert_same(got["losses"], want["losses"])
+        for name in want["metrics"]:
+            assert_same(got["metrics"][name], want["metrics"][name], what=name)
+        assert got["evaluated"] == want["evaluated"]
+    assert chief["calls"] == want["calls"] and chief["exports"] == 1 and chief["kept"] == want["kept"]
+    assert [call for call in want["calls"] if "chief" not in call] == other["calls"] and other["exports"] == 0
+    assert other["kept"] == (want["kept"] if shared else [])
+
+
+def test_checkpoints_every_so_many_seconds(two_workers, tmp_path):
+    """Only one worker is slow, but all save, and evaluate, at the same steps."""
+    chief, other = two_workers(ESTIMATORS + "together", str(tmp_path), shared=False, every_secs=0.5)
+    assert chief["evaluated"] == other["evaluated"]
+    assert 1 < len(chief["evaluated"]) and chief["evaluated"][-1] == 6
+    assert chief["kept"][-1] == "model.ckpt-6" and other["kept"] == []
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_one_worker_that_stops_stops_all(two_workers, tmp_path, worker):
+    for steps, first, second in two_workers(ESTIMATORS + "stopped", str(tmp_path), worker):
+        assert steps == [3, 7] and first == 3 and second == 4
+
+
+@pytest.mark.parametrize("layout", [(1, 2), (2, 2)], ids=str)
+def test_warm_start_init_from_checkpoint_and_export(jobs, plain, tmp_path, layout):
+    want = plain(ESTIMATORS + "warm_started", str(tmp_path / "plain"))
+    chief, *others = jobs[layout](ESTIMATORS + "warm_started", str(tmp_path / "epl"))
+    for got in [chief] + others:
+        assert_same(got["losses"], want["losses"])
+    assert_same(chief["predictions"], want["predictions"])
+    logits, foreign = plain(ESTIMATORS + "serve", chief["export"])
+    assert_same(logits, want["predictions"])
+    assert foreign == []
+    assert all(other["predictions"] is None for other in others)  # they have exported nothing

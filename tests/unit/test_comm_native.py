@@ -13,13 +13,7 @@ import traceback
 import numpy as np
 import pytest
 
-LIBRARY = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
-    "epl",
-    "communicators",
-    "lib",
-    "libepl_comm.so",
-)
+from epl.communicators import native
 
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, BOOL = range(8)
 SUM, MEAN, MIN, MAX, PROD = range(5)
@@ -49,85 +43,15 @@ DTYPES = {
 }
 SIZES = (0, 1, 1023, 140001)
 
-_SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
-_GET = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_uint8),
-    ctypes.c_size_t,
-    ctypes.POINTER(ctypes.c_size_t),
-    ctypes.c_double,
-)
-_DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-_ALLOCATE = ctypes.CFUNCTYPE(
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_size_t),
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_uint8),
-    ctypes.c_size_t,
-)
-
-
-class _Store(ctypes.Structure):
-    _fields_ = [("context", ctypes.c_void_p), ("set", _SET), ("get", _GET)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [
-        ("backend", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("rank", ctypes.c_int),
-        ("size", ctypes.c_int),
-        ("timeout_s", ctypes.c_double),
-        ("stall_warning_s", ctypes.c_double),
-        ("host", ctypes.c_char_p),
-        ("token", ctypes.c_char_p),
-    ]
-
-
-class _Segment(ctypes.Structure):
-    _fields_ = [("data_in", ctypes.c_void_p), ("data_out", ctypes.c_void_p), ("count", ctypes.c_size_t)]
-
-
-class _Request(ctypes.Structure):
-    _fields_ = [
-        ("tag", ctypes.c_int64),
-        ("name", ctypes.c_char_p),
-        ("collective", ctypes.c_int),
-        ("dtype", ctypes.c_int),
-        ("reduce_op", ctypes.c_int),
-        ("peer", ctypes.c_int),
-        ("segments", ctypes.POINTER(_Segment)),
-        ("num_segments", ctypes.c_size_t),
-        ("scale", ctypes.c_double),
-        ("send_counts", ctypes.POINTER(ctypes.c_size_t)),
-        ("header", ctypes.c_char_p),
-        ("header_length", ctypes.c_size_t),
-        ("allocate", _ALLOCATE),
-        ("done", _DONE),
-        ("arg", ctypes.c_void_p),
-    ]
-
-
-def _load():
-    library = ctypes.CDLL(LIBRARY)
-    library.epl_comm_create.restype = ctypes.c_void_p
-    for name in ("destroy", "abort", "submit", "run", "expect"):
-        getattr(library, "epl_comm_" + name).restype = ctypes.c_int if name in ("run", "expect") else None
-    library.epl_comm_backend.restype = ctypes.c_char_p
-    return library
-
 
 class Rank:
     """One rank with its communicator; `folder` is the store."""
 
     def __init__(self, rank, size, backend, folder, host="127.0.0.1", timeout_s=30.0):
         self.rank, self.size, self.folder = rank, size, folder
-        self.library = _load()
-        self._store = _Store(None, _SET(self._set), _GET(self._get))
-        options = _Options(backend.encode(), b"native", rank, size, timeout_s, 0.0, host.encode(), b"secret")
+        self.library = native.comm()
+        self._store = native.Store(None, native.STORE_SET(self._set), native.STORE_GET(self._get))
+        options = native.Options(backend.encode(), b"native", rank, size, timeout_s, 0.0, host.encode(), b"secret")
         error = ctypes.create_string_buffer(4096)
         handle = self.library.epl_comm_create(
             ctypes.byref(options), ctypes.byref(self._store), error, ctypes.c_size_t(4096)
@@ -171,15 +95,15 @@ class Rank:
         allocate=None,
     ):
         """Runs one collective; `segments` are (in array or None, out array or None, count)."""
-        array = (_Segment * max(1, len(segments)))()
+        array = (native.Segment * max(1, len(segments)))()
         for i, (data_in, data_out, count) in enumerate(segments):
-            array[i] = _Segment(
+            array[i] = native.Segment(
                 None if data_in is None else data_in.ctypes.data,
                 None if data_out is None else data_out.ctypes.data,
                 count,
             )
         counts = None if send_counts is None else (ctypes.c_size_t * len(send_counts))(*send_counts)
-        request = _Request(
+        request = native.Request(
             -1,
             name.encode(),
             collective,
@@ -192,8 +116,8 @@ class Rank:
             counts,
             header,
             0 if header is None else len(header),
-            allocate or _ALLOCATE(),
-            _DONE(),
+            allocate or native.ALLOCATE(),
+            native.DONE(),
             None,
         )
         error = ctypes.create_string_buffer(4096)
@@ -210,7 +134,7 @@ class Rank:
             got["array"] = np.zeros(sum(got["counts"]) + 1, _storage(dtype))
             return got["array"].ctypes.data
 
-        return _ALLOCATE(allocate), got
+        return native.ALLOCATE(allocate), got
 
     def close(self):
         self.library.epl_comm_destroy(self.handle)
@@ -444,9 +368,7 @@ def _worker(rank, size, backend, folder, results):
 
 @pytest.fixture(scope="module")
 def library():
-    if not os.path.exists(LIBRARY):
-        pytest.fail("epl/communicators/lib/libepl_comm.so is not built; run `make csrc`")
-    return _load()
+    return native.comm()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -474,8 +396,8 @@ def test_collectives_against_numpy(library, tmp_path, backend, size):
 
 
 def test_unknown_backend_is_refused(library):
-    options = _Options(b"carrier pigeon", b"x", 0, 1, 5.0, 0.0, None, None)
-    store = _Store(None, _SET(lambda *_: 0), _GET(lambda *_: 1))
+    options = native.Options(b"carrier pigeon", b"x", 0, 1, 5.0, 0.0, None, None)
+    store = native.Store(None, native.STORE_SET(lambda *_: 0), native.STORE_GET(lambda *_: 1))
     error = ctypes.create_string_buffer(1000)
     assert not library.epl_comm_create(ctypes.byref(options), ctypes.byref(store), error, ctypes.c_size_t(1000))
     assert b"carrier pigeon" in error.value and b"auto, shm or gloo" in error.value

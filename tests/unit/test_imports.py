@@ -16,7 +16,7 @@ LEVELS = {
     "epl": 7,  # epl/__init__.py: the public names
     "api": 6,
     "session": 5,
-    "profiler": 5,
+    "profiler": 5.5,  # session hooks for users
     "capture": 4,
     "passes": 4,
     "ops": 4,  # epl.ops: collectives for users

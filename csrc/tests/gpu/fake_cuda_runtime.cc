@@ -20,11 +20,13 @@ namespace {
 constexpr int kDevices = 8;
 constexpr int kInvalidValue = 1, kInvalidDevice = 101, kInvalidHandle = 400;
 
-std::mutex log_mutex;
-std::string log_text;
 int next_number = 1;
 int broken = 0;
 thread_local int current_device = 0;
+
+// Streams may still use these when the process ends: never destroyed.
+std::mutex& log_mutex = *new std::mutex;
+std::string& log_text = *new std::string;
 
 struct Object {
   int number = 0;
@@ -61,8 +63,8 @@ struct FakeStream : Object {
 };
 
 // Shared by all events: tests are small.
-std::mutex event_mutex;
-std::condition_variable event_changed;
+std::mutex& event_mutex = *new std::mutex;
+std::condition_variable& event_changed = *new std::condition_variable;
 
 struct FakeEvent : Object {
   unsigned long recorded = 0, happened = 0;

@@ -1,6 +1,7 @@
 """Programs with tf.estimator. Each worker reads its share of the rows, each copy of the model its share of a batch."""
 
 import os
+import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -72,7 +73,8 @@ class Losses(tf.train.SessionRunHook):
 
 
 def run_config(folder, **kwargs):
-    kwargs.setdefault("save_checkpoints_steps", 4)
+    if "save_checkpoints_secs" not in kwargs:
+        kwargs.setdefault("save_checkpoints_steps", 4)
     return tf.estimator.RunConfig(folder, tf_random_seed=3, session_config=common.threads(), **kwargs)
 
 
@@ -110,3 +112,169 @@ def life(epl, folder, config=None, shared=True, all_rows=False):
         result["state"] = {name: estimator.get_variable_value(name) for name in names}
         result["predictions"] = np.array([p["logits"] for p in estimator.predict(input_fn(None, 20, 22, 5))])
     return result
+
+
+class Calls(tf.train.SessionRunHook):
+    """Writes down when it is called."""
+
+    def __init__(self, calls, name):
+        self._calls, self._name = calls, name
+
+    def begin(self):
+        self._calls.append(self._name + " begin")
+
+    def end(self, session):
+        self._calls.append(self._name + " end")
+
+
+def spec_with_everything(calls):
+    """Further arguments of the EstimatorSpec: a scaffold with an init_fn, hooks for all workers and for the chief."""
+
+    def init_fn(scaffold, session):
+        del scaffold
+        calls.append("init_fn")
+        bias = tf.trainable_variables()[-1]
+        bias.load(np.array([0.1, 0.2, 0.3], np.float32), session)
+
+    return {
+        "scaffold": tf.train.Scaffold(init_fn=init_fn, saver=tf.train.Saver(max_to_keep=2)),
+        "training_hooks": [Calls(calls, "all")],
+        "training_chief_hooks": [Calls(calls, "chief")],
+    }
+
+
+class Slow(tf.train.SessionRunHook):
+    """Makes every step take long, on one worker only."""
+
+    def __init__(self, seconds):
+        self._seconds = seconds
+
+    def after_run(self, run_context, run_values):
+        time.sleep(self._seconds)
+
+
+def together(epl, folder, config=None, shared=True, every_secs=None):
+    """train_and_evaluate with an exporter, a scaffold and hooks; what each of them saw.
+
+    With `every_secs` the last worker's steps take a third of that.
+    """
+    common.init(epl, config)
+    folder = own_folder(epl, folder, shared)
+    calls, hook, evaluated = [], Losses(), []
+    how = {"save_checkpoints_secs": every_secs} if every_secs is not None else {"save_checkpoints_steps": 2}
+    estimator = tf.estimator.Estimator(
+        model_fn, config=run_config(folder, **how), params={"spec": lambda: spec_with_everything(calls)}
+    )
+
+    class Evaluated(tf.train.SessionRunHook):
+        def end(self, session):
+            evaluated.append(int(session.run(tf.train.get_global_step())))
+
+    index, count = common.workers(epl)
+    slow = [Slow(every_secs / 3)] if every_secs and index == count - 1 else []
+    exporter = tf.estimator.LatestExporter("latest", serving, exports_to_keep=1)
+    metrics, exported = tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(input_fn(epl, repeat=None), max_steps=STEPS, hooks=[hook] + slow),
+        tf.estimator.EvalSpec(input_fn(epl, 10, 14), hooks=[Evaluated()], exporters=exporter, throttle_secs=0),
+    )
+    return {
+        "metrics": metrics,
+        "losses": hook.losses,
+        "evaluated": evaluated,
+        "calls": calls,
+        "exports": len(exported),
+        "kept": [os.path.basename(p) for p in tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths]
+        if os.path.isdir(folder)
+        else [],
+    }
+
+
+def serving():
+    x = tf.placeholder(tf.float32, [None, common.FEATURES], name="rows")
+    return tf.estimator.export.ServingInputReceiver({"x": x}, {"x": x})
+
+
+class StopsAt(tf.train.SessionRunHook):
+    """Asks for the end after some steps, without another worker knowing."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def begin(self):
+        self._tensor = tf.train.get_global_step()
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run(self._tensor) >= self._step:
+            run_context.request_stop()
+
+
+def stopped(epl, folder, worker):
+    """One worker alone wants to stop after step 3, another time the chief by an early-stopping hook; steps trained."""
+    common.init(epl)
+    folders = [own_folder(epl, os.path.join(folder, name), False) for name in ("one", "other")]
+    estimator = tf.estimator.Estimator(model_fn, config=run_config(folders[0]), params={})
+    hook = Losses()
+    data = input_fn(epl, repeat=None)
+    mine = [StopsAt(3)] if common.workers(epl)[0] == worker else []
+    estimator.train(data, hooks=[hook] + mine, steps=100)
+    steps = [len(hook.losses)]
+    first = estimator.evaluate(input_fn(epl, 10, 14))["global_step"]
+    estimator = tf.estimator.Estimator(model_fn, config=run_config(folders[1]), params={})
+    stop = tf.estimator.experimental.make_early_stopping_hook(
+        estimator, lambda: len(hook.losses) >= steps[0] + 4, run_every_secs=None, run_every_steps=1
+    )
+    estimator.train(data, hooks=[hook, stop], steps=100)
+    steps.append(len(hook.losses))
+    return steps, int(first), int(estimator.evaluate(input_fn(epl, 10, 14))["global_step"])
+
+
+def warm_started(epl, folder):
+    """Trains; a second Estimator starts from the first one's hidden layer, a third restores what init_from_checkpoint says.
+
+    Returns the losses of each, and predictions with the export of the second.
+    """
+    common.init(epl)
+    folders = [own_folder(epl, os.path.join(folder, name), False) for name in ("first", "second", "third", "export")]
+    losses = []
+
+    def train(estimator, first):
+        hook = Losses()
+        estimator.train(input_fn(epl, first, first + 3), hooks=[hook])
+        losses.extend(hook.losses)
+        return estimator
+
+    train(tf.estimator.Estimator(model_fn, config=run_config(folders[0]), params={}), 0)
+    source = os.path.join(folder, "first", "worker_0") if epl else folders[0]
+    settings = tf.estimator.WarmStartSettings(source, vars_to_warm_start="dense/.*")
+    warm = tf.estimator.Estimator(model_fn, config=run_config(folders[1]), params={}, warm_start_from=settings)
+    train(warm, 3)
+
+    def spec():
+        tf.train.init_from_checkpoint(source, {"dense_1/": "dense_1/"})
+        return {}
+
+    train(tf.estimator.Estimator(model_fn, config=run_config(folders[2]), params={"spec": spec}), 6)
+    exported = warm.export_saved_model(folders[3], serving).decode()
+    predictions = None
+    if os.path.isdir(exported):
+        predictions = np.array([p["logits"] for p in warm.predict(input_fn(None, 20, 21, 5))])
+    return {"losses": losses, "export": exported, "predictions": predictions}
+
+
+def serve(epl, path):
+    """Loads a SavedModel; (its logits for the rows of a batch, names of operations and attributes that are EPL's)."""
+    with tf.Session(config=common.threads()) as sess:
+        meta = tf.saved_model.load(sess, ["serve"], path)
+        signature = meta.signature_def["serving_default"]
+        x = rows(None, 20, 21)[0]["x"]
+        logits = sess.run(signature.outputs["logits"].name, {signature.inputs["x"].name: x})
+    return logits, foreign(meta.graph_def)
+
+
+def foreign(graph_def):
+    """Operations and attributes in a GraphDef that plain TensorFlow does not know."""
+    nodes = list(graph_def.node) + [node for function in graph_def.library.function for node in function.node_def]
+    return [n.op for n in nodes if n.op.startswith("Epl")] + [
+        key for n in nodes for key in n.attr if key.startswith("_epl")
+    ]

@@ -1,0 +1,110 @@
+r"""Moves collectives between workers to the GPU that their tensors are on, where NCCL carries them.
+
+    grad   \                                grad   \
+            EplAllReduce @CPU:0   becomes           AddN @GPU:0 -> EplAllReduce @GPU:0
+    grad/1 /                                grad/1 /
+
+Copies of the model in one worker are added up by TensorFlow's own kernels; the collective is between the first GPUs of
+the workers. The same happens in every worker, or their collectives would not meet: what is moved follows from the
+operation alone and from where the place pass put what it takes.
+"""
+
+from epl.graph import tags
+from epl.graph.build import Type, make_node, set_attr
+from epl.graph.index import node_of
+
+_MOVED = frozenset(
+    [
+        "EplAllGather",
+        "EplAllReduce",
+        "EplAllToAll",
+        "EplBroadcast",
+        "EplRecv",
+        "EplReduce",
+        "EplReduceScatter",
+        "EplSend",
+    ]
+)
+_MESSAGES = frozenset(["EplSend", "EplRecv"])
+_REDUCTIONS = frozenset(["EplAllReduce", "EplReduce", "EplReduceScatter"])
+_INT32, _INT64 = 3, 9
+# AddN takes them all at once, the others two at a time.
+_LOCAL = {"sum": "AddN", "mean": "AddN", "min": "Minimum", "max": "Maximum", "prod": "Mul"}
+
+
+def move_collectives_to_gpu(graph, plan, on_gpu=False):
+    """Moves what NCCL can carry.
+
+    Args:
+      on_gpu: False: nothing is moved; the collectives stay on the host, where the place pass has put them.
+    """
+    if not on_gpu or plan.layout.device_type != "GPU" or plan.layout.worker_num == 1:
+        return graph
+    moved = [name for name, node in graph.nodes.items() if node.op in _MOVED and _can_move(graph, node)]
+    if not moved:
+        return graph
+    edit = graph.editor()
+    device = plan.layout.device(0)
+    for name in moved:
+        node = edit.node(name)
+        node.device = device
+        node.attr.pop("_class", None)
+        if node.op == "EplAllReduce" and tags.get_int(node, "R", 1) > 1:
+            _reduce_locally(edit, node)
+    _forget_colocation(graph, edit, frozenset("loc:@" + name for name in moved))
+    return edit.finish()
+
+
+def _can_move(graph, node):
+    dtype = node.attr["T"].type
+    if tags.get_int(node, "workers", 1) < 2 or dtype == _INT32:  # TensorFlow keeps int32 in host memory, on GPUs too
+        return False
+    if "wire_fp16" in node.attr and node.attr["wire_fp16"].b:  # packed and unpacked by the kernel of the host
+        return False
+    if node.op in _REDUCTIONS and tags.get_str(node, "reduce_op") == "mean" and dtype == _INT64:  # not NCCL's
+        return False
+    if node.op in _MESSAGES:  # sender and receiver know nothing of each other's devices
+        return True
+    return any("GPU" in graph.nodes[node_of(text)].device for text in node.input if text[0] != "^")
+
+
+def _reduce_locally(edit, node):
+    """Puts one tensor a worker in the place of those of all local copies."""
+    copies, count = node.attr["R"].i, node.attr["N"].i
+    data = [text for text in node.input if text[0] != "^"]
+    control = [text for text in node.input if text[0] == "^"]
+    method = tags.get_str(node, "reduce_op") or "sum"
+    del node.input[:]
+    for i in range(count):
+        node.input.append(_combined(edit, node, "%s/local_%d" % (node.name, i), data[i::count], _LOCAL[method]))
+    node.input.extend(control)
+    if method == "mean":  # over all copies of all workers
+        set_attr(node, "reduce_op", "sum")
+        scale = node.attr["scale"].f if "scale" in node.attr else 1.0
+        set_attr(node, "scale", scale / (copies * node.attr["workers"].i))
+    set_attr(node, "R", 1)
+    set_attr(node, "num_inputs", count)
+
+
+def _combined(edit, node, name, tensors, op):
+    dtype = Type(node.attr["T"].type)
+    if op == "AddN":
+        return edit.add(make_node(op, name, tensors, node.device, N=len(tensors), T=dtype)).name
+    result = tensors[0]
+    for number, tensor in enumerate(tensors[1:]):
+        result = edit.add(make_node(op, "%s_%d" % (name, number), [result, tensor], node.device, T=dtype)).name
+    return result
+
+
+def _forget_colocation(graph, edit, groups):
+    """Others that wanted to be where a moved node was."""
+    groups = frozenset(group.encode() for group in groups)
+    for name, node in graph.nodes.items():
+        if "_class" not in node.attr or not groups.intersection(node.attr["_class"].list.s):
+            continue
+        own = edit.node(name)
+        kept = [group for group in own.attr["_class"].list.s if group not in groups]
+        if kept:
+            own.attr["_class"].list.s[:] = kept
+        else:
+            own.attr.pop("_class", None)

@@ -1,0 +1,208 @@
+r"""Batch normalisation over the batches of all instances, forward and backward.
+
+    x   -> FusedBatchNorm                         x   -> mean, variance \               / normalise
+    x/1 -> FusedBatchNorm/1      becomes                                 EplAllGather ->
+                                                  x/1 -> mean, variance /               \ normalise/1
+
+The gradient is that of normalisation by the statistics of the whole batch (Ioffe and Szegedy, 2015, section 3): it needs
+two sums over the batch, which are all-reduced. The nodes keep their names, types and outputs. Moments that are built of
+plain operations stay as they are, and the mean over all instances takes the place of each of them, and of the gradient
+with respect to each.
+"""
+
+from epl.graph.build import Type, make_node
+from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
+from epl.plan.batch_norm import SyncedMean
+from epl.plan.names import clone_name, tag_of
+
+_FLOAT32 = 1
+_INT32 = 3
+
+
+def sync_batch_norm(graph, plan):
+    """Synchronises what plan.batch_norms names."""
+    if not plan.batch_norms:
+        return graph
+    edit = graph.editor()
+    for norm in plan.batch_norms:
+        if isinstance(norm, SyncedMean):
+            dtype = dtype_of(graph, norm.tensor)
+            scale = 1.0 / plan.layout.num_instances
+            edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale, 0, norm.tag))
+            rewire(edit, plan, norm.consumers, norm.name)
+        else:
+            _forward(edit, plan, norm)
+            for gradient in norm.gradients:
+                _backward(edit, plan, norm, gradient)
+    return edit.finish()
+
+
+class _Builder(object):
+    """Adds float32 nodes for one instance's copy of a normalisation, each named after what it is."""
+
+    def __init__(self, edit, node, prefix):
+        self._edit = edit
+        self._prefix = prefix
+        self._device = node.device
+        data_format = node.attr["data_format"].s.decode() if "data_format" in node.attr else "NHWC"
+        self._axes = [i for i, letter in enumerate(data_format) if letter != "C"]
+        self._behind = len(data_format) - 1 - data_format.index("C")
+        self.dtype = node.attr["T"].type
+
+    def add(self, name, op, inputs, **attrs):
+        return self._edit.add(make_node(op, "%s/%s" % (self._prefix, name), inputs, self._device, **attrs)).name
+
+    def math(self, name, op, *inputs):
+        return self.add(name, op, inputs, T=Type(_FLOAT32))
+
+    def constant(self, name, numbers, dtype=_FLOAT32, scalar=False):
+        node = make_node("Const", "%s/%s" % (self._prefix, name), [], self._device, dtype=Type(dtype))
+        tensor = node.attr["value"].tensor
+        tensor.dtype = dtype
+        tensor.tensor_shape.SetInParent()
+        if not scalar:
+            tensor.tensor_shape.dim.add().size = len(numbers)
+        (tensor.float_val if dtype == _FLOAT32 else tensor.int_val).extend(numbers)
+        return self._edit.add(node).name
+
+    def cast(self, name, tensor, source, target):
+        if source == target:
+            return tensor
+        return self.add(name, "Cast", [tensor], SrcT=Type(source), DstT=Type(target))
+
+    def reduce(self, name, op, tensor):
+        """Over all dimensions but the channels: [..., C] to [C]."""
+        axes = self.constant(name + "/axes", self._axes, _INT32)
+        return self.add(name, op, [tensor, axes], T=Type(_FLOAT32), Tidx=Type(_INT32), keep_dims=False)
+
+    def over(self, name, op, tensor, axis):
+        axes = self.constant(name + "/axes", [axis], _INT32)
+        return self.add(name, op, [tensor, axes], T=Type(_FLOAT32), Tidx=Type(_INT32), keep_dims=False)
+
+    def spread(self, name, tensor):
+        """[C] in a shape that is broadcast over the tensor."""
+        if not self._behind:
+            return tensor
+        shape = self.constant(name + "/shape", [-1] + [1] * self._behind, _INT32)
+        return self.add(name, "Reshape", [tensor, shape], T=Type(_FLOAT32), Tshape=Type(_INT32))
+
+    def count(self, name, tensor, channels):
+        """The numbers of a tensor for each channel, as float32."""
+        sizes = [
+            self.cast(
+                "%s/%s_float" % (name, what),
+                self.add("%s/%s" % (name, what), "Size", [each], T=Type(_FLOAT32), out_type=Type(_INT32)),
+                _INT32,
+                _FLOAT32,
+            )
+            for what, each in (("size", tensor), ("channels", channels))
+        ]
+        return self.math(name, "RealDiv", *sizes)
+
+
+def _copies(edit, plan, name):
+    """(instance, this editor's own NodeDef of the instance's copy, Builder)."""
+    for instance in plan.layout.instances:
+        node = edit.node(clone_name(name, instance.index))
+        prefix = clone_name("epl_batch_norm/%s/local" % name, instance.index)
+        yield node, _Builder(edit, node, prefix)
+
+
+def _data_inputs(node):
+    return [text for text in node.input if text[0] != "^"]
+
+
+def _epsilon(node):
+    return node.attr["epsilon"].f if "epsilon" in node.attr else 1e-4
+
+
+def _forward(edit, plan, norm):
+    name = norm.collective(norm.node)
+    copies = list(_copies(edit, plan, norm.node))
+    gather = all_gather_node(plan, name, norm.node, _FLOAT32, 0, tag_of(name))
+    inputs = []
+    for index, (node, b) in enumerate(copies):
+        x = b.cast("x", _data_inputs(node)[0], b.dtype, _FLOAT32)
+        mean = b.reduce("mean", "Mean", x)
+        squares = b.math("squares", "SquaredDifference", x, b.spread("mean_spread", mean))
+        both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(_FLOAT32), axis=0)
+        gather.input[index] = b.add("row", "Pack", [both], N=1, T=Type(_FLOAT32), axis=0)
+        inputs.append(x)
+    edit.add(gather)
+    for (node, b), x in zip(copies, inputs):
+        _normalise(b, node, x, name, plan.layout.num_instances)
+
+
+def _normalise(b, node, x, gathered, instances):
+    """The node becomes an IdentityN of what it computed, now from the statistics [instances, 2, C] of all."""
+    _, scale, offset = _data_inputs(node)[:3]
+    unpacked = b.add("all", "Unpack", [gathered], num=2, T=Type(_FLOAT32), axis=1)
+    mean = b.over("global_mean", "Mean", unpacked, 0)
+    # The variance of the whole is the mean of the variances plus the variance of the means; no large squares cancel.
+    between = b.math("between", "SquaredDifference", unpacked, mean)
+    variance = b.over("global_variance", "Mean", b.math("spreads", "AddV2", unpacked + ":1", between), 0)
+    factor = b.math("factor", "Mul", _inverse(b, node, variance), scale)
+    centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
+    scaled = b.math("scaled", "Mul", centred, b.spread("factor_all", factor))
+    y = b.math("y", "AddV2", scaled, b.spread("offset_all", offset))
+    one = b.constant("one", [1.0], scalar=True)
+    copies = b.constant("instances", [float(instances)], scalar=True)
+    count = b.math("count_all", "Mul", b.count("count", x, mean), copies)
+    less = b.math("count_at_least_one", "Maximum", b.math("count_less", "Sub", count, one), one)
+    unbiased = b.math("unbiased", "Mul", variance, b.math("correction", "RealDiv", count, less))
+    results = [b.cast("y_cast", y, _FLOAT32, b.dtype), mean, unbiased, mean, variance]
+    if node.op == "FusedBatchNormV3":
+        results.append(mean)  # the reserve that only its own gradient kernel takes
+    _become(node, results, b.dtype)
+
+
+def _inverse(b, node, variance):
+    epsilon = b.constant("epsilon", [_epsilon(node)], scalar=True)
+    return b.math("inverse", "Rsqrt", b.math("variance_epsilon", "AddV2", variance, epsilon))
+
+
+def _backward(edit, plan, norm, gradient):
+    name = norm.collective(gradient)
+    copies = list(_copies(edit, plan, gradient))
+    scale = 1.0 / plan.layout.num_instances
+    reduce = all_reduce_node(plan, name, [gradient, gradient], _FLOAT32, scale, 0, tag_of(name))
+    parts = []
+    for index, (node, b) in enumerate(copies):
+        g, x, _, mean, _ = _data_inputs(node)[:5]
+        g, x = b.cast("g", g, b.dtype, _FLOAT32), b.cast("x", x, b.dtype, _FLOAT32)
+        centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
+        sums = [
+            b.reduce("sum", "Sum", g),
+            b.reduce("product_sum", "Sum", b.math("product", "Mul", g, centred)),
+        ]
+        count = b.count("count", x, mean)
+        for which, each in enumerate(sums):
+            reduce.input[2 * index + which] = b.math("mean_%d" % which, "RealDiv", each, count)
+        parts.append((g, centred, sums))
+    edit.add(reduce)
+    for (node, b), (g, centred, sums) in zip(copies, parts):
+        _differentiate(b, node, g, centred, sums, name)
+
+
+def _differentiate(b, node, g, centred, sums, reduced):
+    """x' = scale * inverse * (g - mean(g) - centred * inverse^2 * mean(g * centred)), means over the whole batch."""
+    _, _, scale, mean, variance = _data_inputs(node)[:5]
+    inverse = _inverse(b, node, variance)
+    slope = b.math("slope", "Mul", b.math("inverse_square", "Square", inverse), reduced + ":1")
+    part = b.math("part", "Mul", centred, b.spread("slope_all", slope))
+    rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.spread("g_mean", reduced)), part)
+    factor = b.spread("factor_all", b.math("factor", "Mul", inverse, scale))
+    x = b.cast("x_cast", b.math("x_gradient", "Mul", rest, factor), _FLOAT32, b.dtype)
+    _become(node, [x, b.math("scale_gradient", "Mul", inverse, sums[1]), sums[0], mean, mean], b.dtype)
+
+
+def _become(node, results, first_dtype):
+    """Makes a node an IdentityN of `results`, the first of another type than the rest; it keeps its name and tags."""
+    controls = [text for text in node.input if text[0] == "^"]
+    node.op = "IdentityN"
+    del node.input[:]
+    node.input.extend(results + controls)
+    for key in list(node.attr):
+        if not key.startswith("_"):
+            del node.attr[key]
+    node.attr["T"].list.type.extend([first_dtype] + [_FLOAT32] * (len(results) - 1))
