@@ -5,14 +5,8 @@ r"""Copies what every micro-batch of a step computes, adds up the gradients, and
                                         x/1 -> y/1 -> grad/1 /
 
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
-
-Order is kept by gates. After the last operations of an action of the schedule stands a gate that waits for them; the
-first operations of the next action on that device wait for a sum of such gates' values, one for each purpose (see
-epl.plan.micro_batches). A session run that is not for a purpose feeds its gates, so that TensorFlow leaves out what they
-wait for: an evaluation must not run the training of earlier micro-batches.
 """
 
-import collections
 from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
@@ -22,16 +16,14 @@ from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.model import Gradient, Model
 from epl.passes.copies import copy_node
+from epl.passes.gates import Gates, order_actions, order_changes
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.reseed_functions import call_copies
 from epl.passes.seeds import derive, seeds_of, set_seed
 from epl.plan import ops
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
-from epl.plan.schedule import BACKWARD, FORWARD
 
-_GATE = "gate"
 _FLOAT32 = 1
-_FLOAT64 = 2
 _INT32 = 3
 
 
@@ -73,13 +65,14 @@ def unroll(model, plan):
     edit = graph.editor()
     _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
-    _order_changes(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
-    gates = _gate(graph, edit, plan, added)
+    gates = Gates(edit, plan)
+    order_actions(graph, edit, plan, gates, added)
+    order_changes(graph, edit, plan, gates)
     merges, fetched = _merge(graph, edit, plan, model)
     _reseed(graph, edit, plan)
     unrolled = _with_graph(model, edit.finish(), replaced, merges)
-    return unrolled, Unrolled(plan.count, plan.nodes, frozenset(plan.writes), fetched, gates)
+    return unrolled, Unrolled(plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added))
 
 
 def _with_graph(model, graph, replaced, merges):
@@ -127,33 +120,6 @@ def _wait_for_all(graph, edit, plan):
         awaited = [text for text in graph.nodes[name].input if text[0] == "^" and text[1:] in plan.nodes]
         for text in awaited:
             edit.node(name).input.extend(micro_batch_tensor(text, m) for m in range(1, plan.count))
-
-
-def _order_changes(graph, edit, plan):
-    """A micro-batch sees, and changes further, what the one before has made of a moving average."""
-    by_variable = collections.defaultdict(list)
-    for write in plan.writes:
-        if write not in plan.in_control_flow:  # whether it happens at all is not known before the step
-            by_variable[_variable(graph, write)].append(write)
-    for micro_batch in range(1, plan.count):
-        for name, variables in plan.reads.items():
-            for variable in variables:
-                _wait(edit, micro_batch_name(name, micro_batch), by_variable[variable], micro_batch - 1)
-        for writes in by_variable.values():
-            for write in writes:
-                _wait(edit, micro_batch_name(write, micro_batch), writes, micro_batch - 1)
-
-
-def _variable(graph, write):
-    node = graph.nodes[write]
-    while node.op not in ops.VARIABLES:
-        node = graph.nodes[node_of(node.input[0])]
-    return node.name
-
-
-def _wait(edit, name, writes, micro_batch):
-    node = edit.node(name)
-    node.input.extend("^" + micro_batch_name(write, micro_batch) for write in writes)
 
 
 def _accumulate(graph, edit, plan):
@@ -229,114 +195,6 @@ def _scaled(graph, edit, plan, name, total, like):
         cast = make_node("Cast", name + "/cast", [factor], SrcT=Type(_FLOAT32), DstT=Type(dtype))
         factor = edit.add(_like(graph, like, cast)).name
     return edit.add(_like(graph, like, make_node("Mul", name, [total, factor], T=Type(dtype)))).name
-
-
-def _gate(graph, edit, plan, added):
-    """Makes each device work in the order of its actions; returns what Unrolled.gates holds."""
-    members = collections.defaultdict(list)
-    for name in graph.in_order(plan.nodes):
-        if name in plan.parts:
-            members[plan.parts[name]].append(name)
-    first = {part: _first(graph, plan, part, names) for part, names in members.items()}
-    last = {
-        (purpose.name, part): _last(graph, plan, part, [n for n in names if n in purpose.nodes])
-        for purpose in plan.purposes
-        for part, names in members.items()
-    }
-    ends = {}
-    made = collections.defaultdict(list)
-    for actions in plan.order:
-        for before, action in zip(actions, actions[1:]):
-            if _follows_by_itself(before, action):
-                continue
-            waits = []
-            for purpose in plan.purposes:
-                key = (purpose.name, before)
-                if key not in ends:
-                    names = [micro_batch_name(n, before.micro_batch) for n in last.get((purpose.name, before[:2]), ())]
-                    names += _sums(plan, purpose, before, added)
-                    ends[key] = _end(edit, plan, purpose, before, names) if names else None
-                if ends[key] is not None:
-                    waits.append(ends[key])
-                    made[purpose.name].append(ends[key])
-            starts = [micro_batch_name(n, action.micro_batch) for n in first.get(action[:2], ())]
-            if waits and starts:
-                gate = _begin(edit, plan, action, waits)
-                for name in starts:
-                    edit.node(name).input.append("^" + gate)
-    signs = {p.name: _signs(plan, p, added) for p in plan.purposes}
-    return tuple((signs[p.name], tuple(sorted(set(made[p.name])))) for p in plan.purposes)
-
-
-def _follows_by_itself(before, action):
-    return before[1:] == action[1:] and before.kind == FORWARD
-
-
-def _sums(plan, purpose, action, added):
-    """The accumulations that are part of a backward action."""
-    if action.kind != BACKWARD:
-        return []
-    return [
-        added[g.name, action.micro_batch]
-        for g in plan.gradients
-        if g.name in purpose.gradients and g.indices is None and plan.parts.get(node_of(g.values)) == action[:2]
-    ]
-
-
-def _signs(plan, purpose, added):
-    """Nodes of which any is reached when a session run serves the purpose."""
-    names = {added[name, plan.count - 1] for name in purpose.gradients}
-    return frozenset(names | set(purpose.writes))
-
-
-def _first(graph, plan, part, names):
-    """The operations of a part that wait for nothing of the same part. Placeholders are fed before anything runs."""
-    found = []
-    for name in names:
-        node = graph.nodes[name]
-        if node.op in ops.PLACEHOLDERS:
-            continue
-        if name in plan.in_control_flow and node.op not in ops.CONTROL_FLOW_OPENS:
-            continue
-        producers = (node_of(text) for text in node.input)
-        if not any(plan.parts.get(p) == part and graph.nodes[p].op not in ops.PLACEHOLDERS for p in producers):
-            found.append(name)
-    return found
-
-
-def _last(graph, plan, part, names):
-    """The operations among `names` that nothing else among them waits for, if they are always run."""
-    chosen = set(names)
-    found = []
-    for name in names:
-        if name in plan.in_control_flow and graph.nodes[name].op not in ops.CONTROL_FLOW_CLOSES:
-            continue
-        if graph.nodes[name].op in ops.PLACEHOLDERS:
-            continue
-        if not any(consumer in chosen for consumer, _ in graph.consumers.get(name, ())):
-            found.append(name)
-    return found
-
-
-def _end(edit, plan, purpose, action, names):
-    """The time at which the action's operations for a purpose have run. A constant would do, if TensorFlow did not fold
-    it into what takes it, and keep the control inputs even of one that is fed."""
-    node = make_node(
-        "Timestamp",
-        "%s_end/%s_%d/micro_batch_%d/%s" % (PREFIX, action.kind, action.stage, action.micro_batch, purpose.name),
-        ["^" + name for name in sorted(set(names))],
-    )
-    return edit.add(_at(plan, action, node)).name
-
-
-def _begin(edit, plan, action, waits):
-    name = "%s_begin/%s_%d/micro_batch_%d" % (PREFIX, action.kind, action.stage, action.micro_batch)
-    return edit.add(_at(plan, action, make_node("AddN", name, waits, N=len(waits), T=Type(_FLOAT64)))).name
-
-
-def _at(plan, action, node):
-    set_attr(node, tags.TASKGRAPH, plan.taskgraphs[action.stage])
-    return tagged(node, _GATE)
 
 
 _HOW = {"mean": "EplAllReduce", "sum": "EplAllReduce", "concat": "EplAllGather"}

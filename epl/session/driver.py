@@ -18,7 +18,7 @@ from epl.session.rewritten import Rewritten
 
 _LOG = logging.getLogger("epl")
 # What a gate is fed with.
-_NOTHING = np.float64(0)
+_NOTHING = np.float32(0)
 
 
 class Driver(object):
