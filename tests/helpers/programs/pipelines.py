@@ -138,11 +138,11 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
         for step in range(STEPS):
             data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
             mine = {feeds[name]: common.share(epl, values) for name, values in data.items()}
-            before = common.state(sess)
-            evaluated = sess.run(loss, mine)
-            assert all(np.array_equal(before[n], v) for n, v in common.state(sess).items()), "an evaluation trained"
+            if step == 1:
+                evaluated = sess.run(loss, mine)
+                assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
             value, _ = sess.run([loss, train_op], mine)
-            assert np.allclose(value, evaluated, rtol=1e-5), (value, evaluated)
+            assert step != 1 or np.allclose(value, evaluated, rtol=1e-5), (value, evaluated)
             losses.append(value)
             states.append(common.state(sess))
     return {"losses": losses, "states": states}
