@@ -14,6 +14,7 @@ from epl.plan.consistency import check_after_all_reduce, check_runs_always, chec
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
+from epl.plan.links import link_of
 from epl.plan.names import merged_name, tag_of
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.user_collectives import UserCollective, find_user_collectives
@@ -123,7 +124,7 @@ def make_plan(model, config, cluster):
     check_sources(model.graph, analysis, layout)
     aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
     if layout.num_instances > 1:
-        aggregation = plan_aggregation(model, communication)
+        aggregation = plan_aggregation(model, communication, link_of(cluster.hosts))
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
