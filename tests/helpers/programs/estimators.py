@@ -230,7 +230,7 @@ def stopped(epl, folder, worker):
 
 
 def warm_started(epl, folder):
-    """Trains; a second Estimator starts from the first one's hidden layer, a third restores what init_from_checkpoint says.
+    """Trains; a second Estimator starts from the first one's hidden layer, a third from init_from_checkpoint.
 
     Returns the losses of each, and predictions with the export of the second.
     """
