@@ -55,19 +55,22 @@ def plain_weights(steps, workers):
 
 
 def test_a_graph_for_gpus_computes_what_one_device_does(doubles, tmp_path):
-    folder, dumps = str(tmp_path), tmp_path / "dumps"
+    """In a job of two workers and in one of a single worker, at the same time."""
     script = os.path.join(ROOT, "tests", "multiproc", "gpu_script.py")
-    children = []
-    for index, environ in enumerate(processes.worker_environments(2, 1)):
-        environ.update(FAKE_NCCL=doubles[0], FAKE_CUDA=doubles[1], FAKE_NCCL_FOLDER=folder)
-        environ["EPL_DUMP_DIR"] = str(dumps / str(index))
-        children.append(processes.python([script, folder], environ, os.path.join(folder, "log.%d" % index)))
-    expected = plain_weights(gpu_script.STEPS, 2)
-    for worker in results(folder, children, 120):
-        assert worker["backend"] == "nccl"
-        np.testing.assert_allclose(worker["weights"], expected, rtol=1e-5)
-    for index in range(2):
-        (dumped,) = glob.glob(str(dumps / str(index) / "*_move_collectives_to_gpu.txt"))
-        with open(dumped) as file:
-            counts = file.read()
-        assert "+2  AddN" in counts, counts  # the gradients of w and b, over the two GPUs of the worker
+    jobs = {workers: (str(tmp_path / str(workers)), []) for workers in (1, 2)}
+    for workers, (folder, children) in jobs.items():
+        os.makedirs(folder)
+        for index, environ in enumerate(processes.worker_environments(workers, 1)):
+            environ.update(FAKE_NCCL=doubles[0], FAKE_CUDA=doubles[1], FAKE_NCCL_FOLDER=folder, EPL_JOB_TOKEN="t")
+            environ["EPL_DUMP_DIR"] = os.path.join(folder, "dump.%d" % index)
+            children.append(processes.python([script, folder], environ, os.path.join(folder, "log.%d" % index)))
+    for workers, (folder, children) in jobs.items():
+        expected = plain_weights(gpu_script.STEPS, workers)
+        for worker in results(folder, children, 120):
+            assert worker["backend"] == ("nccl" if workers > 1 else "none")
+            np.testing.assert_allclose(worker["weights"], expected, rtol=1e-5)
+        for index in range(workers):
+            (dumped,) = glob.glob(os.path.join(folder, "dump.%d" % index, "*_move_collectives_to_gpu.txt"))
+            with open(dumped) as file:
+                counts = file.read()
+            assert "+2  AddN" in counts, counts  # the gradients of w and b, over the two GPUs of the worker
