@@ -59,7 +59,7 @@ class Losses(tf.train.SessionRunHook):
         self.losses, self.starts = [], []
 
     def begin(self):
-        self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[0]
+        self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]  # the Estimator adds its own
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session, coord):
