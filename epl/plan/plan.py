@@ -148,7 +148,7 @@ def make_plan(model, config, cluster):
         stage_of=_stages(model, used) if len(used) > 1 else {},
         user_collectives=find_user_collectives(model, analysis, layout),
         batch_norms=batch_norms,
-        data=plan_data(model.graph, config.io, layout.worker_num),
+        data=plan_data(model.graph, config.io, layout.worker_num, training=bool(model.apply_calls)),
     )
 
 

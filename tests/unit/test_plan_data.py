@@ -1,5 +1,7 @@
 """Where the plan divides data, and what it synchronises for batch normalisation."""
 
+import logging
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -75,6 +77,39 @@ def test_names_added_to_a_queue_one_by_one_are_refused():
         tf.TFRecordReader().read(queue)
         with pytest.raises(UnsupportedError, match="one by one.*enqueue_many"):
             plan_of(graph, workers=2, devices=1, io__slicing=True)
+
+
+@pytest.mark.parametrize("sloppy", [False, True])
+def test_records_in_any_order_cannot_be_divided(sloppy):
+    def build():
+        names = tf.data.Dataset.from_tensor_slices(NAMES)
+        read = tf.data.experimental.parallel_interleave(tf.data.TFRecordDataset, 2, sloppy=sloppy)
+        return names.apply(read)
+
+    if sloppy:
+        with pytest.raises(UnsupportedError, match="come in an order that differs between workers"):
+            plan_of_pipeline(build, io__shard_dataset=True)
+    else:
+        assert len(plan_of_pipeline(build, io__shard_dataset=True).records) == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("config, what", [
+    ({"io__slicing": True}, "no list of file names"),
+    ({"io__shard_dataset": True}, "no data set"),
+    ({"io__slicing": True, "io__shard_dataset": True}, "no list of file names and no data set"),
+])  # fmt: skip
+def test_input_that_cannot_be_divided(caplog, training, config, what):
+    logging.getLogger("epl").propagate = True
+    with capture() as graph:
+        x = tf.train.input_producer(tf.zeros([4, 2])).dequeue()
+        if training:
+            planning.sgd(tf.reduce_sum(x * variable("w", [2])))
+            with pytest.raises(PlanError, match=what + " was found"):
+                plan_of(graph, workers=2, devices=1, **config)
+        else:
+            plan_of(graph, workers=2, devices=1, **config)
+            assert what + " was found" in caplog.text
 
 
 def test_every_branch_of_a_zip_is_divided():
