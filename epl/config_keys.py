@@ -299,8 +299,17 @@ KEYS = (
         "communication.max_splits",
         INTEGER,
         5,
-        "Largest number of groups into which gradients are fused; one all-reduce each.",
+        "Largest number of groups into which gradients are fused; one all-reduce each. It counts whatever "
+        "communication.fuse_size_mb says.",
         minimum=1,
+    ),
+    Key(
+        "communication.fuse_size_mb",
+        NUMBER,
+        0.0,
+        "Size in MiB of the groups into which gradients are fused; communication.max_splits limits their number. 0: as "
+        "large as pays off between the workers, which is 254 KiB within a machine and 976 KiB between machines.",
+        minimum=0.0,
     ),
     Key("communication.fp16", BOOL, False, "Send gradients between workers as float16."),
     Key(

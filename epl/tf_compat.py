@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
+from tensorflow.python.saved_model import builder_impl as builder_module
 from tensorflow.python.summary.writer import writer as writer_module
 from tensorflow.python.training import basic_session_run_hooks as hooks_module
 from tensorflow.python.training import evaluation as evaluation_module
@@ -127,6 +128,12 @@ def wrap_saver_build(wrapper):
 
 def wrap_saver_save(wrapper):
     _wrap(saver_module.Saver, "save", wrapper)
+
+
+def wrap_saved_model_builder(init, save):
+    """Around the constructor of tf.saved_model.Builder, and around its `save`, on which all exports of 1.x rest."""
+    _wrap(builder_module._SavedModelBuilder, "__init__", init)
+    _wrap(builder_module._SavedModelBuilder, "save", save)
 
 
 def wrap_write_graph(wrapper):

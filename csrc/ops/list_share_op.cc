@@ -105,10 +105,11 @@ class ListShareOp : public tf::OpKernel {
   }
 
   tf::Status TooFew(tf::int64 rows) const {
-    return tf::errors::InvalidArgument(
-        "io.slicing: '", what_, "' has ", rows, rows == 1 ? " file" : " files", " for ", num_shares_,
-        " workers, so worker ", rows, rows + 1 < num_shares_ ? " and those after it" : "", " would have no data. Give ",
-        "it at least ", num_shares_, " files, start fewer workers, or use io.shard_dataset=True instead.");
+    return tf::errors::InvalidArgument("io.slicing: '", what_, "' has ", rows, rows == 1 ? " file" : " files", " for ",
+                                       num_shares_, " workers, so worker ", rows,
+                                       rows + 1 < num_shares_ ? " and those after it" : "",
+                                       " would have no data. Give it at least ", num_shares_,
+                                       " files, start fewer workers, or use io.shard_dataset=True instead.");
   }
 
   tf::Status Uneven(tf::int64 rows) const {

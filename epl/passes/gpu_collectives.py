@@ -1,12 +1,12 @@
-r"""Moves collectives between workers to the GPU that their tensors are on, where NCCL carries them.
+r"""Moves collectives to the GPU that their tensors are on: between workers, where NCCL carries them, and within one.
 
     grad   \                                grad   \
             EplAllReduce @CPU:0   becomes           AddN @GPU:0 -> EplAllReduce @GPU:0
     grad/1 /                                grad/1 /
 
 Copies of the model in one worker are added up by TensorFlow's own kernels; the collective is between the first GPUs of
-the workers. The same happens in every worker, or their collectives would not meet: what is moved follows from the
-operation alone and from where the place pass put what it takes.
+the workers, and of a single worker nothing but the sum is left. The same happens in every worker, or their collectives
+would not meet: what is moved follows from the operation alone and from where the place pass put what it takes.
 """
 
 from epl.graph import tags
@@ -27,20 +27,24 @@ _MOVED = frozenset(
 )
 _MESSAGES = frozenset(["EplSend", "EplRecv"])
 _REDUCTIONS = frozenset(["EplAllReduce", "EplReduce", "EplReduceScatter"])
-_INT32, _INT64 = 3, 9
+_FLOAT, _INT32, _INT64 = 1, 3, 9
+_SHORT_FLOATS = (14, 19)  # bfloat16 and float16: too short to add up in
 # AddN takes them all at once, the others two at a time.
 _LOCAL = {"sum": "AddN", "mean": "AddN", "min": "Minimum", "max": "Maximum", "prod": "Mul"}
 
 
 def move_collectives_to_gpu(graph, plan, on_gpu=False):
-    """Moves what NCCL can carry.
+    """Moves what can run there.
 
     Args:
-      on_gpu: False: nothing is moved; the collectives stay on the host, where the place pass has put them.
+      on_gpu: whether NCCL connects the workers; else what is between workers stays on the host, where the place pass
+        has put it.
     """
-    if not on_gpu or plan.layout.device_type != "GPU" or plan.layout.worker_num == 1:
+    several = plan.layout.worker_num > 1
+    if plan.layout.device_type != "GPU" or (several and not on_gpu):
         return graph
-    moved = [name for name, node in graph.nodes.items() if node.op in _MOVED and _can_move(graph, node)]
+    can_move = _can_move if several else _can_become_local
+    moved = [name for name, node in graph.nodes.items() if node.op in _MOVED and can_move(graph, node)]
     if not moved:
         return graph
     edit = graph.editor()
@@ -51,6 +55,8 @@ def move_collectives_to_gpu(graph, plan, on_gpu=False):
         node.attr.pop("_class", None)
         if node.op == "EplAllReduce" and tags.get_int(node, "R", 1) > 1:
             _reduce_locally(edit, node)
+        if not several:
+            _become_local(edit, node)
     _forget_colocation(graph, edit, frozenset("loc:@" + name for name in moved))
     return edit.finish()
 
@@ -65,6 +71,21 @@ def _can_move(graph, node):
         return False
     if node.op in _MESSAGES:  # sender and receiver know nothing of each other's devices
         return True
+    return _takes_from_gpu(graph, node)
+
+
+def _can_become_local(graph, node):
+    """In a single worker: reductions over its copies."""
+    int32 = node.attr["T"].type == _INT32
+    return (
+        node.op == "EplAllReduce"
+        and tags.get_int(node, "workers", 1) == 1
+        and not int32
+        and _takes_from_gpu(graph, node)
+    )
+
+
+def _takes_from_gpu(graph, node):
     return any("GPU" in graph.nodes[node_of(text)].device for text in node.input if text[0] != "^")
 
 
@@ -88,12 +109,44 @@ def _reduce_locally(edit, node):
 
 def _combined(edit, node, name, tensors, op):
     dtype = Type(node.attr["T"].type)
+    if dtype in _SHORT_FLOATS:
+        wide = [_cast(edit, node, "%s_wide_%d" % (name, i), t, dtype, _FLOAT) for i, t in enumerate(tensors)]
+        return _cast(edit, node, name + "_short", _join(edit, node, name, wide, op, Type(_FLOAT)), _FLOAT, dtype)
+    return _join(edit, node, name, tensors, op, dtype)
+
+
+def _join(edit, node, name, tensors, op, dtype):
     if op == "AddN":
         return edit.add(make_node(op, name, tensors, node.device, N=len(tensors), T=dtype)).name
     result = tensors[0]
     for number, tensor in enumerate(tensors[1:]):
         result = edit.add(make_node(op, "%s_%d" % (name, number), [result, tensor], node.device, T=dtype)).name
     return result
+
+
+def _cast(edit, node, name, tensor, source, target):
+    return edit.add(make_node("Cast", name, [tensor], node.device, SrcT=Type(source), DstT=Type(target))).name
+
+
+def _become_local(edit, node):
+    """Leaves of a reduction over the copies of one worker what `_reduce_locally` has put before it, scaled."""
+    dtype, scale = node.attr["T"].type, node.attr["scale"].f if "scale" in node.attr else 1.0
+    count = tags.get_int(node, "N", 1)
+    if scale != 1.0:
+        factor = make_node("Const", node.name + "/factor", [], node.device, dtype=Type(_FLOAT))
+        factor.attr["value"].tensor.dtype = _FLOAT
+        factor.attr["value"].tensor.tensor_shape.SetInParent()
+        factor.attr["value"].tensor.float_val.append(scale)
+        by = edit.add(factor).name
+        if dtype != _FLOAT:
+            by = _cast(edit, node, node.name + "/factor_cast", by, _FLOAT, dtype)
+        for i in range(count):
+            scaled = make_node("Mul", "%s/scaled_%d" % (node.name, i), [node.input[i], by], node.device, T=Type(dtype))
+            node.input[i] = edit.add(scaled).name
+    node.op = "IdentityN"
+    for key in [key for key in node.attr if not key.startswith("_")]:
+        del node.attr[key]
+    node.attr["T"].list.type.extend([dtype] * count)
 
 
 def _forget_colocation(graph, edit, groups):

@@ -13,6 +13,7 @@ from epl.passes.clone import clone_instances
 from epl.passes.gpu_collectives import move_collectives_to_gpu
 from epl.passes.merge_outputs import merge_outputs
 from epl.passes.merge_state import merge_state
+from epl.passes.order_reads import order_reads
 from epl.passes.place import place
 from epl.passes.promises import PROMISES
 from epl.passes.reseed import reseed
@@ -30,6 +31,7 @@ def passes(job_seed=0, on_gpu=False):
     """The passes in order; each takes (graph, plan) and returns a new graph."""
     return [
         share_data,  # changes which data a worker sees; first, as it knows the user's graph only
+        order_reads,  # before clones: they wait as the original does
         place,  # before clones: they take their device from the original's
         clone_instances,
         functools.partial(

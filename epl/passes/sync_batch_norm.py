@@ -4,10 +4,10 @@ r"""Batch normalisation over the batches of all instances, forward and backward.
     x/1 -> FusedBatchNorm/1      becomes                                 EplAllGather ->
                                                   x/1 -> mean, variance /               \ normalise/1
 
-The gradient is that of normalisation by the statistics of the whole batch (Ioffe and Szegedy, 2015, section 3): it needs
-two sums over the batch, which are all-reduced. The nodes keep their names, types and outputs. Moments that are built of
-plain operations stay as they are, and the mean over all instances takes the place of each of them, and of the gradient
-with respect to each.
+The gradient is that of normalisation by the statistics of the whole batch (Ioffe and Szegedy, 2015, section 3): it
+needs two sums over the batch, which are all-reduced. The nodes keep their names, types and outputs. Moments that are
+built of plain operations stay as they are: the mean over all instances takes the place of each of them, and of the
+gradient with respect to each.
 """
 
 from epl.graph.build import Type, make_node

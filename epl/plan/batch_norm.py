@@ -1,9 +1,9 @@
 """Where batch normalisation takes its statistics from the batches of all replicas (communication.sync_batch_norm).
 
 Two forms are known: the kernels FusedBatchNorm*, and the moments over the batch of tf.nn.moments, which
-tf.layers.batch_normalization(fused=False) uses. The mean of a loss over equal batches is the loss of the whole batch only
-if every replica normalises by the statistics of the whole batch, and if the gradient with respect to those statistics is
-summed over the replicas as well (Peng et al., "MegDet", 2018; Ioffe and Szegedy, 2015, for the gradient).
+tf.layers.batch_normalization(fused=False) uses. The mean of a loss over equal batches is the loss of the whole batch
+only if every replica normalises by the statistics of the whole batch, and if the gradient with respect to those
+statistics is summed over the replicas as well (Peng et al., "MegDet", 2018; Ioffe and Szegedy, 2015).
 """
 
 import logging

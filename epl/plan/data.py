@@ -5,6 +5,7 @@ from: through functions of data sets, queues and iterators. They are divided bef
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from typing import Tuple
 
@@ -12,6 +13,8 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph.bodies import Bodies
 from epl.plan import data_ops as ops
 from epl.plan.records import find_records
+
+_LOG = logging.getLogger("epl")
 
 _STRING = 7
 
@@ -70,13 +73,14 @@ class DataPlan:
         return ["%s (%s)" % (share.what, share.digest) for share in self.lists if share.digest]
 
 
-def plan_data(graph, io, worker_num):
+def plan_data(graph, io, worker_num, training=True):
     """The DataPlan of a user's Graph.
 
     Args:
       graph: the user's Graph.
       io: the configuration's `io` part.
       worker_num: number of workers; with one there is nothing to divide.
+      training: the graph trains; in one that does not, data that cannot be divided is read by everyone.
 
     Raises:
       PlanError, UnsupportedError: data cannot be divided; says what to do instead.
@@ -98,16 +102,35 @@ def plan_data(graph, io, worker_num):
     if io.shard_dataset:
         for body, node in find_records(bodies, worker_num, with_files=not io.slicing):
             records.setdefault((body, node), RecordShare(body, node, _label(body, node)))
-    if io.slicing and not io.shard_dataset and not files.lists and not records and _has_data(bodies):
-        raise PlanError(
-            "io.slicing=True, but no list of file names was found in the input of this program, so every worker would "
-            "read all data. Set io.shard_dataset=True for data that does not come from files, or io.slicing=False."
-        )
+    if not files.lists and not records and _has_data(bodies):
+        _nothing_found(io, training)
     return DataPlan(tuple(files.lists.values()), tuple(records.values()), rule)
 
 
 def _has_data(bodies):
-    return any(node.op in ops.ITERATORS for node in bodies.main.nodes.values())
+    return any(node.op in ops.ITERATORS | ops.DEQUEUES for node in bodies.main.nodes.values())
+
+
+def _nothing_found(io, training):
+    """A training that would read everything on every worker is refused; an evaluation may do so."""
+    wanted = [
+        (io.slicing, "io.slicing=True", "no list of file names"),
+        (io.shard_dataset, "io.shard_dataset=True", "no data set"),
+    ]
+    text = (
+        "%s, but %s was found in the input of this program that could be divided, so every worker reads all data."
+        % (
+            " and ".join(key for chosen, key, _ in wanted if chosen),
+            " and ".join(what for chosen, _, what in wanted if chosen),
+        )
+    )
+    if not training:
+        _LOG.warning("%s", text)
+        return
+    raise PlanError(
+        text + " io.slicing divides lists of file names, also those of queues; io.shard_dataset divides data sets "
+        "(tf.data). Use what fits, or divide the data in the program and set neither."
+    )
 
 
 def _label(body, node):

@@ -7,12 +7,12 @@ from typing import Dict, Tuple
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan import ops
+from epl.plan.links import num_groups
 from epl.plan.names import PREFIX, tag_of
 
 _LOG = logging.getLogger("epl")
 
-# Smaller groups cost more in latency than their overlap gains.
-_SMALLEST_GROUP_BYTES = 256 * 1024
+_MIB = 1 << 20
 
 # Operations that make the mean of clipped gradients differ from the clipped mean.
 _NOT_LINEAR = frozenset(["Minimum", "Maximum", "ClipByValue", "L2Loss", "Sqrt", "Rsqrt", "Select", "SelectV2", "Sign"])
@@ -79,12 +79,13 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, communication):
+def plan_aggregation(model, communication, link):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     Args:
       model: an epl.graph.model.Model.
       communication: the configuration's `communication` part.
+      link: the Link between the workers, from which the sizes of groups follow.
     """
     boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model)
     groups, sparse, consumers, seen = [], [], {}, set()
@@ -100,7 +101,7 @@ def plan_aggregation(model, communication):
         # One tensor may be the gradient for two calls or two variables; it travels once.
         new = [(g, v) for g, v in gradients if (g.values, g.indices) not in seen]
         seen.update((g.values, g.indices) for g, _ in new)
-        groups.extend(_dense_groups(model, call, new, communication))
+        groups.extend(_dense_groups(model, call, new, communication, link))
         sparse.extend(_sparse_gradients(model, call, new, communication))
     return Aggregation(tuple(groups), tuple(sparse), consumers)
 
@@ -220,7 +221,7 @@ def size_bytes(variable):
     return count * ops.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
-def _dense_groups(model, call, gradients, communication):
+def _dense_groups(model, call, gradients, communication, link):
     positions = model.graph.positions
     by_dtype = {}
     for gradient, variable in gradients:
@@ -229,7 +230,10 @@ def _dense_groups(model, call, gradients, communication):
     groups = []
     for dtype in sorted(by_dtype):
         dense = sorted(by_dtype[dtype], key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
-        for members in _cut([(g, size_bytes(v)) for g, v in dense], communication.max_splits):
+        sized = [(g, size_bytes(v)) for g, v in dense]
+        total = sum(size for _, size in sized)
+        fuse_bytes = int(communication.fuse_size_mb * _MIB)
+        for members in _cut(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):
             index = len(groups)
             name = "%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index)
             groups.append(
@@ -245,10 +249,10 @@ def _dense_groups(model, call, gradients, communication):
     return groups
 
 
-def _cut(sized, max_splits):
-    """Cuts a list of (item, bytes) into at most max_splits runs of about equal size."""
+def _cut(sized, splits):
+    """Cuts a list of (item, bytes) into at most `splits` runs of about equal size."""
     total = sum(size for _, size in sized)
-    splits = max(1, min(max_splits, len(sized), total // _SMALLEST_GROUP_BYTES))
+    splits = min(splits, len(sized))
     runs, run, filled = [], [], 0
     for item, size in sized:
         run.append((item, size))

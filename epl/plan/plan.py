@@ -12,6 +12,7 @@ from epl.plan.consistency import check_after_all_reduce, check_runs_always, chec
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
+from epl.plan.links import link_of
 from epl.plan.names import merged_name, tag_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
@@ -124,7 +125,7 @@ def make_plan(model, config, cluster):
     check_sources(model.graph, analysis, layout)
     aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
     if layout.num_instances > 1:
-        aggregation = plan_aggregation(model, communication)
+        aggregation = plan_aggregation(model, communication, link_of(cluster.hosts))
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
@@ -148,7 +149,7 @@ def make_plan(model, config, cluster):
         stage_of=stages_of(model, used),
         user_collectives=find_user_collectives(model, analysis, layout),
         batch_norms=batch_norms,
-        data=plan_data(model.graph, config.io, layout.worker_num),
+        data=plan_data(model.graph, config.io, layout.worker_num, training=bool(model.apply_calls)),
     )
 
 

@@ -82,9 +82,9 @@ class _Walk(object):
         if files and not self._with_files:
             self.skipped = True
             return
-        unordered = _unordered(body, inputs) if files else None
-        if unordered is None and _is_unordered(node):
-            unordered = node
+        unordered = None
+        if files:
+            unordered = node if _is_unordered(body, node) else _unordered(body, inputs)
         if unordered is not None:
             raise UnsupportedError(
                 "io.shard_dataset: the records of '%s' come in an order that differs between workers ('%s', %s, comes "
@@ -94,6 +94,10 @@ class _Walk(object):
         self.sources.append((body, node))
 
 
+# Where the flag "in any order" stands among the inputs, counted from the end.
+_SLOPPY_INPUT = {"ParallelInterleaveDataset": -3, "ExperimentalParallelInterleaveDataset": -3}
+
+
 def _reads_files(node):
     return node.op in ops.RECORD_READS
 
@@ -101,10 +105,14 @@ def _reads_files(node):
 def _unordered(body, texts):
     """A node upstream that gives its elements in an order of each worker's own, or None."""
     nodes, _ = body.ancestors(texts)
-    return next((node for node in nodes if _is_unordered(node)), None)
+    return next((node for node in nodes if _is_unordered(body, node)), None)
 
 
-def _is_unordered(node):
+def _is_unordered(body, node):
+    if node.op in _SLOPPY_INPUT:
+        sloppy = ops.behind_identities(body, node.input[_SLOPPY_INPUT[node.op]])
+        # A flag that is not a constant may be on.
+        return sloppy is None or sloppy.op != "Const" or list(sloppy.attr["value"].tensor.bool_val) != [False]
     return (
         "Shuffle" in node.op
         or ("deterministic" in node.attr and node.attr["deterministic"].s == b"false")

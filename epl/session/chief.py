@@ -1,7 +1,10 @@
 """Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
 
+import atexit
 import numbers
 import os
+import shutil
+import tempfile
 
 from epl import tf_compat
 from epl.env import Env
@@ -11,6 +14,7 @@ from epl.errors import UnsupportedError
 def install():
     """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
     tf_compat.wrap_saver_save(_save)
+    tf_compat.wrap_saved_model_builder(_saved_model_builder, _save_model)
     tf_compat.wrap_write_graph(_write_graph)
     tf_compat.wrap_event_writers(_event_writer)
     tf_compat.wrap_wait_for_session(_wait_for_session)
@@ -29,6 +33,29 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
         global_step = tf_compat.tf.train.global_step(sess, global_step)
     return "%s-%d" % (save_path, global_step)
+
+
+_EXPORT = "_epl_export"  # on a builder: (folder that the program wants, private one that is written)
+
+
+def _saved_model_builder(original, builder, export_dir, *args, **kwargs):
+    if is_chief():
+        original(builder, export_dir, *args, **kwargs)
+        return
+    private = tempfile.mkdtemp(prefix="epl_export_")
+    atexit.register(shutil.rmtree, private, True)  # for a builder that is never saved
+    setattr(builder, _EXPORT, (export_dir, private))
+    original(builder, private, *args, **kwargs)
+
+
+def _save_model(original, builder, as_text=False):
+    path = original(builder, as_text)
+    if not hasattr(builder, _EXPORT):
+        return path
+    export_dir, private = getattr(builder, _EXPORT)
+    shutil.rmtree(private, True)
+    as_bytes = tf_compat.tf.compat.as_bytes
+    return os.path.join(as_bytes(export_dir), os.path.basename(as_bytes(path)))
 
 
 def _write_graph(original, graph_or_graph_def, logdir, name, *args, **kwargs):

@@ -38,6 +38,9 @@ class Worker(object):
         self.folder = folder
         self.config = Config(
             {
+                # Read with GPUs only.
+                "communication.nccl_library": os.environ.get("FAKE_NCCL", ""),
+                "communication.cuda_library": os.environ.get("FAKE_CUDA", ""),
                 "communication.timeout_s": 20,
                 "communication.start_timeout_s": 60,
                 "communication.stall_warning_s": 5,
@@ -46,6 +49,8 @@ class Worker(object):
             }
         )
         self.cluster = Cluster.from_environment()
+        if backend == "nccl":
+            self.cluster = with_gpus(self.cluster)
         self.index, self.num = self.cluster.worker_index, self.cluster.worker_num
         self.generation = -1
         token = job_token(self.cluster)
@@ -72,6 +77,14 @@ class Worker(object):
 
     def touch(self, name):
         open(os.path.join(self.folder, name), "w").close()
+
+
+def with_gpus(cluster):
+    """The same job with one GPU a worker, each its own."""
+    hosts = ["127.0.0.1:0"] * cluster.worker_num
+    hosts[0] = cluster.bootstrap_address
+    index = cluster.worker_index
+    return Cluster(cluster.worker_num, index, 1, hosts, "GPU", job_token(cluster), str(index))
 
 
 def values(worker, replica, shape, dtype, salt=0):

@@ -53,7 +53,6 @@ def test_what_does_not_divide(two_workers, folder):
         ("one_element", RECORDS, 4, "has one element (from_tensors), which cannot be divided over 2 workers"),
         ("few_rows", RECORDS, 4, "has 1 record for 2 workers, so worker 1 would have no data"),
         ("listed", RECORDS, 4, "come in an order that differs between workers"),
-        ("numbers", SLICING, 4, "no list of file names was found"),
     ]
     answers = two_workers(DATA + "refusals", folder, [case[:3] for case in cases])
     for number, (make, config, files, want) in enumerate(cases):

@@ -53,6 +53,15 @@ def test_data_sets_and_weights_that_only_the_chief_finds(jobs, plain, tmp_path):
             assert_same(predictions, want["predictions"])
 
 
+@pytest.mark.parametrize("layout", [(1, 2), (2, 2)], ids=str)
+def test_model_to_estimator(jobs, plain, tmp_path, layout):
+    want = plain(KERAS + "as_estimator", str(tmp_path / "plain"))
+    results = jobs[layout](KERAS + "as_estimator", str(tmp_path / "epl"))
+    for got in results:
+        assert_same(got["numbers"], want["numbers"], what="numbers")
+    assert_same(results[0]["predictions"], want["predictions"], what="predictions")
+
+
 @pytest.mark.skipif(tf_compat.line() == "tf1", reason="TensorFlow 1.15 has one graph mode")
 def test_eager_execution_off_and_nothing_else(plain, two_by_two):
     want = plain(KERAS + "with_resource_variables", "fit", "adam")

@@ -70,6 +70,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.num_communicators": 2,
         "communication.sparse_as_dense": False,
         "communication.max_splits": 5,
+        "communication.fuse_size_mb": 0.0,
         "communication.fp16": False,
         "communication.fp16_scale": 128,
         "communication.clip_after_allreduce": False,

@@ -140,10 +140,31 @@ def test_one_copy_needs_no_sum():
     assert reduction.device == GPU % 0 and not of_op(graph, "AddN")
 
 
-def test_nothing_moves_without_nccl():
-    for options in ({"on_gpu": False}, {"workers": 1}):
-        graph, _ = on_gpus(train, **options)
-        assert {n.device for n in gradient_reductions(graph)} == {HOST}
+def test_nothing_moves_between_workers_without_nccl():
+    graph, _ = on_gpus(train, on_gpu=False)
+    assert {n.device for n in gradient_reductions(graph)} == {HOST}
+
+
+def test_a_single_worker_reduces_on_its_first_gpu():
+    graph, plan = on_gpus(train, workers=1, on_gpu=False)
+    assert not gradient_reductions(graph)
+    (group,) = plan.aggregation.groups
+    reduction = graph.nodes[group.name]
+    assert (reduction.op, reduction.device) == ("IdentityN", GPU % 0)
+    assert len(reduction.input) == len(group.tensors) == len(reduction.attr["T"].list.type)
+    for name in reduction.input:
+        scaled = graph.nodes[name]
+        assert (scaled.op, graph.nodes[scaled.input[0]].op) == ("Mul", "AddN")
+
+
+def test_short_floats_are_added_up_in_long_ones():
+    def build():
+        epl.ops.all_reduce(tf.cast(tf.square(planning.batch()), tf.float16), "sum", name="half")
+
+    graph, _ = on_gpus(build)
+    short = graph.nodes[graph.nodes["half"].input[0]]
+    assert (short.op, short.attr["DstT"].type) == ("Cast", 19)
+    assert (graph.nodes[short.input[0]].op, graph.nodes[short.input[0]].attr["T"].type) == ("AddN", 1)
 
 
 def test_float16_on_the_wire_stays_on_the_host():

@@ -187,7 +187,7 @@ TEST(nccl_remote_error_is_told_as_the_death_behind_it) {
 }
 
 TEST(nccl_timeouts_say_what_is_late) {
-  test::Finish(test::StartGpus(2, 1.0, true,
+  test::Finish(test::StartGpus(2, 2.0, true,
                                [](Rank& me, Gpu& gpu) {
                                  Buffer buffer(5);
                                  std::promise<void> release;
@@ -203,10 +203,10 @@ TEST(nccl_timeouts_say_what_is_late) {
                                }),
                40.0);
   // A rank that never comes is named by the agreement.
-  test::Finish(test::StartGpus(2, 1.0, true,
+  test::Finish(test::StartGpus(2, 2.0, true,
                                [](Rank& me, Gpu& gpu) {
                                  Buffer buffer(5);
-                                 if (me.rank == 0) return usleep(2500000), void();
+                                 if (me.rank == 0) return usleep(5000000), void();
                                  const Outcome outcome = me.Run(buffer.Request(gpu, "grads"));
                                  CHECK_THAT(outcome.code == EPL_TIMEOUT && Contains(outcome.message, "grads") &&
                                                 Contains(outcome.message, "rank 0"),

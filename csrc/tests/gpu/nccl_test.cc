@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu_harness.h"
@@ -348,6 +350,43 @@ TEST(nccl_carries_host_memory_in_the_same_order) {
     CHECK_THAT(epl_comm_zero(me.comm, zeros.data(), 20, gpu.stream, error, sizeof(error)) == EPL_OK, error);
     gpu.drain(gpu.stream);
     zeros.Check(0, 5, "zeros", [](size_t) { return 0.0; });
+  });
+}
+
+// Two communicators, each used by a thread of its own; every rank draws the same requests.
+TEST(nccl_random_requests_on_several_communicators) {
+  test::RunGpus(3, [](Rank& me, Gpu& gpu) {
+    Rank second = me;
+    CHECK_OK(test::Connect(&second, "second"));
+    const auto run = [&gpu](const Rank& rank, unsigned seed) {
+      std::mt19937 random(seed);
+      const size_t n = static_cast<size_t>(rank.size);
+      for (int step = 0; step < 40; ++step) {
+        const size_t count = random() % 50;
+        const bool on_gpu = random() % 3 != 0;
+        const std::string name = "step " + std::to_string(step);
+        Array in(EPL_FLOAT32, count * n), out(EPL_FLOAT32, count * n);
+        in.Fill(rank.rank);
+        const epl_collective kinds[] = {EPL_ALL_REDUCE, EPL_ALL_TO_ALL, EPL_BROADCAST, EPL_ALL_GATHER};
+        const epl_collective kind = kinds[random() % 4];
+        const epl_segment segment = {in.data(), out.data(), kind == EPL_ALL_GATHER ? count : count * n};
+        epl_request request = Request(gpu, name.c_str(), kind, EPL_FLOAT32, &segment);
+        request.peer = static_cast<int>(random() % n);
+        if (!on_gpu) request.stream = nullptr;
+        CHECK_OK(step % 2 == 0 ? rank.Run(request) : rank.SubmitAndWait(request));
+        if (kind == EPL_BROADCAST && request.peer == rank.rank) continue;
+        out.Check(0, count * n, name, [&](size_t i) {
+          const int from = count == 0 ? 0 : static_cast<int>(i / count);
+          if (kind == EPL_ALL_REDUCE) return Sum(rank.size, i);
+          if (kind == EPL_BROADCAST) return Value(request.peer, i);
+          return Value(from, i % count + (kind == EPL_ALL_TO_ALL ? static_cast<size_t>(rank.rank) * count : 0));
+        });
+      }
+    };
+    std::thread other([&] { run(second, 7); });
+    run(me, 3);
+    other.join();
+    epl_comm_destroy(second.comm);
   });
 }
 

@@ -59,7 +59,7 @@ class Losses(tf.train.SessionRunHook):
         self.losses, self.starts = [], []
 
     def begin(self):
-        self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[0]
+        self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]  # the Estimator adds its own
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session, coord):
@@ -230,7 +230,7 @@ def stopped(epl, folder, worker):
 
 
 def warm_started(epl, folder):
-    """Trains; a second Estimator starts from the first one's hidden layer, a third restores what init_from_checkpoint says.
+    """Trains; a second Estimator starts from the first one's hidden layer, a third from init_from_checkpoint.
 
     Returns the losses of each, and predictions with the export of the second.
     """

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, estimators
 
 STEPS = 4
 
@@ -136,4 +136,32 @@ def from_dataset(epl, folder):
         "predictions": saved,
         "numbers": np.array(numbers, np.float64),
         "weights": made.get_weights(),
+    }
+
+
+def as_estimator(epl, folder):
+    """model_to_estimator: trains, evaluates, predicts."""
+    common.init(epl)
+    made = compiled("sgd")
+    name = made.input_names[0]
+    estimator = tf.keras.estimator.model_to_estimator(
+        made, config=estimators.run_config(estimators.own_folder(epl, folder, False))
+    )
+    size = common.BATCH // common.replicas(epl)
+
+    def data(part, first, last, size):
+        x, labels = rows(part, first, last)
+        return lambda: tf.data.Dataset.from_tensor_slices(({name: x}, labels)).batch(size)
+
+    hook = estimators.Losses()
+    estimator.train(data(epl, 0, STEPS, size), hooks=[hook])
+    metrics = estimator.evaluate(data(epl, 10, 13, 4))
+    predictions = None
+    if common.workers(epl)[0] == 0:
+        predictions = np.array([list(p.values())[0] for p in estimator.predict(data(None, 20, 21, 8))])
+    return {
+        "history": {},
+        "numbers": np.array([metrics[key] for key in sorted(metrics)] + hook.losses, np.float64),
+        "predictions": predictions,
+        "weights": [],
     }

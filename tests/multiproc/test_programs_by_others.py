@@ -1,0 +1,42 @@
+"""Programs by others on several devices and workers, against plain TensorFlow on the same global batches."""
+
+import numpy as np
+import pytest
+
+from epl import tf_compat
+from tests.helpers.checks import assert_same
+
+OTHERS = "tests.helpers.programs.by_others:"
+LAYOUTS = [(1, 2), (2, 1)]
+only_1_15 = pytest.mark.skipif(tf_compat.line() != "tf1", reason="the program needs TensorFlow 1.15")
+
+
+def assert_same_training(got, want):
+    assert len(set(want["losses"])) == len(want["losses"])
+    assert_same(got["losses"], want["losses"])
+    for one, other in zip(got.get("states", ()), want.get("states", ())):
+        assert set(one) == set(other)
+        for name, value in other.items():
+            # The absolute part: Adam divides by the gradient's size, also where that is rounding alone.
+            np.testing.assert_allclose(one[name], value, rtol=1e-5, atol=3e-6, err_msg=name)
+    for name, value in want.get("metrics", {}).items():
+        assert_same(got["metrics"][name], value, what=name)
+
+
+@only_1_15
+@pytest.mark.parametrize("program", ["bert", "bert_estimator"])
+def test_bert(jobs, plain, tmp_path, program):
+    folders = [str(tmp_path / name) for name in ("plain", "1_2", "2_1")] if program == "bert_estimator" else [None] * 3
+    want = plain(OTHERS + program, *([folders[0]] if folders[0] else []))
+    for layout, folder in zip(LAYOUTS, folders[1:]):
+        for got in jobs[layout](OTHERS + program, *([folder] if folder else [])):
+            assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_copies_count_alike(jobs, layout, resource):
+    """The rate comes from the count before the step on every copy, though the program leaves that open."""
+    for weights, step in jobs[layout](OTHERS + "counted_by_hand", resource):
+        np.testing.assert_allclose(weights, [-1.0, -1.1, -1.11, -1.111], rtol=1e-5)
+        assert step == 4

@@ -1,0 +1,38 @@
+"""Everything that programs save, against what plain TensorFlow saves, and loaded by plain TensorFlow."""
+
+import os
+
+import pytest
+
+from tests.helpers.checks import assert_same, assert_same_state
+
+SAVERS = "tests.helpers.programs.savers:"
+
+
+@pytest.mark.parametrize("options", ["part", "renamed", "sharded", "few", "by time", "deferred"])
+def test_every_option_of_the_saver(plain, two_by_two, tmp_path, options):
+    want = plain(SAVERS + "save", str(tmp_path / "plain"), options)
+    chief, other = two_by_two(SAVERS + "save", str(tmp_path / "epl"), options)
+    for got in (chief, other):
+        assert_same(got["losses"], want["losses"])
+        assert_same(got["predicted"], want["predicted"])
+        assert got["names"] == want["names"] and got["foreign"] == []
+    assert chief["files"] == want["files"] and other["files"] == []
+    states = [plain(SAVERS + "read", str(tmp_path / who / "worker_0" / "model-4")) for who in ("plain", "epl")]
+    assert_same_state(states[1], states[0])
+    assert_same(plain(SAVERS + "run_frozen", chief["frozen"], chief["logits"]), want["predicted"])
+    if options == "few":
+        logits, foreign = plain(SAVERS + "serve", str(tmp_path / "epl" / "worker_0" / "export"))
+        assert_same(logits, want["predicted"])
+        assert foreign == []
+
+
+def test_hooks_see_the_chiefs_global_step_from_the_start(plain, two_workers, tmp_path):
+    folders = [str(tmp_path / name) for name in ("plain", "epl")]
+    for steps, start in ((3, 0), (2, 3)):
+        want_starts, want = plain(SAVERS + "resumed", folders[0], steps)
+        assert want_starts == [start] and len(want) == steps
+        for starts, losses in two_workers(SAVERS + "resumed", folders[1], steps):
+            assert starts == [start]
+            assert_same(losses, want)
+    assert os.listdir(folders[1]) == ["worker_0"]
