@@ -9,13 +9,7 @@ PREFIX = "_epl_"
 TASKGRAPH = "_epl_taskgraph"  # int: index of the TaskGraph (strategy scope) that the node belongs to; absent = 0
 PHASE = "_epl_phase"  # string: one of the phases below; absent = FORWARD
 APPLY_CALL = "_epl_apply_call"  # int: which call of apply_gradients made the node
-<<<<<<< HEAD
-FORWARD_OP = (
-    "_epl_forward_op"  # string: what a node of the backward pass was made for; statistics and their gradients only
-)
-=======
 FORWARD_OP = "_epl_forward_op"  # string: the statistic whose gradient a node of the backward pass computes
->>>>>>> main
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 ROLE = "_epl_role"  # string: what a node that a pass made is for
