@@ -2,10 +2,15 @@
 
 import os
 
+import hypothesis
 import pytest
 
 from tests.helpers import processes, zoo_results
 from tests.helpers.remote import Job
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from epl.plan import ops
 from epl.plan.analysis import analyse, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.gradients import plan_aggregation
+from epl.plan.links import link_of
 from epl.plan.names import PREFIX
 from epl.plan.schedule import BACKWARD, FORWARD, Action, schedule
 from epl.plan.stages import stages_of, used_taskgraphs
@@ -104,7 +105,7 @@ def plan_micro_batches(model, config):
         return None
     graph = model.graph
     analysis = analyse(model)
-    aggregation = plan_aggregation(model, config.communication)
+    aggregation = plan_aggregation(model, config.communication, link_of(()))  # groups do not matter here
     writes = tuple(changing_writes(model, analysis))
     gradients = _accumulated(graph, aggregation)
     merged = [node_of(name) for names in model.merges.values() for name in names]

@@ -78,6 +78,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.sync_batch_norm": False,
         "communication.timeout_s": 600.0,
         "communication.start_timeout_s": 600.0,
+        "pipeline.num_chunks": 1,
         "communication.stall_warning_s": 60.0,
         "communication.backend": "auto",
         "communication.nccl_library": "",

@@ -1,0 +1,124 @@
+"""Division of a step into micro-batches: what is copied, what is added up, what waits for what."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.capture import collections
+from epl.capture.record import make_model
+from epl.config import Config
+from epl.errors import ConfigError, PlanError, UnsupportedError
+from epl.graph.index import node_of
+from epl.graph.lint import lint
+from epl.passes.micro_batches import unroll
+from epl.plan.micro_batches import plan_micro_batches
+from epl.plan.names import micro_batch_name
+from epl.session.rewritten import Rewritten
+from tests.helpers import planning
+
+
+def unrolled(graph, count=3, **config):
+    values = {"pipeline.num_micro_batch": count}
+    values.update((key.replace("__", "."), value) for key, value in config.items())
+    model = make_model(graph)
+    return model, unroll(model, plan_micro_batches(model, Config(values)))
+
+
+def test_one_micro_batch_changes_nothing():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    model, (same, division) = unrolled(graph, 1)
+    assert same is model and division.count == 1 and not division.nodes
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_copies_of_what_differs_and_one_of_all_else(resource):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers(resource=resource))
+    model, (made, division) = unrolled(graph)
+    nodes = made.graph.nodes
+    assert not lint(made.graph, lambda op: None)
+    for name, node in model.graph.nodes.items():
+        copies = [micro_batch_name(name, m) in nodes for m in (1, 2)]
+        assert copies == [name in division.nodes] * 2
+        if node.op in ("VariableV2", "VarHandleOp", "ReadVariableOp") or "ApplyGradientDescent" in node.op:
+            assert name not in division.nodes
+        if node.op in ("MatMul", "IteratorGetNext", "TanhGrad"):
+            assert name in division.nodes
+
+
+def test_gradients_are_added_up_and_applied_once():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    model, (made, _) = unrolled(graph)
+    for call, before in zip(made.apply_calls, model.apply_calls):
+        for (gradient, variable), (old, _) in zip(call.gradients, before.gradients):
+            mean = made.graph.nodes[gradient.values]
+            assert mean.op == "Mul"
+            last = made.graph.nodes[mean.input[0]]
+            first = made.graph.nodes[last.input[0]]
+            ends = [first.input[0], first.input[1], last.input[1]]
+            assert [node_of(t) for t in ends] == [micro_batch_name(node_of(old.values), m) for m in range(3)]
+            applied = [n for n in planning.of_op(made.graph, "ApplyGradientDescent") if n.input[0] == variable]
+            assert [n.input[2] for n in applied] == [gradient.values]
+
+
+def test_seeded_random_operations_get_other_seeds():
+    with planning.capture(seed=3) as graph:
+        planning.sgd(planning.layers(x=tf.nn.dropout(planning.batch(), rate=0.5, seed=7)))
+    _, (made, _) = unrolled(graph)
+    seeds = [(n.attr["seed"].i, n.attr["seed2"].i) for n in planning.of_op(made.graph, "RandomUniform")]
+    assert len(seeds) == 3 and len(set(seeds)) == 3
+
+
+def test_an_evaluation_waits_for_no_training():
+    """A merged loss needs all micro-batches, but neither their backward passes nor what moves averages."""
+    with planning.capture() as graph:
+        loss = planning.layers()
+        average = planning.variable("average", [])
+        update = tf.assign_sub(average, 0.1 * (average - loss))
+        tf.add_to_collection("unused", average)
+        with tf.control_dependencies([update]):
+            train = planning.sgd(loss)
+        collections.add_to_collection(loss, collections.GraphKeys.GLOBAL_MEAN_OBJECTS)
+    config = Config({"pipeline.num_micro_batch": 3})
+    rewritten = Rewritten(graph, config, planning.cluster(1, 1), 0)
+    evaluation = rewritten.step((loss.name,), (), ())
+    stop = {node_of(gate) for gate in evaluation.open_gates}
+    needed = rewritten.graph.ancestors([node_of(t) for t in evaluation.fetches], stop=stop)
+    ops = {rewritten.graph.nodes[n].op for n in needed}
+    assert not evaluation.targets and "TanhGrad" not in ops and "AssignSub" not in ops
+    assert len([n for n in needed if rewritten.graph.nodes[n].op == "IteratorGetNext"]) == 3
+    training = rewritten.step((), (train.name,), ())
+    assert training.open_gates == ()
+    assert {micro_batch_name(update.op.name, m) for m in (1, 2)} <= set(training.targets)
+
+
+def test_a_later_micro_batch_reads_what_the_earlier_one_changed():
+    with planning.capture() as graph:
+        loss = planning.layers()
+        average = planning.variable("average", [])
+        with tf.control_dependencies([tf.assign_sub(average, 0.1 * (average - loss), name="move")]):
+            planning.sgd(loss)
+    _, (made, _) = unrolled(graph)
+    for micro_batch in (1, 2):
+        read = micro_batch_name("average/read", micro_batch)
+        assert micro_batch_name("move", micro_batch - 1) in made.graph.ancestors([read])
+
+
+def test_what_cannot_be_divided_is_refused():
+    with planning.capture() as graph:
+        with tf.control_dependencies([planning.sgd(planning.layers())]):
+            staged = tf.raw_ops.Unstage(dtypes=[tf.float32])[0]
+        weight = planning.variable("w", [])
+        planning.sgd(tf.reduce_sum(staged * weight))
+    with pytest.raises(UnsupportedError, match="staging area"):
+        unrolled(graph)
+
+
+def test_number_of_chunks():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    with pytest.raises(ConfigError, match="num_devices|chunks|stage"):
+        unrolled(graph, pipeline__num_chunks=2, pipeline__strategy="PreferBackward")
+    with pytest.raises(PlanError, match="does not divide the 1 scopes"):
+        planning.plan_of(graph, pipeline__num_chunks=2, pipeline__strategy="Interleaved")
