@@ -144,6 +144,11 @@ def wrap_write_graph(wrapper):
             _wrap(module, "write_graph", wrapper)
 
 
+def wrap_profiler_hook(wrapper):
+    """`wrapper(original, hook, step, path, step_stats)` around how tf.train.ProfilerHook writes a file."""
+    _wrap(hooks_module.ProfilerHook, "_save", wrapper)
+
+
 def wrap_wait_for_session(wrapper):
     """Around how tf.train.Supervisor waits for another process to initialise the variables."""
     _wrap(session_manager_module.SessionManager, "wait_for_session", wrapper)

@@ -17,12 +17,18 @@ def install():
     tf_compat.wrap_saved_model_builder(_saved_model_builder, _save_model)
     tf_compat.wrap_write_graph(_write_graph)
     tf_compat.wrap_event_writers(_event_writer)
+    tf_compat.wrap_profiler_hook(_profile)
     tf_compat.wrap_wait_for_session(_wait_for_session)
 
 
 def is_chief():
     """True for worker 0, which writes the files."""
     return Env.get().cluster.worker_index == 0
+
+
+def _profile(original, *args, **kwargs):
+    if is_chief():
+        original(*args, **kwargs)
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):

@@ -28,6 +28,8 @@ def same_summaries(got, want):
         assert set(one) == set(other)
         for name in other:
             assert_same(one[name], other[name], what=name)
+    assert got["names"] == want["names"]
+    assert any(name.startswith("timeline-") for name in got["names"])
     for key in ("files", "own"):
         ((points, graphs),) = got[key]
         ((wanted, wanted_graphs),) = want[key]

@@ -33,6 +33,31 @@ def test_bert(jobs, plain, tmp_path, program):
             assert_same_training(got, want)
 
 
+@only_1_15
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_resnet_50_of_slim(jobs, plain_resnet, layout):
+    for got in jobs[layout](OTHERS + "resnet", timeout_s=400):
+        assert_same_training(got, plain_resnet)
+
+
+@pytest.fixture(scope="module")
+def plain_resnet(jobs):
+    """What plain TensorFlow makes of ResNet-50."""
+    return jobs["plain"](OTHERS + "resnet", timeout_s=400)[0]
+
+
+@pytest.mark.parametrize("program", ["canned", "gan", "language_model"])
+def test_programs_for_both_lines(jobs, plain, tmp_path, program):
+    def arguments(name):
+        return [str(tmp_path / name)] if program == "canned" else []
+
+    want = plain(OTHERS + program, *arguments("plain"))
+    for layout in LAYOUTS:
+        for got in jobs[layout](OTHERS + program, *arguments("%d_%d" % layout)):
+            assert_same_training(got, want)
+
+
 @pytest.mark.parametrize("resource", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_copies_count_alike(jobs, layout, resource):

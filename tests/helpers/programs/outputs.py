@@ -102,6 +102,7 @@ def summaries(epl, folder, in_graph=False):
     hooks = [
         tf.train.StopAtStepHook(num_steps=STEPS),
         logging,
+        tf.train.ProfilerHook(save_steps=2, output_dir=folder),
         tf.train.SummarySaverHook(save_steps=2, output_dir=os.path.join(folder, "own"), summary_op=own),
     ]
     with tf.train.MonitoredTrainingSession(
@@ -120,7 +121,12 @@ def summaries(epl, folder, in_graph=False):
         "shown": [dict(each) for each in shown],
         "files": events(None, folder),
         "own": events(None, folder + "/own"),
+        "names": sorted(name for name in _names(folder) if "tfevents" not in name),
     }
+
+
+def _names(folder):
+    return [name for _, _, names in os.walk(folder) for name in names]
 
 
 def events(epl, folder):

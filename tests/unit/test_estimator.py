@@ -1,0 +1,92 @@
+"""Pieces behind tf.estimator and monitored sessions, in one process."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.config import Config
+from epl.errors import UnsupportedError, WorkerError
+from epl.session import meeting, monitored
+from epl.session.agreement import current_agreement
+
+
+@pytest.fixture(autouse=True)
+def started():
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default():
+        epl.init(Config())
+        yield
+
+
+@pytest.mark.parametrize("argument", ["train_distribute", "eval_distribute", "experimental_distribute"])
+def test_distribution_strategies_are_refused(argument):
+    with pytest.raises(UnsupportedError, match=r"RunConfig\(%s=\.\.\.\) cannot be used with EPL" % argument):
+        tf.estimator.RunConfig(**{argument: object()})
+
+
+def test_run_config_of_a_lone_process():
+    config = tf.estimator.RunConfig()
+    assert config.is_chief and config.num_worker_replicas == 1 and config.master == "" and not config.cluster_spec
+
+
+def test_metrics_add_up():
+    assert meeting._merge("total", [np.float32(1.5), np.float32(2.0)]) == np.float32(3.5)
+    merged = meeting._merge("confusion", [np.eye(2, dtype=np.int64)] * 3)
+    assert merged.dtype == np.int64 and np.array_equal(merged, 3 * np.eye(2))
+    assert np.array_equal(meeting._merge("seen", [np.array([True, False])] * 2), [True, False])
+
+
+def test_metrics_that_do_not_add_up_are_refused():
+    with pytest.raises(UnsupportedError, match=r"'values' has different shapes on the workers \(\(2,\), \(3,\)\)"):
+        meeting._merge("values", [np.zeros(3), np.zeros(2)])
+
+
+class FakeJob(object):
+    """A job of two workers whose chief has sent `message`."""
+
+    def __init__(self, message=b""):
+        self.message = message
+
+    def meet(self, message):
+        return [self.message or message, message]
+
+
+def as_worker(monkeypatch, index, job):
+    monkeypatch.setattr(meeting, "several_workers", lambda: True)
+    monkeypatch.setattr(meeting, "is_chief", lambda: index == 0)
+    monkeypatch.setattr(meeting, "job", lambda: job)
+
+
+def test_a_value_comes_from_the_chief(monkeypatch):
+    sent = []
+    job = FakeJob()
+    job.meet = lambda message: sent.append(message) or [message, b""]
+    as_worker(monkeypatch, 0, job)
+    assert meeting.from_chief(lambda: {"loss": np.float32(2.0)}) == {"loss": 2.0}
+    as_worker(monkeypatch, 1, FakeJob(sent[0]))
+    assert meeting.from_chief(lambda: pytest.fail("only the chief computes it")) == {"loss": 2.0}
+
+
+def test_a_failure_of_the_chief_reaches_the_others(monkeypatch):
+    sent = []
+    job = FakeJob()
+    job.meet = lambda message: sent.append(message) or [message, b""]
+    as_worker(monkeypatch, 0, job)
+    with pytest.raises(ZeroDivisionError):
+        meeting.from_chief(lambda: 1 // 0)
+    as_worker(monkeypatch, 1, FakeJob(sent[0]))
+    with pytest.raises(WorkerError, match="worker 0 failed: ZeroDivisionError"):
+        meeting.from_chief(lambda: None)
+
+
+def test_timers_go_by_the_clock_that_workers_agree_on():
+    timer = monitored.SharedTimer(every_secs=10)
+    assert timer.should_trigger_for_step(0)
+    current_agreement().clock = 1000.0
+    timer.update_last_triggered_step(0)
+    assert not timer.should_trigger_for_step(1)
+    current_agreement().clock = 1009.0
+    assert not timer.should_trigger_for_step(2)
+    current_agreement().clock = 1010.0
+    assert timer.should_trigger_for_step(3) and not timer.should_trigger_for_step(0)
