@@ -161,7 +161,7 @@ def _callable_from_options(original, session, callable_options):
 
 
 def _drawn(driver, sources, times):
-    """Values of tensors that stand for fed ones (Keras feeds from a data set so), a batch for each copy of the model."""
+    """Values of tensors that stand for fed ones, as Keras feeds from a data set; a batch for each copy of the model."""
     batches = [driver.run(sources, (), {}) for _ in range(times)]
     return batches[0] if times == 1 else [np.concatenate(parts) for parts in zip(*batches)]
 

@@ -99,7 +99,7 @@ def bert_batch(step):
 CLIP_THE_WHOLE = {"communication.clip_after_allreduce": True}
 
 
-# Rate, steps, warm-up steps, TPU. The package leaves open whether a step's rate comes from the count before or after it:
+# Rate, steps, warm-up steps, TPU. The package leaves open whether a rate comes from the count before or after the step:
 # with so many steps it makes no difference that one could see.
 SCHEDULE = (0.01, 10**7, None, False)
 
