@@ -33,7 +33,7 @@ def settle(favoured):
 
 
 def command(kind, script, horovod_python):
-    """The command line of a job: `kind` is plain (one worker), epl or horovod; `script` the script and its arguments."""
+    """The command line of a job: `kind` is plain, epl or horovod; `script` the script and its arguments."""
     if kind == "plain":
         return [sys.executable] + script
     if kind == "epl":

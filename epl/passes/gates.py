@@ -3,8 +3,8 @@
 After the last operations of an action of the schedule stands a gate that waits for them; the first operations of the
 next action on that device wait for a gate that takes what such gates give, one for each purpose (see
 epl.plan.micro_batches). A session run that is not for a purpose feeds its gates' outputs, so that TensorFlow leaves out
-what they wait for: an evaluation must not run the training of earlier micro-batches. In the same way a micro-batch waits for the changes that the one
-before it makes of moving averages.
+what they wait for: an evaluation must not run the training of earlier micro-batches. So a micro-batch waits
+for the changes that the one before it makes of moving averages.
 """
 
 import collections

@@ -1,4 +1,4 @@
-r"""Copies what every micro-batch of a step computes, adds up the gradients, and puts the copies in the schedule's order.
+r"""Copies what every micro-batch of a step computes, and adds up the gradients.
 
                                         x   -> y   -> grad   \
     x -> y -> grad -> apply   becomes           (then)        Add -> Mul (1/2) -> apply

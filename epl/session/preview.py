@@ -113,10 +113,12 @@ def show(graph, options):
 def _picture(graph, model, plan, pipeline, script):
     """The web page for --timeline: one training iteration of one model replica."""
     costs = estimate(model.graph, plan.analysis.cloned, spec_reader(graph))
-    names, stage_of = [stage.name for stage in plan.layout.stages], plan.stage_of
+    names, stage_of, chunks = [stage.name for stage in plan.layout.stages], plan.stage_of, pipeline.num_chunks
     if len(set(plan.layout.instances[0].devices)) == 1:  # stages on the same device are none to a schedule
-        names, stage_of = [" + ".join(names)], {}
-    line = estimated_timeline(model.graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch)
+        names, stage_of, chunks = [" + ".join(names)], {}, 1
+    line = estimated_timeline(
+        model.graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks
+    )
     title = "%s: %s, %d %s, %d %s" % (
         os.path.basename(script),
         pipeline.strategy,
