@@ -175,9 +175,8 @@ KEYS = (
         "pipeline.num_stages",
         INTEGER,
         None,
-        "Number of stages into which auto.auto_parallel cuts the model. None: automatic.",
+        "Number of stages into which auto.auto_parallel cuts the model. None: as many as a worker has devices.",
         minimum=1,
-        built=False,
     ),
     Key(
         "pipeline.strategy",
@@ -430,7 +429,12 @@ KEYS = (
         'the data of all; "chief": worker 0, while the others wait for its metrics.',
         choices=("all", "chief"),
     ),
-    Key("auto.auto_parallel", BOOL, False, "Let EPL find the parallelization (experimental).", built=False),
+    Key(
+        "auto.auto_parallel",
+        BOOL,
+        False,
+        "Let EPL cut a model without scopes into the stages of a pipeline, by estimated time.",
+    ),
 )
 
 

@@ -168,6 +168,8 @@ class Driver(object):
         self._shown = True
         if self._cluster.worker_index == 0:
             _LOG.info("%s", plan_table(rewritten.plan, rewritten.model))
+            if rewritten.automatic is not None:
+                _LOG.info("%s", rewritten.automatic.table())
 
     def _run_step(self, step, feeds, run_options, metadata):
         names, values = [], []

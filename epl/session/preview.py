@@ -14,6 +14,7 @@ from epl.plan.cost import estimate
 from epl.plan.plan import make_plan
 from epl.plan.table import plan_table
 from epl.plan.timeline import estimated_timeline, page
+from epl.session.automatic import with_automatic_stages
 from epl.session.hooks import PREVIEW, Preview
 
 _NO_RUN = 3
@@ -93,7 +94,7 @@ def show(graph, options):
     """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
     env = Env.get()
     try:
-        model = make_model(graph)
+        model, automatic = with_automatic_stages(make_model(graph), graph, env.config, env.cluster)
         plan = make_plan(model, env.config, env.cluster)
         picture = _picture(graph, model, plan, env.config.pipeline, options.script) if options.timeline else None
     except EplError as error:
@@ -107,6 +108,8 @@ def show(graph, options):
             print("--timeline %s cannot be written: %s" % (options.timeline, error.strerror), file=sys.stderr)
             return _REFUSED
     print(plan.to_json() if options.json else plan_table(plan, model, options.rows))
+    if automatic is not None and not options.json:
+        print(automatic.table())
     return 0
 
 

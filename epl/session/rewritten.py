@@ -15,6 +15,7 @@ from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan
+from epl.session.automatic import with_automatic_stages
 
 
 class Rewritten(object):
@@ -22,6 +23,7 @@ class Rewritten(object):
 
     Attributes:
       model: what capture found, with a copy of the model for each micro-batch.
+      automatic: the AutoStages if EPL chose the stages, else None.
       micro_batches: the Unrolled that says which these are.
       plan: the Plan.
       graph: this worker's rewritten Graph.
@@ -31,7 +33,7 @@ class Rewritten(object):
 
     def __init__(self, tf_graph, config, cluster, job_seed):
         self.version = tf_compat.graph_version(tf_graph)
-        user_model = make_model(tf_graph)
+        user_model, self.automatic = with_automatic_stages(make_model(tf_graph), tf_graph, config, cluster)
         self.model, self.micro_batches = unroll(user_model, plan_micro_batches(user_model, config))
         self.plan = make_plan(self.model, config, cluster)
         on_gpu = collectives_on_gpu(cluster, config)

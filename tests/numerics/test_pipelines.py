@@ -37,3 +37,10 @@ def test_two_replicas_of_stages(plain, two_devices, model, stages, micro_batches
     want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
     got = two_devices(PIPELINES + "train", 2 * stages, model, stages, micro_batches, 2)
     assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), ("tiny_bert", 2), ("tiny_bert", 4)])
+def test_stages_chosen_automatically(plain, two_devices, model, stages):
+    want = plain(PIPELINES + "by_hand", model, 4, 1)
+    got = two_devices(PIPELINES + "train", stages, model, 1, 4, 1, automatic=stages)
+    assert_same_training(got, want, atol=ATOL)

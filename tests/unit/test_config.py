@@ -17,7 +17,7 @@ from epl.errors import ConfigError, EplError, UnsupportedError
 BUILT = [key for key in KEYS if key.built]
 NOT_BUILT = [key for key in KEYS if not key.built]
 # They contradict some values of other keys, see test_impossible_pairs.
-DEPENDENT = ("io.unbalanced_io_slicing", "io.drop_last_files")
+DEPENDENT = ("io.unbalanced_io_slicing", "io.drop_last_files", "pipeline.num_stages")
 
 
 def legal_values(key):

@@ -118,16 +118,23 @@ def _devices(count):
         os.environ["EPL_GPU_PER_WORKER"] = before
 
 
-def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1):
-    """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch."""
+def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, automatic=0):
+    """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
+
+    With `automatic` there are no scopes, and EPL makes so many stages.
+    """
     config = {
         "pipeline.num_micro_batch": micro_batches,
         "pipeline.strategy": strategy,
         "pipeline.num_chunks": chunks,
     }
+    if automatic:
+        config.update({"auto.auto_parallel": True, "pipeline.num_stages": automatic})
     with _devices(devices):
         common.init(epl, config)
-    loss, feeds = globals()[model](lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage), stages)
+    loss, feeds = globals()[model](
+        lambda stage: _nothing() if automatic else epl.replicate(device_count=1, name="stage_%d" % stage), stages
+    )
     epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     with tf.control_dependencies(updates):

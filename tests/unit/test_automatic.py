@@ -1,0 +1,42 @@
+"""Stages chosen for a model without scopes: the tags that come out, and when it is refused."""
+
+import pytest
+
+import epl
+from epl.capture.record import make_model
+from epl.config import Config
+from epl.errors import PlanError
+from epl.graph import tags
+from epl.plan.stages import stages_of, used_taskgraphs
+from epl.session.automatic import with_automatic_stages
+from tests.helpers import planning
+
+AUTO = Config({"auto.auto_parallel": True})
+
+
+def test_operations_and_their_gradients_get_the_stage():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers(count=4))
+    model, chosen = with_automatic_stages(make_model(graph), graph, AUTO, planning.cluster(1, 2))
+    assert [choice.stage for choice in chosen.choices] == [0, 1] and len(model.taskgraphs) == 2
+    stage = stages_of(model, used_taskgraphs(model))
+    for number, expected in ((0, 0), (3, 1)):
+        assert stage["w%d" % number] == stage["GradientDescent/update_w%d/ApplyGradientDescent" % number] == expected
+    products = [n for n in planning.of_op(model.graph, "MatMul") if tags.phase(n) == tags.BACKWARD]
+    assert {tags.get_int(n, tags.TASKGRAPH, -1) for n in products} == {0, 1}
+
+
+@pytest.mark.parametrize("devices, config", [(1, AUTO), (2, Config())])
+def test_nothing_to_choose(devices, config):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    model = make_model(graph)
+    assert with_automatic_stages(model, graph, config, planning.cluster(1, devices)) == (model, None)
+
+
+def test_scopes_and_automatic_stages_do_not_go_together():
+    with planning.capture() as graph:
+        with epl.replicate(device_count=1, name="mine"):
+            planning.sgd(planning.layers())
+    with pytest.raises(PlanError, match="without scopes, but this one has 1 .'mine' at .*test_automatic.py"):
+        with_automatic_stages(make_model(graph), graph, AUTO, planning.cluster(1, 2))
