@@ -83,7 +83,7 @@ Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::u
   if (!ReadKind(options.backend, &kind, &ranks_a_host)) {
     return Status(
         EPL_INVALID,
-        Format("communicator '%s': backend is '%s', expected auto, shm, gloo, nccl or gpu, or auto's variants "
+        Format("communicator '%s': backend is '%s', expected auto, shm, tcp, gloo, nccl or gpu, or auto's variants "
                "flat and hierarchical",
                options.name.c_str(), options.backend.c_str()));
   }

@@ -238,16 +238,6 @@ Status TcpMesh::Broken() {
   return broken_;
 }
 
-// Whether another rank has ended the communicator and has said so.
-Status TcpMesh::Aborted() {
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank == options_.rank) continue;
-    ReadEnding(rank, 0);
-    if (peers_[rank]->aborted()) return Reason(rank);
-  }
-  return Status();
-}
-
 // Whether this rank or another has ended the communicator, or is gone without a word.
 Status TcpMesh::LookAround() {
   Status status = Broken();
@@ -292,11 +282,8 @@ Status TcpMesh::Wait(Transfers* transfers, const std::string& what) {
   for (;;) {
     bool moved = false;
     for (int rank = 0; rank < options_.size; ++rank) moved |= rank != options_.rank && Move(rank);
-    const bool complete = std::all_of(under_way.begin(), under_way.end(), done);
+    if (std::all_of(under_way.begin(), under_way.end(), done)) return Status();
     Status status = Broken();
-    // What came long ago may be all there, but the others have given up since.
-    if (status.ok() && complete) status = Aborted();
-    if (complete) return status;
     if (!status.ok()) return status;
     if (moved) continue;
     status = LookAround();

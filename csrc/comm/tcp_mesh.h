@@ -48,7 +48,6 @@ class TcpMesh : public Mesh {
   void Forget(TcpTransfer* transfer);
   void Sleep();
   Status Broken();
-  Status Aborted();
   Status LookAround();
   Status Failure(const Transfers& transfers);
   Status Reason(int rank);

@@ -402,4 +402,4 @@ def test_unknown_backend_is_refused(library):
     store = native.Store(None, native.STORE_SET(lambda *_: 0), native.STORE_GET(lambda *_: 1))
     error = ctypes.create_string_buffer(1000)
     assert not library.epl_comm_create(ctypes.byref(options), ctypes.byref(store), error, ctypes.c_size_t(1000))
-    assert b"carrier pigeon" in error.value and b"auto, shm, tcp or gloo" in error.value
+    assert b"carrier pigeon" in error.value and b"auto, shm, tcp, gloo" in error.value
