@@ -130,7 +130,7 @@ def _norm(graph, analysis, name):
 
 
 def _refuse_second_order(graph, gradients):
-    """A gradient of a gradient: from the gradient of a statistic over the program's own operations to a backward pass."""
+    """From the gradient of a statistic over operations of the program's own to another backward pass."""
     stops = frozenset(node.name for node in graph.nodes.values() if node.op == "StopGradient")
     behind = graph.descendants(gradients, stop=stops, data_only=True) - stops
     own = [name for name in behind if tags.phase(graph.nodes[name]) == tags.FORWARD]

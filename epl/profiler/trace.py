@@ -17,7 +17,7 @@ from epl.session.hooks import current_job, driver_of
 
 _LOG = logging.getLogger("epl")
 # How long the chief waits for the traces of the others, which come to the same step at about the same time.
-_COLLECT_S = 30.0
+_COLLECT_S = 10.0
 
 FORWARD, BACKWARD, APPLY = tags.FORWARD, tags.BACKWARD, tags.APPLY
 COMMUNICATION, OTHER = "communication", "other"
