@@ -29,9 +29,13 @@ from tensorflow_estimator.python.estimator import training as estimator_training
 if tf.__version__.startswith("1."):
     from tensorflow.python.keras.engine import training as keras_training_module
     from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
+    from tensorflow.python.training import checkpoint_management as checkpoint_management_module
+    from tensorflow.python.training.tracking import util as object_checkpoint_module
 else:
     from keras.src.engine import training_v1 as keras_training_module
     from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
+    from tensorflow.python.checkpoint import checkpoint as object_checkpoint_module
+    from tensorflow.python.checkpoint import checkpoint_management as checkpoint_management_module
 
 AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
@@ -128,6 +132,12 @@ def wrap_saver_build(wrapper):
 
 def wrap_saver_save(wrapper):
     _wrap(saver_module.Saver, "save", wrapper)
+
+
+def wrap_object_checkpoints(save, update_state):
+    """Around how tf.train.Checkpoint and Keras write variables, and around what writes the file `checkpoint`."""
+    _wrap(object_checkpoint_module.TrackableSaver, "save", save)
+    _wrap(checkpoint_management_module, "update_checkpoint_state_internal", update_state)
 
 
 def wrap_saved_model_builder(init, save):

@@ -1,4 +1,4 @@
-"""Hierarchical all-reduce against the flat one over Gloo, on two simulated hosts with two ranks each, in one run.
+"""Hierarchical all-reduce against the flat one over TCP and over Gloo, on two simulated hosts with two ranks each, in one run.
 
 `python benchmarks/hierarchical/run.py [--gbit 2] [--mb 1 16] [--rounds 15]`
 
@@ -21,7 +21,7 @@ sys.path.insert(0, ROOT)
 from tests.helpers.hosts import Hosts, Unavailable  # noqa: E402
 
 LIBRARY = os.path.join(ROOT, "epl", "communicators", "lib")
-BACKENDS = ("hierarchical", "gloo")
+BACKENDS = ("hierarchical", "tcp", "gloo")
 HOSTS, RANKS_A_HOST = 2, 2
 LIMIT_S = 600
 
@@ -73,11 +73,15 @@ def main():
                 hosts.limit_rate(args.gbit)
             cable = "limited to %g Gbit/s each way" % args.gbit if args.gbit else "not limited: memory speed"
             print("%d hosts of %d ranks on %d CPUs; cable %s" % (HOSTS, RANKS_A_HOST, os.cpu_count(), cable))
-            print("%6s %18s %12s %12s" % ("MB", "hierarchical ms", "gloo ms", "gloo/hier."))
+            print(
+                "%6s %16s %10s %10s %10s %10s"
+                % ("MB", "hierarchical ms", "tcp ms", "gloo ms", "tcp/hier.", "gloo/hier.")
+            )
             for size_mb in args.mb:
                 found = measure(hosts, program, size_mb, args.rounds)
-                ours, flat = (statistics.median(found[backend]) for backend in BACKENDS)
-                print("%6d %18.2f %12.2f %12.2f" % (size_mb, ours, flat, flat / ours), flush=True)
+                ours, tcp, gloo = (statistics.median(found[backend]) for backend in BACKENDS)
+                row = (size_mb, ours, tcp, gloo, tcp / ours, gloo / ours)
+                print("%6d %16.2f %10.2f %10.2f %10.2f %10.2f" % row, flush=True)
     except Unavailable as reason:
         sys.exit("two hosts cannot be simulated here: %s" % reason)
 

@@ -14,10 +14,11 @@ namespace epl {
 bool HasGloo() { return false; }
 
 Status CreateGlooCommunicator(const Options& options, Rendezvous*, std::unique_ptr<Communicator>*) {
-  return Status(EPL_INVALID,
-                Format("communicator '%s': this build has no Gloo back end, which ranks on several hosts need; install "
-                       "Gloo's headers (Debian and Ubuntu: apt-get install libgloo-dev) and build this library again",
-                       options.name.c_str()));
+  return Status(
+      EPL_INVALID,
+      Format("communicator '%s': this build has no Gloo back end; take \"tcp\", or install Gloo's headers (Debian "
+             "and Ubuntu: apt-get install libgloo-dev) and build this library again",
+             options.name.c_str()));
 }
 #endif
 
@@ -40,11 +41,11 @@ bool ReadKind(const std::string& backend, std::string* kind, int* ranks_a_host) 
 Status CreateOnOneHost(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
   Status status = ShmCommunicator::Create(options, rendezvous, result);
   if (status.ok() || status.code == EPL_TIMEOUT) return status;
-  // Every rank has come to the same verdict, so every rank goes on with Gloo.
-  const Status gloo = CreateGlooCommunicator(options, rendezvous, result);
-  if (!gloo.ok()) return Status(gloo.code, gloo.message + " (" + status.message + ")");
+  // Every rank has come to the same verdict, so every rank goes on with TCP.
+  const Status tcp = CreateTcpCommunicator(options, rendezvous, result);
+  if (!tcp.ok()) return Status(tcp.code, tcp.message + " (" + status.message + ")");
   if (options.rank == 0) {
-    std::fprintf(stderr, "epl: communicator '%s' uses Gloo: %s\n", options.name.c_str(), status.message.c_str());
+    std::fprintf(stderr, "epl: communicator '%s' uses TCP: %s\n", options.name.c_str(), status.message.c_str());
   }
   return Status();
 }
@@ -74,6 +75,7 @@ Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::u
   if (ReadGpuKind(options.backend, &gpu_kind, &host_backend)) {
     return CreateForGpus(options, gpu_kind, host_backend, rendezvous, result);
   }
+  if (options.backend == "tcp") return CreateTcpCommunicator(options, rendezvous, result);
   if (options.backend == "gloo") return CreateGlooCommunicator(options, rendezvous, result);
   if (options.backend == "shm") return ShmCommunicator::Create(options, rendezvous, result);
   std::string kind;
@@ -81,7 +83,7 @@ Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::u
   if (!ReadKind(options.backend, &kind, &ranks_a_host)) {
     return Status(
         EPL_INVALID,
-        Format("communicator '%s': backend is '%s', expected auto, shm, gloo, nccl or gpu, or auto's variants "
+        Format("communicator '%s': backend is '%s', expected auto, shm, tcp, gloo, nccl or gpu, or auto's variants "
                "flat and hierarchical",
                options.name.c_str(), options.backend.c_str()));
   }
@@ -89,7 +91,7 @@ Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::u
   Status status = FindHosts(options, ranks_a_host, rendezvous, &layout);
   if (!status.ok()) return status;
   if (layout.size() == 1) return CreateOnOneHost(options, rendezvous, result);
-  if (kind == "flat" || layout.OneRankEach()) return CreateGlooCommunicator(options, rendezvous, result);
+  if (kind == "flat" || layout.OneRankEach()) return CreateTcpCommunicator(options, rendezvous, result);
   return CreateHierarchicalCommunicator(options, layout, kind == "hierarchical", rendezvous, result);
 }
 

@@ -14,6 +14,9 @@ bool HasGloo();
 // The back end named by options.backend; epl_comm.h says what "auto" and its variants take.
 Status CreateCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
 
+// What "auto" takes between hosts.
+Status CreateTcpCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
+
 // Defined with the Gloo back end, or without it as an error that says what to install.
 Status CreateGlooCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
 

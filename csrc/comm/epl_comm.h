@@ -65,19 +65,20 @@ typedef struct {
 } epl_store;
 
 typedef struct {
-  // "shm" or "gloo"; or "auto": shm when all ranks share a host, gloo when every host has one rank, and else
-  // hierarchical: shared memory within hosts, Gloo between them. Its variants: "flat" takes gloo between hosts always,
-  // "hierarchical" fails where ranks of a host cannot share memory, instead of going on with gloo. "auto/2" (for tests;
-  // also the variants) takes every 2 ranks in a row as a host.
-  // "nccl" or "nccl/auto" and so on: a communicator of the second kind for host memory, and NCCL between GPUs beside
-  // it. Fails where a rank has no NCCL or no GPU; "gpu" and "gpu/auto" go on without NCCL then.
+  // "shm", "tcp" or "gloo"; or "auto": shm when all ranks share a host, tcp when every host has one rank, and else
+  // hierarchical: shared memory within hosts, TCP between them. Its variants: "flat" takes tcp between hosts always,
+  // "hierarchical" fails where ranks of a host cannot share memory, instead of going on with tcp. "gloo" moves the same
+  // collectives over Gloo's connections; its sockets accept a connection before its other end has proved the token.
+  // "auto/2" (for tests; also the variants) takes every 2 ranks in a row as a host. "nccl" or "nccl/auto" and so on: a
+  // communicator of the second kind for host memory, and NCCL between GPUs beside it. Fails where a rank has no NCCL or
+  // no GPU; "gpu" and "gpu/auto" go on without NCCL then.
   const char* backend;
   const char* name;  // unique in the job and the same on all ranks, e.g. "g0/data1"
   int rank;
   int size;
   double timeout_s;          // how long one collective may wait for peers; also for creation
   double stall_warning_s;    // a line on stderr naming the collective and missing ranks after this long; 0 = never
-  const char* host;          // this rank's address that peers can reach (gloo); NULL = loopback
+  const char* host;          // this rank's address that peers can reach; NULL = loopback
   const char* token;         // job token: peers prove it before anything else
   int device;                // nccl: the GPU of this rank, as CUDA numbers it in this process
   const char* nccl_library;  // nccl: paths of libnccl.so.2 and of the CUDA runtime; NULL or "": where the system's
@@ -157,7 +158,7 @@ EPL_EXPORT int epl_comm_run(epl_comm* comm, const epl_request* request, char* er
 EPL_EXPORT int epl_comm_expect(epl_comm* comm, const int64_t* tags, size_t num_tags);
 EPL_EXPORT int epl_comm_rank(const epl_comm* comm);
 EPL_EXPORT int epl_comm_size(const epl_comm* comm);
-EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "gloo", "hierarchical" or "nccl"
+EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "tcp", "gloo", "hierarchical" or "nccl"
 
 // Blocking all-gather of a small message of `length` bytes a rank, on the calling thread; output is size * length
 // bytes.

@@ -193,7 +193,8 @@ Status HierarchicalCommunicator::Dispatch(const Request& request) {
 Status HierarchicalCommunicator::Run(const Request& request) {
   shown_ = Describe(request);
   what_ = shown_ + " on communicator '" + options_.name + "'";
-  Status status = Dispatch(request);
+  Status status = mesh_->Health();  // as in MeshCommunicator::Run
+  if (status.ok()) status = Dispatch(request);
   if (!status.ok()) Abort(status.code, status.message);
   return status;
 }

@@ -5,14 +5,11 @@
 #include <map>
 
 #include "backends.h"
-#include "process.h"
-
-#ifdef EPL_WITH_GLOO
-#include "gloo_mesh.h"
 #include "hierarchical_communicator.h"
 #include "mesh_communicator.h"
+#include "process.h"
 #include "shm_communicator.h"
-#endif
+#include "tcp_mesh.h"
 
 namespace epl {
 
@@ -42,7 +39,6 @@ Status FindHosts(const Options& options, int ranks_a_host, Rendezvous* rendezvou
   return status;
 }
 
-#ifdef EPL_WITH_GLOO
 namespace {
 
 // Later waits of a collective are this much longer than earlier ones.
@@ -75,10 +71,10 @@ Status CreateHierarchicalCommunicator(const Options& options, const HostLayout& 
   Options between = options;
   between.timeout_s += Patience(options);
   std::unique_ptr<Mesh> owned;
-  Status status = GlooMesh::Create(between, rendezvous, &owned);
+  Status status = TcpMesh::Create(between, rendezvous, &owned);
   if (!status.ok()) return status;
   Mesh* mesh = owned.get();
-  auto flat = std::make_unique<MeshCommunicator>(between, "gloo", std::move(owned));
+  auto flat = std::make_unique<MeshCommunicator>(between, "tcp", std::move(owned));
   std::unique_ptr<Communicator> local;
   const Status mine = CreateLocal(options, layout, mesh, rendezvous, &local);
   // The verdicts are exchanged, so that all take the same way.
@@ -97,11 +93,5 @@ Status CreateHierarchicalCommunicator(const Options& options, const HostLayout& 
   *result = std::make_unique<HierarchicalCommunicator>(options, layout, mesh, std::move(flat), std::move(local));
   return Status();
 }
-#else
-Status CreateHierarchicalCommunicator(const Options& options, const HostLayout&, bool, Rendezvous* rendezvous,
-                                      std::unique_ptr<Communicator>* result) {
-  return CreateGlooCommunicator(options, rendezvous, result);
-}
-#endif
 
 }  // namespace epl

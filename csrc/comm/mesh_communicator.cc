@@ -169,7 +169,9 @@ Status MeshCommunicator::Dispatch(const Request& request) {
 
 Status MeshCommunicator::Run(const Request& request) {
   what_ = Describe(request) + " on communicator '" + options_.name + "'";
-  Status status = Dispatch(request);
+  // What this rank needs may have come long ago, but the others may have given up since.
+  Status status = mesh_->Health();
+  if (status.ok()) status = Dispatch(request);
   if (!status.ok()) Abort(status.code, status.message);
   return status;
 }

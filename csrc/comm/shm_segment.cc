@@ -59,7 +59,7 @@ Status ShmSegment::Map(int num_ranks, size_t chunk_bytes) {
     if (error != 0) {
       return Status(EPL_INTERNAL,
                     Format("%.1f MiB of shared memory cannot be had (%s); free memory or raise the limit of "
-                           "the container, or set communication.backend to gloo",
+                           "the container, or set communication.backend to tcp",
                            static_cast<double>(bytes) / (1 << 20), std::strerror(error)));
     }
   } else if (static_cast<size_t>(info.st_size) != bytes) {

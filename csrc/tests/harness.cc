@@ -153,11 +153,9 @@ void LimitSharedMemory() {
 }
 
 std::vector<std::string> Backends() {
-  std::vector<std::string> backends = {"shm"};
-  if (epl_has_gloo()) {
-    backends.push_back("gloo");
-    backends.push_back("hierarchical/2");  // two ranks a host: what differs from "gloo" begins with three ranks
-  }
+  // "hierarchical/2": two ranks a host; what differs from "tcp" begins with three ranks.
+  std::vector<std::string> backends = {"shm", "tcp", "hierarchical/2"};
+  if (epl_has_gloo()) backends.push_back("gloo");
   return backends;
 }
 

@@ -30,14 +30,13 @@ struct Buffer {
 };
 
 TEST(hierarchical_is_chosen_where_hosts_have_several_ranks) {
-  if (!epl_has_gloo()) return;
   struct Case {
     const char *backend, *expected;
     int size;
   };
-  for (const Case& one : {Case{"auto/2", "hierarchical", 4}, Case{"auto/2", "hierarchical", 3},
-                          Case{"auto/2", "shm", 2}, Case{"auto/1", "gloo", 3}, Case{"hierarchical/1", "gloo", 2},
-                          Case{"flat/2", "gloo", 4}, Case{"flat", "shm", 2}}) {
+  for (const Case& one :
+       {Case{"auto/2", "hierarchical", 4}, Case{"auto/2", "hierarchical", 3}, Case{"auto/2", "shm", 2},
+        Case{"auto/1", "tcp", 3}, Case{"hierarchical/1", "tcp", 2}, Case{"flat/2", "tcp", 4}, Case{"flat", "shm", 2}}) {
     test::Run(one.size, one.backend, [&](Rank& me) {
       CHECK_THAT(epl_comm_backend(me.comm) == std::string(one.expected), one.backend);
       Buffer buffer(5);
@@ -49,7 +48,6 @@ TEST(hierarchical_is_chosen_where_hosts_have_several_ranks) {
 
 // Every rank in turn does something else, small or large, and both sides are named by their global ranks.
 TEST(hierarchical_mismatch_is_named_wherever_it_is) {
-  if (!epl_has_gloo()) return;
   for (int odd = 0; odd < 4; ++odd) {
     for (size_t count : {100, 1000000}) {
       for (const epl_collective other : {EPL_ALL_REDUCE, EPL_BROADCAST, EPL_REDUCE}) {
@@ -74,7 +72,6 @@ TEST(hierarchical_mismatch_is_named_wherever_it_is) {
 
 // All wait for the rank that does not come, some of them for each other, and all name it.
 TEST(hierarchical_time_out_names_the_missing_rank) {
-  if (!epl_has_gloo()) return;
   for (int missing = 0; missing < 4; ++missing) {
     for (size_t count : {100, 1000000}) {
       const test::Ranks ranks = test::Start(4, kBackend, 1.0, true, [&](Rank& me) {
@@ -97,7 +94,6 @@ TEST(hierarchical_time_out_names_the_missing_rank) {
 
 // Rank 0 waits in memory for rank 1, which is busy elsewhere, when rank 3 of the other host dies.
 TEST(hierarchical_death_elsewhere_ends_a_wait_within_the_host) {
-  if (!epl_has_gloo()) return;
   for (size_t count : {100, 1000000}) {
     const test::Ranks ranks = test::Start(4, kBackend, 20.0, true, [&](Rank& me) {
       Buffer buffer(count);
@@ -118,7 +114,6 @@ TEST(hierarchical_death_elsewhere_ends_a_wait_within_the_host) {
 }
 
 TEST(hierarchical_abort_reaches_everyone) {
-  if (!epl_has_gloo()) return;
   for (int from = 0; from < 4; ++from) {
     for (size_t count : {100, 1000000}) {
       test::Run(4, kBackend, [&](Rank& me) {
@@ -138,14 +133,13 @@ TEST(hierarchical_abort_reaches_everyone) {
 }
 
 TEST(hierarchical_without_shared_memory) {
-  if (!epl_has_gloo()) return;
   for (const char* backend : {"auto/2", "hierarchical/2"}) {
     const test::Ranks ranks = test::Start(4, backend, 5.0, false, [&](Rank& me) {
       if (me.rank == 3) test::LimitSharedMemory();
       const Outcome outcome = me.Create("full");
       if (backend == std::string("auto/2")) {
         CHECK_THAT(outcome.code == 0, outcome.message);
-        CHECK_THAT(epl_comm_backend(me.comm) == std::string("gloo"), epl_comm_backend(me.comm));
+        CHECK_THAT(epl_comm_backend(me.comm) == std::string("tcp"), epl_comm_backend(me.comm));
         return;
       }
       CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "rank 3") &&

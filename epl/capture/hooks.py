@@ -10,7 +10,6 @@ from epl.capture.record import gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.plan.ops import FUSED_NORM_GRADIENTS
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
 
@@ -30,7 +29,7 @@ def install():
 
 
 # What is made for the gradients of these is tagged with their names: statistics over a batch.
-_STATISTICS = frozenset(["Mean"]) | FUSED_NORM_GRADIENTS
+_STATISTICS = frozenset(["Mean"])
 
 
 def _create_op(original, graph, op, *args, **kwargs):

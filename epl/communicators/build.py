@@ -92,7 +92,7 @@ def _build_comm(compiler, root, output, work, log):
         flags.append("-DEPL_WITH_GLOO")
         libraries.insert(0, "-lgloo")
     else:
-        log("epl: Gloo was not found: this build works on one machine only (Debian: apt-get install libgloo-dev)")
+        log("epl: Gloo was not found: this build is without communication.backend=gloo")
     target = os.path.join(output, COMM_LIBRARY)
     return _build_library(compiler, sources, flags, libraries, target, os.path.join(work, "comm"), log)
 

@@ -1,9 +1,11 @@
-"""Adds, for each variable, a node whose run gives it the chief's value on all workers and in all instances.
+"""Adds, for each variable, a node whose run gives its first copy the chief's value on all workers, and one whose run
+gives the worker's other copies that of the first.
 
-    worker 0:  v -> EplBroadcastSend          worker 1:  EplBroadcastReceive -> Assign(v)     both: -> Assign(v/1), ...
+    worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
-Sessions run these nodes after variables got first values, before the first step that communicates. For a step before
-that which does not, there are nodes that set the other instances' copies in this worker, with nobody else taking part.
+Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
+alone before one that does not. They are apart because a session's nodes never change: a variable may get its other
+copies when the user's graph grows.
 """
 
 from epl.graph.build import Type, make_node
@@ -91,9 +93,6 @@ def _broadcast(graph, edit, plan, variable):
                     )
                 ).name
             )
-    if variable.name in plan.analysis.cloned:
-        for instance in layout.instances[1:]:
-            waits.append(_assign(edit, graph, variable.name, instance.index, value, name, dtype, resource))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], layout.host_device))
 
 

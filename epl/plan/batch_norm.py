@@ -73,14 +73,23 @@ def plan_batch_norm(model, analysis):
     for body in bodies.functions.values():
         for name in [n for n in body.nodes if _is_fused(body.nodes[n])] + [v for _, v in _moments(body)]:
             _refuse(name, "stands in the function '%s' (of a loop, a branch or a tf.function)" % body.name)
+    made_for = {}
+    for node in graph.nodes.values():
+        if tags.FORWARD_OP in node.attr:
+            made_for.setdefault(tags.get_str(node, tags.FORWARD_OP), []).append(node)
     found = []
     for name in graph.in_order(analysis.cloned):
         if _is_fused(graph.nodes[name]):
             found.append(_norm(graph, analysis, name))
     for mean, variance in _moments(bodies.main):
         if mean in analysis.cloned and variance in analysis.cloned:
-            found.extend(_means(graph, analysis, mean))
-            found.extend(_means(graph, analysis, variance))
+            found.extend(_means(graph, analysis, mean, made_for))
+            found.extend(_means(graph, analysis, variance, made_for))
+    statistics = [name for pair in _moments(bodies.main) for name in pair]
+    gradients = [node.name for name in statistics for node in made_for.get(name, ())]
+    _refuse_second_order(
+        graph, gradients + [g for norm in found if isinstance(norm, SyncedNorm) for g in norm.gradients]
+    )
     if model.apply_calls and not found:
         _LOG.warning(
             "communication.sync_batch_norm=True, but no batch normalisation in training mode was found in this model"
@@ -117,19 +126,22 @@ def _norm(graph, analysis, name):
         if graph.nodes[consumer].op in ops.FUSED_NORM_GRADIENTS
         and parse_input(graph.nodes[consumer].input[position]) == (name, 3)
     ]
-    for gradient in gradients:
-        _refuse_second_order(graph, gradient, name)
     return SyncedNorm(name, tuple(graph.in_order(gradients)))
 
 
-def _refuse_second_order(graph, gradient, name):
-    for node in graph.nodes.values():
-        if tags.get_str(node, tags.FORWARD_OP) == gradient:
-            raise UnsupportedError(
-                "communication.sync_batch_norm: the gradient of '%s' is differentiated again (by '%s'; a gradient "
-                "penalty, say), which cannot be synchronised. Leave batch normalisation out of that part of the model, "
-                "or set communication.sync_batch_norm=False." % (name, node.name)
-            )
+def _refuse_second_order(graph, gradients):
+    """From the gradient of a statistic over operations of the program's own to another backward pass."""
+    stops = frozenset(node.name for node in graph.nodes.values() if node.op == "StopGradient")
+    behind = graph.descendants(gradients, stop=stops, data_only=True) - stops
+    own = [name for name in behind if tags.phase(graph.nodes[name]) == tags.FORWARD]
+    again = graph.descendants(own, stop=stops, data_only=True)
+    found = [name for name in graph.in_order(again) if tags.phase(graph.nodes[name]) == tags.BACKWARD]
+    if found:
+        raise UnsupportedError(
+            "communication.sync_batch_norm: a gradient that has come through a batch normalisation is differentiated "
+            "again (by '%s'; a gradient penalty, say), which cannot be synchronised. Leave batch normalisation out of "
+            "that part of the model, or set communication.sync_batch_norm=False." % found[0]
+        )
 
 
 def _moments(body):
@@ -160,11 +172,10 @@ def integers(tensor):
         width = 8 if wide else 4
         content = tensor.tensor_content
         return [int.from_bytes(content[i : i + width], "little", signed=True) for i in range(0, len(content), width)]
-    values = list(tensor.int64_val if wide else tensor.int_val)
-    return values
+    return list(tensor.int64_val if wide else tensor.int_val)
 
 
-def _means(graph, analysis, name):
+def _means(graph, analysis, name, made_for):
     """The statistic, and the gradients with respect to it."""
     if name in analysis.in_control_flow:
         _refuse(name, "stands in a branch or a loop")
@@ -175,9 +186,7 @@ def _means(graph, analysis, name):
     )
     found = [_synced(format_input(name, 0), edges)]
     incoming = {}
-    for node in graph.nodes.values():
-        if tags.get_str(node, tags.FORWARD_OP) != name:
-            continue
+    for node in made_for.get(name, ()):
         for position, text in enumerate(node.input):
             producer = graph.nodes[node_of(text)]
             if text[0] == "^" or tags.phase(producer) != tags.BACKWARD or producer.op == "Const":

@@ -7,6 +7,7 @@ import os
 import socket
 
 from epl.env import Env
+from epl.plan.ops import COLLECTIVES
 from epl.profiler.trace import PHASES, Phases, TraceHook, executions, gather
 
 _LOG = logging.getLogger("epl")
@@ -77,7 +78,7 @@ def clock_shifts(everyone):
 
 def _collective_ends(worker_bars):
     made = (Bar(*each) for each in worker_bars)
-    return {bar.name: bar.start_us + bar.duration_us for bar in made if bar.op.startswith("Epl")}
+    return {bar.name: bar.start_us + bar.duration_us for bar in made if bar.op in COLLECTIVES}
 
 
 def chrome_trace(workers, shifts=None):

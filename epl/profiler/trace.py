@@ -13,11 +13,12 @@ from epl.env import Env
 from epl.errors import CommunicationError
 from epl.graph import tags
 from epl.graph.index import node_of, parse_input
+from epl.plan.ops import COLLECTIVES
 from epl.session.hooks import current_job, driver_of
 
 _LOG = logging.getLogger("epl")
 # How long the chief waits for the traces of the others, which come to the same step at about the same time.
-_COLLECT_S = 30.0
+_COLLECT_S = 10.0
 
 FORWARD, BACKWARD, APPLY = tags.FORWARD, tags.BACKWARD, tags.APPLY
 COMMUNICATION, OTHER = "communication", "other"
@@ -81,7 +82,7 @@ class Phases(object):
         self._graph = graph
 
     def of(self, execution):
-        if execution.op.startswith("Epl") or execution.op in _TRANSFERS:
+        if execution.op in COLLECTIVES or execution.op in _TRANSFERS:
             return COMMUNICATION
         nodes = self._graph.nodes if self._graph is not None else {}
         for node in (execution.node, nodes.get(execution.name), nodes.get(_stem(execution.name))):
@@ -92,7 +93,7 @@ class Phases(object):
         return FORWARD
 
 
-_TRANSFERS = frozenset(["_Send", "_Recv", "_HostSend", "_HostRecv"])
+_TRANSFERS = frozenset(["_Send", "_Recv", "_HostSend", "_HostRecv", "EplBroadcastSend", "EplBroadcastReceive"])
 
 
 def _stem(name):

@@ -14,6 +14,7 @@ from epl.errors import UnsupportedError
 def install():
     """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
     tf_compat.wrap_saver_save(_save)
+    tf_compat.wrap_object_checkpoints(_save_objects, _update_state)
     tf_compat.wrap_saved_model_builder(_saved_model_builder, _save_model)
     tf_compat.wrap_write_graph(_write_graph)
     tf_compat.wrap_event_writers(_event_writer)
@@ -39,6 +40,14 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
         global_step = tf_compat.tf.train.global_step(sess, global_step)
     return "%s-%d" % (save_path, global_step)
+
+
+def _save_objects(original, saver, file_prefix, *args, **kwargs):
+    return original(saver, file_prefix, *args, **kwargs) if is_chief() else file_prefix
+
+
+def _update_state(original, *args, **kwargs):
+    return original(*args, **kwargs) if is_chief() else None
 
 
 _EXPORT = "_epl_export"  # on a builder: (folder that the program wants, private one that is written)

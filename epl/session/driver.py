@@ -238,9 +238,9 @@ class Driver(object):
         known = [v for v in variables if v in plan.variables]
         self._job.pool.expect([[tag_of(sync_name(v)) for v in known]])
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))
+        self._copy(variables)
         with self._lock:
             self._fresh -= set(variables)
-            self._uncopied -= set(variables)
             self._valued |= set(known)
 
     def _copy(self, variables):
@@ -248,6 +248,7 @@ class Driver(object):
         plan = self._rewritten.plan
         if len(plan.layout.instances) > 1:
             copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned)
-            self._inner.run((), [], (), copied)
+            if copied:
+                self._inner.run((), [], (), copied)
         with self._lock:
             self._uncopied -= set(variables)

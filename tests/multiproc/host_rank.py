@@ -12,20 +12,21 @@ import time
 
 import numpy as np
 
-from tests.unit import test_comm_native as native
+from epl.communicators import native
+from tests.unit import test_comm_native as cases_of
 
 
 def cases(me):
     assert me.library.epl_comm_backend(me.handle) == b"hierarchical"
-    for _, function in native.CASES:
+    for _, function in cases_of.CASES:
         function(me)
     return {}
 
 
 def loop(me):
     data = np.ones(300000, np.float32)
-    segment = (native._Segment * 1)(native._Segment(data.ctypes.data, data.ctypes.data, data.size))
-    request = native._Request(-1, b"grads/7", native.ALL_REDUCE, native.FLOAT32, native.MAX, 0, segment, 1, 1.0)
+    segment = (native.Segment * 1)(native.Segment(data.ctypes.data, data.ctypes.data, data.size))
+    request = native.Request(-1, b"grads/7", cases_of.ALL_REDUCE, cases_of.FLOAT32, cases_of.MAX, 0, segment, 1, 1.0)
     error = ctypes.create_string_buffer(4096)
     for count in range(1000000):
         if count == 10:
@@ -38,7 +39,7 @@ def loop(me):
 
 
 def main(folder, rank, size, address, timeout_s, what):
-    me = native.Rank(int(rank), int(size), "auto", folder, address, float(timeout_s))
+    me = cases_of.Rank(int(rank), int(size), "auto", folder, address, float(timeout_s))
     found = {"cases": cases, "loop": loop}[what](me)
     with open(os.path.join(folder, "found.%s" % rank), "w") as file:
         json.dump(found, file)

@@ -92,3 +92,7 @@ def test_warm_start_init_from_checkpoint_and_export(jobs, plain, tmp_path, layou
     assert_same(logits, want["predictions"])
     assert foreign == []
     assert all(other["predictions"] is None for other in others)  # they have exported nothing
+
+
+def test_data_that_ends_early_on_one_worker(two_workers, tmp_path):
+    assert two_workers(ESTIMATORS + "uneven", str(tmp_path)) == [(6, 6), (6, 6)]

@@ -6,13 +6,12 @@ import signal
 
 import pytest
 
-from epl.communicators import native
 from tests.helpers import processes
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pool_worker.py")
 CORRECT = ("exchange", "all_reduce", "order", "all_gather", "broadcast", "half")
 WRONG = ("broadcast_mismatch", "mismatch", "abort_and_reconnect", "cancelled", "late", "not_connected")
-BACKENDS = {"shm": 2, "gloo": 3}
+BACKENDS = {"shm": 2, "tcp": 3}
 
 
 def start(folder, backend, workers, *scenarios):
@@ -42,8 +41,6 @@ def results(folder, children, timeout_s):
 def outcome(request, tmp_path_factory):
     """Runs all scenarios once for each back end; gives a function from a scenario to the workers' results."""
     backend = request.param
-    if backend == "gloo" and not native.comm().epl_has_gloo():
-        pytest.skip("this build has no Gloo")
     folder = str(tmp_path_factory.mktemp(backend))
     found = results(folder, start(folder, backend, BACKENDS[backend], *(CORRECT + WRONG)), 240)
 
@@ -138,8 +135,6 @@ def test_graph_without_communicators(outcome):
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_killed_worker_is_noticed_by_all(tmp_path, backend):
-    if backend == "gloo" and not native.comm().epl_has_gloo():
-        pytest.skip("this build has no Gloo")
     folder = str(tmp_path)
     children = start(folder, backend, 3, "killed")
     try:

@@ -36,3 +36,13 @@ def test_hooks_see_the_chiefs_global_step_from_the_start(plain, two_workers, tmp
             assert starts == [start]
             assert_same(losses, want)
     assert os.listdir(folders[1]) == ["worker_0"]
+
+
+def test_checkpoints_of_objects(plain, two_by_two, tmp_path):
+    want = plain(SAVERS + "objects", str(tmp_path / "plain"))
+    assert want["names"] == ["objects-1", "objects-2"]
+    chief, other = two_by_two(SAVERS + "objects", str(tmp_path / "epl"))
+    for got in (chief, other):
+        assert_same(got["losses"], want["losses"])
+        assert got["names"] == want["names"]
+    assert chief["files"] == want["files"] and other["files"] == []

@@ -28,7 +28,8 @@ def test_half_precision(plain, two_devices):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-3)
 
 
-@pytest.mark.parametrize("what, text", [("branch", "stands in"), ("loop", "stands in"), ("second order", "again")])
+@pytest.mark.parametrize("what, text", [("branch", "stands in"), ("loop", "stands in"), ("second order", "again"),
+                                        ("second order of moments", "again")])  # fmt: skip
 def test_what_cannot_be_synchronised(two_devices, what, text):
     message = two_devices(BATCH_NORM + "refused", what)
     assert "communication.sync_batch_norm" in message and text in message

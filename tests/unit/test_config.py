@@ -218,7 +218,7 @@ def test_unknown_key(name, hint):
         ("communication.fp16", 1, "True or False"),
         ("communication.fp16", "true", "True or False"),
         ("communication.gradients_reduce_method", "max", 'one of "mean", "sum"'),
-        ("communication.backend", 3, 'one of "auto", "shm", "gloo"'),
+        ("communication.backend", 3, 'one of "auto", "shm", "tcp", "gloo"'),
         ("pipeline.num_stages", 0, "an integer >= 1 or None"),
         ("amp.loss_scale", "static", 'a number > 0 or "dynamic"'),
         ("amp.loss_scale", True, 'a number > 0 or "dynamic"'),

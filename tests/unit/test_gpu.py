@@ -71,7 +71,7 @@ def test_nccl_is_for_gpus_of_several_workers():
     cpus, gpus = planning.cluster(2), planning.cluster(2, device_type="GPU")
     alone = planning.cluster(1, device_type="GPU")
     nowhere = {"nccl_library": "/nowhere.so", "cuda_library": "/nowhere.so"}
-    for backend in ("auto", "shm", "gloo"):
+    for backend in ("auto", "shm", "tcp", "gloo"):
         assert not gpu.uses_nccl(cpus, config(backend=backend, **nowhere))
         assert not gpu.uses_nccl(gpus, config(backend=backend, **nowhere))
     assert not gpu.uses_nccl(alone, config(backend="nccl", **nowhere))

@@ -14,7 +14,7 @@ from epl.graph import tags
 from epl.graph.index import node_of
 from epl.passes import pipeline
 from epl.passes.place import place
-from epl.plan.names import clone_name, merged_name, sync_name
+from epl.plan.names import clone_name, copy_name, merged_name, sync_name
 from tests.helpers import planning, processes
 from tests.helpers.planning import capture, control_flow, of_op, rewritten, variable
 
@@ -237,7 +237,7 @@ def test_first_values(resource):
     assert len(of_op(chief, "EplBroadcastSend")) == 2 == len(of_op(other, "EplBroadcastReceive"))
     assert of_op(chief, "EplBroadcastReceive") == of_op(other, "EplBroadcastSend") == []
     for after, instances in ((chief, [1]), (other, [0, 1])):
-        reached = after.ancestors([sync_name("w0")])
+        reached = after.ancestors([sync_name("w0"), copy_name("w0")])
         set_ = {
             node_of(after.nodes[n].input[0]) for n in reached if after.nodes[n].op in ("Assign", "AssignVariableOp")
         }

@@ -278,3 +278,14 @@ def foreign(graph_def):
     return [n.op for n in nodes if n.op.startswith("Epl")] + [
         key for n in nodes for key in n.attr if key.startswith("_epl")
     ]
+
+
+def uneven(epl, folder):
+    """The last worker's data ends two steps early; trains twice, evaluates; steps made, and where the metrics stand."""
+    common.init(epl)
+    index, count = common.workers(epl)
+    estimator = tf.estimator.Estimator(model_fn, config=run_config(own_folder(epl, folder, False)), params={})
+    hook = Losses()
+    for _ in range(2):
+        estimator.train(input_fn(epl, 0, 3 if index == count - 1 else 5), hooks=[hook])
+    return len(hook.losses), int(estimator.evaluate(input_fn(epl, 10, 12))["global_step"])

@@ -130,3 +130,28 @@ def resumed(epl, folder, steps):
         while not sess.should_stop():
             losses.append(sess.run([loss, train_op], feeds.of(starts[0] + len(losses)))[0])
     return starts, np.array(losses)
+
+
+def objects(epl, folder):
+    """tf.train.Checkpoint: trains, saves twice, spoils the variables, restores on the chief and trains on."""
+    common.init(epl)
+    index = common.workers(epl)[0]
+    folder = os.path.join(folder, "worker_%d" % index)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    loss = common.mean_everywhere(epl, loss)
+    saved = tf.train.Checkpoint(**{"v%d" % i: v for i, v in enumerate(tf.trainable_variables())})
+    spoil = [tf.assign(v, tf.zeros_like(v)) for v in tf.trainable_variables()]
+    losses, names = [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(2):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            names.append(os.path.basename(saved.save(os.path.join(folder, "objects"), session=sess)))
+        sess.run(spoil)
+        if index == 0:
+            saved.restore(tf.train.latest_checkpoint(folder)).run_restore_ops(sess)
+        for step in range(2, 4):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+    return {"losses": losses, "names": names, "files": files(folder)}
