@@ -21,7 +21,8 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 	@scripts/lines.sh --first scripts/demo.sh
 
 test: ## all tests, quick ones first
-	@scripts/lines.sh '$(PYTEST) tests/unit' '$(PYTEST) tests/numerics tests/multiproc'
+	@scripts/together.sh '$(PYTEST) tests/unit tests/numerics'
+	@scripts/lines.sh '$(PYTEST) tests/multiproc'
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/lines.sh '$(PYTEST) tests/multiproc'
