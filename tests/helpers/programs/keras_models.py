@@ -168,7 +168,7 @@ def as_estimator(epl, folder):
 
 
 def grown(epl):
-    """A model that predicts before it is compiled, is trained, and compiled and trained again with another optimizer."""
+    """A model that predicts before it is compiled, is trained, compiled with another optimizer and trained again."""
     common.init(epl)
     made = model()
     x = rows(None, 20, 21)[0]
