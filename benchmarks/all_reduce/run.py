@@ -66,6 +66,12 @@ def measure(command):
     return {int(line[0]): [float(x) for x in line[1::2]] for line in lines}
 
 
+def mpi_command(folder, ranks):
+    """Starts the program `mpi`, each rank on a core of its own where there are enough."""
+    binding = "core" if ranks <= os.cpu_count() else "none"
+    return ["mpirun", "--oversubscribe", "--bind-to", binding, "-np", str(ranks), os.path.join(folder, "mpi")]
+
+
 def best(runs):
     """The smallest value of each column over several runs."""
     return {size: [min(column) for column in zip(*(run[size] for run in runs))] for size in runs[0]}
@@ -90,21 +96,7 @@ def main():
         for _ in range(args.rounds):
             ours.append(measure(head + [os.path.join(folder, "epl"), str(args.ranks), args.backend] + tail))
             if compare:
-                theirs.append(
-                    measure(
-                        head
-                        + [
-                            "mpirun",
-                            "--oversubscribe",
-                            "--bind-to",
-                            "core" if args.ranks <= os.cpu_count() else "none",
-                            "-np",
-                            str(args.ranks),
-                            os.path.join(folder, "mpi"),
-                        ]
-                        + tail
-                    )
-                )
+                theirs.append(measure(head + mpi_command(folder, args.ranks) + tail))
     ours, theirs = best(ours), best(theirs) if compare else {}
     print("%10s %12s %12s %12s %12s %10s" % ("bytes", "epl us", "queued us", "openmpi us", "epl/openmpi", "of bound"))
     for size, (blocking, queued, copy) in sorted(ours.items()):

@@ -1,4 +1,4 @@
-"""Hierarchical all-reduce against the flat one over TCP and over Gloo, on two simulated hosts with two ranks each, in one run.
+"""Hierarchical all-reduce against flat ones over TCP and Gloo, on two simulated hosts of two ranks, in one run.
 
 `python benchmarks/hierarchical/run.py [--gbit 2] [--mb 1 16] [--rounds 15]`
 

@@ -54,7 +54,7 @@ class Pool:
 
     @property
     def backend(self):
-        """What carries the data: "shm", "tcp", "gloo", "hierarchical", "nccl" (between GPUs), or "none" for a single worker.
+        """What carries the data: "shm", "tcp", "gloo", "hierarchical", "nccl" (between GPUs), or "none" (one worker).
 
         Raises:
           CommunicationError: the pool is not connected.

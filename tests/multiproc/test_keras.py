@@ -67,3 +67,9 @@ def test_eager_execution_off_and_nothing_else(plain, two_by_two):
     want = plain(KERAS + "with_resource_variables", "fit", "adam")
     for got in two_by_two(KERAS + "with_resource_variables", "fit", "adam"):
         assert_same_results(got, want)
+
+
+def test_graphs_that_grow_between_calls(plain, two_by_two):
+    want = plain(KERAS + "grown")
+    for got in two_by_two(KERAS + "grown"):
+        assert_same_results(got, want)

@@ -27,6 +27,11 @@ def test_three_workers_compute_what_numpy_does(three_workers, program):
     assert all(three_workers(COLLECTIVES + program))
 
 
+@pytest.mark.parametrize("program", ["reductions", "moves", "gradients"])
+def test_over_the_network(two_workers, program):
+    assert all(two_workers(COLLECTIVES + program, backend="tcp"))
+
+
 def test_barrier(two_workers):
     assert two_workers(COLLECTIVES + "barrier") == [7, 7]
 

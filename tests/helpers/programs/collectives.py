@@ -24,8 +24,8 @@ def _run(fetches, feeds=None):
         return sess.run(fetches, feeds)
 
 
-def _start(epl):
-    common.init(epl, {"communication.timeout_s": 30})
+def _start(epl, backend="auto"):
+    common.init(epl, {"communication.timeout_s": 30, "communication.backend": backend})
     return common.workers(epl)
 
 
@@ -35,9 +35,9 @@ def _same(got, want, rtol=0.0):
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=rtol)
 
 
-def reductions(epl):
+def reductions(epl, backend="auto"):
     """all_reduce, reduce and reduce_scatter of every type and reduction."""
-    worker, workers = _start(epl)
+    worker, workers = _start(epl, backend)
     rows = 2 * workers
     sizes = [1] * (workers - 1) + [rows - workers + 1]
     begin = sum(sizes[:worker])
@@ -66,9 +66,9 @@ def reductions(epl):
     return len(values)
 
 
-def moves(epl):
+def moves(epl, backend="auto"):
     """broadcast, all_gather, all_to_all, send, recv and barrier of several types, uneven shapes among them."""
-    worker, workers = _start(epl)
+    worker, workers = _start(epl, backend)
     last = workers - 1
     fetches, wants = [], []
     for dtype in DTYPES + ("int8", "uint8", "bool"):
@@ -179,9 +179,9 @@ def _gradient_cases(epl, worker, workers):
     }
 
 
-def gradients(epl):
+def gradients(epl, backend="auto"):
     """Derivatives of the workers' total loss, sum of weights * result^2, against finite differences of it in NumPy."""
-    worker, workers = _start(epl)
+    worker, workers = _start(epl, backend)
     cases = _gradient_cases(epl, worker, workers)
     fetches, wants, feeds = [], [], {}
     for name in sorted(cases):

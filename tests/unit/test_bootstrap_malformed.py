@@ -1,0 +1,84 @@
+"""The bootstrap service under malformed input: it refuses who has no token, and goes on to serve those who have."""
+
+import json
+import socket
+import struct
+
+import grpc
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from epl.communicators import wire
+from epl.communicators.bootstrap import BootstrapClient
+from epl.communicators.bootstrap_server import BootstrapServer
+
+TOKEN = "a token of the tests"
+CALLS = ("Join", "Leave", "Heartbeat", "Set", "Get", "Clear", "Barrier", "Fail")
+_BOUNDED = hypothesis.settings(
+    max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers())
+# Headers without what any call needs, and bytes that are no message at all.
+_HEADERS = st.dictionaries(st.text(max_size=3), _VALUES, max_size=4) | _VALUES
+_MESSAGES = st.binary(max_size=200) | st.builds(
+    lambda header, body: struct.pack(">I", len(header)) + header + body,
+    _HEADERS.map(lambda header: json.dumps(header).encode()),
+    st.binary(max_size=50),
+)
+
+
+@pytest.fixture(scope="module")
+def service():
+    server = BootstrapServer("127.0.0.1:0", TOKEN, 1, timeout_s=10)
+    address = "127.0.0.1:%d" % server.port
+    client = BootstrapClient(address, TOKEN, 0, 1, timeout_s=10)
+    channel = grpc.insecure_channel(address)
+    yield address, client, channel
+    channel.close()
+    client.leave()
+    server.close()
+
+
+def outcome(channel, call, message, *metadata):
+    """The status of a call with these bytes."""
+    try:
+        method = channel.unary_unary("/%s/%s" % (wire.SERVICE, call))
+        method(message, timeout=10, metadata=metadata)
+        return grpc.StatusCode.OK
+    except grpc.RpcError as error:
+        return error.code()
+
+
+def check_alive(client, value=b"still here"):
+    client.set("alive", value)
+    assert client.get("alive", 5) == value
+
+
+@_BOUNDED
+@hypothesis.given(st.sampled_from(CALLS), _MESSAGES, st.text("abcxyz ", max_size=30))
+def test_nothing_is_read_without_the_token(service, call, message, token):
+    _, client, channel = service
+    refused = grpc.StatusCode.UNAUTHENTICATED
+    assert outcome(channel, call, message) == refused
+    assert outcome(channel, call, message, (wire.TOKEN_KEY, token)) == refused
+    check_alive(client)
+
+
+@_BOUNDED
+@hypothesis.given(st.sampled_from(CALLS), _MESSAGES)
+def test_malformed_messages_are_errors(service, call, message):
+    _, client, channel = service
+    status = outcome(channel, call, message, (wire.TOKEN_KEY, TOKEN))
+    assert status not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+    check_alive(client)
+
+
+@_BOUNDED
+@hypothesis.given(st.binary(min_size=1, max_size=300))
+def test_bytes_that_are_not_grpc(service, noise):
+    address, client, _ = service
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 5) as guest:
+        guest.sendall(noise)
+    check_alive(client)
