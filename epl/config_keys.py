@@ -368,9 +368,9 @@ KEYS = (
         STRING,
         "auto",
         'How workers exchange data: "shm": shared memory of one machine; "tcp": TCP; "nccl": NCCL between GPUs, and '
-        'for what lies in host memory as "auto"; "auto": the fastest that serves. "gloo": TCP with the connections of the '
-        "Gloo library, if it was there when this was built; slower, and its sockets answer before a peer has proved the "
-        "job's token.",
+        'for what lies in host memory as "auto"; "auto": the fastest that serves. "gloo": TCP with the connections of '
+        "the Gloo library, if it was there when this was built; slower, and its sockets answer before a peer has "
+        "proved the job's token.",
         choices=("auto", "shm", "tcp", "gloo", "nccl"),
     ),
     Key(
