@@ -1,4 +1,4 @@
-"""The digits example: its data, and that it is an ordinary TensorFlow script without its EPL lines."""
+"""The examples: digits, an ordinary TensorFlow script without its EPL lines, and its data; BERT as a pipeline."""
 
 import os
 import re
@@ -61,3 +61,14 @@ def test_evaluation_never_imports_epl():
     for name in ("evaluate.py", "model.py", "convert.py"):
         with open(os.path.join(EXAMPLE, name)) as script:
             assert not re.search(r"^\s*(import|from)\s+epl\b", script.read(), re.MULTILINE)
+
+
+def test_bert_in_two_stages_learns(tmp_path):
+    folder = os.path.join(ROOT, "examples", "bert_pipeline")
+    sizes = {"layers": 2, "steps": 30, "batch": 8, "micro_batches": 3, "width": 32, "length": 16}
+    script = [os.path.join(folder, "run.sh")] + ["--%s=%d" % item for item in sorted(sizes.items())]
+    launch = ["-m", "epl.launch", "--num_workers", "1", "--gpu_per_worker", "2", "--device", "cpu"]
+    output = run(ROOT, *(launch + ["--log_dir", str(tmp_path)] + script))
+    losses = [float(text) for text in re.findall(r"loss ([0-9.]+)", output)]
+    assert len(losses) == 10 and losses[-1] < losses[0] - 0.5, output
+    assert "taskgraph_1" in output and "Train Finished." in output
