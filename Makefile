@@ -21,8 +21,8 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 	@scripts/lines.sh --first scripts/demo.sh
 
 test: ## all tests, quick ones first
-	@scripts/together.sh '$(PYTEST) tests/unit tests/numerics'
-	@scripts/lines.sh '$(PYTEST) tests/multiproc'
+	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc'
+	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc'
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/lines.sh '$(PYTEST) tests/multiproc'

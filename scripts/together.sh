@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Like lines.sh with one command, but for both TensorFlow lines at the same time: for what keeps one core busy. The
-# output of each line comes in one piece, when it has ended.
+# Like lines.sh with one command, but for both TensorFlow lines at the same time. The output of each line comes in one
+# piece, when it has ended.
 #
 #   scripts/together.sh 'COMMAND'
 #

@@ -12,6 +12,8 @@ import pytest
 
 from tests.helpers import processes
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_script.py")
 # A killed worker must be noticed within this time; the launcher needs some of it to end the others.
 NOTICE_S = 10

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers import processes, zoo, zoo_checks, zoo_results
 from tests.helpers.hosts import Hosts, Unavailable
 
+pytestmark = pytest.mark.alone
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 RANK = os.path.join(FOLDER, "host_rank.py")
 POOL = os.path.join(FOLDER, "pool_worker.py")

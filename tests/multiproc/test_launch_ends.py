@@ -12,6 +12,8 @@ import pytest
 from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, alive, assert_gone, lines_of
 from tests.helpers.processes import REPOSITORY, clean_environment
 
+pytestmark = pytest.mark.alone
+
 # --- ends ---
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.helpers import processes
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pool_worker.py")
 CORRECT = ("exchange", "all_reduce", "order", "all_gather", "broadcast", "half")
 WRONG = ("broadcast_mismatch", "mismatch", "abort_and_reconnect", "cancelled", "late", "not_connected")

@@ -16,6 +16,8 @@ from tests.helpers import processes
 from tests.multiproc import gpu_script
 from tests.multiproc.test_pool import results, start
 
+pytestmark = pytest.mark.alone
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
