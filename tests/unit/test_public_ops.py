@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl.capture.hooks import INNER
 from epl.capture.record import make_model
 from epl.cluster import Cluster
 from epl.config import Config
@@ -161,6 +162,7 @@ def test_wrong_numbers_at_run_time(make, told):
 
 
 def test_outside_of_a_job(two_workers):
+    setattr(tf.get_default_graph(), INNER, True)  # a session of it is none of EPL's, whatever ran before this test
     made = [epl.ops.all_reduce(X), epl.ops.reduce(X), epl.ops.broadcast(X), epl.ops.all_gather(X), epl.ops.barrier()]
     made += [epl.ops.reduce_scatter(X, sizes=[1, 2]), epl.ops.all_to_all(X, [1, 2])[0], epl.ops.send(X, 0, 1)]
     for each in made:
