@@ -12,11 +12,11 @@ ATOL = 5e-6
 SCHEDULES = ("PreferForward", "PreferBackward")
 
 
-@pytest.mark.parametrize("stages, micro_batches", [(1, 2), (1, 7), (2, 1), (2, 2), (2, 7), (3, 4), (4, 2), (4, 7)])
+@pytest.mark.parametrize("stages, micro_batches", [(1, 7), (2, 2), (2, 7), (3, 4), (4, 4)])
 @pytest.mark.parametrize("model", MODELS)
 def test_stages_in_one_worker(plain, two_devices, model, stages, micro_batches):
     want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
-    for strategy in SCHEDULES[: 1 if micro_batches == 1 or stages == 1 else None]:
+    for strategy in SCHEDULES if micro_batches == 4 else SCHEDULES[1:]:
         got = two_devices(PIPELINES + "train", stages, model, stages, micro_batches, 1, strategy)
         assert_same_training(got, want, atol=ATOL)
 
@@ -32,14 +32,14 @@ def test_several_stages_on_a_device(plain, two_devices, model, stages, micro_bat
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("stages, micro_batches", [(1, 2), (2, 4)])
+@pytest.mark.parametrize("stages, micro_batches", [(2, 4)])
 def test_two_replicas_of_stages(plain, two_devices, model, stages, micro_batches):
     want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
     got = two_devices(PIPELINES + "train", 2 * stages, model, stages, micro_batches, 2)
     assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), ("tiny_bert", 2), ("tiny_bert", 4)])
+@pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), ("tiny_bert", 4)])
 def test_stages_chosen_automatically(plain, two_devices, model, stages):
     want = plain(PIPELINES + "by_hand", model, 4, 1)
     got = two_devices(PIPELINES + "train", stages, model, 1, 4, 1, automatic=stages)
