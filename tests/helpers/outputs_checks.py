@@ -5,7 +5,7 @@ import numpy as np
 from tests.helpers.checks import assert_same
 
 
-def same_metrics(got, want):
+def assert_same_metrics(got, want):
     history, totals = got
     wanted, wanted_totals = want
     assert len(history) == len(wanted)
@@ -21,7 +21,7 @@ def same_metrics(got, want):
     assert len(different) == len(wanted)
 
 
-def same_summaries(got, want):
+def assert_same_summaries(got, want):
     """One event file each, of the same points in the same order, and the same lines logged."""
     assert len(got["shown"]) == len(want["shown"]) == 4
     for one, other in zip(got["shown"], want["shown"]):
@@ -47,7 +47,7 @@ _TEXTS = [("text %d" % number).encode() for number in range(8)]
 _SIGNS = np.array([1, -1, 2, 3, -4, -5, 6, 7], np.float32)
 
 
-def merged_as_named(results, devices):
+def assert_merged_as_named(results, devices):
     """The values of outputs:merged in each worker, with that many devices a worker."""
     everywhere = len(results) * devices
     rows, texts, signs = (np.split(np.array(each), everywhere) for each in (_ROWS, _TEXTS, _SIGNS))

@@ -12,13 +12,13 @@ OUTPUTS = "tests.helpers.programs.outputs:"
 def test_metrics(plain, two_by_two):
     want = plain(OUTPUTS + "metrics")
     for got in two_by_two(OUTPUTS + "metrics"):
-        checks.same_metrics(got, want)
+        checks.assert_same_metrics(got, want)
 
 
 def test_summaries_are_written_by_the_chief(plain, two_workers, tmp_path):
     want = plain(OUTPUTS + "summaries", str(tmp_path / "plain"))
     chief, other = two_workers(OUTPUTS + "summaries", str(tmp_path / "epl"))
-    checks.same_summaries(chief, want)
+    checks.assert_same_summaries(chief, want)
     assert other["files"] == other["own"] == other["names"] == []
     assert [sorted(line) for line in other["shown"]] == [sorted(line) for line in want["shown"]]
 
@@ -37,4 +37,4 @@ def test_summaries_that_the_graph_writes(plain, two_by_two, tmp_path):
 
 
 def test_merged_fetches(two_by_two):
-    checks.merged_as_named(two_by_two(OUTPUTS + "merged"), devices=2)
+    checks.assert_merged_as_named(two_by_two(OUTPUTS + "merged"), devices=2)

@@ -6,16 +6,16 @@ OUTPUTS = "tests.helpers.programs.outputs:"
 
 
 def test_metrics(plain, two_devices):
-    checks.same_metrics(two_devices(OUTPUTS + "metrics"), plain(OUTPUTS + "metrics"))
+    checks.assert_same_metrics(two_devices(OUTPUTS + "metrics"), plain(OUTPUTS + "metrics"))
 
 
 def test_summaries(plain, two_devices, tmp_path):
     want = plain(OUTPUTS + "summaries", str(tmp_path / "plain"))
-    checks.same_summaries(two_devices(OUTPUTS + "summaries", str(tmp_path / "epl")), want)
+    checks.assert_same_summaries(two_devices(OUTPUTS + "summaries", str(tmp_path / "epl")), want)
 
 
 def test_merged_fetches(two_devices):
-    checks.merged_as_named([two_devices(OUTPUTS + "merged")], devices=2)
+    checks.assert_merged_as_named([two_devices(OUTPUTS + "merged")], devices=2)
 
 
 def test_tensors_that_cannot_be_merged(two_devices):
