@@ -267,8 +267,7 @@ KEYS = (
         "cluster.device_place_prefer_intra_node",
         BOOL,
         True,
-        "Place a model replica within one worker where it fits.",
-        built=False,
+        "Place the stages of a model replica in as few workers as possible; False: in as many as possible.",
     ),
     Key(
         "cluster.run_visible_devices",

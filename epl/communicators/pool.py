@@ -42,6 +42,7 @@ class Pool:
         self._client = client
         self._control = None
         self._data = []
+        self._groups = {}
         self._store = None
         self._used_prefix = None
         self._lock = threading.Lock()  # abort() may come from another thread while close() frees what it would abort
@@ -112,22 +113,48 @@ class Pool:
         blocks = self._exchange_blocks(message.ljust(longest, b"\0"))
         return [block[:length] for block, length in zip(blocks, lengths)]
 
-    def expect(self, orders):
-        """Declares the tags of the next step: `orders[i]` is the list for data communicator i, in their order.
+    def join(self, groups):
+        """Makes communicators between some of the workers, unless they are there already.
+
+        Args:
+          groups: objects with `slot`, a number from `communication.num_communicators`, `name`, and `members`, a tuple
+            of workers. All members must give those that they share in the same order.
 
         Raises:
-          CommunicationError: the step before is not through, or there are more lists than communicators.
+          CommunicationError: a member did not come within `communication.timeout_s` seconds, or the pool is not
+            connected.
+        """
+        for group in groups:
+            if self._cluster.worker_index not in group.members or group.slot in self._groups:
+                continue
+            self._connected_control()
+            name = "g%d/%s" % (self.generation, group.name)
+            comm = self._create(name, tensors=True, members=group.members)
+            self._groups[group.slot] = comm
+            native.comm().epl_pool_set(group.slot, comm)
+
+    def expect(self, orders):
+        """Declares the tags of the next step: `orders[i]` is the list for communicator i, in their order.
+
+        Args:
+          orders: list, or dict of a communicator's slot to its list.
+
+        Raises:
+          CommunicationError: the step before is not through, or there is no communicator for a list.
         """
         if self._cluster.worker_num == 1:
             return
         self._connected_control()
-        if len(orders) > len(self._data):
-            raise CommunicationError(
-                "There are %d lists of tags but %d communicators (communication.num_communicators)."
-                % (len(orders), len(self._data))
-            )
-        for slot, tags in enumerate(orders):
-            code = native.comm().epl_comm_expect(self._data[slot], (ctypes.c_int64 * len(tags))(*tags), len(tags))
+        comms = dict(enumerate(self._data))
+        comms.update(self._groups)
+        orders = dict(orders if isinstance(orders, dict) else enumerate(orders))
+        for slot, tags in sorted(orders.items()):
+            if slot not in comms:
+                raise CommunicationError(
+                    "There is a list of tags for communicator %d but there are %d communicators "
+                    "(communication.num_communicators)." % (slot, len(comms))
+                )
+            code = native.comm().epl_comm_expect(comms[slot], (ctypes.c_int64 * len(tags))(*tags), len(tags))
             if code != native.OK:
                 raise _error(
                     code,
@@ -137,16 +164,17 @@ class Pool:
     def abort(self, reason):
         """Fails everything under way and everything later, here and at the other workers. The first reason counts."""
         with self._lock:
-            for comm in [self._control] + self._data:
+            for comm in [self._control] + self._data + list(self._groups.values()):
                 if comm is not None:
                     native.comm().epl_comm_abort(comm, reason.encode("utf-8"))
 
     def close(self):
         """Ends the communicators. What is under way fails. May be called again."""
         with self._lock:
-            control, data = self._control, self._data
-            self._control, self._data, self.generation = None, [], None
-        for slot, comm in enumerate(data):
+            control, data = self._control, dict(enumerate(self._data))
+            data.update(self._groups)
+            self._control, self._data, self._groups, self.generation = None, [], {}, None
+        for slot, comm in data.items():
             native.comm().epl_pool_set(slot, None)
             native.comm().epl_comm_destroy(comm)
         if control is not None:
@@ -167,8 +195,9 @@ class Pool:
                 "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, error)
             )
 
-    def _create(self, name, tensors=False):
-        """A communicator; only one for `tensors` may need GPUs."""
+    def _create(self, name, tensors=False, members=None):
+        """A communicator between some workers, by default all; only one for `tensors` may need GPUs."""
+        members = range(self._cluster.worker_num) if members is None else members
         communication = self._config.communication
         backend = communication.backend
         if backend in ("auto", "nccl"):
@@ -176,8 +205,8 @@ class Pool:
         options = native.Options(
             backend=backend.encode("ascii"),
             name=name.encode("ascii"),
-            rank=self._cluster.worker_index,
-            size=self._cluster.worker_num,
+            rank=members.index(self._cluster.worker_index),
+            size=len(members),
             timeout_s=communication.timeout_s,
             stall_warning_s=communication.stall_warning_s,
             host=own_address(self._cluster).encode("ascii"),

@@ -107,9 +107,9 @@ def _dense_detour(graph, edit, plan, sparse):
         R=len(dense),
         num_inputs=len(dense),
         T=Type(dtype),
-        comm=sparse.slot,
+        comm=plan.first_peer_slot + sparse.slot,
         tag=tag_of(name),
-        workers=plan.layout.worker_num,
+        workers=plan.layout.num_crews,
         reduce_op="sum",
         scale=plan.gradient_scale,
     )

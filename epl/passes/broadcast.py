@@ -3,6 +3,9 @@ gives the worker's other copies that of the first.
 
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
+Where a crew has several workers, those with the same stages do this among themselves, and all workers for a variable
+that each has.
+
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
 alone before one that does not. They are apart because a session's nodes never change: a variable may get its other
 copies when the user's graph grows.
@@ -18,7 +21,7 @@ _CHIEF = 0
 def broadcast_variables(graph, plan):
     """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set."""
     layout = plan.layout
-    if layout.num_instances == 1:
+    if layout.num_instances == 1 and layout.num_workers == 1:
         return graph
     edit = graph.editor()
     for variable in plan.variables.values():
@@ -26,6 +29,14 @@ def broadcast_variables(graph, plan):
         if len(layout.instances) > 1 and variable.name in plan.analysis.cloned:
             _copy(graph, edit, plan, variable)
     return edit.finish()
+
+
+def sync_slot(plan, variable):
+    """The communicator over which a variable gets the chief's value; None where nobody else has it."""
+    layout = plan.layout
+    if len(layout.crew) > 1 and variable in plan.positions:
+        return plan.first_peer_slot if layout.num_crews > 1 else None
+    return 0 if layout.num_workers > 1 else None
 
 
 def _copy(graph, edit, plan, variable):
@@ -55,7 +66,10 @@ def _broadcast(graph, edit, plan, variable):
     dtype = variable.dtype % 100
     resource = graph.nodes[variable.name].op == "VarHandleOp"
     waits = []
-    if layout.worker_num > 1 and layout.worker_index != _CHIEF:
+    slot = sync_slot(plan, variable.name)
+    together = slot is not None
+    sends = (layout.worker_index if slot == 0 else layout.crew_index) == _CHIEF
+    if together and not sends:
         value = edit.add(
             tagged(
                 make_node(
@@ -64,7 +78,7 @@ def _broadcast(graph, edit, plan, variable):
                     [],
                     layout.host_device,
                     T=Type(dtype),
-                    comm=0,
+                    comm=slot,
                     tag=tag_of(name),
                     root=_CHIEF,
                     collective_name=name,
@@ -75,7 +89,7 @@ def _broadcast(graph, edit, plan, variable):
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
         value, _, _ = _read(graph, edit, variable, name)
-        if layout.worker_num > 1:
+        if together:
             waits.append(
                 edit.add(
                     tagged(
@@ -85,7 +99,7 @@ def _broadcast(graph, edit, plan, variable):
                             [value],
                             layout.host_device,
                             T=Type(dtype),
-                            comm=0,
+                            comm=slot,
                             tag=tag_of(name),
                             collective_name=name,
                         ),

@@ -40,7 +40,7 @@ def move_collectives_to_gpu(graph, plan, on_gpu=False):
       on_gpu: whether NCCL connects the workers; else what is between workers stays on the host, where the place pass
         has put it.
     """
-    several = plan.layout.worker_num > 1
+    several = plan.layout.num_crews > 1
     if plan.layout.device_type != "GPU" or (several and not on_gpu):
         return graph
     can_move = _can_move if several else _can_become_local

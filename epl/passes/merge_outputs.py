@@ -24,7 +24,7 @@ def merge_outputs(graph, plan):
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.tensor)
-        workers = plan.layout.worker_num if merge.over_workers else 1
+        workers = plan.layout.num_crews if merge.over_workers else 1
         if merge.how == "concat":
             _concatenate(edit, plan, merge, dtype, workers)
             continue

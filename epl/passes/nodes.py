@@ -42,9 +42,9 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
         R=len(instances),
         num_inputs=len(inputs),
         T=Type(dtype),
-        comm=slot,
+        comm=plan.first_peer_slot + slot,
         tag=tag,
-        workers=plan.layout.worker_num if workers is None else workers,
+        workers=plan.layout.num_crews if workers is None else workers,
         reduce_op="sum",
         scale=float(scale),
         **options,
@@ -63,9 +63,9 @@ def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None):
         plan.layout.host_device,
         R=len(instances),
         T=Type(dtype),
-        comm=slot,
+        comm=plan.first_peer_slot + slot,
         tag=tag,
-        workers=plan.layout.worker_num if workers is None else workers,
+        workers=plan.layout.num_crews if workers is None else workers,
     )
     return tagged(node, "collective")
 

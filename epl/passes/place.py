@@ -6,6 +6,8 @@
 What the user said of devices is kept as far as it makes sense: `/cpu:0` stays on the host of a worker with GPUs.
 """
 
+from epl.graph import tags
+from epl.graph.build import set_attr
 from epl.graph.index import node_of
 from epl.plan import ops
 from epl.plan.analysis import is_large_constant
@@ -23,6 +25,8 @@ def place(graph, plan):
             continue  # a copy would cost memory, and TensorFlow places a constant well by itself
         own = edit.node(name)
         own.device = devices[name]
+        if plan.positions:
+            set_attr(own, tags.POSITION, plan.positions.get(name, tags.EVERYWHERE))
         _keep_colocation(own, devices)
     return edit.finish()
 

@@ -17,7 +17,7 @@ def reseed(graph, plan, job_seed=0):
     Args:
       job_seed: a number that all workers share and that differs from job to job.
     """
-    if plan.layout.num_instances == 1:
+    if plan.layout.num_instances == 1 and plan.layout.num_workers == 1:
         return graph
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
@@ -28,7 +28,7 @@ def reseed(graph, plan, job_seed=0):
         if any(seeds):
             if name in plan.analysis.cloned:
                 _set_by_rank(edit, plan, name, seeds)
-        elif name in initial and plan.layout.worker_num > 1:
+        elif name in initial and plan.layout.num_workers > 1:
             set_seed(edit.node(name), derive(job_seed, name))
     return edit.finish()
 

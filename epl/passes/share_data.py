@@ -110,8 +110,8 @@ def _share_lists(target, plan, share):
         "EplListShare",
         name,
         [node.input[position] for position in share.positions],
-        index=plan.layout.worker_index,
-        num_shares=plan.layout.worker_num,
+        index=plan.layout.crew_index,
+        num_shares=plan.layout.num_crews,
         rule=plan.data.rule,
         what=share.what,
     )
@@ -127,7 +127,7 @@ def _share_records(target, plan, share):
     name = "%s_records/%s" % (PREFIX, share.node)
     consumers = target.consumers(share.node)
     constants = []
-    for what, value in (("num_shards", plan.layout.worker_num), ("index", plan.layout.worker_index)):
+    for what, value in (("num_shards", plan.layout.num_crews), ("index", plan.layout.crew_index)):
         constant = make_node("Const", "%s/%s" % (name, what), [], dtype=Type(_INT64))
         constant.attr["value"].tensor.dtype = _INT64
         constant.attr["value"].tensor.tensor_shape.SetInParent()

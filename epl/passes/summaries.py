@@ -7,32 +7,8 @@ Operations that write event files (tf.contrib.summary) do nothing on other worke
 
 from epl.graph import tags
 from epl.graph.index import parse_input
+from epl.plan import ops
 
-_SHOWS = frozenset(
-    [
-        "ScalarSummary",
-        "HistogramSummary",
-        "TensorSummary",
-        "TensorSummaryV2",
-        "ImageSummary",
-        "AudioSummary",
-        "AudioSummaryV2",
-    ]
-)
-# They write to the file themselves, and have no result.
-_WRITES = frozenset(
-    [
-        "WriteScalarSummary",
-        "WriteHistogramSummary",
-        "WriteImageSummary",
-        "WriteAudioSummary",
-        "WriteSummary",
-        "WriteRawProtoSummary",
-        "WriteGraphSummary",
-        "ImportEvent",
-    ]
-)
-_WRITERS = frozenset(["CreateSummaryFileWriter", "CreateSummaryDbWriter", "FlushSummaryWriter", "CloseSummaryWriter"])
 # They take one number; rows of all copies do not fit.
 _SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
 _CHIEF = 0
@@ -40,7 +16,7 @@ _CHIEF = 0
 
 def show_merged(graph, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
-    writes = [name for name, node in graph.nodes.items() if node.op in _WRITES or node.op in _WRITERS]
+    writes = [name for name, node in graph.nodes.items() if node.op in ops.SUMMARY_WRITES or node.op in ops.SUMMARY_WRITERS]
     if plan.layout.num_instances == 1 or not (plan.merges or writes):
         return graph
     edit = graph.editor()
@@ -49,7 +25,7 @@ def show_merged(graph, plan):
             if merge.how != "concat" or graph.nodes[consumer].op not in _SCALAR:
                 edit.set_input(consumer, position, merge.name)
     for name in writes:
-        if plan.layout.worker_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
+        if plan.layout.crew_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return edit.finish()
 
@@ -63,7 +39,7 @@ def _shown(graph, tensor):
             node = graph.nodes[consumer]
             if parse_input(node.input[position]) != producer:
                 continue
-            if node.op in _SHOWS | _WRITES:
+            if node.op in ops.SUMMARIES | ops.SUMMARY_WRITES:
                 found.append((consumer, position))
             elif node.op == "Identity":
                 stack.append(parse_input(consumer))

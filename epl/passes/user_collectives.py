@@ -17,7 +17,7 @@ def join_user_collectives(graph, plan):
     for collective in plan.user_collectives:
         node = edit.node(collective.name)
         set_attr(node, "tag", collective.tag)
-        set_attr(node, "workers", plan.layout.worker_num)
+        set_attr(node, "workers", plan.layout.num_crews)
         set_attr(node, "collective_name", collective.label)
         _join(graph, edit, plan, node)
     return edit.finish()

@@ -79,14 +79,16 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, communication, link):
+def plan_aggregation(model, communication, link, positions=None):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     Args:
       model: an epl.graph.model.Model.
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
+      positions: node to the position of its worker in a crew of several; gradients of one worker travel together.
     """
+    positions = positions or {}
     boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model)
     groups, sparse, consumers, seen = [], [], {}, set()
     for call in model.apply_calls:
@@ -101,7 +103,7 @@ def plan_aggregation(model, communication, link):
         # One tensor may be the gradient for two calls or two variables; it travels once.
         new = [(g, v) for g, v in gradients if (g.values, g.indices) not in seen]
         seen.update((g.values, g.indices) for g, _ in new)
-        groups.extend(_dense_groups(model, call, new, communication, link))
+        groups.extend(_dense_groups(model, call, new, communication, link, positions))
         sparse.extend(_sparse_gradients(model, call, new, communication))
     return Aggregation(tuple(groups), tuple(sparse), consumers)
 
@@ -221,15 +223,17 @@ def size_bytes(variable):
     return count * ops.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
-def _dense_groups(model, call, gradients, communication, link):
+def _dense_groups(model, call, gradients, communication, link, workers):
     positions = model.graph.positions
-    by_dtype = {}
+    kinds = {}
     for gradient, variable in gradients:
         if gradient.indices is None:
-            by_dtype.setdefault(model.variables[variable].dtype % 100, []).append((gradient, model.variables[variable]))
+            known = model.variables[variable]
+            kind = (known.dtype % 100, workers.get(node_of(canonical_tensor(gradient.values)), 0))
+            kinds.setdefault(kind, []).append((gradient, known))
     groups = []
-    for dtype in sorted(by_dtype):
-        dense = sorted(by_dtype[dtype], key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
+    for kind in sorted(kinds):
+        dense = sorted(kinds[kind], key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
         sized = [(g, size_bytes(v)) for g, v in dense]
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
@@ -240,7 +244,7 @@ def _dense_groups(model, call, gradients, communication, link):
                 DenseGroup(
                     name,
                     tuple(canonical_tensor(g.values) for g, _ in members),
-                    dtype,
+                    kind[0],
                     sum(size for _, size in members),
                     index % communication.num_communicators,
                     tag_of(name),

@@ -12,6 +12,11 @@ def clone_name(name, instance):
     return name if instance == 0 else "%s_instance_%d/%s" % (PREFIX, instance, name)
 
 
+def cloned_name(name, instance):
+    """The node that `name`, of an instance, is the copy of."""
+    return name[len(clone_name("", instance)) :]
+
+
 def clone_tensor(text, instance):
     """The same for an input or tensor name ("a:1", "^a")."""
     if instance == 0:

@@ -164,6 +164,35 @@ def is_write(op):
     return _WRITES.match(op) is not None
 
 
+# They make the text that an event file gets of a tensor.
+SUMMARIES = frozenset(
+    [
+        "ScalarSummary",
+        "HistogramSummary",
+        "TensorSummary",
+        "TensorSummaryV2",
+        "ImageSummary",
+        "AudioSummary",
+        "AudioSummaryV2",
+    ]
+)
+# They write to an event file themselves, and have no result.
+SUMMARY_WRITES = frozenset(
+    [
+        "WriteScalarSummary",
+        "WriteHistogramSummary",
+        "WriteImageSummary",
+        "WriteAudioSummary",
+        "WriteSummary",
+        "WriteRawProtoSummary",
+        "WriteGraphSummary",
+        "ImportEvent",
+    ]
+)
+SUMMARY_WRITERS = frozenset(["CreateSummaryFileWriter", "CreateSummaryDbWriter", "FlushSummaryWriter", "CloseSummaryWriter"])
+MERGED_SUMMARIES = frozenset(["MergeSummary"])
+FILE_WRITES = frozenset(["SaveV2", "Save", "SaveSlices", "MergeV2Checkpoints", "WriteFile"])
+
 FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
 

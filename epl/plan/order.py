@@ -18,7 +18,7 @@ def collective_keys(plan, graph):
 
     def put(name, slot, tag, tensors):
         last = max(positions[node_of(t)] for t in tensors)
-        keys[name] = (last, name, slot, tag)
+        keys[name] = (last, name, plan.first_peer_slot + slot, tag)
 
     for group in plan.aggregation.groups:
         put(group.name, group.slot, group.tag, group.tensors)

@@ -1,7 +1,7 @@
 """The plan: everything that is decided before a graph is rewritten, as plain data that prints and compares."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Dict, Tuple
 
 from epl.graph.index import canonical_tensor
@@ -14,6 +14,7 @@ from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.links import link_of
 from epl.plan.names import merged_name, tag_of
+from epl.plan.positions import positions_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.user_collectives import UserCollective, find_user_collectives, is_collective
@@ -56,6 +57,9 @@ class Plan:
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
+      positions: node to the position in its crew of the worker that computes it; empty for crews of one worker.
+      first_peer_slot: the first communicator between a worker's peers; above those between all workers where crews have
+        several workers.
     """
 
     layout: Layout
@@ -72,6 +76,8 @@ class Plan:
     user_collectives: Tuple[UserCollective, ...] = ()
     data: DataPlan = DataPlan()
     batch_norms: Tuple = ()
+    positions: Dict[str, int] = field(default_factory=dict)
+    first_peer_slot: int = 0
 
     @property
     def gradient_scale(self):
@@ -81,7 +87,7 @@ class Plan:
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step."""
-        if self.layout.worker_num == 1:
+        if self.layout.num_crews == 1:
             return 0
         wire = 0.5 if self.wire_fp16 else 1
         dense = sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in self.aggregation.groups)
@@ -115,7 +121,11 @@ def make_plan(model, config, cluster):
     """
     used = used_taskgraphs(model)
     layout = make_layout(
-        used, cluster, config.cluster.colocate_split_and_replicate, num_chunks=config.pipeline.num_chunks
+        used,
+        cluster,
+        config.cluster.colocate_split_and_replicate,
+        num_chunks=config.pipeline.num_chunks,
+        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
     )
     role = model.role if not _holds_collectives(model.graph) else None
     if role is not None:
@@ -124,16 +134,18 @@ def make_plan(model, config, cluster):
     communication = config.communication
     check_sources(model.graph, analysis, layout)
     aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
+    stage_of = stages_of(model, used)
+    positions = positions_of(model, analysis, stage_of, layout)
     if layout.num_instances > 1:
-        aggregation = plan_aggregation(model, communication, link_of(cluster.hosts))
+        aggregation = plan_aggregation(model, communication, link_of(cluster.hosts), positions)
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
-            state = plan_state(model, analysis)
+            state = plan_state(model, analysis, positions)
             batch_norms = plan_batch_norm(model, analysis) if communication.sync_batch_norm else ()
             merges = _merges(model)
         check_updates(model.graph, analysis, aggregation, state)
-    if layout.worker_num > 1:
+    if layout.num_crews > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     return Plan(
         layout=layout,
@@ -146,10 +158,12 @@ def make_plan(model, config, cluster):
         wire_fp16=communication.fp16,
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
-        stage_of=stages_of(model, used),
+        stage_of=stage_of,
         user_collectives=find_user_collectives(model, analysis, layout),
         batch_norms=batch_norms,
-        data=plan_data(model.graph, config.io, layout.worker_num, training=bool(model.apply_calls)),
+        positions=positions,
+        first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
+        data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),
     )
 
 

@@ -63,8 +63,14 @@ def changing_writes(model, analysis):
     return found
 
 
-def plan_state(model, analysis):
-    """The StateGroups of a Model; warns of changes that cannot be merged."""
+def plan_state(model, analysis, positions=None):
+    """The StateGroups of a Model; warns of changes that cannot be merged.
+
+    Args:
+      model, analysis: the Model and its Analysis.
+      positions: node to the position of its worker in a crew of several; what one worker changes travels together.
+    """
+    positions = positions or {}
     graph = model.graph
     keyed, unmerged, rows = {}, [], []
     for write in changing_writes(model, analysis):
@@ -79,7 +85,8 @@ def plan_state(model, analysis):
             # Writes that the same operations wait for always run together, so they may travel together.
             micro_batch = tags.get_int(node, tags.MICRO_BATCH)
             waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
-            keyed.setdefault((known.dtype % 100, how == "mean", micro_batch, waiting), []).append(write)
+            kind = (known.dtype % 100, how == "mean", micro_batch, positions.get(write, 0), waiting)
+            keyed.setdefault(kind, []).append(write)
     if unmerged:
         _LOG.warning(
             "%d operations change variables by values that differ between the copies of the model, in a way that "
@@ -89,7 +96,7 @@ def plan_state(model, analysis):
             unmerged[0],
             ", ..." if len(unmerged) > 1 else "",
         )
-    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items()) + tuple(rows)
+    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _, _), writes in keyed.items()) + tuple(rows)
 
 
 def _waiting(graph, write):

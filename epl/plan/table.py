@@ -18,7 +18,7 @@ def plan_table(plan, model=None, max_rows=8):
     for row in _rows(layout, max_rows):
         rows.append(row)
     lines.extend(columns(rows))
-    hidden = layout.worker_num * layout.devices_per_worker - (len(rows) - 1)
+    hidden = layout.num_workers * layout.devices_per_worker - (len(rows) - 1)
     if hidden > 0:
         lines.append("  ... and %d further devices, in the same way" % hidden)
     lines.extend(_facts(plan, model))
@@ -27,23 +27,23 @@ def plan_table(plan, model=None, max_rows=8):
 
 def _devices(layout):
     return "%d %s x %d %s" % (
-        layout.worker_num,
-        "worker" if layout.worker_num == 1 else "workers",
+        layout.num_workers,
+        "worker" if layout.num_workers == 1 else "workers",
         layout.devices_per_worker,
         layout.device_type,
     )
 
 
 def _rows(layout, max_rows):
-    per_worker = len(layout.instances)
     shown = 0
-    for worker in range(layout.worker_num):
+    for crew in range(layout.num_crews):
         for instance in layout.instances:
-            rank = worker * per_worker + instance.index
+            rank = crew * len(layout.instances) + instance.index
             by_device = {}
             for stage, device in zip(layout.stages, instance.devices):
-                by_device.setdefault(device, []).append(stage.name)
-            for device, stages in sorted(by_device.items()):
+                place = (crew * len(layout.crew) + layout.position_of(stage.index), device)
+                by_device.setdefault(place, []).append(stage.name)
+            for (worker, device), stages in sorted(by_device.items()):
                 if shown == max_rows:
                     return
                 shown += 1

@@ -50,6 +50,12 @@ def find_user_collectives(model, analysis, layout):
     graph = model.graph
     nodes = [node for node in graph.nodes.values() if is_collective(node)]
     _check_functions(graph)
+    if nodes and len(layout.crew) > 1:
+        raise UnsupportedError(
+            "'%s' (%s) is a collective that the program made with epl.ops, but the stages of this model lie in several "
+            "workers, of which only one has this stage. Put all stages into one worker (epl-launch --gpu_per_worker), "
+            "or leave the collective out." % (nodes[0].name, nodes[0].op)
+        )
     for node in nodes:
         _check_place(node, analysis)
         _check_instances(node, layout)

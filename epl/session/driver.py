@@ -9,6 +9,7 @@ import numpy as np
 from epl import tf_compat
 from epl.communicators import library
 from epl.errors import NoDataError
+from epl.passes.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session.agreement import SessionOver, Wish, agree, current_agreement
@@ -95,7 +96,7 @@ class Driver(object):
         if self._cluster.worker_num == 1:
             return
         step = self._step((), (), ())
-        if self._rewritten.plan.layout.worker_num > 1:
+        if self._rewritten.plan.layout.num_workers > 1:
             self._run_together(step, (), (), (), {})
 
     def finish(self):
@@ -138,6 +139,8 @@ class Driver(object):
         step = self._steps.get(key)
         if step is None:
             step = self._rewritten.step(fetches, targets, feeds)
+            if step.groups:
+                self._inner.load(self._rewritten.own_graph)  # with the nodes of its messages
             self._steps[key] = step
         return step
 
@@ -147,11 +150,11 @@ class Driver(object):
                 return
             rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed)
             plan = rewritten.plan
-            if plan.layout.num_instances > 1 or rewritten.micro_batches.count > 1:
+            if plan.layout.num_instances > 1 or plan.layout.num_workers > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
             if self._inner is None:
                 self._inner = InnerSession(plan.layout, self._session_config, self._cluster.visible_device_list)
-            self._inner.load(rewritten.graph)
+            self._inner.load(rewritten.own_graph)
             if self._rewritten is not None:
                 # Variables of which there are copies only now: the copies have no values yet.
                 new = plan.analysis.cloned - self._rewritten.plan.analysis.cloned
@@ -201,6 +204,7 @@ class Driver(object):
                 agreed, fresh = agree(job.exchange, wish, step, union, current_agreement())
                 if fresh:
                     self._synchronise(list(fresh))
+                job.pool.join(agreed.groups)
                 job.pool.expect(agreed.orders)
                 values = []
                 if agreed.fetches or agreed.targets:
@@ -236,7 +240,13 @@ class Driver(object):
         """Gives all copies of the variables the value of the chief's first copy."""
         plan = self._rewritten.plan
         known = [v for v in variables if v in plan.variables]
-        self._job.pool.expect([[tag_of(sync_name(v)) for v in known]])
+        orders = {}
+        for variable in known:
+            slot = sync_slot(plan, variable)
+            if slot is not None and self._rewritten.has(variable):
+                orders.setdefault(slot, []).append(tag_of(sync_name(variable)))
+        self._job.pool.join(self._rewritten.peer_groups(orders))
+        self._job.pool.expect(orders)
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))
         self._copy(variables)
         with self._lock:

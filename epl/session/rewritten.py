@@ -6,6 +6,7 @@ from epl import tf_compat
 from epl.capture.record import make_model
 from epl.communicators.library import collectives_on_gpu
 from epl.graph.index import canonical_tensor, node_of
+from epl.passes.cut import cut
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
 from epl.plan import ops
@@ -16,6 +17,7 @@ from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_bat
 from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan
 from epl.session.automatic import with_automatic_stages
+from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
 
 
 class Rewritten(object):
@@ -26,7 +28,8 @@ class Rewritten(object):
       automatic: the AutoStages if EPL chose the stages, else None.
       micro_batches: the Unrolled that says which these are.
       plan: the Plan.
-      graph: this worker's rewritten Graph.
+      graph: the rewritten Graph: this worker's, or its crew's.
+      part: this worker's Part of it; None for crews of one worker.
       partners: an EplSend of the user to its EplRecv.
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
@@ -38,6 +41,7 @@ class Rewritten(object):
         self.plan = make_plan(self.model, config, cluster)
         on_gpu = collectives_on_gpu(cluster, config)
         self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu)
+        self.part = cut(self.graph, self.plan)
         self._keys = settle(collective_keys(self.plan, self.model.graph), self.graph, self.plan)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
@@ -45,6 +49,24 @@ class Rewritten(object):
         self._writes = frozenset(self.plan.analysis.writes)
         self._differing = None
         self.has_reference_variables = any(self.model.graph.nodes[v].op != "VarHandleOp" for v in self.model.variables)
+
+    @property
+    def own_graph(self):
+        """What this worker's session holds."""
+        return self.graph if self.part is None else self.part.graph
+
+    def has(self, name):
+        """Whether this worker has a node of the graph."""
+        return self.part is None or self.part.is_here(name)
+
+    def peer_groups(self, slots):
+        """The Groups of workers with the same stages that need communicators for these slots of the pool."""
+        layout = self.plan.layout
+        return [] if self.part is None else groups_of(layout, self.part, sorted(s for s in slots if s), [])
+
+    def add_messages(self, messages):
+        """Makes sure that this worker has its nodes of some messages."""
+        self.part = self.part.with_messages(self.plan, messages)
 
     def step(self, fetches, targets, feeds):
         """What has to run for a call of the session.
@@ -88,7 +110,7 @@ class Rewritten(object):
     def changed_by(self, writes):
         """The variables that writes change, but for those of which each copy keeps a value of its own."""
         analysis, graph = self.plan.analysis, self.model.graph
-        if self.plan.layout.worker_num == 1:
+        if self.plan.layout.num_workers == 1:
             return frozenset()
         return frozenset(
             v for v in (variable_of(graph, w) for w in writes - analysis.varying) if v in self.plan.variables
@@ -114,7 +136,8 @@ class Step(object):
       fetches: tensor names, in the order of the call.
       targets: operation names; the call's own, and those which further instances must run along.
       feeds: for each fed tensor a list of (tensor name, part, parts): which part of the fed value that tensor gets.
-      orders: for each communicator of the pool the tags of its collectives in order.
+      orders: communicator of the pool to the tags of its collectives in order.
+      groups: the Groups of workers that need communicators of their own for that.
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
@@ -157,24 +180,43 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
-        self.reads = any(graph.nodes[n].op in ops.SOURCES for n in reached)
+        self.reads = any(graph.nodes[n].op in ops.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         self.initialises = frozenset(
             v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
         )
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
-        self.communicates = bool(collectives) and plan.layout.worker_num > 1
-        self.orders = []
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
-        if self.communicates:
-            slots = 1 + max(slot for _, _, slot, _ in collectives)
-            self.orders = [
-                [tag for _, name, slot, tag in collectives if slot == s and name not in rewritten.idle]
-                for s in range(slots)
-            ]
+        self.orders, self.groups, self._sent = {}, [], []
+        if plan.layout.num_crews > 1:
+            for _, name, slot, tag in collectives:
+                if name not in rewritten.idle and rewritten.has(name):
+                    self.orders.setdefault(slot, []).append(tag)
+        self.communicates = bool(collectives) and plan.layout.num_crews > 1
+        if rewritten.part is not None:
+            self._of_crew(reached, stop)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
+
+    def _of_crew(self, reached, stop):
+        """Leaves what this worker runs of a step of its crew, and adds the messages."""
+        rewritten, layout = self._rewritten, self._rewritten.plan.layout
+        messages = needed_messages(rewritten.part, reached, stop) + fetched_messages(rewritten.part, self.fetches)
+        rewritten.add_messages(messages)
+        part = rewritten.part
+        self.communicates = self.communicates or bool(messages)
+        self.fetches = tuple(own_tensor(part, tensor) for tensor in self.fetches)
+        sends = tuple(m.send for m in messages if m.source == part.position)
+        self.targets = own_targets(part, self.targets, reached, stop, rewritten.plan) + sends
+        self.feeds = [[fed for fed in copies if part.is_here(node_of(fed[0]))] for copies in self.feeds]
+        self.open_gates = tuple(gate for gate in self.open_gates if part.is_here(node_of(gate)))
+        self.groups = groups_of(layout, part, sorted(self.orders), messages)
+        for message in messages:
+            if part.position in (message.source, message.target):
+                self.orders.setdefault(part.first_slot + message.channel, []).append(message.tag)
+        self._collectives += [message.name for message in messages]
+        self._sent = [node_of(message.tensor) for message in messages]
 
     def _fed(self, name):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
@@ -198,7 +240,7 @@ class Step(object):
         graph = self._rewritten.graph
         users = self._rewritten.model.graph
         updates = graph.ancestors(self._updates, stop=self._rewritten.differing.union(self._collectives))
-        compared = graph.ancestors(self._collectives) - updates
+        compared = graph.ancestors(self._compared()) - updates
         return (
             [_settings(self._rewritten.plan)]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
@@ -208,6 +250,10 @@ class Step(object):
                 for name in users.in_order((compared | updates) & set(users.nodes))
             ]
         )
+
+    def _compared(self):
+        """Nodes on which the workers must agree: the collectives, and what messages carry."""
+        return [name for name in self._collectives if name in self._rewritten.graph.nodes] + self._sent
 
     def _fingerprint(self):
         digest = hashlib.sha256()

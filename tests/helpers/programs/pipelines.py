@@ -144,7 +144,7 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
         common.initialize(sess)
         for step in range(STEPS):
             data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
-            mine = {feeds[name]: common.share(epl, values) for name, values in data.items()}
+            mine = {feeds[name]: _share(epl, values, replicas) for name, values in data.items()}
             if step == 1:
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
@@ -153,6 +153,14 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
             losses.append(value)
             states.append(common.state(sess))
     return {"losses": losses, "states": states}
+
+
+def _share(epl, rows, replicas):
+    """What this worker feeds: the rows of the replicas that it holds stages of."""
+    index, workers = common.workers(epl)
+    crews = min(workers, replicas)
+    crew, size = index * crews // workers, len(rows) // crews
+    return rows[crew * size : (crew + 1) * size]
 
 
 def by_hand(epl, model, micro_batches, replicas):

@@ -1,0 +1,48 @@
+"""Lets a worker read from a checkpoint only what it has variables for."""
+
+import collections
+
+from epl.graph.build import Type, make_node
+from epl.graph.index import format_input, node_of, parse_input
+from epl.plan.names import PREFIX
+
+_STRING = 7
+
+
+def restore_own(graph):
+    """RestoreV2 operations read no more tensors than are used in the graph; those that nothing uses stay as they are."""
+    edit = graph.editor()
+    changed = False
+    for name, node in graph.nodes.items():
+        if node.op == "RestoreV2":
+            changed |= _narrow(graph, edit, name)
+    return edit.finish() if changed else graph
+
+
+def _narrow(graph, edit, name):
+    node = graph.nodes[name]
+    lists = [graph.nodes[node_of(text)] for text in node.input[1:3]]
+    uses = collections.defaultdict(list)
+    for consumer, position in graph.consumers.get(name, ()):
+        index = parse_input(graph.nodes[consumer].input[position]).index
+        if index >= 0:
+            uses[index].append((consumer, position))
+    dtypes = node.attr["dtypes"].list.type
+    if not uses or len(uses) == len(dtypes) or any(each.op != "Const" for each in lists):
+        return False
+    kept = sorted(uses)
+    own = edit.node(name)
+    own.attr["dtypes"].list.type[:] = [dtypes[index] for index in kept]
+    for place, (kind, each) in enumerate(zip(("names", "slices"), lists), 1):
+        values = each.attr["value"].tensor.string_val
+        constant = make_node("Const", "%s_restore/%s/%s" % (PREFIX, name, kind), device=each.device, dtype=Type(_STRING))
+        tensor = constant.attr["value"].tensor
+        tensor.dtype = _STRING
+        tensor.tensor_shape.dim.add().size = len(kept)
+        # A list of equal strings may be stored as one.
+        tensor.string_val.extend(values[min(index, len(values) - 1)] for index in kept)
+        own.input[place] = edit.add(constant).name
+    for new, old in enumerate(kept):
+        for consumer, position in uses[old]:
+            edit.set_input(consumer, position, format_input(name, new))
+    return True

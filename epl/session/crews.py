@@ -1,0 +1,64 @@
+"""What one worker of a crew runs of a step, and what it and the others send each other for it."""
+
+import collections
+
+from epl.graph.index import canonical_tensor, node_of
+from epl.passes.cut import stands_inside
+from epl.plan import ops
+
+# Workers that have a communicator of their own: which slot of the pool, its name, and their indices in order.
+Group = collections.namedtuple("Group", "slot name members")
+
+# They do nothing by being run, or cannot be.
+_NOT_RUN = ops.PLACEHOLDERS | ops.VARIABLES | frozenset(["Const"])
+
+
+def needed_messages(part, reached, stop):
+    """The Messages of a Part that a step needs.
+
+    Args:
+      part: an epl.passes.cut.Part.
+      reached: names of the whole graph's nodes that the step runs.
+      stop: those of them that are fed, so that what they take is not needed.
+    """
+    return [m for m in part.messages if any(c in reached and c not in stop for c in m.consumers)]
+
+
+def fetched_messages(part, fetches):
+    """The Messages that bring every worker of the crew the fetched tensors which only one of them has."""
+    tensors = sorted({canonical_tensor(tensor) for tensor in fetches if node_of(tensor) in part.positions})
+    return [message for tensor in tensors for message in part.fetched(tensor)]
+
+
+def own_tensor(part, tensor):
+    """What this worker fetches for a tensor."""
+    if part.is_here(node_of(tensor)):
+        return tensor
+    return next(m for m in part.fetched(tensor) if m.target == part.position).receive + ":0"
+
+
+def own_targets(part, targets, reached, stop, plan):
+    """What this worker runs so that all that a step reaches here is run."""
+    graph = part.whole
+    found = [name for name in targets if part.is_here(name)]
+    here = [name for name in graph.in_order(reached) if part.is_here(name)]
+    local = set(here)
+    for name in here:
+        node = graph.nodes[name]
+        if node.op in _NOT_RUN or name in stop or stands_inside(node, plan):
+            continue
+        if not any(c in local for c, _ in graph.consumers.get(name, ())):
+            found.append(name)
+    return tuple(sorted(set(found), key=found.index))
+
+
+def groups_of(layout, part, peer_slots, messages):
+    """The Groups that the workers of a crew make before a step, in the order in which they make them."""
+    found = [
+        Group(slot, "peers%d/position%d" % (slot, part.position), layout.peers)
+        for slot in peer_slots
+    ]
+    for channel in sorted({message.channel for message in messages}):
+        ends = tuple(layout.crew[position] for position in part.channels[channel])
+        found.append(Group(part.first_slot + channel, "crew%d/channel%d" % (layout.crew_index, channel), ends))
+    return found
