@@ -37,7 +37,7 @@ def jobs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     started = {
         name: Job(folder, plain=True) if name == "plain" else Job(folder, *name)
-        for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2))
+        for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2), (4, 1))
     }
     yield started
     for job in started.values():

@@ -16,10 +16,11 @@ from typing import Dict, List, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
-from epl.graph.build import Type, make_node, set_attr
-from epl.graph.index import Graph, canonical_tensor, node_of, parse_input
+from epl.graph.build import Type, make_node
+from epl.graph.index import Graph, canonical_tensor, node_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.restore import restore_own
+from epl.passes.save import save_in_parts
 from epl.plan import ops
 from epl.plan.names import PREFIX, cloned_name, tag_of
 
@@ -228,7 +229,7 @@ def _own(graph, plan, part):
     for message in part.messages:
         if message.source == part.position:
             add_send(edit, plan, part, message)
-    return restore_own(edit.finish())
+    return save_in_parts(restore_own(edit.finish()), part, plan)
 
 
 def add_send(edit, plan, part, message):
@@ -308,7 +309,9 @@ class _Waits(object):
         self._edit = edit
         self._part = part
         self._made = {}
-        changes = [n for n, node in graph.nodes.items() if ops.is_write(node.op) and part.positions.get(n) == part.position]
+        changes = [
+            n for n, node in graph.nodes.items() if ops.is_write(node.op) and part.positions.get(n) == part.position
+        ]
         self._after = graph.descendants(changes)
 
     def is_here(self, name):

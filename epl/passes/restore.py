@@ -35,7 +35,9 @@ def _narrow(graph, edit, name):
     own.attr["dtypes"].list.type[:] = [dtypes[index] for index in kept]
     for place, (kind, each) in enumerate(zip(("names", "slices"), lists), 1):
         values = each.attr["value"].tensor.string_val
-        constant = make_node("Const", "%s_restore/%s/%s" % (PREFIX, name, kind), device=each.device, dtype=Type(_STRING))
+        constant = make_node(
+            "Const", "%s_restore/%s/%s" % (PREFIX, name, kind), device=each.device, dtype=Type(_STRING)
+        )
         tensor = constant.attr["value"].tensor
         tensor.dtype = _STRING
         tensor.tensor_shape.dim.add().size = len(kept)

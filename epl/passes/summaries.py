@@ -16,7 +16,9 @@ _CHIEF = 0
 
 def show_merged(graph, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
-    writes = [name for name, node in graph.nodes.items() if node.op in ops.SUMMARY_WRITES or node.op in ops.SUMMARY_WRITERS]
+    writes = [
+        name for name, node in graph.nodes.items() if node.op in ops.SUMMARY_WRITES or node.op in ops.SUMMARY_WRITERS
+    ]
     if plan.layout.num_instances == 1 or not (plan.merges or writes):
         return graph
     edit = graph.editor()

@@ -189,7 +189,9 @@ SUMMARY_WRITES = frozenset(
         "ImportEvent",
     ]
 )
-SUMMARY_WRITERS = frozenset(["CreateSummaryFileWriter", "CreateSummaryDbWriter", "FlushSummaryWriter", "CloseSummaryWriter"])
+SUMMARY_WRITERS = frozenset(
+    ["CreateSummaryFileWriter", "CreateSummaryDbWriter", "FlushSummaryWriter", "CloseSummaryWriter"]
+)
 MERGED_SUMMARIES = frozenset(["MergeSummary"])
 FILE_WRITES = frozenset(["SaveV2", "Save", "SaveSlices", "MergeV2Checkpoints", "WriteFile"])
 

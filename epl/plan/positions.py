@@ -71,7 +71,9 @@ def _counters(model, analysis):
         others += [name for name, node in graph.nodes.items() if _gives_data(node)]
         differ = graph.descendants(others, data_only=True)
         kept = {
-            v for v in found if not any(node_of(t) in differ for w in writes.get(v, ()) for t in _values(graph.nodes[w]))
+            v
+            for v in found
+            if not any(node_of(t) in differ for w in writes.get(v, ()) for t in _values(graph.nodes[w]))
         }
         if kept == found:
             return found

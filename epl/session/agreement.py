@@ -1,7 +1,8 @@
 """Step agreement: before a step that communicates, all workers see that they are about to run the same collectives.
 
 Usually they are, and one exchange of a few bytes says so. If not, they tell each other what they want to fetch and all
-run the union. Workers that have built different graphs are refused, with the first difference.
+run the union; only what reads variables of other workers, as a checkpoint does, is run for the one that wants it, and
+then they agree anew. Workers that have built different graphs are refused, with the first difference.
 """
 
 import collections
@@ -16,10 +17,17 @@ from epl.errors import WorkerError
 
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
-# What one worker wants to run: names as the user knows them, and variables that have new first values. `over`: it
-# wants nothing more, its session is through.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh over")
-Wish.__new__.__defaults__ = (False,)
+# What one worker wants to run: names as the user knows them, and variables that have new first values.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind feeds")
+# A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
+# else; or nothing more, as the session is through.
+TOGETHER, READS, HELPS, OVER = "together", "reads", "helps", "over"
+Wish.__new__.__defaults__ = (TOGETHER, ())
+
+# What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
+# `reader` wants, its Wish `reads`. With neither a step nor a reader nothing is done, and who wants something asks again.
+Agreed = collections.namedtuple("Agreed", "step fresh reader reads")
+Agreed.__new__.__defaults__ = (None, (), None, None)
 
 _TIME = struct.Struct("<d")
 
@@ -64,32 +72,38 @@ def agree(exchange, wish, step, make_step, agreement):
       agreement: the process's Agreement.
 
     Returns:
-      (step to run, variables to broadcast from the chief first).
+      An Agreed.
 
     Raises:
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step) + _digest_of_names(wish.fresh) + (_OVER if wish.over else _GOES_ON)
+    block = _digest(wish.session, step) + _digest_of_names(wish.fresh) + _KINDS[wish.kind]
     blocks = agreement.exchange(exchange, block)
     if all(other == block for other in blocks):
-        if wish.over:
+        if wish.kind == OVER:
             raise SessionOver(range(len(blocks)))
-        return step, wish.fresh
+        return Agreed() if wish.kind == HELPS else Agreed(step, wish.fresh)
     wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
     _check_sessions(wishes)
-    if any(w.over for w in wishes):
-        raise SessionOver([index for index, w in enumerate(wishes) if w.over])
+    over = [index for index, w in enumerate(wishes) if w.kind == OVER]
+    if over:
+        raise SessionOver(over)
+    # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
+    fresh = tuple(_union(w.fresh for w in wishes))
+    readers = [index for index, w in enumerate(wishes) if w.kind == READS]
+    if readers:
+        return Agreed(None, fresh, readers[0], wishes[readers[0]])
+    if any(w.kind == HELPS for w in wishes):
+        return Agreed()
     step = make_step(_union(w.fetches for w in wishes), _union(w.targets for w in wishes))
     digest = _digest(wish.session, step)
     if any(other != digest for other in exchange(digest)):
         raise _difference(exchange, step)
-    # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
-    fresh = tuple(_union(w.fresh for w in wishes))
-    return step, fresh
+    return Agreed(step, fresh)
 
 
-_OVER, _GOES_ON = b"\1", b"\0"
+_KINDS = {TOGETHER: b"\0", OVER: b"\1", READS: b"\2", HELPS: b"\3"}
 
 
 def _digest(session, step):

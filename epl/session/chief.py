@@ -9,6 +9,7 @@ import tempfile
 from epl import tf_compat
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.session.hooks import driver_of
 
 
 def install():
@@ -35,6 +36,9 @@ def _profile(original, *args, **kwargs):
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     if is_chief():
         return original(saver, sess, save_path, global_step, *args, **kwargs)
+    driver = driver_of(sess)
+    if driver is not None:
+        driver.help()
     if global_step is None:
         return save_path
     if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those

@@ -54,10 +54,7 @@ def own_targets(part, targets, reached, stop, plan):
 
 def groups_of(layout, part, peer_slots, messages):
     """The Groups that the workers of a crew make before a step, in the order in which they make them."""
-    found = [
-        Group(slot, "peers%d/position%d" % (slot, part.position), layout.peers)
-        for slot in peer_slots
-    ]
+    found = [Group(slot, "peers%d/position%d" % (slot, part.position), layout.peers) for slot in peer_slots]
     for channel in sorted({message.channel for message in messages}):
         ends = tuple(layout.crew[position] for position in part.channels[channel])
         found.append(Group(part.first_slot + channel, "crew%d/channel%d" % (layout.crew_index, channel), ends))

@@ -12,7 +12,7 @@ from epl.errors import NoDataError
 from epl.passes.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
-from epl.session.agreement import SessionOver, Wish, agree, current_agreement
+from epl.session.agreement import HELPS, OVER, READS, TOGETHER, SessionOver, Wish, agree, current_agreement
 from epl.session.inner import InnerSession, divide, own_copy
 from epl.session.job import FromPeer
 from epl.session.rewritten import Rewritten
@@ -110,7 +110,7 @@ class Driver(object):
         with job.lock:
             job.ready()
             try:
-                wish = Wish(self._number, (), (), (), True)
+                wish = Wish(self._number, (), (), (), OVER)
                 agree(job.exchange, wish, self._step((), (), ()), None, current_agreement())
             except SessionOver:
                 self._over = True
@@ -188,27 +188,52 @@ class Driver(object):
 
     def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
         """Runs a step that communicates; one at a time in this process."""
+        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER, names)
+
+        def union(all_fetches, all_targets):
+            extra = tuple(t for t in all_fetches if t not in fetches)
+            more = tuple(t for t in all_targets if t not in targets)
+            return self._step(fetches + extra, targets + more, names)
+
+        def run(agreed):
+            self._job.pool.join(agreed.groups)
+            self._job.pool.expect(agreed.orders)
+            if not agreed.fetches and not agreed.targets:
+                return []
+            return self._run_fed(agreed, feeds, run_options, metadata)
+
+        return self._agreed(wish, step, union, run)[: len(fetches)]
+
+    def _agreed(self, wish, step, union, run):
+        """Agrees with the other workers on what this one wants, and runs it; first it helps others who only read.
+
+        Args:
+          wish: a Wish; its session and fresh variables are filled in.
+          step: the Step for it.
+          union: function from all workers' fetches and targets to the Step that runs them.
+          run: function that runs a Step and returns the values of its fetches.
+        """
         job = self._job
         with job.lock:
             if self._number is None:
                 self._number = job.new_session()
-            wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)))
             try:
                 job.ready()
-
-                def union(all_fetches, all_targets):
-                    extra = tuple(t for t in all_fetches if t not in fetches)
-                    more = tuple(t for t in all_targets if t not in targets)
-                    return self._step(fetches + extra, targets + more, names)
-
-                agreed, fresh = agree(job.exchange, wish, step, union, current_agreement())
-                if fresh:
-                    self._synchronise(list(fresh))
-                job.pool.join(agreed.groups)
-                job.pool.expect(agreed.orders)
-                values = []
-                if agreed.fetches or agreed.targets:
-                    values = self._run_fed(agreed, feeds, run_options, metadata)
+                values = None
+                while values is None:
+                    wish = wish._replace(session=self._number, fresh=tuple(sorted(self._fresh)))
+                    agreed = agree(job.exchange, wish, step, union, current_agreement())
+                    if agreed.fresh:
+                        self._synchronise(list(agreed.fresh))
+                    if agreed.step is not None:
+                        values = run(agreed.step)
+                    elif agreed.reader == self._cluster.worker_index:
+                        values = run(step)
+                    else:
+                        if agreed.reader is not None:
+                            self._help(agreed.reader, agreed.reads)
+                        if wish.kind == HELPS:
+                            values = []
             except SessionOver as over:
                 self._over = True
                 raise FromPeer(tf_compat.tf.errors.OutOfRangeError(None, None, str(over))) from None
@@ -218,7 +243,25 @@ class Driver(object):
                     raise
                 raise raised from None
             job.step += 1
-            return values[: len(fetches)]
+            return values
+
+    def help(self):
+        """Helps the chief with a step that only reads, such as writing a checkpoint; all other workers call it.
+
+        Nothing is done where each worker has all variables.
+        """
+        step = self._step((), (), ())
+        if self._rewritten.part is not None:
+            self._agreed(Wish(None, (), (), (), HELPS), step, None, None)
+
+    def _help(self, reader, wish):
+        """Runs this worker's part of what another worker reads; only those with stages of the same copy have any."""
+        if reader not in self._rewritten.plan.layout.crew:
+            return
+        step = self._step(tuple(wish.fetches), tuple(wish.targets), tuple(wish.feeds))
+        self._job.pool.join(step.groups)
+        self._job.pool.expect(step.orders)
+        self._run_step(step, {}, None, None)
 
     def _run_fed(self, step, feeds, run_options, metadata):
         """Runs a step of several workers; one that has not had any data when its input ends has been given none."""

@@ -5,6 +5,7 @@ import hashlib
 from epl import tf_compat
 from epl.capture.record import make_model
 from epl.communicators.library import collectives_on_gpu
+from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.cut import cut
 from epl.passes.micro_batches import unroll
@@ -143,6 +144,7 @@ class Step(object):
       initialises: names of variables that the call gives first values.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
+      only_reads: True when the call only takes variables from other workers of the crew, so that they can help any time.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
@@ -189,7 +191,8 @@ class Step(object):
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
-        self.orders, self.groups, self._sent = {}, [], []
+        self.orders, self.groups, self._sent, self.only_reads = {}, [], [], False
+        self._names_fed = tuple(feeds)
         if plan.layout.num_crews > 1:
             for _, name, slot, tag in collectives:
                 if name not in rewritten.idle and rewritten.has(name):
@@ -215,6 +218,7 @@ class Step(object):
         for message in messages:
             if part.position in (message.source, message.target):
                 self.orders.setdefault(part.first_slot + message.channel, []).append(message.tag)
+        self.only_reads = not self._collectives and self._changes_nothing(reached)
         self._collectives += [message.name for message in messages]
         self._sent = [node_of(message.tensor) for message in messages]
 
@@ -249,6 +253,15 @@ class Step(object):
                 _describe(users.nodes[name], with_value=name in updates)
                 for name in users.in_order((compared | updates) & set(users.nodes))
             ]
+        )
+
+    def _changes_nothing(self, reached):
+        """True for what can be run at any time: it changes no variable, takes no data and is fed a file's name at most."""
+        graph = self._rewritten.graph
+        if self.initialises or self._updates or any(graph.nodes[name].op in ops.SOURCES for name in reached):
+            return False
+        return all(
+            name not in reached or tags.phase(graph.nodes[name]) == tags.SAVE for name in map(node_of, self._names_fed)
         )
 
     def _compared(self):

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.config import Config
 from epl.errors import WorkerError
-from epl.session.agreement import Agreement, SessionOver, Wish, agree
+from epl.session.agreement import OVER, Agreement, SessionOver, Wish, agree
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
@@ -52,7 +52,7 @@ class Workers(object):
 
 
 def run(wishes, graphs=None):
-    """Lets one thread for each wish agree; returns ([(step, fresh) or the error of each], Workers)."""
+    """Lets one thread for each wish agree; returns ([the Agreed or the error of each], Workers)."""
     workers = Workers(len(wishes))
     results = [None] * len(wishes)
 
@@ -88,12 +88,12 @@ def wish(fetches=(), targets=("train",), fresh=(), session=1):
 def test_equal_wishes_take_one_exchange():
     results, workers = run([wish(["loss:0"])] * 3)
     assert workers.exchanges == [1, 1, 1]
-    assert all(step.fetches == ("loss:0",) and fresh == () for step, fresh in results)
+    assert all(agreed.step.fetches == ("loss:0",) and agreed.fresh == () for agreed in results)
 
 
 def test_a_worker_alone():
     results, _ = run([wish(fresh=["v"])])
-    assert results[0][1] == ("v",)
+    assert results[0].fresh == ("v",)
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -102,8 +102,8 @@ def test_different_fetches_become_their_union(size):
         [wish(["loss:0", "summary:0"])] + [wish(["loss:0"])] * (size - 2) + [wish(["accuracy:0"], ["train", "count"])]
     )
     results, workers = run(wishes)
-    assert all(step.fetches == ("accuracy:0", "loss:0", "summary:0") for step, _ in results)
-    assert all(step.targets == ("count", "train") for step, _ in results)
+    assert all(agreed.step.fetches == ("accuracy:0", "loss:0", "summary:0") for agreed in results)
+    assert all(agreed.step.targets == ("count", "train") for agreed in results)
     assert len({step.fingerprint for step, _ in results}) == 1
     assert len(set(workers.exchanges)) == 1 and workers.exchanges[0] <= 3
 
@@ -200,7 +200,7 @@ def test_only_the_chief_fetches_a_summary():
 
 
 def test_a_session_that_is_over_for_one_worker_is_over_for_all():
-    over = Wish(1, (), (), (), True)
+    over = Wish(1, (), (), (), OVER)
     for wishes in ([over, over], [wish(), over], [over, wish(), wish()]):
         results, workers = run(wishes)
         assert all(isinstance(result, SessionOver) for result in results), results
@@ -209,7 +209,7 @@ def test_a_session_that_is_over_for_one_worker_is_over_for_all():
 
 
 def test_workers_in_different_sessions_are_not_over():
-    results, _ = run([wish(), Wish(2, (), (), (), True)])
+    results, _ = run([wish(), Wish(2, (), (), (), OVER)])
     assert all(isinstance(result, WorkerError) for result in results)
 
 

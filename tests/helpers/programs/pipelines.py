@@ -118,33 +118,39 @@ def _devices(count):
         os.environ["EPL_GPU_PER_WORKER"] = before
 
 
-def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, automatic=0):
+def _start(epl, devices, model, stages, micro_batches, **config):
+    """Builds the model's training under EPL, or plainly; returns (loss, placeholders by name, train op)."""
+    keys = {"pipeline.num_micro_batch": micro_batches}
+    keys.update((key.replace("__", "."), value) for key, value in config.items())
+    scoped = epl and not keys.get("auto.auto_parallel")
+    if epl:
+        with _devices(devices):
+            common.init(epl, keys)
+    loss, feeds = globals()[model](
+        lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage) if scoped else _nothing(), stages
+    )
+    common.mean_everywhere(epl, loss)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = _optimizer().minimize(loss, tf.train.get_or_create_global_step())
+    return loss, feeds, train_op
+
+
+def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
-    With `automatic` there are no scopes, and EPL makes so many stages.
+    With automatic=S there are no scopes, and EPL makes S stages. Other keyword arguments are configuration keys with "__"
+    for the dot.
     """
-    config = {
-        "pipeline.num_micro_batch": micro_batches,
-        "pipeline.strategy": strategy,
-        "pipeline.num_chunks": chunks,
-    }
+    automatic = config.pop("automatic", 0)
     if automatic:
-        config.update({"auto.auto_parallel": True, "pipeline.num_stages": automatic})
-    with _devices(devices):
-        common.init(epl, config)
-    loss, feeds = globals()[model](
-        lambda stage: _nothing() if automatic else epl.replicate(device_count=1, name="stage_%d" % stage), stages
-    )
-    epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    with tf.control_dependencies(updates):
-        train_op = _optimizer().minimize(loss, tf.train.get_or_create_global_step())
+        config.update(auto__auto_parallel=True, pipeline__num_stages=automatic)
+    config.update(pipeline__strategy=strategy, pipeline__num_chunks=chunks)
+    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches, **config)
     losses, states = [], []
     with common.session() as sess:
         common.initialize(sess)
         for step in range(STEPS):
-            data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
-            mine = {feeds[name]: _share(epl, values, replicas) for name, values in data.items()}
+            mine = _fed(epl, feeds, step, micro_batches, replicas)
             if step == 1:
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
@@ -153,6 +159,50 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
             losses.append(value)
             states.append(common.state(sess))
     return {"losses": losses, "states": states}
+
+
+def saved(epl, path, devices, model, stages, micro_batches, replicas):
+    """Trains two steps, saves, trains one, restores, trains that one again; returns its two losses and where it saved."""
+    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches)
+    saver = tf.train.Saver()
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(2):
+            sess.run(train_op, _fed(epl, feeds, step, micro_batches, replicas))
+        prefix = saver.save(sess, path, global_step=2)
+        first, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        saver.restore(sess, prefix)
+        again, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        return first, again, prefix
+
+
+def resumed(epl, prefix, devices, model, stages, micro_batches, replicas):
+    """The loss of the third step after restoring what `saved` left, and all variables after it."""
+    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches)
+    saver = tf.train.Saver()
+    with common.session() as sess:
+        saver.restore(sess, prefix)
+        assert sess.run(tf.train.get_global_step()) == 2
+        value, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        return value, common.state(sess)
+
+
+def chief_reads(epl, devices, stages):
+    """Worker 0 alone reads variables between steps, wherever they are; returns what it has read and all variables."""
+    _, feeds, train_op = _start(epl, devices, "tied_mlp", stages, 2)
+    alone = []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(3):
+            if common.workers(epl)[0] == 0:
+                alone.append({v.op.name: sess.run(v) for v in tf.trainable_variables()})
+            sess.run(train_op, _fed(epl, feeds, step, 2, 1))
+        return alone, common.state(sess)
+
+
+def _fed(epl, feeds, step, micro_batches, replicas):
+    data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
+    return {feeds[name]: _share(epl, values, replicas) for name, values in data.items()}
 
 
 def _share(epl, rows, replicas):

@@ -1,0 +1,139 @@
+r"""Lets the chief write a checkpoint of variables that other workers have without ever holding all of them.
+
+    w (here), v (received) -> SaveV2   becomes   w -> SaveV2 (part 0)
+                                                 v -> SaveV2 (part 1), received after part 0 is written, ...
+                                                 -> MergeV2Checkpoints
+
+The parts are one checkpoint of several data files, as TensorFlow's own sharded ones are.
+"""
+
+from epl.graph.build import Type, make_node
+from epl.graph.index import node_of
+from epl.plan.analysis import variable_of
+from epl.plan.gradients import size_bytes
+from epl.plan.names import PREFIX
+
+_STRING = 7
+# What is received at a time, or one variable if that is larger.
+_PART_BYTES = 64 << 20
+_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
+
+
+def save_in_parts(graph, part, plan):
+    """Divides each SaveV2 of a worker's graph that takes messages.
+
+    Args:
+      graph: this worker's Graph.
+      part: the Part that it is of; its messages tell what is received, in their order.
+      plan: the Plan.
+    """
+    received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.position}
+    saves = [
+        name
+        for name, node in graph.nodes.items()
+        if node.op == "SaveV2" and any(node_of(text) in received for text in node.input)
+    ]
+    if not saves:
+        return graph
+    edit = graph.editor()
+    for name in saves:
+        _divide(graph, edit, part, plan, name, received)
+    return edit.finish()
+
+
+def _divide(graph, edit, part, plan, name, received):
+    node = graph.nodes[name]
+    tensors = [text for text in node.input[_FIRST_TENSOR:] if text[0] != "^"]
+    control = [text for text in node.input if text[0] == "^"]
+    here = [i for i, text in enumerate(tensors) if node_of(text) not in received]
+    others = [i for i, text in enumerate(tensors) if node_of(text) in received]
+    others.sort(key=lambda i: received[node_of(tensors[i])][0])
+    sizes = {i: _bytes(part, plan, received[node_of(tensors[i])][1].tensor) for i in others}
+    runs = ([here] if here else []) + _runs(others, sizes)
+    device = plan.layout.host_device
+    prefixes, before = [], control
+    for index, members in enumerate(runs):
+        stem = "%s_save/%s/part_%d" % (PREFIX, name, index)
+        prefixes.append(_prefix(edit, stem, node.input[0], index, len(runs), device))
+        for member in members:
+            if member in sizes and before != control:
+                edit.node(node_of(tensors[member])).input.extend(before)
+        inputs = [prefixes[-1]]
+        inputs += [_chosen(edit, "%s/%s" % (stem, kind), node.input[p], members) for p, kind in _LISTS]
+        save = make_node("SaveV2", stem, inputs + [tensors[i] for i in members] + before, device)
+        save.attr["dtypes"].list.type.extend(node.attr["dtypes"].list.type[i] for i in members)
+        before = ["^" + edit.add(save).name]
+    packed = make_node(
+        "Pack", "%s_save/%s/parts" % (PREFIX, name), prefixes, device, N=len(prefixes), T=Type(_STRING), axis=0
+    )
+    merge = edit.node(name)
+    merge.op = "MergeV2Checkpoints"
+    merge.device = device
+    del merge.input[:]
+    merge.input.extend([edit.add(packed).name, node.input[0]] + before)
+    for key in ("dtypes", "_class"):
+        merge.attr.pop(key, None)
+    merge.attr["delete_old_dirs"].b = True
+
+
+_LISTS = ((1, "names"), (2, "slices"))
+
+
+def _bytes(part, plan, tensor):
+    """Bytes of a variable that is sent; what is not known counts as a part of its own."""
+    variable = plan.variables.get(variable_of(part.whole, node_of(tensor)))
+    return (size_bytes(variable) if variable is not None else 0) or _PART_BYTES
+
+
+def _runs(members, sizes):
+    runs, filled = [], 0
+    for member in members:
+        if not runs or filled + sizes[member] > _PART_BYTES:
+            runs.append([])
+            filled = 0
+        runs[-1].append(member)
+        filled += sizes[member]
+    return runs
+
+
+def _prefix(edit, stem, prefix, index, count, device):
+    """The name of a part's file: in a folder of its own beside the checkpoint, which merging removes."""
+    text = make_node("Const", stem + "/suffix", [], device, dtype=Type(_STRING))
+    text.attr["value"].tensor.dtype = _STRING
+    text.attr["value"].tensor.tensor_shape.SetInParent()
+    text.attr["value"].tensor.string_val.append(b"_epl_parts/part-%05d-of-%05d" % (index, count))
+    join = make_node("StringJoin", stem + "/prefix", [prefix, edit.add(text).name], device, N=2, separator="")
+    return edit.add(join).name
+
+
+def _chosen(edit, name, text, members):
+    """Some of a vector of strings."""
+    edit.add(_indices(name + "/indices", members))
+    edit.add(_zero(name + "/axis"))
+    gather = make_node(
+        "GatherV2",
+        name,
+        [text, name + "/indices", name + "/axis"],
+        edit.peek(node_of(text)).device,
+        Tparams=Type(_STRING),
+        Tindices=Type(3),
+        Taxis=Type(3),
+        batch_dims=0,
+    )
+    return edit.add(gather).name
+
+
+def _indices(name, members):
+    node = make_node("Const", name, dtype=Type(3))
+    node.attr["value"].tensor.dtype = 3
+    node.attr["value"].tensor.tensor_shape.dim.add().size = len(members)
+    node.attr["value"].tensor.int_val.extend(members)
+    return node
+
+
+def _zero(name):
+    node = make_node("Const", name, dtype=Type(3))
+    node.attr["value"].tensor.dtype = 3
+    node.attr["value"].tensor.tensor_shape.SetInParent()
+    node.attr["value"].tensor.int_val.append(0)
+    return node

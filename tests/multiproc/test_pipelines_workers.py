@@ -1,0 +1,69 @@
+"""Pipelines whose stages lie in several workers compute what one device computes, and what they save is whole."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same_training
+from tests.numerics.test_pipelines import ATOL, MODELS, PIPELINES
+
+
+@pytest.mark.parametrize("micro_batches, strategy", [(1, "PreferBackward"), (4, "PreferForward"), (7, "PreferBackward")])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_worker_for_each_stage(plain, two_workers, model, micro_batches, strategy):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+    for got in two_workers(PIPELINES + "train", 1, model, 2, micro_batches, 1, strategy):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("model, together", [("tied_mlp", True), ("batch_norm_cnn", False)])
+def test_four_stages_in_two_workers(plain, two_by_two, model, together):
+    want = plain(PIPELINES + "by_hand", model, 4, 1)
+    config = {"cluster__device_place_prefer_intra_node": together}
+    for got in two_by_two(PIPELINES + "train", 2, model, 4, 4, 1, **config):
+        assert_same_training(got, want, atol=ATOL)
+
+
+def test_several_stages_of_each_worker(plain, two_workers):
+    want = plain(PIPELINES + "by_hand", "tiny_bert", 4, 1)
+    for got in two_workers(PIPELINES + "train", 1, "tiny_bert", 4, 4, 1, "Interleaved", 2):
+        assert_same_training(got, want, atol=ATOL)
+
+
+def test_two_replicas_over_the_same_two_workers(plain, two_by_two):
+    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 2, 2)
+    config = {"cluster__device_place_prefer_intra_node": False}
+    for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("model, micro_batches", [("tied_mlp", 4), ("batch_norm_cnn", 2)])
+def test_two_pipelines_of_two_workers(plain, jobs, model, micro_batches):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
+    results = jobs[4, 1](PIPELINES + "train", 1, model, 2, micro_batches, 2)
+    assert len(results) == 4
+    for got in results:
+        assert_same_training(got, want, atol=ATOL)
+
+
+def test_checkpoints_are_whole(plain, jobs, two_workers, two_devices, tmp_path):
+    """What a pipeline over workers saves, plain TensorFlow and every other layout go on from."""
+    for first, again, prefix in two_workers(PIPELINES + "saved", str(tmp_path / "model"), 1, "batch_norm_cnn", 2, 1, 1):
+        assert first == again
+    loss, state = plain(PIPELINES + "resumed", prefix, 1, "batch_norm_cnn", 1, 1, 1)
+    np.testing.assert_allclose(loss, first, rtol=1e-5)
+    others = [two_devices(PIPELINES + "resumed", prefix, 2, "batch_norm_cnn", 2, 1, 1)]
+    others += two_workers(PIPELINES + "resumed", prefix, 1, "batch_norm_cnn", 2, 1, 1)
+    for other_loss, other_state in others:
+        np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
+        assert set(other_state) == set(state)
+        for name, value in state.items():
+            np.testing.assert_allclose(other_state[name], value, rtol=1e-5, atol=ATOL * np.abs(value).max(), err_msg=name)
+
+
+def test_the_chief_reads_alone(two_workers):
+    (alone, state), (nothing, other) = two_workers(PIPELINES + "chief_reads", 1, 2)
+    assert nothing == [] and len(alone) == 3
+    assert set(alone[0]) <= set(state)
+    for name in alone[0]:
+        assert not np.array_equal(alone[1][name], alone[2][name])
+        np.testing.assert_array_equal(state[name], other[name])
