@@ -1,7 +1,8 @@
 """What the workers of test_faults.py run: fault_script.py SCENARIO FOLDER [WORKER].
 
 Every worker leaves FOLDER/pid.<index> and, when something raises, FOLDER/error.<index> with the error's classes and
-message. WORKER is the index of the worker to which the scenario happens.
+message. WORKER is the index of the worker to which the scenario happens. With FAULT_STAGES=2 in the environment each
+worker has a stage of a pipeline instead of a copy of the model.
 """
 
 import os
@@ -15,6 +16,7 @@ import tensorflow.compat.v1 as tf
 import epl
 
 FAULT_STEP = 3
+STAGES = int(os.environ.get("FAULT_STAGES", "1"))
 
 
 def write(folder, name, text):
@@ -54,11 +56,27 @@ class Script(object):
         rows.set_shape([4, 3])
         return rows
 
+    def watched(self, tensor):
+        """The tensor, once `rows` was called for this batch."""
+        return tensor + 0 * tf.reduce_sum(tf.py_func(self.rows, [], tf.float32))
+
+    def build_pipeline(self):
+        with epl.replicate(device_count=1, name="first"):
+            hidden = tf.layers.dense(self.inputs(), 4, name="hidden")
+        with epl.replicate(device_count=1, name="last"):
+            hidden = self.watched(hidden) if self.scenario != "data_ends" else hidden
+            return tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
+
     def build(self):
+        if STAGES > 1:
+            return self.finish(self.build_pipeline())
         units = 5 if self.hit and self.scenario == "other_graph" else 4
         with epl.replicate(device_count=1):
             hidden = tf.layers.dense(self.inputs(), units, name="hidden")
             loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
+        return self.finish(loss)
+
+    def finish(self, loss):
         big = tf.get_variable("big", [256, 1024], trainable=False, initializer=tf.random_normal_initializer())
         step = tf.train.get_or_create_global_step()
         train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=step)
