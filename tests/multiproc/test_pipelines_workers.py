@@ -7,7 +7,9 @@ from tests.helpers.checks import assert_same_training
 from tests.numerics.test_pipelines import ATOL, MODELS, PIPELINES
 
 
-@pytest.mark.parametrize("micro_batches, strategy", [(1, "PreferBackward"), (4, "PreferForward"), (7, "PreferBackward")])
+@pytest.mark.parametrize(
+    "micro_batches, strategy", [(1, "PreferBackward"), (4, "PreferForward"), (7, "PreferBackward")]
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_worker_for_each_stage(plain, two_workers, model, micro_batches, strategy):
     want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
@@ -57,7 +59,9 @@ def test_checkpoints_are_whole(plain, jobs, two_workers, two_devices, tmp_path):
         np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
         assert set(other_state) == set(state)
         for name, value in state.items():
-            np.testing.assert_allclose(other_state[name], value, rtol=1e-5, atol=ATOL * np.abs(value).max(), err_msg=name)
+            np.testing.assert_allclose(
+                other_state[name], value, rtol=1e-5, atol=ATOL * np.abs(value).max(), err_msg=name
+            )
 
 
 def test_the_chief_reads_alone(two_workers):

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.config import Config
 from epl.errors import WorkerError
-from epl.session.agreement import OVER, Agreement, SessionOver, Wish, agree
+from epl.session.agreement import HELPS, OVER, READS, Agreed, Agreement, SessionOver, Wish, agree
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
@@ -104,20 +104,20 @@ def test_different_fetches_become_their_union(size):
     results, workers = run(wishes)
     assert all(agreed.step.fetches == ("accuracy:0", "loss:0", "summary:0") for agreed in results)
     assert all(agreed.step.targets == ("count", "train") for agreed in results)
-    assert len({step.fingerprint for step, _ in results}) == 1
+    assert len({agreed.step.fingerprint for agreed in results}) == 1
     assert len(set(workers.exchanges)) == 1 and workers.exchanges[0] <= 3
 
 
 def test_the_same_names_in_another_order_agree():
     results, _ = run([wish(["a:0", "b:0"]), wish(["b:0", "a:0"])])
-    assert {step.fingerprint for step, _ in results} == {results[0][0].fingerprint}
+    assert {agreed.step.fingerprint for agreed in results} == {results[0].step.fingerprint}
 
 
 def test_fresh_variables_are_the_same_on_all():
     same, workers = run([wish(fresh=["v", "w"])] * 2)
-    assert [fresh for _, fresh in same] == [("v", "w")] * 2 and workers.exchanges == [1, 1]
+    assert [agreed.fresh for agreed in same] == [("v", "w")] * 2 and workers.exchanges == [1, 1]
     different, _ = run([wish(fresh=["v"]), wish(fresh=["u", "w"]), wish()])
-    assert [fresh for _, fresh in different] == [("u", "v", "w")] * 3
+    assert [agreed.fresh for agreed in different] == [("u", "v", "w")] * 3
 
 
 def test_different_graphs_get_the_same_error():
@@ -151,7 +151,7 @@ def test_sessions_out_of_step():
 def test_many_names_and_odd_ones():
     names = ["größe/%d:0" % i for i in range(5000)]
     results, _ = run([wish(names), wish(names[:10])])
-    assert results[0][0].fetches == tuple(sorted(names)) == results[1][0].fetches
+    assert results[0].step.fetches == tuple(sorted(names)) == results[1].step.fetches
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -229,3 +229,32 @@ def test_all_workers_have_the_chiefs_clock(monkeypatch):
         thread.join(TIMEOUT_S)
     assert blocks == [[b"block 0", b"block 1"]] * 2
     assert agreements[0].clock == agreements[1].clock and agreements[0].clock in (100.0, 200.0)
+
+
+def reads(names):
+    return Wish(1, tuple(names), (), (), READS)
+
+
+def test_whoever_only_reads_is_helped_first():
+    results, workers = run([wish(["train"]), reads(["w:0"]), reads(["v:0"])])
+    assert workers.exchanges == [2, 2, 2]
+    for agreed in results:
+        assert agreed.step is None and agreed.reader == 1
+        assert list(agreed.reads.fetches) == ["w:0"]
+
+
+def test_helpers_without_a_reader_go_on():
+    results, _ = run([wish(["train"]), Wish(1, (), (), (), HELPS)])
+    assert all(agreed == Agreed() for agreed in results)
+    results, workers = run([Wish(1, (), (), (), HELPS)] * 2)
+    assert all(agreed == Agreed() for agreed in results) and workers.exchanges == [1, 1]
+
+
+def test_all_who_read_the_same_run_it_together():
+    results, workers = run([reads(["v:0"]), reads(["v:0"])])
+    assert all(agreed.step.fetches == ("v:0",) for agreed in results) and workers.exchanges == [1, 1]
+
+
+def test_a_session_that_is_through_comes_before_reading():
+    results, _ = run([reads(["v:0"]), Wish(1, (), (), (), OVER)])
+    assert all(isinstance(result, SessionOver) for result in results)

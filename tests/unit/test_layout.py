@@ -16,8 +16,17 @@ def scopes(*device_counts):
     return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
 
 
-def of_all_workers(taskgraphs, workers, devices, colocate=False):
-    return [make_layout(taskgraphs, cluster(workers, devices), colocate, worker) for worker in range(workers)]
+def of_all_workers(taskgraphs, workers, devices, colocate=False, together=True):
+    return [
+        make_layout(taskgraphs, cluster(workers, devices), colocate, worker, prefer_intra_node=together)
+        for worker in range(workers)
+    ]
+
+
+def even(depth, workers, devices, together):
+    """Whether copies of `depth` devices lie evenly on the workers."""
+    count = devices if together else workers
+    return count % depth == 0 or depth % count == 0
 
 
 @hypothesis.settings(max_examples=300, deadline=None)
@@ -27,8 +36,9 @@ def of_all_workers(taskgraphs, workers, devices, colocate=False):
     device_count=st.integers(1, 6),
     num_scopes=st.integers(0, 4),
     colocate=st.booleans(),
+    together=st.booleans(),
 )
-def test_layouts(workers, devices, device_count, num_scopes, colocate):
+def test_layouts(workers, devices, device_count, num_scopes, colocate, together):
     taskgraphs = scopes(*[device_count] * num_scopes)
     shares = device_count if num_scopes else 1
     depth = 1 if colocate or not num_scopes else num_scopes
@@ -40,22 +50,49 @@ def test_layouts(workers, devices, device_count, num_scopes, colocate):
         assert "%d = %d x %d + %d" % (total, total // needs, needs, left) in str(caught.value)
         assert "%d workers x %d devices = %d devices" % (workers, devices, total) in str(caught.value)
         return
-    if devices % depth:
-        with pytest.raises(UnsupportedError, match="more than one worker"):
-            make_layout(taskgraphs, cluster(workers, devices), colocate)
+    if not even(depth, workers, devices, together):
+        with pytest.raises(UnsupportedError, match="in the middle of a worker"):
+            of_all_workers(taskgraphs, workers, devices, colocate, together)
         return
-    layouts = of_all_workers(taskgraphs, workers, devices, colocate)
-    for layout in layouts:
-        used = [device for instance in layout.instances for device in sorted(set(instance.devices))]
-        assert used == list(range(devices))  # every device once, whichever instance it serves
+    layouts = of_all_workers(taskgraphs, workers, devices, colocate, together)
+    used = set()
+    for worker, layout in enumerate(layouts):
+        assert layout.worker_index == worker and layout.num_workers == workers
+        assert worker in layout.peers and len(layout.peers) == layout.num_crews
+        assert all(layouts[peer].position == layout.position for peer in layout.peers)
+        assert all(layouts[other].crew == layout.crew for other in layout.crew)
+        assert all(layouts[other].instances == layout.instances for other in layout.crew)
         assert all(len(instance.devices) == max(1, num_scopes) for instance in layout.instances)
         assert [instance.index for instance in layout.instances] == list(range(len(layout.instances)))
         assert layout.num_replicas * layout.shares == layout.num_instances
         assert layout.shares == shares
-    every = [instance for layout in layouts for instance in layout.instances]
+        for instance in layout.instances:
+            for stage, device in zip(layout.stages, instance.devices):
+                if layout.position_of(stage.index) == layout.position:
+                    used.add((worker, device, instance.rank, stage.index if not colocate else 0))
+    # Every device once, by one stage of one instance.
+    assert sorted(place[:2] for place in used) == [(w, d) for w in range(workers) for d in range(devices)]
+    every = [instance for layout in layouts if layout.position == 0 for instance in layout.instances]
     assert [instance.rank for instance in every] == list(range(layouts[0].num_instances))
     parts = [(instance.replica, instance.share) for instance in every]
     assert parts == [(r, s) for r in range(layouts[0].num_replicas) for s in range(shares)]
+
+
+def places(workers, devices, num_scopes, together, worker=0):
+    """For each copy of a worker's crew where its stages are: "worker:device"."""
+    layout = of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)[worker]
+    return [
+        ["%d:%d" % (layout.crew[layout.position_of(s)], device) for s, device in enumerate(instance.devices)]
+        for instance in layout.instances
+    ]
+
+
+def test_a_copy_in_few_workers_or_in_many():
+    assert places(2, 2, 2, True) == [["0:0", "0:1"]]
+    assert places(2, 2, 2, False) == [["0:0", "1:0"], ["0:1", "1:1"]]
+    assert places(2, 2, 4, True) == [["0:0", "0:1", "1:0", "1:1"]]
+    assert places(2, 2, 4, False) == [["0:0", "1:0", "0:1", "1:1"]]
+    assert places(4, 1, 2, True, worker=3) == [["2:0", "3:0"]]
 
 
 def test_scopes_of_different_device_counts():
