@@ -16,7 +16,7 @@ from epl.passes.nodes import tagged
 from epl.plan import ops
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, micro_batch_name
-from epl.plan.schedule import BACKWARD, FORWARD
+from epl.plan.schedule import FORWARD
 
 
 class Gates(object):
@@ -110,8 +110,8 @@ def _follows_by_itself(before, action):
 
 
 def _sums(plan, purpose, action, added):
-    """The accumulations that are part of a backward action."""
-    if action.kind != BACKWARD:
+    """The accumulations that are part of an action."""
+    if action.kind == FORWARD:
         return []
     return [
         added[g.name, action.micro_batch]

@@ -63,6 +63,10 @@ def unroll(model, plan):
         return model, Unrolled(1, frozenset(), frozenset(), {}, ())
     graph = model.graph
     edit = graph.editor()
+    for name, waits in plan.not_awaited.items():
+        kept = [text for text in graph.nodes[name].input if text not in waits]
+        del edit.node(name).input[:]
+        edit.node(name).input.extend(kept)
     _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
@@ -106,9 +110,9 @@ def _copy(graph, edit, plan):
     names = graph.in_order(plan.nodes)
     for micro_batch in range(1, plan.count):
         for name in names:
-            node = graph.nodes[name]
+            node = edit.peek(name)
             copy = copy_node(node, lambda old, m=micro_batch: micro_batch_name(old, m), plan.nodes)
-            for position, text in enumerate(node.input):
+            for position, text in enumerate(copy.input):
                 copy.input[position] = _tensor(plan, text, micro_batch)
             set_attr(copy, tags.MICRO_BATCH, micro_batch)
             edit.add(copy)

@@ -19,7 +19,7 @@ from epl.plan.consistency import differing, merged_edges
 from epl.plan.gradients import plan_aggregation
 from epl.plan.links import link_of
 from epl.plan.names import PREFIX
-from epl.plan.schedule import BACKWARD, FORWARD, Action, schedule
+from epl.plan.schedule import BACKWARD, FORWARD, WEIGHT, Action, schedule
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import changing_writes
 
@@ -72,6 +72,8 @@ class MicroBatches:
       purposes: what a session may run of it.
       parts: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the same
         step (of a second optimizer, say) are in none: they run when the update has.
+      not_awaited: node to control inputs that it does without, as they would make a gradient of a stage's inputs wait for
+        those of its weights.
       in_control_flow: nodes inside a loop or a branch of control flow v1.
       taskgraphs: for each stage, the index of its TaskGraph.
       order: for each device of a model replica its actions in order.
@@ -86,6 +88,7 @@ class MicroBatches:
     gradients: Tuple[Accumulated, ...]
     purposes: Tuple[Purpose, ...]
     parts: Dict[str, Tuple[str, int]]
+    not_awaited: Dict[str, FrozenSet[str]]
     in_control_flow: FrozenSet[str]
     taskgraphs: Tuple[int, ...]
     order: List[List[Action]]
@@ -119,6 +122,16 @@ def plan_micro_batches(model, config):
     late = graph.descendants(updates) if updates else ()
     used = used_taskgraphs(model)
     pipeline = config.pipeline
+    order = schedule(
+        pipeline.strategy,
+        max(1, len(used)) // pipeline.num_chunks,
+        pipeline.num_micro_batch,
+        pipeline.num_chunks,
+    )
+    parts, not_awaited = _parts(graph, nodes.difference(late), stages_of(model, used)), {}
+    if any(action.kind == WEIGHT for actions in order for action in actions):
+        parts = _with_weights(graph, parts, analysis.in_control_flow)
+        not_awaited = _not_awaited(graph, parts)
     return MicroBatches(
         count=pipeline.num_micro_batch,
         mean=config.communication.gradients_reduce_method == "mean",
@@ -128,15 +141,11 @@ def plan_micro_batches(model, config):
         reads={name: variables for name, variables in state.reads.items() if name in nodes},
         gradients=tuple(gradients),
         purposes=tuple(_purposes(model, graph, gradients, writes, nodes)),
-        parts=_parts(graph, nodes.difference(late), stages_of(model, used)),
+        parts=parts,
+        not_awaited=not_awaited,
         in_control_flow=analysis.in_control_flow,
         taskgraphs=tuple(t.index for t in used) or (0,),
-        order=schedule(
-            pipeline.strategy,
-            max(1, len(used)) // pipeline.num_chunks,
-            pipeline.num_micro_batch,
-            pipeline.num_chunks,
-        ),
+        order=order,
     )
 
 
@@ -270,3 +279,39 @@ def _parts(graph, nodes, stage_of):
         else:
             parts[name] = (FORWARD, max([own] + [stage for _, stage in known]))
     return parts
+
+
+def _with_weights(graph, parts, in_control_flow):
+    """The same with what earlier stages do not need of a backward part (gradients of weights) in a part of its own.
+
+    Loops and branches stay in one piece.
+    """
+    handed_on = [
+        name
+        for name, part in parts.items()
+        if part[0] == BACKWARD
+        and (name in in_control_flow or any(_at_another_stage(parts, part, c) for c, _ in graph.consumers.get(name, ())))
+    ]
+    early = graph.ancestors(handed_on, stop=frozenset(n for n in parts if parts[n][0] == FORWARD), data_only=True)
+    return {
+        name: (WEIGHT, stage) if kind == BACKWARD and name not in early else (kind, stage)
+        for name, (kind, stage) in parts.items()
+    }
+
+
+def _at_another_stage(parts, part, consumer):
+    other = parts.get(consumer)
+    return other is not None and other[0] == BACKWARD and other != part
+
+
+def _not_awaited(graph, parts):
+    """tf.gradients makes what is handed on wait until all gradients of an operation are there; only memory asks for
+    that."""
+    found = {}
+    for name, (kind, _) in parts.items():
+        if kind == BACKWARD:
+            waits = [text for text in graph.nodes[name].input if text[0] == "^"]
+            late = frozenset(text for text in waits if parts.get(text[1:], (None,))[0] == WEIGHT)
+            if late:
+                found[name] = late
+    return found

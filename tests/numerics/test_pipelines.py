@@ -21,6 +21,14 @@ def test_stages_in_one_worker(plain, two_devices, model, stages, micro_batches):
         assert_same_training(got, want, atol=ATOL)
 
 
+@pytest.mark.parametrize("stages, micro_batches", [(1, 2), (3, 4)])
+@pytest.mark.parametrize("model", MODELS)
+def test_gradients_of_weights_are_put_off(plain, two_devices, model, stages, micro_batches):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+    got = two_devices(PIPELINES + "train", stages, model, stages, micro_batches, 1, "zerobubble")
+    assert_same_training(got, want, atol=ATOL)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stages, micro_batches, chunks", [(4, 7, 2)])
 def test_several_stages_on_a_device(plain, two_devices, model, stages, micro_batches, chunks):
