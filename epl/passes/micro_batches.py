@@ -7,7 +7,7 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import PlanError
@@ -36,6 +36,7 @@ class Unrolled:
       nodes: the user's nodes of which each micro-batch has a copy.
       writes: changes of state; who runs one runs the copies too.
       fetched: tensor to what a fetch of it gets: its merged value.
+      parts: node of the user's to (kind, stage): the action of the schedule that computes it.
       gates: (node names whose being reached means that a purpose is served, names of its gates) pairs.
     """
 
@@ -44,6 +45,7 @@ class Unrolled:
     writes: FrozenSet[str]
     fetched: Dict[str, str]
     gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
+    parts: Dict[str, Tuple[str, int]] = field(default_factory=dict)
 
 
 def unroll(model, plan):
@@ -76,7 +78,9 @@ def unroll(model, plan):
     merges, fetched = _merge(graph, edit, plan, model)
     _reseed(graph, edit, plan)
     unrolled = _with_graph(model, edit.finish(), replaced, merges)
-    return unrolled, Unrolled(plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added))
+    return unrolled, Unrolled(
+        plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts
+    )
 
 
 def _with_graph(model, graph, replaced, merges):

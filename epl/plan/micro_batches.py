@@ -290,7 +290,9 @@ def _with_weights(graph, parts, in_control_flow):
         name
         for name, part in parts.items()
         if part[0] == BACKWARD
-        and (name in in_control_flow or any(_at_another_stage(parts, part, c) for c, _ in graph.consumers.get(name, ())))
+        and (
+            name in in_control_flow or any(_at_another_stage(parts, part, c) for c, _ in graph.consumers.get(name, ()))
+        )
     ]
     early = graph.ancestors(handed_on, stop=frozenset(n for n in parts if parts[n][0] == FORWARD), data_only=True)
     return {

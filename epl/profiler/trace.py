@@ -85,10 +85,10 @@ class Phases(object):
         if execution.op in COLLECTIVES or execution.op in _TRANSFERS:
             return COMMUNICATION
         nodes = self._graph.nodes if self._graph is not None else {}
-        for node in (execution.node, nodes.get(execution.name), nodes.get(_stem(execution.name))):
+        for node in (execution.node, nodes.get(execution.name), nodes.get(stem(execution.name))):
             if node is not None and tags.PHASE in node.attr:
                 return tags.phase(node)
-        if nodes.get(execution.name, nodes.get(_stem(execution.name))) is None:
+        if nodes.get(execution.name, nodes.get(stem(execution.name))) is None:
             return OTHER
         return FORWARD
 
@@ -96,7 +96,7 @@ class Phases(object):
 _TRANSFERS = frozenset(["_Send", "_Recv", "_HostSend", "_HostRecv", "EplBroadcastSend", "EplBroadcastReceive"])
 
 
-def _stem(name):
+def stem(name):
     """The node that one made by TensorFlow is named after: "a/b/_12" -> "a/b", "a/b-0-TransposeNHWCToNCHW" -> "a/b"."""
     head, _, tail = name.rpartition("/")
     if head and tail[:1] == "_":
@@ -138,6 +138,7 @@ class TraceHook(tf.train.SessionRunHook):
         self._run = 0
         self._traced = False
         self._graph = None
+        self._driver = None
 
     def after_create_session(self, session, coord):
         self._run = 0
@@ -153,8 +154,8 @@ class TraceHook(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         self._run += 1
         if self._traced:
-            driver = driver_of(run_context.session)
-            self._graph = driver.graph if driver is not None else None
+            self._driver = driver_of(run_context.session)
+            self._graph = self._driver.graph if self._driver is not None else None
             self.on_trace(self._run - 1, run_values.run_metadata)
 
     def on_trace(self, run, metadata):

@@ -119,9 +119,19 @@ class Driver(object):
                 raise getattr(raised, "error", raised) from None
 
     @property
+    def user_graph(self):
+        """The program's tf.Graph."""
+        return self._graph
+
+    @property
+    def rewritten(self):
+        """The Rewritten that is run; None before the first run."""
+        return self._rewritten
+
+    @property
     def graph(self):
         """This worker's rewritten Graph; None before the first run."""
-        return self._rewritten.graph if self._rewritten is not None else None
+        return self._rewritten.own_graph if self._rewritten is not None else None
 
     def close(self):
         with self._lock:

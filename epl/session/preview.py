@@ -7,15 +7,13 @@ import runpy
 import sys
 
 from epl.capture.record import make_model
-from epl.capture.specs import spec_reader
 from epl.env import Env
 from epl.errors import EplError
-from epl.plan.cost import estimate
 from epl.plan.plan import make_plan
 from epl.plan.table import plan_table
-from epl.plan.timeline import estimated_timeline, page
 from epl.session.automatic import with_automatic_stages
 from epl.session.hooks import PREVIEW, Preview
+from epl.session.pictures import schedule_page
 
 _NO_RUN = 3
 _REFUSED = 2
@@ -96,7 +94,7 @@ def show(graph, options):
     try:
         model, automatic = with_automatic_stages(make_model(graph), graph, env.config, env.cluster)
         plan = make_plan(model, env.config, env.cluster)
-        picture = _picture(graph, model, plan, env.config.pipeline, options.script) if options.timeline else None
+        picture = schedule_page(graph, model, plan, env.config.pipeline, options.script) if options.timeline else None
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -111,29 +109,3 @@ def show(graph, options):
     if automatic is not None and not options.json:
         print(automatic.table())
     return 0
-
-
-def _picture(graph, model, plan, pipeline, script):
-    """The web page for --timeline: one training iteration of one model replica."""
-    costs = estimate(model.graph, plan.analysis.cloned, spec_reader(graph))
-    names, stage_of, chunks = [stage.name for stage in plan.layout.stages], plan.stage_of, pipeline.num_chunks
-    if len(set(plan.layout.instances[0].devices)) == 1:  # stages on the same device are none to a schedule
-        names, stage_of, chunks = [" + ".join(names)], {}, 1
-    line = estimated_timeline(
-        model.graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks
-    )
-    title = "%s: %s, %d %s, %d %s" % (
-        os.path.basename(script),
-        pipeline.strategy,
-        len(names),
-        "stage" if len(names) == 1 else "stages",
-        pipeline.num_micro_batch,
-        "micro-batch" if pipeline.num_micro_batch == 1 else "micro-batches",
-    )
-    speeds = costs.speeds
-    note = (
-        "Estimated from shapes for a device of %.4g TFLOP/s and %.4g GB/s and links of %.4g GB/s, an unknown batch "
-        "counted as %d; communication of gradients and the update of the variables are left out."
-        % (speeds.flops / 1e12, speeds.memory_bytes / 1e9, speeds.link_bytes / 1e9, speeds.unknown_dim)
-    )
-    return page(line, title, names, notes=[note])

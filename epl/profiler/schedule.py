@@ -1,0 +1,103 @@
+"""The schedule of a training step as it was run, beside the estimated one."""
+
+import logging
+import os
+import re
+import sys
+
+from epl.capture.record import make_model
+from epl.env import Env
+from epl.plan.plan import make_plan
+from epl.plan.schedule import Action
+from epl.plan.simulate import Slot, timeline_of
+from epl.profiler.trace import TraceHook, executions, gather, stem
+from epl.session.automatic import with_automatic_stages
+from epl.session.pictures import schedule_page
+
+_LOG = logging.getLogger("epl")
+_COPY = re.compile(r"epl_micro_batch_(\d+)/(.*)", re.DOTALL)
+_US = 1e-6
+
+
+class ScheduleHook(TraceHook):
+    """Writes when each stage worked on each micro-batch in a run: `schedule-<run>.html`, by the chief.
+
+    It is the picture of `python -m epl.plan --timeline`, with the first model replica's measured times below the
+    estimated ones. Every worker needs the hook. The clocks of several machines must agree, as NTP keeps them.
+
+    Attributes:
+      timeline: the measured epl.plan.simulate.Timeline, in seconds; None on other workers, before there is one, and for
+        programs with one micro-batch a step.
+      path: of the last file; None as for `timeline`.
+
+    Args:
+      output_dir: folder for the files; made when it is not there.
+      every_n_steps: runs from one trace to the next; 0: one trace, of the second run.
+    """
+
+    def __init__(self, output_dir, every_n_steps=0):
+        super(ScheduleHook, self).__init__(every_n_steps)
+        self._output_dir = output_dir
+        self.timeline = None
+        self.path = None
+
+    def on_trace(self, run, metadata):
+        rewritten = self._driver.rewritten
+        layout, parts = rewritten.plan.layout, rewritten.micro_batches.parts
+        own = {name: part for name, part in parts.items() if layout.position_of(part[1]) == layout.position}
+        found = actions(executions(metadata), own) if layout.crew_index == 0 else []
+        everyone = gather("schedule", run, found)
+        if everyone is None:
+            return
+        if not any(everyone.values()):
+            _LOG.warning("ScheduleHook: run %d has no schedule, as it trained nothing in several micro-batches", run)
+            return
+        self.timeline = measured(layout, [each for worker in layout.crew for each in everyone.get(worker, ())])
+        self._write(run)
+
+    def _write(self, run):
+        env = Env.get()
+        graph = self._driver.user_graph
+        model, _ = with_automatic_stages(make_model(graph), graph, env.config, env.cluster)
+        plan = make_plan(model, env.config, env.cluster)
+        page = schedule_page(graph, model, plan, env.config.pipeline, sys.argv[0], self.timeline)
+        os.makedirs(self._output_dir, exist_ok=True)
+        self.path = os.path.join(self._output_dir, "schedule-%d.html" % run)
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(page)
+        _LOG.info("schedule of run %d, idle for %.1f %%: %s", run, 100 * self.timeline.bubble, self.path)
+
+
+def actions(found, parts):
+    """When a worker worked on each action of its schedule.
+
+    Args:
+      found: Executions of a run.
+      parts: node of the user's to (kind, stage), for the worker's own stages.
+
+    Returns:
+      A list of [kind, stage, micro-batch, start, end] with microseconds since the epoch; from the start of its first
+      operation to the end of its last.
+    """
+    times = {}
+    for each in found:
+        copy = _COPY.match(stem(each.name))
+        name, micro_batch = (copy.group(2), int(copy.group(1))) if copy else (stem(each.name), 0)
+        if name not in parts:
+            continue
+        key, end = parts[name] + (micro_batch,), each.start_us + each.duration_us
+        before = times.get(key, (each.start_us, end))
+        times[key] = (min(before[0], each.start_us), max(before[1], end))
+    return [list(key + value) for key, value in sorted(times.items())]
+
+
+def measured(layout, found):
+    """The Timeline of the actions of all workers that hold the first model replica."""
+    origin = min(each[3] for each in found)
+    devices = layout.instances[0].devices
+    places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
+    slots = [[] for _ in places]
+    for kind, stage, micro_batch, start, end in sorted(found, key=lambda each: each[3]):
+        place = places.index((layout.position_of(stage), devices[stage]))
+        slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
+    return timeline_of(slots, len(devices))

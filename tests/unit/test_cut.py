@@ -1,0 +1,219 @@
+"""What each worker of a crew gets of a graph, and that their parts run to the end together."""
+
+import collections
+
+import hypothesis
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import strategies as st
+
+import epl
+from epl.capture.record import make_model
+from epl.communicators import library
+from epl.config import Config
+from epl.errors import UnsupportedError
+from epl.graph.index import node_of
+from epl.passes.cut import cut
+from epl.passes.micro_batches import unroll
+from epl.passes.pipeline import rewrite
+from epl.plan.micro_batches import plan_micro_batches
+from epl.plan.plan import make_plan
+from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
+from tests.helpers import planning
+
+
+def parts_of(graph, workers, devices=1, **keys):
+    """The Part of each worker of the first crew, and their Plans."""
+    library.ops()
+    config = Config({key.replace("__", "."): value for key, value in keys.items()})
+    found = []
+    for index in range(workers):
+        model = make_model(graph)
+        model, _ = unroll(model, plan_micro_batches(model, config))
+        plan = make_plan(model, config, planning.cluster(workers, devices, index))
+        if index in plan.layout.crew and plan.layout.crew_index == 0:
+            found.append((cut(rewrite(model.graph, plan), plan), plan))
+    return [part for part, _ in found], [plan for _, plan in found]
+
+
+def stages(count, body=None):
+    """The training of a model with a dense layer in each of `count` scopes; the first one's input is used by all."""
+    start = x = tf.placeholder(tf.float32, [None, 4], "x")
+    for stage in range(count):
+        with epl.replicate(device_count=1, name="stage_%d" % stage):
+            x = tf.tanh(tf.matmul(x, planning.variable("w%d" % stage)) + start)
+            x = x if body is None else body(stage, x)
+            loss = tf.reduce_mean(tf.square(x), name="loss_%d" % stage)
+    step = tf.train.get_or_create_global_step()
+    return tf.train.AdamOptimizer(0.1).minimize(loss, global_step=step)
+
+
+def run_to_the_end(parts):
+    """Runs all nodes of all parts in some order that their inputs and the channels allow; returns those left over."""
+    queues = collections.defaultdict(collections.deque)
+    for message in parts[0].messages:
+        queues[message.channel].append(message)
+    waiting, sent, received = [], set(), set()
+    for part in parts:
+        nodes = part.graph.nodes
+        loops = {n for n, node in nodes.items() if node.op == "NextIteration"}
+        left = {n: {node_of(t) for t in node.input if node_of(t) not in loops} for n, node in nodes.items()}
+        waiting.append(left)
+    going = True
+    while going:
+        going = False
+        for part, left in zip(parts, waiting):
+            for name in [n for n, needs in left.items() if not needs]:
+                if part.graph.nodes[name].op == "EplBroadcastSend" and name.startswith("epl_message/"):
+                    sent.add(name)
+                elif part.graph.nodes[name].op == "EplBroadcastReceive" and name.startswith("epl_message/"):
+                    if name not in received:
+                        continue
+                del left[name]
+                for needs in left.values():
+                    needs.discard(name)
+                going = True
+        for queue in queues.values():
+            while queue and queue[0].send in sent:
+                received.add(queue.popleft().receive)
+                going = True
+    return [sorted(left) for left in waiting]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_parts_fit_together(micro_batches):
+    with planning.capture() as graph:
+        stages(2)
+    (first, second), _ = parts_of(graph, 2, pipeline__num_micro_batch=micro_batches)
+    assert first.messages == second.messages and first.channels == second.channels
+    assert first.positions == second.positions
+    for name in first.whole.nodes:
+        if name.startswith("epl_broadcast/"):  # what the chief sends and others receive
+            continue
+        own = [part.position for part in (first, second) if name in part.graph.nodes]
+        assert own == ([first.positions[name]] if name in first.positions else [0, 1])
+    for part in (first, second):
+        sends = {n for n, node in part.graph.nodes.items() if node.op == "EplBroadcastSend" and "message/" in n}
+        assert sends == {m.send for m in part.messages if m.source == part.position}
+        receives = {n for n, node in part.graph.nodes.items() if node.op == "EplBroadcastReceive" and "message/" in n}
+        assert receives == {m.receive for m in part.messages if m.target == part.position}
+    assert "w0" in first.graph.nodes and "w0" not in second.graph.nodes
+    assert "w0/Adam" in first.graph.nodes and "w1/Adam" in second.graph.nodes and "w1/Adam" not in first.graph.nodes
+    assert all("global_step" in part.graph.nodes and "beta1_power" in part.graph.nodes for part in (first, second))
+
+
+def test_a_variable_of_one_stage_and_its_gradient_travel():
+    with planning.capture() as graph:
+        with epl.replicate(device_count=1):
+            table = planning.variable("table")
+            x = tf.matmul(tf.placeholder(tf.float32, [None, 4]), table)
+        with epl.replicate(device_count=1):
+            loss = tf.reduce_mean(tf.square(tf.matmul(tf.tanh(x), table, transpose_b=True)))
+        planning.sgd(loss)
+    (first, second), _ = parts_of(graph, 2)
+    assert "table" in first.graph.nodes and "table" not in second.graph.nodes
+    sent = {m.tensor for m in first.messages if m.source == 0}
+    assert "table/read" in sent and node_of("MatMul") in sent
+    assert any("gradients" in m.tensor for m in first.messages if m.source == 1)
+
+
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(
+    count=st.integers(2, 4),
+    micro_batches=st.integers(1, 5),
+    strategy=st.sampled_from(["PreferForward", "PreferBackward", "ZeroBubble"]),
+)
+def test_parts_never_wait_for_each_other(count, micro_batches, strategy):
+    with planning.capture() as graph:
+        stages(count)
+    parts, _ = parts_of(graph, count, pipeline__num_micro_batch=micro_batches, pipeline__strategy=strategy)
+    assert len(parts) == count
+    assert run_to_the_end(parts) == [[]] * count
+
+
+def test_several_stages_of_a_worker_never_wait_either():
+    with planning.capture() as graph:
+        stages(4)
+    keys = {"pipeline__num_micro_batch": 4, "pipeline__strategy": "Interleaved", "pipeline__num_chunks": 2}
+    assert run_to_the_end(parts_of(graph, 2, **keys)[0]) == [[]] * 2
+    assert run_to_the_end(parts_of(graph, 2, 2, pipeline__num_micro_batch=3)[0]) == [[]] * 2
+
+
+def test_what_a_step_runs_on_each_worker():
+    with planning.capture() as graph:
+        train = stages(2)
+    parts, plans = parts_of(graph, 2)
+    whole = parts[0].whole
+    reached = whole.ancestors([train.name, "loss_1"])
+    for part, plan in zip(parts, plans):
+        messages = needed_messages(part, reached, frozenset())
+        assert messages and {m.source for m in messages} == {0, 1}
+        targets = own_targets(part, (train.name,), reached, frozenset(), plan)
+        run = part.graph.ancestors(targets)
+        updates = {n for n in whole.nodes if "Adam/update_w" in n and whole.nodes[n].op == "ApplyAdam"}
+        assert {n for n in updates if part.is_here(n)} == updates & run != set()
+        assert "global_step" in run
+    assert own_tensor(parts[1], "loss_1:0") == "loss_1:0"
+    (fetched,) = fetched_messages(parts[0], ["loss_1:0", "global_step:0"])
+    assert (fetched.source, fetched.target) == (1, 0)
+    assert own_tensor(parts[0], "loss_1:0") == fetched.receive + ":0"
+    groups = groups_of(plans[0].layout, parts[0], [], [fetched])
+    assert [g.members for g in groups] == [(1, 0)] and groups[0].slot >= parts[0].first_slot
+
+
+def test_evaluating_needs_no_gradients():
+    with planning.capture() as graph:
+        stages(2)
+    parts, _ = parts_of(graph, 2)
+    reached = parts[0].whole.ancestors(["loss_1"])
+    assert {m.source for m in needed_messages(parts[0], reached, frozenset())} == {0}
+    assert needed_messages(parts[0], reached, frozenset(["Tanh_1"])) == []  # which is fed
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_checkpoints(restores):
+    """The chief writes all, in parts; each worker reads what it has."""
+    with planning.capture() as graph:
+        stages(2)
+        tf.train.Saver()
+    (first, second), _ = parts_of(graph, 2)
+    if restores:
+        for part in (first, second):
+            (restore,) = [n for n in planning.of_op(part.graph, "RestoreV2")]
+            own = [v for v in ("w0", "w1") if v in part.graph.nodes]
+            names = part.graph.nodes[restore.input[1]].attr["value"].tensor.string_val
+            assert [n for n in (b"w0", b"w1") if n in names] == [v.encode() for v in own]
+            assert len(names) == len(restore.attr["dtypes"].list.type)
+        return
+    assert planning.of_op(second.graph, "SaveV2") == planning.of_op(second.graph, "MergeV2Checkpoints") == []
+    here, received = planning.of_op(first.graph, "SaveV2")
+    (merge,) = planning.of_op(first.graph, "MergeV2Checkpoints")
+    assert merge.name == "save/SaveV2" and merge.attr["delete_old_dirs"].b
+    assert not any("epl_message" in text for text in here.input[3:])
+    own = [text for text in received.input[3:] if text[0] != "^"]
+    assert own and all(text.startswith("epl_message/0/") for text in own)
+    # What is received waits until the part before is written.
+    assert all("^" + here.name in first.graph.nodes[node_of(text)].input for text in own)
+
+
+def test_what_cannot_be_sent_is_refused():
+    def loop(stage, x):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, tf.tanh(y)), [0, x])[1]
+
+    with planning.control_flow("v1"):
+        with planning.capture() as graph:
+            stages(2, loop)  # whole loops in a stage are fine
+        assert run_to_the_end(parts_of(graph, 2)[0]) == [[]] * 2
+        with planning.capture() as graph:
+            with epl.replicate(device_count=1):
+                x = tf.placeholder(tf.float32, [None, 4])
+                w = planning.variable("w0")
+
+                def body(i, y):
+                    with epl.replicate(device_count=1):
+                        return i + 1, tf.tanh(tf.matmul(y, w))
+
+                y = tf.while_loop(lambda i, _: i < 2, body, [0, x])[1]
+            planning.sgd(tf.reduce_mean(y * planning.variable("out", [4])))
+        with pytest.raises(UnsupportedError, match="loop or a branch|cannot be sent"):
+            parts_of(graph, 2)
