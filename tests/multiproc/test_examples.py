@@ -63,12 +63,16 @@ def test_evaluation_never_imports_epl():
             assert not re.search(r"^\s*(import|from)\s+epl\b", script.read(), re.MULTILINE)
 
 
-def test_bert_in_two_stages_learns(tmp_path):
+@pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1)])
+def test_bert_in_two_stages_learns(tmp_path, workers, devices):
     folder = os.path.join(ROOT, "examples", "bert_pipeline")
     sizes = {"layers": 2, "steps": 30, "batch": 8, "micro_batches": 3, "width": 32, "length": 16}
     script = [os.path.join(folder, "run.sh")] + ["--%s=%d" % item for item in sorted(sizes.items())]
-    launch = ["-m", "epl.launch", "--num_workers", "1", "--gpu_per_worker", "2", "--device", "cpu"]
+    script += ["--checkpoints", str(tmp_path / "kept")]
+    launch = ["-m", "epl.launch", "--num_workers", str(workers), "--gpu_per_worker", str(devices), "--device", "cpu"]
     output = run(ROOT, *(launch + ["--log_dir", str(tmp_path)] + script))
     losses = [float(text) for text in re.findall(r"loss ([0-9.]+)", output)]
     assert len(losses) == 10 and losses[-1] < losses[0] - 0.5, output
     assert "taskgraph_1" in output and "Train Finished." in output
+    assert "model.ckpt-30.index" in os.listdir(str(tmp_path / "kept"))
+    assert not [name for name in os.listdir(str(tmp_path / "kept")) if "epl_parts" in name]

@@ -53,30 +53,32 @@ def run_to_the_end(parts):
     queues = collections.defaultdict(collections.deque)
     for message in parts[0].messages:
         queues[message.channel].append(message)
-    waiting, sent, received = [], set(), set()
-    for part in parts:
-        nodes = part.graph.nodes
-        loops = {n for n, node in nodes.items() if node.op == "NextIteration"}
-        left = {n: {node_of(t) for t in node.input if node_of(t) not in loops} for n, node in nodes.items()}
-        waiting.append(left)
-    going = True
-    while going:
-        going = False
-        for part, left in zip(parts, waiting):
-            for name in [n for n, needs in left.items() if not needs]:
-                if part.graph.nodes[name].op == "EplBroadcastSend" and name.startswith("epl_message/"):
-                    sent.add(name)
-                elif part.graph.nodes[name].op == "EplBroadcastReceive" and name.startswith("epl_message/"):
-                    if name not in received:
-                        continue
-                del left[name]
-                for needs in left.values():
-                    needs.discard(name)
-                going = True
+    waiting = [{name: len(node.input) for name, node in part.graph.nodes.items()} for part in parts]
+    ready = [(part, name) for part, left in enumerate(waiting) for name, count in left.items() if count == 0]
+    sent, arrived = set(), {message.receive: False for message in parts[0].messages}
+    for left, part in zip(waiting, parts):
+        for name, node in part.graph.nodes.items():
+            if node.op == "NextIteration":
+                for consumer, _ in part.graph.consumers.get(name, ()):
+                    left[consumer] -= 1
+                    ready.extend([(parts.index(part), consumer)] if left[consumer] == 0 else [])
+    while ready:
+        index, name = ready.pop()
+        if arrived.get(name) is False:
+            continue  # its message makes it ready again
+        del waiting[index][name]
+        sent.add(name)
         for queue in queues.values():
             while queue and queue[0].send in sent:
-                received.add(queue.popleft().receive)
-                going = True
+                message = queue.popleft()
+                arrived[message.receive] = True
+                ready.append((message.target, message.receive))
+        if parts[index].graph.nodes[name].op == "NextIteration":
+            continue
+        for consumer, _ in parts[index].graph.consumers.get(name, ()):
+            waiting[index][consumer] -= 1
+            if waiting[index][consumer] == 0:
+                ready.append((index, consumer))
     return [sorted(left) for left in waiting]
 
 
@@ -167,7 +169,8 @@ def test_evaluating_needs_no_gradients():
     parts, _ = parts_of(graph, 2)
     reached = parts[0].whole.ancestors(["loss_1"])
     assert {m.source for m in needed_messages(parts[0], reached, frozenset())} == {0}
-    assert needed_messages(parts[0], reached, frozenset(["Tanh_1"])) == []  # which is fed
+    fed = frozenset(["Tanh_1"])
+    assert needed_messages(parts[0], parts[0].whole.ancestors(["loss_1"], stop=fed), fed) == []
 
 
 @pytest.mark.parametrize("restores", [True, False])
@@ -205,15 +208,14 @@ def test_what_cannot_be_sent_is_refused():
             stages(2, loop)  # whole loops in a stage are fine
         assert run_to_the_end(parts_of(graph, 2)[0]) == [[]] * 2
         with planning.capture() as graph:
-            with epl.replicate(device_count=1):
-                x = tf.placeholder(tf.float32, [None, 4])
-                w = planning.variable("w0")
+            x = tf.placeholder(tf.float32, [None, 4])
 
-                def body(i, y):
-                    with epl.replicate(device_count=1):
-                        return i + 1, tf.tanh(tf.matmul(y, w))
+            def branch():
+                with epl.replicate(device_count=1, name="first"):
+                    y = tf.matmul(x, planning.variable("w0"))
+                with epl.replicate(device_count=1, name="second"):
+                    return tf.matmul(tf.tanh(y), planning.variable("w1"))
 
-                y = tf.while_loop(lambda i, _: i < 2, body, [0, x])[1]
-            planning.sgd(tf.reduce_mean(y * planning.variable("out", [4])))
-        with pytest.raises(UnsupportedError, match="loop or a branch|cannot be sent"):
+            planning.sgd(tf.reduce_mean(tf.cond(tf.placeholder(tf.bool, []), branch, lambda: x)))
+        with pytest.raises(UnsupportedError, match="stands in a loop or a branch and is used by"):
             parts_of(graph, 2)
