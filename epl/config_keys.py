@@ -184,8 +184,8 @@ KEYS = (
         "PreferBackward",
         'Order of work in a pipeline: "PreferBackward" (1F1B) runs a '
         'backward pass as soon as it can, which keeps fewer activations; "PreferForward" (GPipe) runs all forward '
-        'passes first; "Interleaved" is 1F1B with several stages on each device; "ZeroBubble" is 1F1B that puts off gradients of '
-        "weights to times in which a device would wait.",
+        'passes first; "Interleaved" is 1F1B with several stages on each device; "ZeroBubble" is 1F1B that puts '
+        "off gradients of weights to times in which a device would wait.",
         choices=("PreferBackward", "PreferForward", "Interleaved", "ZeroBubble"),
     ),
     Key(

@@ -10,7 +10,7 @@ _STRING = 7
 
 
 def restore_own(graph):
-    """RestoreV2 operations read no more tensors than are used in the graph; those that nothing uses stay as they are."""
+    """RestoreV2 operations read no more tensors than the graph uses; those that nothing uses stay as they are."""
     edit = graph.editor()
     changed = False
     for name, node in graph.nodes.items():

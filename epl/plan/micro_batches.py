@@ -72,8 +72,8 @@ class MicroBatches:
       purposes: what a session may run of it.
       parts: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the same
         step (of a second optimizer, say) are in none: they run when the update has.
-      not_awaited: node to control inputs that it does without, as they would make a gradient of a stage's inputs wait for
-        those of its weights.
+      not_awaited: node to control inputs that it does without, as they would make a gradient of a stage's inputs wait
+        for those of its weights.
       in_control_flow: nodes inside a loop or a branch of control flow v1.
       taskgraphs: for each stage, the index of its TaskGraph.
       order: for each device of a model replica its actions in order.

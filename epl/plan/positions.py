@@ -1,8 +1,8 @@
 """Which worker of a crew computes what, when the stages of a model lie in several workers.
 
-A node is where its stage is. What every worker can compute by itself and gets the same from is in all of them: constants,
-scalars that are fed, files, data sets, and variables such as the number of the step, which change by what does not
-depend on the data, with everything that follows from these alone.
+A node is where its stage is. What every worker can compute by itself and gets the same from is in all of them:
+constants, scalars that are fed, files, data sets, and variables such as the number of the step, which change by what
+does not depend on the data, with everything that follows from these alone.
 """
 
 from epl.graph.index import node_of

@@ -25,7 +25,7 @@ TOGETHER, READS, HELPS, OVER = "together", "reads", "helps", "over"
 Wish.__new__.__defaults__ = (TOGETHER, ())
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
-# `reader` wants, its Wish `reads`. With neither a step nor a reader nothing is done, and who wants something asks again.
+# `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again.
 Agreed = collections.namedtuple("Agreed", "step fresh reader reads")
 Agreed.__new__.__defaults__ = (None, (), None, None)
 

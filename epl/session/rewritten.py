@@ -144,7 +144,7 @@ class Step(object):
       initialises: names of variables that the call gives first values.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
-      only_reads: True when the call only takes variables from other workers of the crew, so that they can help any time.
+      only_reads: True when the call only takes variables from other workers of the crew; they can help any time.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
@@ -256,7 +256,7 @@ class Step(object):
         )
 
     def _changes_nothing(self, reached):
-        """True for what can be run at any time: it changes no variable, takes no data and is fed a file's name at most."""
+        """True for what can be run at any time: it changes no variable, takes no data, is fed a file's name at most."""
         graph = self._rewritten.graph
         if self.initialises or self._updates or any(graph.nodes[name].op in ops.SOURCES for name in reached):
             return False

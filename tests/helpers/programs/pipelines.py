@@ -138,8 +138,8 @@ def _start(epl, devices, model, stages, micro_batches, **config):
 def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
-    With automatic=S there are no scopes, and EPL makes S stages. Other keyword arguments are configuration keys with "__"
-    for the dot.
+    With automatic=S there are no scopes, and EPL makes S stages. Other keyword arguments are configuration keys with
+    "__" for the dot.
     """
     automatic = config.pop("automatic", 0)
     if automatic:
@@ -162,7 +162,7 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
 
 
 def saved(epl, path, devices, model, stages, micro_batches, replicas):
-    """Trains two steps, saves, trains one, restores, trains that one again; returns its two losses and where it saved."""
+    """Trains two steps, saves, trains one, restores, trains that one again; returns both losses and where it saved."""
     loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches)
     saver = tf.train.Saver()
     with common.session() as sess:
