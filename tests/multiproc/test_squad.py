@@ -15,7 +15,7 @@ from tests.helpers.processes import clean_environment
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLE = os.path.join(ROOT, "examples", "bert_squad")
 QUESTIONS = os.path.join(EXAMPLE, "small", "train.json")
-TIMEOUT_S = 240
+TIMEOUT_S = 300
 ROWS = 4  # of a worker's batch
 COMPARED = 20  # steps; far on, small differences in rounding have grown in any training
 
