@@ -33,8 +33,11 @@ _BASE = {
 }
 
 
-def train(kind, layers, batch, length):
+def train(kind, layers, batch, length, favoured):
     """One process: builds the model, initialises it, makes one step, says when."""
+    if favoured:
+        with open("/proc/self/autogroup", "w") as group:
+            group.write("-19")
     import tensorflow.compat.v1 as tf
 
     sys.path.insert(0, os.path.join(ROOT, "examples", "bert_squad"))
@@ -68,6 +71,7 @@ def begin(kind, script):
     path = [ROOT] + [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return subprocess.Popen(
         command,
+        start_new_session=True,  # as the launcher does with workers
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(path), TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES=""),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -93,12 +97,14 @@ def main():
     parser.add_argument("--layers", type=int, default=12, help="of the model (default: those of BERT-base, 12)")
     parser.add_argument("--batch", type=int, default=1, help="rows (default: 1)")
     parser.add_argument("--length", type=int, default=16, help="tokens of a row (default: 16)")
+    parser.add_argument("--favoured", action="store_true", help="ahead of other programs (Linux autogroups; root)")
     parser.add_argument("--serve", choices=("plain", "epl"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        train(options.serve, options.layers, options.batch, options.length)
+        train(options.serve, options.layers, options.batch, options.length, options.favoured)
         return
     sizes = ["--%s=%d" % (name, getattr(options, name)) for name in ("layers", "batch", "length")]
+    sizes += ["--favoured"] * options.favoured
     jobs = {"one plain": ("plain", 1), "two plain": ("plain", WORKERS), "EPL": ("epl", 1)}
     found = {name: [] for name in jobs}
     for number in range(options.rounds):

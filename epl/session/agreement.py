@@ -17,9 +17,10 @@ from epl.errors import WorkerError
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
 # What one worker wants to run: names as the user knows them, and variables that have new first values. `over`: it
-# wants nothing more, its session is through.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh over")
-Wish.__new__.__defaults__ = (False,)
+# wants nothing more, its session is through. `alike`: further variables with new first values that other workers have
+# given them too if they have done the same, to a digest of what was done.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh over alike")
+Wish.__new__.__defaults__ = (False, {})
 
 _TIME = struct.Struct("<d")
 
@@ -70,7 +71,9 @@ def agree(exchange, wish, step, make_step, agreement):
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step) + _digest_of_names(wish.fresh) + (_OVER if wish.over else _GOES_ON)
+    alike = ["%s %s" % item for item in sorted(wish.alike.items())]
+    news = _digest_of_names(wish.fresh) + _digest_of_names(alike)
+    block = _digest(wish.session, step) + news + (_OVER if wish.over else _GOES_ON)
     blocks = agreement.exchange(exchange, block)
     if all(other == block for other in blocks):
         if wish.over:
@@ -85,7 +88,7 @@ def agree(exchange, wish, step, make_step, agreement):
     if any(other != digest for other in exchange(digest)):
         raise _difference(exchange, step)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
-    fresh = tuple(_union(w.fresh for w in wishes))
+    fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     return step, fresh
 
 
@@ -106,6 +109,12 @@ def _union(lists):
         for name in names:
             found[name] = None
     return sorted(found)
+
+
+def _not_alike(values):
+    """Variables that not every worker has given the same value, out of the workers' dicts of variable to digest."""
+    values = list(values)
+    return [name for name in _union(values) if len({each.get(name) for each in values}) > 1]
 
 
 def _check_sessions(wishes):

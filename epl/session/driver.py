@@ -44,6 +44,7 @@ class Driver(object):
         self._number = None
         self._over = False  # all workers know that this session is through
         self._fresh = set()  # variables with values that other workers may not have
+        self._alike = {}  # variables whose new values others have too if they made them alike, to how they were made
         self._uncopied = set()  # variables with first values that their other copies in this worker do not have
         self._valued = set()  # variables that have had a first value at all
         self._shown = False
@@ -73,7 +74,11 @@ class Driver(object):
             self._has_read = self._has_read or step.reads
         if step.initialises:
             with self._lock:
-                self._fresh |= step.initialises
+                for variable in step.initialises:
+                    if variable in step.alike and variable not in self._fresh:
+                        self._alike[variable] = step.alike[variable]
+                    else:
+                        self._fresh.add(variable)
                 self._uncopied |= step.initialises
                 self._valued |= step.initialises
         if step.changes and not step.communicates:
@@ -189,7 +194,7 @@ class Driver(object):
         with job.lock:
             if self._number is None:
                 self._number = job.new_session()
-            wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)))
+            wish = Wish(self._number, fetches, targets, tuple(sorted(self._fresh)), alike=dict(self._alike))
             try:
                 job.ready()
 
@@ -199,8 +204,14 @@ class Driver(object):
                     return self._step(fetches + extra, targets + more, names)
 
                 agreed, fresh = agree(job.exchange, wish, step, union, current_agreement())
+                with self._lock:
+                    self._fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
+                    for variable in wish.alike:
+                        self._alike.pop(variable, None)
                 if fresh:
                     self._synchronise(list(fresh))
+                if agreed.trains and self._uncopied:
+                    self._copy(sorted(self._uncopied))
                 job.pool.expect(agreed.orders)
                 values = []
                 if agreed.fetches or agreed.targets:

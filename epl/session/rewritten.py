@@ -1,5 +1,6 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
 
+import collections
 import hashlib
 
 from epl import tf_compat
@@ -9,6 +10,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
 from epl.plan import ops
+from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.micro_batches import plan_micro_batches
@@ -118,6 +120,7 @@ class Step(object):
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
+      alike: those of them that every worker gives the same value in this way, to a digest of that.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
@@ -159,9 +162,9 @@ class Step(object):
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
         self.reads = any(graph.nodes[n].op in ops.SOURCES for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
-        self.initialises = frozenset(
-            v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
-        )
+        initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
+        self.initialises = frozenset(initial.values())
+        self.alike = self._alike(initial, stop) if plan.layout.worker_num > 1 else {}
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self.communicates = bool(collectives) and plan.layout.worker_num > 1
@@ -175,6 +178,11 @@ class Step(object):
                 for s in range(slots)
             ]
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
+
+    def _alike(self, initial, fed):
+        digests = first_values(self._rewritten.graph, initial, fed)
+        several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
+        return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}
 
     def _fed(self, name):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
