@@ -80,7 +80,7 @@ def begin(kind, script):
 
 
 def seconds(kind, processes, sizes):
-    """(seconds until all processes of a job have made their first step, processor seconds of the one that took most)."""
+    """(seconds until all processes have made their first step, processor seconds of the one that took most)."""
     began = time.time()
     script = [os.path.abspath(__file__), "--serve", kind] + sizes
     children = [begin(kind, script) for _ in range(processes)]

@@ -33,9 +33,7 @@ def window_spans(window, pieces, start_logits, end_logits, n_best, longest):
             last = end - window.lead
             if first <= last < min(size, first + longest):
                 score = float(start_logits[start]) + float(end_logits[end])
-                found.append(
-                    Span(score, pieces[window.begin + first].begin, pieces[window.begin + last].end)
-                )
+                found.append(Span(score, pieces[window.begin + first].begin, pieces[window.begin + last].end))
     return found
 
 

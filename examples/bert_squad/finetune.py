@@ -43,7 +43,12 @@ def options():
     add("--max_answer_length", type=int, default=30, help="pieces of an answer (default: %(default)s)")
     add("--train_batch_size", type=int, default=4, help="windows that one device computes at once (default: 4)")
     add("--predict_batch_size", type=int, default=8, help="the same for answering (default: 8)")
-    add("--learning_rate", type=float, default=2e-3, help="the highest one (default: %(default)s; 3e-5 with a checkpoint)")
+    add(
+        "--learning_rate",
+        type=float,
+        default=2e-3,
+        help="the highest one (default: %(default)s; 3e-5 with a checkpoint)",
+    )
     add("--warmup_proportion", type=float, default=0.1, help="part of the steps until then (default: %(default)s)")
     add("--num_train_epochs", type=float, default=50.0, help="times to go through the data (default: %(default)s)")
     add("--stop_at_step", type=int, default=None, help="train no further for now (default: to the end)")

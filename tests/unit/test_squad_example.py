@@ -16,7 +16,9 @@ import score  # noqa: E402
 import squad  # noqa: E402
 import wordpiece  # noqa: E402
 
-PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the goat eats gr ##a ##ass ##ss zurich in , . ' o ##s s 中 un ##able where does".split()
+PIECES = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] the goat eats gr ##a ##ass ##ss zurich in , . ' o ##s s 中 un ##able where does"
+).split()
 VOCABULARY = {piece: number for number, piece in enumerate(PIECES)}
 CUTTER = wordpiece.WordPiece(VOCABULARY)
 
