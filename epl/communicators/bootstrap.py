@@ -19,7 +19,10 @@ from epl.version import __version__
 __all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "WaitTimeout", "job_token"]
 
 _LOG = logging.getLogger("epl")
-_RETRY_S = 0.2
+_RETRY_S = 0.1
+# Whoever comes before worker 0 should not notice it late; each attempt costs next to nothing.
+_LONGEST_BACKOFF_MS = 250
+_CONNECT_TIMEOUT_MS = 5000
 # Calls that do not wait for other workers. Generous: worker 0's interpreter may be busy with the user's own code.
 _CALL_TIMEOUT_S = 30.0
 # On top of the time that the service itself may wait, so that its answer, which names who is missing, comes first.
@@ -69,14 +72,19 @@ class BootstrapClient:
             options=[
                 ("grpc.enable_http_proxy", 0),  # workers talk to each other directly
                 ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
+                # What gRPC calls so is how long one attempt may take.
+                ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
                 ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
                 ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
             ],
         )
+        # gRPC works on a connection only while a call is under way or someone listens to what becomes of it; calls of
+        # `_join` are too short for that as long as worker 0 is not there.
+        self._channel.subscribe(_ignore, try_to_connect=True)
         try:
             self._join(timeout_s)
+            self._channel.unsubscribe(_ignore)
             self._start_watch()
         except CommunicationError:
             self._channel.close()
@@ -304,6 +312,10 @@ class BootstrapClient:
             self._changed.notify_all()
         for callback in callbacks:
             _tell(callback, ending)
+
+
+def _ignore(connectivity):
+    del connectivity
 
 
 def _tell(callback, ending):

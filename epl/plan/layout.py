@@ -227,8 +227,8 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
 
 _UNEVEN = (
     "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would end in "
-    "the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or use another number "
-    "of scopes."
+    "the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or use another "
+    "number of scopes."
 )
 
 

@@ -17,12 +17,14 @@ from epl.errors import WorkerError
 
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
-# What one worker wants to run: names as the user knows them, and variables that have new first values.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind feeds")
+# What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
+# variables with new first values that other workers have given them too if they have done the same, to a digest of what
+# was done.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind feeds alike")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; or nothing more, as the session is through.
 TOGETHER, READS, HELPS, OVER = "together", "reads", "helps", "over"
-Wish.__new__.__defaults__ = (TOGETHER, ())
+Wish.__new__.__defaults__ = (TOGETHER, (), {})
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again.
@@ -78,7 +80,9 @@ def agree(exchange, wish, step, make_step, agreement):
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step) + _digest_of_names(wish.fresh) + _KINDS[wish.kind]
+    alike = ["%s %s" % item for item in sorted(wish.alike.items())]
+    news = _digest_of_names(wish.fresh) + _digest_of_names(alike)
+    block = _digest(wish.session, step) + news + _KINDS[wish.kind]
     blocks = agreement.exchange(exchange, block)
     if all(other == block for other in blocks):
         if wish.kind == OVER:
@@ -90,7 +94,7 @@ def agree(exchange, wish, step, make_step, agreement):
     if over:
         raise SessionOver(over)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
-    fresh = tuple(_union(w.fresh for w in wishes))
+    fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     readers = [index for index, w in enumerate(wishes) if w.kind == READS]
     if readers:
         return Agreed(None, fresh, readers[0], wishes[readers[0]])
@@ -120,6 +124,12 @@ def _union(lists):
         for name in names:
             found[name] = None
     return sorted(found)
+
+
+def _not_alike(values):
+    """Variables that not every worker has given the same value, out of the workers' dicts of variable to digest."""
+    values = list(values)
+    return [name for name in _union(values) if len({each.get(name) for each in values}) > 1]
 
 
 def _check_sessions(wishes):

@@ -45,6 +45,7 @@ class Driver(object):
         self._number = None
         self._over = False  # all workers know that this session is through
         self._fresh = set()  # variables with values that other workers may not have
+        self._alike = {}  # variables whose new values others have too if they made them alike, to how they were made
         self._uncopied = set()  # variables with first values that their other copies in this worker do not have
         self._valued = set()  # variables that have had a first value at all
         self._shown = False
@@ -74,7 +75,11 @@ class Driver(object):
             self._has_read = self._has_read or step.reads
         if step.initialises:
             with self._lock:
-                self._fresh |= step.initialises
+                for variable in step.initialises:
+                    if variable in step.alike and variable not in self._fresh:
+                        self._alike[variable] = step.alike[variable]
+                    else:
+                        self._fresh.add(variable)
                 self._uncopied |= step.initialises
                 self._valued |= step.initialises
         if step.changes and not step.communicates:
@@ -206,6 +211,8 @@ class Driver(object):
             return self._step(fetches + extra, targets + more, names)
 
         def run(agreed):
+            if agreed.trains and self._uncopied:
+                self._copy(sorted(self._uncopied))
             self._job.pool.join(agreed.groups)
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
@@ -231,10 +238,11 @@ class Driver(object):
                 job.ready()
                 values = None
                 while values is None:
-                    wish = wish._replace(session=self._number, fresh=tuple(sorted(self._fresh)))
+                    news = dict(fresh=tuple(sorted(self._fresh)), alike=dict(self._alike))
+                    wish = wish._replace(session=self._number, **news)
                     agreed = agree(job.exchange, wish, step, union, current_agreement())
-                    if agreed.fresh:
-                        self._synchronise(list(agreed.fresh))
+                    if agreed.step is not None or agreed.reader is not None:
+                        self._settle(wish, agreed.fresh)
                     if agreed.step is not None:
                         values = run(agreed.step)
                     elif agreed.reader == self._cluster.worker_index:
@@ -254,6 +262,15 @@ class Driver(object):
                 raise raised from None
             job.step += 1
             return values
+
+    def _settle(self, wish, fresh):
+        """Gives variables with new first values the same on all workers."""
+        with self._lock:
+            self._fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
+            for variable in wish.alike:
+                self._alike.pop(variable, None)
+        if fresh:
+            self._synchronise(list(fresh))
 
     def help(self):
         """Helps the chief with a step that only reads, such as writing a checkpoint; all other workers call it.

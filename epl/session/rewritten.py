@@ -1,5 +1,6 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
 
+import collections
 import hashlib
 
 from epl import tf_compat
@@ -11,6 +12,7 @@ from epl.passes.cut import cut
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import rewrite
 from epl.plan import ops
+from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.micro_batches import plan_micro_batches
@@ -142,6 +144,7 @@ class Step(object):
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
+      alike: those of them that every worker gives the same value in this way, to a digest of that.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       only_reads: True when the call only takes variables from other workers of the crew; they can help any time.
@@ -184,9 +187,9 @@ class Step(object):
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
         self.reads = any(graph.nodes[n].op in ops.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
-        self.initialises = frozenset(
-            v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop
-        )
+        initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
+        self.initialises = frozenset(initial.values())
+        self.alike = self._alike(initial, stop) if plan.layout.num_workers > 1 else {}
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
@@ -221,6 +224,11 @@ class Step(object):
         self.only_reads = not self._collectives and self._changes_nothing(reached)
         self._collectives += [message.name for message in messages]
         self._sent = [node_of(message.tensor) for message in messages]
+
+    def _alike(self, initial, fed):
+        digests = first_values(self._rewritten.graph, initial, fed)
+        several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
+        return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}
 
     def _fed(self, name):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""

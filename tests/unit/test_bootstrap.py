@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,7 +13,7 @@ from epl.cluster import Cluster
 from epl.communicators import bootstrap_state, wire
 from epl.communicators.bootstrap import EVERY_GENERATION, BootstrapClient, BootstrapServer, Ending, job_token
 from epl.errors import CommunicationError
-from tests.helpers.processes import free_ports
+from tests.helpers.processes import clean_environment, free_ports
 
 TOKEN = "a token of the tests"
 
@@ -272,6 +274,36 @@ def test_worker_0_comes_later():
     assert client.get("a", 5) == b"1"
     client.leave()
     server.close()
+
+
+CLIENT = """
+import sys
+from epl.communicators.bootstrap import BootstrapClient
+print("begins", flush=True)
+client = BootstrapClient(sys.argv[1], sys.argv[2], 1, 2, timeout_s=60)
+client.set("a", b"1")
+client.leave()
+"""
+
+
+def test_another_process_that_comes_before_worker_0():
+    """Unlike a thread of this process, which the service keeps gRPC busy for."""
+    address = "127.0.0.1:%d" % free_ports(1)[0]
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address, TOKEN], env=clean_environment(), stdout=subprocess.PIPE
+    )
+    try:
+        assert client.stdout.readline() == b"begins\n"
+        time.sleep(0.5)
+        server = BootstrapServer(address, TOKEN, 2, timeout_s=60)
+        own = BootstrapClient(address, TOKEN, 0, 2)
+        assert own.get("a", 3) == b"1"
+        assert client.wait(20) == 0
+        own.leave()
+        server.close()
+    finally:
+        client.kill()
+        client.communicate()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "host:", ":12", "host:99999", "host:port"])
