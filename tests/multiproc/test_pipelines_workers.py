@@ -33,7 +33,7 @@ def test_several_stages_of_each_worker(plain, two_workers):
 
 def test_two_replicas_over_the_same_two_workers(plain, two_by_two):
     want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 2, 2)
-    config = {"cluster__device_place_prefer_intra_node": False}
+    config = {"cluster__device_place_prefer_intra_node": False, "crews": 1}
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=ATOL)
 

@@ -125,10 +125,10 @@ def test_variables_that_all_have_made_alike_are_not_fresh():
         return Wish(1, (), ("train",), ("w",), alike=alike)
 
     same, workers = run([made(m="1", v="2")] * 3)
-    assert [fresh for _, fresh in same] == [("w",)] * 3 and workers.exchanges == [1, 1, 1]
+    assert [agreed.fresh for agreed in same] == [("w",)] * 3 and workers.exchanges == [1, 1, 1]
     # One has made m otherwise, another has not made v at all.
     different, _ = run([made(m="1", v="2", x="3"), made(m="7", v="2", x="3"), made(m="1", x="3")])
-    assert [fresh for _, fresh in different] == [("m", "v", "w")] * 3
+    assert [agreed.fresh for agreed in different] == [("m", "v", "w")] * 3
 
 
 def test_different_graphs_get_the_same_error():

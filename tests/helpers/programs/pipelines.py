@@ -138,10 +138,10 @@ def _start(epl, devices, model, stages, micro_batches, **config):
 def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
-    With automatic=S there are no scopes, and EPL makes S stages. Other keyword arguments are configuration keys with
+    With automatic=S there are no scopes, and EPL makes S stages. `crews`, by default as many as replicas, divide the data. Other keyword arguments are configuration keys with
     "__" for the dot.
     """
-    automatic = config.pop("automatic", 0)
+    automatic, crews = config.pop("automatic", 0), config.pop("crews", replicas)
     if automatic:
         config.update(auto__auto_parallel=True, pipeline__num_stages=automatic)
     config.update(pipeline__strategy=strategy, pipeline__num_chunks=chunks)
@@ -150,7 +150,7 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
     with common.session() as sess:
         common.initialize(sess)
         for step in range(STEPS):
-            mine = _fed(epl, feeds, step, micro_batches, replicas)
+            mine = _fed(epl, feeds, step, micro_batches, replicas, crews)
             if step == 1:
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
@@ -200,15 +200,15 @@ def chief_reads(epl, devices, stages):
         return alone, common.state(sess)
 
 
-def _fed(epl, feeds, step, micro_batches, replicas):
+def _fed(epl, feeds, step, micro_batches, replicas, crews=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
-    return {feeds[name]: _share(epl, values, replicas) for name, values in data.items()}
+    return {feeds[name]: _share(epl, values, crews) for name, values in data.items()}
 
 
-def _share(epl, rows, replicas):
+def _share(epl, rows, crews):
     """What this worker feeds: the rows of the replicas that it holds stages of."""
     index, workers = common.workers(epl)
-    crews = min(workers, replicas)
+    crews = min(workers, crews)
     crew, size = index * crews // workers, len(rows) // crews
     return rows[crew * size : (crew + 1) * size]
 
