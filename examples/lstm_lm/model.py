@@ -47,7 +47,7 @@ class LanguageModel(object):
 
 
 def training(loss, length, rate, clip, step):
-    """One step of gradient descent on the loss summed over a window, its gradients clipped to the global norm `clip`."""
+    """A step of gradient descent on the loss summed over a window; the gradients' global norm is clipped to `clip`."""
     variables = tf.trainable_variables()
     gradients, _ = tf.clip_by_global_norm(tf.gradients(loss * length, variables), clip)
     return tf.train.GradientDescentOptimizer(rate).apply_gradients(list(zip(gradients, variables)), step)

@@ -61,6 +61,6 @@ def count_windows(rows, length):
 
 
 def window(rows, number, length):
-    """(words, the words that follow them), both int32 [rows, length]. Window `number` + 1 goes on where this one ends."""
+    """(words, the words after them), both int32 [rows, length]. Window `number` + 1 goes on where this one ends."""
     start = number * length
     return rows[:, start : start + length], rows[:, start + 1 : start + length + 1]

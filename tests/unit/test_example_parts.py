@@ -1,4 +1,4 @@
-"""Parts of the examples resnet50 and lstm_lm: preprocessing, learning rates, windows of text; against values by hand."""
+"""Parts of the examples resnet50 and lstm_lm: preprocessing, learning rates, windows of text."""
 
 import importlib
 import os
