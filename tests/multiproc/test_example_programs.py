@@ -10,8 +10,8 @@ from tests.helpers.checks import assert_same
 from tests.helpers.processes import clean_environment, python
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TIMEOUT_S = 200
-pytestmark = pytest.mark.timeout(600)  # several processes one after the other
+TIMEOUT_S = 400
+pytestmark = pytest.mark.timeout(1200)  # several processes one after the other
 
 
 def run(folder, *arguments):
