@@ -96,7 +96,28 @@ def plan_state(model, analysis, positions=None):
             unmerged[0],
             ", ..." if len(unmerged) > 1 else "",
         )
+    _warn_of_memories(graph, analysis, [w for (_, mean, _, _, _), writes in keyed.items() if mean for w in writes])
     return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _, _), writes in keyed.items()) + tuple(rows)
+
+
+def _warn_of_memories(graph, analysis, writes):
+    """A variable that is set from the data and that gradients depend on may be what a recurrent network remembers of
+    each row. Nothing tells it from a moving average, so it is merged like one, but not in silence."""
+    stop = frozenset(analysis.writes)
+    found = []
+    for variable in sorted({variable_of(graph, write) for write in writes if graph.nodes[write].op in ops.SETS}):
+        users = graph.descendants([variable], stop=stop, data_only=True)
+        if any(tags.phase(graph.nodes[user]) == tags.BACKWARD for user in users):
+            found.append(variable)
+    if found:
+        _LOG.warning(
+            "the model computes with '%s'%s, which each copy of the model sets from its own data; the copies' values "
+            "are averaged. That is right for moving averages. It is wrong for what belongs to the rows of a batch, "
+            "such as the state of a recurrent network that goes on from step to step: fetch that with "
+            "epl.GraphKeys.LOCAL_CONCAT_OBJECTS and feed it to a placeholder whose first dimension is None.",
+            found[0],
+            " and %d other variables" % (len(found) - 1) if len(found) > 1 else "",
+        )
 
 
 def _waiting(graph, write):

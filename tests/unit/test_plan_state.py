@@ -64,6 +64,24 @@ def test_batch_normalization_merges_its_averages(caplog):
     assert [record for record in caplog.records if record.name == "epl"] == []
 
 
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_recurrent_state_in_a_variable_is_warned_of(resource, copies, caplog):
+    with capture() as graph:
+        x = planning.batch()
+        state = variable("state", [4], trainable=False, use_resource=resource)
+        unread = variable("unread", [4], trainable=False, use_resource=resource)
+        after = tf.tanh(variable("gain", [4]) * (x[0] + state))
+        with tf.control_dependencies([tf.assign(state, after), tf.assign(unread, after)]):
+            planning.sgd(tf.reduce_sum(after))
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        plan_of(graph, workers=copies, devices=1)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == copies - 1
+    assert all("computes with 'state'," in text and "LOCAL_CONCAT_OBJECTS" in text for text in messages)
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_changes_in_control_flow_are_warned_of(version, caplog):
     with control_flow(version), capture() as graph:
