@@ -28,7 +28,7 @@ say "installing tensor2tensor and what it imports"
 rm -rf $folder $folder.new
 # Some come as sources; the tools that build them are in .venv/tf1.
 if $python -m pip install -q --disable-pip-version-check --no-warn-conflicts --no-deps --no-build-isolation \
-  --target $folder.new -r requirements/t2t.txt; then
+  --target $folder.new -r requirements/t2t.txt 2>&1 | { grep -v '^WARNING: Location' || true; }; then
   echo "$wanted" >$folder.new/made_from
   mv $folder.new $folder
 else

@@ -42,11 +42,9 @@ def test_estimator_of_its_trainer(jobs, plain, tmp_path):
     want = plain(PROGRAMS + "transformer_estimator", str(tmp_path / "plain"), timeout_s=LIMIT_S)
     for layout in LAYOUTS:
         results = jobs[layout](PROGRAMS + "transformer_estimator", str(tmp_path / ("%d_%d" % layout)), timeout_s=LIMIT_S)
-        # The chief has written the checkpoint from which the variables are read.
-        assert_same_training(results[0], want)
-        for other in results[1:]:
-            assert_same_training({"losses": other["losses"]}, {"losses": want["losses"]})
-            assert other["states"] == [{}]
+        assert results[0]["states"]  # the chief has written the checkpoint from which the variables are read
+        for got in results:
+            assert_same_training(got, want)
 
 
 @pytest.mark.timeout(2 * LIMIT_S)

@@ -119,8 +119,4 @@ def transformer_estimator(epl, folder):
 
     hook = estimators.Losses()
     as_written(estimator.train)(input_fn, hooks=[hook], max_steps=STEPS)
-    names = estimator.get_variable_names() if estimator.latest_checkpoint() else []
-    return {
-        "losses": hook.losses,
-        "states": [{name: estimator.get_variable_value(name) for name in names}],
-    }
+    return {"losses": hook.losses, "states": estimators.variables(estimator)}
