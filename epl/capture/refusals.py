@@ -10,7 +10,9 @@ import tensorflow.compat.v1 as tf
 from epl import tf_compat
 from epl.errors import CaptureError, UnsupportedError
 
-_OWN_SERVERS = "EPL's workers exchange gradients with each other, without parameter servers: use the optimizer inside of it"
+_OWN_SERVERS = (
+    "EPL's workers exchange gradients with each other, without parameter servers: use the optimizer inside of it"
+)
 _OPTIMIZERS = {
     "SyncReplicasOptimizer": "EPL aggregates the gradients of all workers by itself: use the optimizer inside of it "
     "directly",
@@ -57,7 +59,9 @@ def check_optimizer(optimizer):
                 "by itself. Use the optimizer inside of it directly."
             )
         if cls.__name__ in _OPTIMIZERS and _OF_TENSORFLOW.match(cls.__module__):
-            raise UnsupportedError("tf.train.%s cannot be used with EPL. %s." % (cls.__name__, _OPTIMIZERS[cls.__name__]))
+            raise UnsupportedError(
+                "tf.train.%s cannot be used with EPL. %s." % (cls.__name__, _OPTIMIZERS[cls.__name__])
+            )
 
 
 def check_operation(op_type, name):

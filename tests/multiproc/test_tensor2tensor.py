@@ -41,7 +41,9 @@ def test_model_in_a_loop(jobs, plain_losses_and_state, layout):
 def test_estimator_of_its_trainer(jobs, plain, tmp_path):
     want = plain(PROGRAMS + "transformer_estimator", str(tmp_path / "plain"), timeout_s=LIMIT_S)
     for layout in LAYOUTS:
-        results = jobs[layout](PROGRAMS + "transformer_estimator", str(tmp_path / ("%d_%d" % layout)), timeout_s=LIMIT_S)
+        results = jobs[layout](
+            PROGRAMS + "transformer_estimator", str(tmp_path / ("%d_%d" % layout)), timeout_s=LIMIT_S
+        )
         assert results[0]["states"]  # the chief has written the checkpoint from which the variables are read
         for got in results:
             assert_same_training(got, want)

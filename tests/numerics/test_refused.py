@@ -1,5 +1,6 @@
 """What programs ask of TensorFlow that EPL does in another way: refused at once and by name, or right."""
 
+import numpy as np
 import pytest
 
 from epl import tf_compat
@@ -128,7 +129,7 @@ def test_scaled_losses(jobs, plain, layout, kind):
     """A step is left out everywhere when the gradients of one copy of the model are not finite."""
     want = plain(REFUSED + "loss_scale", kind)
     for got in jobs[layout](REFUSED + "loss_scale", kind):
-        assert_same(got["losses"], want["losses"])
+        np.testing.assert_allclose(got["losses"], want["losses"], rtol=1e-5)  # one of them is no number
         for one, other in zip(got["states"], want["states"]):
             assert_same_state(one, other)
 

@@ -7,8 +7,6 @@ import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
 
-AFTER = {"communication.clip_after_allreduce": True}
-
 
 def refusal(epl, program, *args, **kwargs):
     """(name of the class, message) of EPL's refusal of a program of this module; ("", "") if it goes through."""
@@ -117,7 +115,9 @@ def operation(epl, name):
 def tpu_estimator(epl, **arguments):
     common.init(epl)
     tpu = tf.estimator.tpu
-    tpu.TPUEstimator(lambda features, labels, mode, params: None, config=tpu.RunConfig(), train_batch_size=8, **arguments)
+    tpu.TPUEstimator(
+        lambda features, labels, mode, params: None, config=tpu.RunConfig(), train_batch_size=8, **arguments
+    )
 
 
 def eager_after_init(epl):
@@ -146,7 +146,8 @@ def _callable_options():
 
 def supervisor_of_another(epl):
     common.init(epl)
-    tf.get_variable("weight", [])
+    with tf.device("/job:worker"):  # TensorFlow insists on one
+        tf.get_variable("weight", [])
     tf.train.Supervisor(is_chief=False).prepare_or_wait_for_session()
 
 
@@ -156,7 +157,7 @@ def supervisor_of_another(epl):
 
 def trained(epl, make_optimizer, steps=4, bad_step=None):
     """Losses and variables. At `bad_step` one row of the global batch gives gradients that are not finite."""
-    common.init(epl, AFTER)
+    common.init(epl)
     feeds = common.Feeds(epl)
     loss = common.classifier(feeds.x, feeds.labels)
     train_op = make_optimizer().minimize(loss, tf.train.get_or_create_global_step())
@@ -196,7 +197,8 @@ def loss_scale(epl, kind):
 def parameter_server_devices(epl):
     """The device functions of a script for parameter servers."""
     cluster = tf.train.ClusterSpec({"ps": ["a:1"], "worker": ["b:1", "c:1"]})
-    with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:1")):
+    setter = tf.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:1")
+    with tf.device(setter if epl else None):
         return trained(epl, lambda: tf.train.AdamOptimizer(0.02, epsilon=1e-3))
 
 
