@@ -130,13 +130,8 @@ def wrap_apply_gradients(cls, wrapper):
 
 
 def wrap_strategies(made, scope):
-    """Around what makes tf.distribute's strategies.
-
-    Args:
-      made: `wrapper(original, extended, strategy)` around the constructor of what does a strategy's work, which runs
-        before the strategy's own.
-      scope: `wrapper(original, strategy)` around `scope`.
-    """
+    """`made(original, extended, strategy)` around the constructor of what does the work of a tf.distribute strategy,
+    which runs before the strategy's own; `scope(original, strategy)` around `scope`."""
     _wrap(distribute_lib.StrategyExtendedV2, "__init__", made)
     _wrap(getattr(distribute_lib, "StrategyBase", distribute_lib.Strategy), "scope", scope)
 
@@ -151,13 +146,9 @@ def wrap_server(wrapper):
     _wrap(server_module.Server, "__init__", wrapper)
 
 
-class _NeverStarted(object):
-    pass
-
-
 def never_started(server):
     """Takes the destructor from a server that is refused before its constructor ran: there is nothing to stop."""
-    server.__class__ = _NeverStarted
+    server.__class__ = type("NeverStarted", (object,), {})
 
 
 def wrap_tpu_estimator(wrapper):

@@ -1,4 +1,4 @@
-"""Devices that a program names in its graph. EPL places each copy of the model by itself and says what it passes over."""
+"""Devices that a program names in its graph. EPL places copies of the model itself and says what it passes over."""
 
 import re
 
