@@ -92,7 +92,7 @@ def test_devices_that_a_program_names(devices, found):
         node.device = device
     graph_def = tf_compat.GraphDef()
     graph_def.node.extend(nodes)
-    assert passed_over(Graph(graph_def)) == found
+    assert passed_over(Graph.from_graph_def(graph_def)) == found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
