@@ -21,10 +21,12 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 	@scripts/lines.sh --first scripts/demo.sh
 
 test: ## all tests, quick ones first
+	@scripts/setup_others.sh
 	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc'
 	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc'
 
 test-multiproc: ## only the tests with several worker processes
+	@scripts/setup_others.sh
 	@scripts/lines.sh '$(PYTEST) tests/multiproc'
 
 lint: ## errors, house rules, format

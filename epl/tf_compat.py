@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
+from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 from tensorflow.python.saved_model import builder_impl as builder_module
@@ -19,12 +20,14 @@ from tensorflow.python.training import evaluation as evaluation_module
 from tensorflow.python.training import monitored_session as monitored_session_module
 from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import saver as saver_module
+from tensorflow.python.training import server_lib as server_module
 from tensorflow.python.training import session_manager as session_manager_module
 from tensorflow.python.training import training as training_module
 from tensorflow.python.training import training_util
 from tensorflow_estimator.python.estimator import estimator as estimator_module
 from tensorflow_estimator.python.estimator import run_config as run_config_module
 from tensorflow_estimator.python.estimator import training as estimator_training_module
+from tensorflow_estimator.python.estimator.tpu import tpu_estimator as tpu_estimator_module
 
 if tf.__version__.startswith("1."):
     from tensorflow.python.keras.engine import training as keras_training_module
@@ -126,6 +129,38 @@ def wrap_apply_gradients(cls, wrapper):
             _wrap(klass, "apply_gradients", wrapper)
 
 
+def wrap_strategies(made, scope):
+    """`made(original, extended, strategy)` around the constructor of what does the work of a tf.distribute strategy,
+    which runs before the strategy's own; `scope(original, strategy)` around `scope`."""
+    _wrap(distribute_lib.StrategyExtendedV2, "__init__", made)
+    _wrap(getattr(distribute_lib, "StrategyBase", distribute_lib.Strategy), "scope", scope)
+
+
+def is_default_strategy(strategy):
+    """True for the one that TensorFlow makes where a program has none."""
+    return type(strategy).__name__.startswith("_DefaultDistributionStrategy")
+
+
+def wrap_server(wrapper):
+    """`wrapper(original, server, ...)` around the constructor of tf.train.Server."""
+    _wrap(server_module.Server, "__init__", wrapper)
+
+
+def never_started(server):
+    """Takes the destructor from a server that is refused before its constructor ran: there is nothing to stop."""
+    server.__class__ = type("NeverStarted", (object,), {})
+
+
+def wrap_tpu_estimator(wrapper):
+    """`wrapper(original, estimator, ...)` around the constructor of TPUEstimator."""
+    _wrap(tpu_estimator_module.TPUEstimator, "__init__", wrapper)
+
+
+def wrap_enable_eager(wrapper):
+    """Around what every public spelling of tf.enable_eager_execution calls."""
+    _wrap(ops, "enable_eager_execution_internal", wrapper)
+
+
 def wrap_saver_build(wrapper):
     _wrap(saver_module.Saver, "_build", wrapper)
 
@@ -223,15 +258,16 @@ def set_timer(hook, timer):
     hook._timer = timer
 
 
-def wrap_estimator(config, distribution, **methods):
+def wrap_estimator(config, replace, distribution, **methods):
     """Around tf.estimator.
 
     Args:
-      config: `wrapper(original, run_config, ...)` around RunConfig's constructor.
+      config, replace: `wrapper(original, run_config, ...)` around RunConfig's constructor, and around `replace`.
       distribution: `wrapper(original, run_config, tf_config)` around how it reads TF_CONFIG.
       **methods: wrappers around methods of Estimator, by their names.
     """
     _wrap(run_config_module.RunConfig, "__init__", config)
+    _wrap(run_config_module.RunConfig, "replace", replace)
     _wrap(run_config_module.RunConfig, "_init_distributed_setting_from_environment_var", distribution)
     for name, wrapper in methods.items():
         _wrap(estimator_module.Estimator, name, wrapper)

@@ -6,9 +6,9 @@ import functools
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.capture import refusals
 from epl.capture.record import gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
-from epl.errors import UnsupportedError
 from epl.graph import tags
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
@@ -26,6 +26,7 @@ def install():
     tf_compat.wrap_keras_metric_weight(_metric_weight)
     tf_compat.wrap_saver_build(_saver_build)
     tf_compat.wrap_graph_def(_graph_def)
+    refusals.install()
 
 
 # What is made for the gradients of these is tagged with their names: statistics over a batch.
@@ -36,6 +37,7 @@ def _create_op(original, graph, op, *args, **kwargs):
     result = original(graph, op, *args, **kwargs)
     if tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
         return result
+    refusals.check_operation(op.type, op.name)
     record = record_of(graph)
     if record.phase != tags.FORWARD:
         tf_compat.set_tag(op, tags.PHASE, record.phase)
@@ -98,6 +100,7 @@ def _gradients(original, ys, xs, *args, **kwargs):
 
 
 def _optimizer_init(original, optimizer, *args, **kwargs):
+    refusals.check_optimizer(optimizer)
     original(optimizer, *args, **kwargs)
     tf_compat.wrap_apply_gradients(type(optimizer), _apply_gradients)
 
@@ -111,12 +114,6 @@ def _metric_weight(original, metric, *args, **kwargs):
     return weight
 
 
-_REFUSED_OPTIMIZERS = {
-    "SyncReplicasOptimizer": "EPL aggregates the gradients of all workers by itself: use the optimizer inside of it "
-    "directly",
-}
-
-
 def _apply_gradients(original, optimizer, *args, **kwargs):
     graph = tf.get_default_graph()
     if tf_compat.is_function_graph(graph):
@@ -126,8 +123,7 @@ def _apply_gradients(original, optimizer, *args, **kwargs):
     if record.depth[tags.APPLY]:
         return original(optimizer, *args, **kwargs)
     name = type(optimizer).__name__
-    if name in _REFUSED_OPTIMIZERS:
-        raise UnsupportedError("tf.train.%s cannot be used with EPL. %s." % (name, _REFUSED_OPTIMIZERS[name]))
+    refusals.check_optimizer(optimizer)
     pairs, call = _with_list_of_pairs(original, optimizer, args, kwargs)
     gradients = []
     for gradient, variable in pairs:

@@ -13,6 +13,7 @@ from epl.passes.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session.agreement import HELPS, OVER, READS, TOGETHER, SessionOver, Wish, agree, current_agreement
+from epl.session.devices import passed_over
 from epl.session.inner import InnerSession, divide, own_copy
 from epl.session.job import FromPeer
 from epl.session.rewritten import Rewritten
@@ -188,6 +189,14 @@ class Driver(object):
             _LOG.info("%s", plan_table(rewritten.plan, rewritten.model))
             if rewritten.automatic is not None:
                 _LOG.info("%s", rewritten.automatic.table())
+            named = passed_over(rewritten.model.graph)
+            if named:
+                _LOG.warning(
+                    "the program distributes its operations itself (%s). EPL computes all of a copy of the model on "
+                    "that copy's own device: build the model once, without a loop over devices and without "
+                    "tf.train.replica_device_setter.",
+                    ", ".join(named),
+                )
 
     def _run_step(self, step, feeds, run_options, metadata):
         names, values = [], []

@@ -25,6 +25,7 @@ def install():
     """Hooks tf.estimator. Calling it again changes nothing."""
     tf_compat.wrap_estimator(
         _config,
+        _config,
         _read_tf_config,
         train=_train,
         latest_checkpoint=_latest_checkpoint,
@@ -38,13 +39,14 @@ def install():
 
 
 def _config(original, config, *args, **kwargs):
+    """RunConfig's constructor, and its `replace`."""
     for name in ("train_distribute", "eval_distribute", "experimental_distribute"):
         if kwargs.get(name) is not None:
             raise UnsupportedError(
                 "RunConfig(%s=...) cannot be used with EPL, which distributes the training by itself. Leave it out; "
                 "epl.replicate says what is copied, and epl-launch on how many devices." % name
             )
-    original(config, *args, **kwargs)
+    return original(config, *args, **kwargs)
 
 
 def _read_tf_config(original, config, tf_config):

@@ -8,6 +8,7 @@ from tests.helpers.checks import assert_same
 
 OTHERS = "tests.helpers.programs.by_others:"
 LAYOUTS = [(1, 2), (2, 1)]
+LIMIT_S = 400
 only_1_15 = pytest.mark.skipif(tf_compat.line() != "tf1", reason="the program needs TensorFlow 1.15")
 
 
@@ -24,37 +25,43 @@ def assert_same_training(got, want):
 
 
 @only_1_15
+@pytest.mark.timeout(4 * LIMIT_S)
 @pytest.mark.parametrize("program", ["bert", "bert_estimator"])
 def test_bert(jobs, plain, tmp_path, program):
     folders = [str(tmp_path / name) for name in ("plain", "1_2", "2_1")] if program == "bert_estimator" else [None] * 3
-    want = plain(OTHERS + program, *([folders[0]] if folders[0] else []))
+    want = plain(OTHERS + program, *([folders[0]] if folders[0] else []), timeout_s=LIMIT_S)
     for layout, folder in zip(LAYOUTS, folders[1:]):
-        for got in jobs[layout](OTHERS + program, *([folder] if folder else [])):
+        results = jobs[layout](OTHERS + program, *([folder] if folder else []), timeout_s=LIMIT_S)
+        assert results[0]["states"]
+        for got in results:
             assert_same_training(got, want)
 
 
 @only_1_15
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_resnet_50_of_slim(jobs, plain_resnet, layout):
-    for got in jobs[layout](OTHERS + "resnet", timeout_s=400):
+    for got in jobs[layout](OTHERS + "resnet", timeout_s=LIMIT_S):
         assert_same_training(got, plain_resnet)
 
 
 @pytest.fixture(scope="module")
 def plain_resnet(jobs):
     """What plain TensorFlow makes of ResNet-50."""
-    return jobs["plain"](OTHERS + "resnet", timeout_s=400)[0]
+    return jobs["plain"](OTHERS + "resnet", timeout_s=LIMIT_S)[0]
 
 
+@pytest.mark.timeout(4 * LIMIT_S)
 @pytest.mark.parametrize("program", ["canned", "gan", "language_model"])
 def test_programs_for_both_lines(jobs, plain, tmp_path, program):
     def arguments(name):
         return [str(tmp_path / name)] if program == "canned" else []
 
-    want = plain(OTHERS + program, *arguments("plain"))
+    want = plain(OTHERS + program, *arguments("plain"), timeout_s=LIMIT_S)
     for layout in LAYOUTS:
-        for got in jobs[layout](OTHERS + program, *arguments("%d_%d" % layout)):
+        results = jobs[layout](OTHERS + program, *arguments("%d_%d" % layout), timeout_s=LIMIT_S)
+        assert results[0]["states"]  # of an Estimator the chief alone has the checkpoint
+        for got in results:
             assert_same_training(got, want)
 
 

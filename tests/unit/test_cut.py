@@ -219,3 +219,37 @@ def test_what_cannot_be_sent_is_refused():
             planning.sgd(tf.reduce_mean(tf.cond(tf.placeholder(tf.bool, []), branch, lambda: x)))
         with pytest.raises(UnsupportedError, match="stands in a loop or a branch and is used by"):
             parts_of(graph, 2)
+
+
+def test_resources_cannot_be_sent():
+    with planning.capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 4])
+        with epl.replicate(device_count=1):
+            x = tf.matmul(x, planning.variable("w0"))
+            rows = tf.TensorArray(tf.float32, 1).write(0, x)
+        with epl.replicate(device_count=1):
+            loss = tf.reduce_mean(tf.square(tf.matmul(rows.stack()[0], planning.variable("w1"))))
+        planning.sgd(loss)
+    library.ops()
+    model = make_model(graph)
+    handles = [n for n, node in model.graph.nodes.items() if node.op == "TensorArrayV3"]
+    assert handles
+    plan = make_plan(model, Config(), planning.cluster(2, 1))
+    for name in handles:  # as if the array itself depended on the data
+        plan.positions[name] = 0
+    with pytest.raises(
+        UnsupportedError, match="is in another stage and so in another worker, but a resource cannot be"
+    ):
+        cut(rewrite(model.graph, plan), plan)
+
+
+def test_collectives_of_the_program_are_refused(monkeypatch):
+    with planning.capture() as graph:
+        monkeypatch.setattr(epl.Env.get(), "_cluster", planning.cluster(2, 1))
+        with epl.replicate(device_count=1):
+            x = tf.matmul(tf.placeholder(tf.float32, [None, 4]), planning.variable("w0"))
+        with epl.replicate(device_count=1):
+            x = epl.ops.all_reduce(tf.matmul(x, planning.variable("w1")), name="mine")
+            planning.sgd(tf.reduce_mean(tf.square(x)))
+    with pytest.raises(UnsupportedError, match="'mine' .EplAllReduce. is a collective .* lie in several workers"):
+        planning.plan_of(graph, workers=2, devices=1)

@@ -164,7 +164,7 @@ def bert_estimator(epl, folder):
     estimator.train(input_fn(0, STEPS), hooks=[hook], max_steps=STEPS)
     metrics = estimator.evaluate(input_fn(10, 12), steps=2)
     classifier.create_model = create_model
-    return {"losses": hook.losses, "metrics": metrics}
+    return {"losses": hook.losses, "metrics": metrics, "states": estimators.variables(estimator)}
 
 
 def counted_by_hand(epl, resource):
@@ -214,7 +214,8 @@ def canned(epl, folder):
     estimator.train(input_fn(mine, None, size), steps=24, hooks=[hook])
     held = np.arange(128, len(x))  # 50 rows: workers have unequal numbers of them
     metrics = estimator.evaluate(input_fn(held[index::count], 1, 7))
-    return {"losses": hook.losses, "metrics": {key: metrics[key] for key in ("accuracy", "average_loss")}}
+    metrics = {key: metrics[key] for key in ("accuracy", "average_loss")}
+    return {"losses": hook.losses, "metrics": metrics, "states": estimators.variables(estimator)}
 
 
 def gan(epl):

@@ -83,6 +83,13 @@ def own_folder(epl, folder, shared):
     return folder if shared else os.path.join(folder, "worker_%d" % common.workers(epl)[0])
 
 
+def variables(estimator):
+    """[the variables of the last checkpoint by name]; [] on a worker whose folder has none."""
+    if not estimator.latest_checkpoint():
+        return []
+    return [{name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}]
+
+
 def life(epl, folder, config=None, shared=True, all_rows=False):
     """Trains, evaluates, trains on, evaluates, predicts; the chief's variables at the end are in `folder`.
 

@@ -341,8 +341,8 @@ def refused(epl):
     """What tf.train.SyncReplicasOptimizer is answered."""
     common.init(epl)
     loss = tf.square(tf.get_variable("weight", [], initializer=tf.ones_initializer()))
-    optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), replicas_to_aggregate=2)
     try:
+        optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.1), replicas_to_aggregate=2)
         optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
     except NotImplementedError as error:
         return type(error).__name__, str(error)

@@ -1,0 +1,59 @@
+"""tensor2tensor's transformer on several devices and workers, against plain TensorFlow on the same global batches."""
+
+import os
+
+import numpy as np
+import pytest
+
+from epl import tf_compat
+from tests.helpers.programs import translation
+from tests.multiproc.test_programs_by_others import LAYOUTS, assert_same_training
+
+PROGRAMS = "tests.helpers.programs.translation:"
+LIMIT_S = 300
+
+
+@pytest.fixture(autouse=True)
+def packages():
+    """Skips the test where the packages cannot be, or are not; in a check of everything they have to be there."""
+    if tf_compat.line() != "tf1":
+        pytest.skip("tensor2tensor needs TensorFlow 1.15")
+    if not os.path.isdir(translation.PACKAGES):
+        reason = "tensor2tensor is not installed: scripts/setup_others.sh"
+        assert os.environ.get("STRICT") != "1", reason
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def plain_losses_and_state(jobs):
+    """What plain TensorFlow makes of the transformer."""
+    return jobs["plain"](PROGRAMS + "transformer", timeout_s=LIMIT_S)[0]
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_model_in_a_loop(jobs, plain_losses_and_state, layout):
+    for got in jobs[layout](PROGRAMS + "transformer", timeout_s=LIMIT_S):
+        assert_same_training(got, plain_losses_and_state)
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_estimator_of_its_trainer(jobs, plain, tmp_path):
+    want = plain(PROGRAMS + "transformer_estimator", str(tmp_path / "plain"), timeout_s=LIMIT_S)
+    for layout in LAYOUTS:
+        results = jobs[layout](
+            PROGRAMS + "transformer_estimator", str(tmp_path / ("%d_%d" % layout)), timeout_s=LIMIT_S
+        )
+        assert results[0]["states"]  # the chief has written the checkpoint from which the variables are read
+        for got in results:
+            assert_same_training(got, want)
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_dropout_differs_and_trains(jobs, plain_losses_and_state):
+    """The workers agree though each drops units of its own, and it is another training than without dropout."""
+    first, second = jobs[2, 1](PROGRAMS + "transformer", 0.2, timeout_s=LIMIT_S)
+    assert first["losses"] == second["losses"] and np.all(np.isfinite(first["losses"]))
+    assert not np.allclose(first["losses"], plain_losses_and_state["losses"], rtol=1e-3)
+    for name, value in first["states"][0].items():
+        np.testing.assert_array_equal(value, second["states"][0][name], err_msg=name)
