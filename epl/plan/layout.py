@@ -201,7 +201,11 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
         )
     places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
     if places is None:
-        raise UnsupportedError(_UNEVEN % (depth, cluster.worker_num, per_worker, depth))
+        raise UnsupportedError(
+            "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would end "
+            "in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or use "
+            "another number of scopes." % (depth, cluster.worker_num, per_worker, depth)
+        )
     size = 1 + max(position for position, _ in places[0])
     worker = cluster.worker_index if worker_index is None else worker_index
     crew = worker // size
@@ -223,13 +227,6 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
         position=worker % size,
         stage_positions=stage_positions if size > 1 else (),
     )
-
-
-_UNEVEN = (
-    "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would end in "
-    "the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or use another "
-    "number of scopes."
-)
 
 
 def _close(depth, workers, per_worker):
