@@ -202,9 +202,9 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
     places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
     if places is None:
         raise UnsupportedError(
-            "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would end "
-            "in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or use "
-            "another number of scopes." % (depth, cluster.worker_num, per_worker, depth)
+            "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would "
+            "end in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or "
+            "use another number of scopes." % (depth, cluster.worker_num, per_worker, depth)
         )
     size = 1 + max(position for position, _ in places[0])
     worker = cluster.worker_index if worker_index is None else worker_index

@@ -138,8 +138,8 @@ def _start(epl, devices, model, stages, micro_batches, **config):
 def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
-    With automatic=S there are no scopes, and EPL makes S stages. `crews`, by default as many as replicas, divide the data.
-    Other keyword arguments are configuration keys with "__" for the dot.
+    With automatic=S there are no scopes, and EPL makes S stages. `crews`, by default as many as replicas, divide the
+    data. Other keyword arguments are configuration keys with "__" for the dot.
     """
     automatic, crews = config.pop("automatic", 0), config.pop("crews", replicas)
     if automatic:
