@@ -1,6 +1,7 @@
 """How long it takes to plan and rewrite a graph, by its size and by the number of workers.
 
     python benchmarks/rewrite_time.py [--sizes 10000 30000 100000] [--workers 2 512]
+    python benchmarks/rewrite_time.py --pipeline     BERT-large in four stages, by the number of micro-batches
 
 Pins itself to one core. Prints a line for each graph and cluster, then the ratios: time per operation of the largest
 graph against the smallest (1.0 is linear), and time for the most workers against the fewest (1.0 is independent).
@@ -9,6 +10,7 @@ graph against the smallest (1.0 is linear), and time for the most workers agains
 import argparse
 import os
 import statistics
+import sys
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,10 +20,15 @@ import tensorflow.compat.v1 as tf  # noqa: E402  the affinity and the log level 
 
 import epl  # noqa: E402
 from epl.capture.record import make_model  # noqa: E402
+from epl.passes.cut import cut  # noqa: E402
+from epl.passes.micro_batches import unroll  # noqa: E402
 from epl.passes.pipeline import rewrite  # noqa: E402
+from epl.plan.micro_batches import plan_micro_batches  # noqa: E402
 from epl.plan.plan import make_plan  # noqa: E402
 
 LIMIT_S = 2.0
+PIPELINE_LIMIT_S = 30.0
+STAGES, MICRO_BATCHES = 4, (8, 16, 32)
 
 
 def build(layers):
@@ -63,14 +70,63 @@ def seconds(graph, workers, repeats):
     return statistics.median(times), len(rewritten.nodes)
 
 
+def bert_large():
+    """BERT of 24 layers of 1024 numbers in four stages, with Adam; its sizes do not matter here, its operations do."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples", "bert_pipeline"))
+    import model
+
+    with tf.Graph().as_default() as graph:
+        tokens = x = tf.placeholder(tf.int32, [None, 128])
+        for stage in range(STAGES):
+            with epl.replicate(device_count=1, name="stage_%d" % stage):
+                x = model.embed(x, 1024) if stage == 0 else x
+                for layer in range(24 * stage // STAGES, 24 * (stage + 1) // STAGES):
+                    x = model.transformer_layer(x, 16, "layer_%d" % layer)
+                if stage == STAGES - 1:
+                    loss, _ = model.masked_loss(x, tokens, tf.ones_like(tokens, tf.float32))
+        tf.train.AdamOptimizer(1e-4).minimize(loss, tf.train.get_or_create_global_step())
+    return graph
+
+
+def pipeline():
+    """Times the rewriting of BERT-large for one of four workers with a stage each, micro-batches included."""
+    graph = bert_large()
+    count = len(graph.get_operations())
+    taken = {}
+    for micro_batches in MICRO_BATCHES:
+        config = epl.Config({"pipeline.num_micro_batch": micro_batches})
+        cluster = epl.Cluster(worker_num=STAGES, worker_index=1, gpu_num_per_worker=1)
+        began = time.perf_counter()
+        user_model = make_model(graph)
+        model, _ = unroll(user_model, plan_micro_batches(user_model, config))
+        plan = make_plan(model, config, cluster)
+        part = cut(rewrite(model.graph, plan), plan)
+        taken[micro_batches] = time.perf_counter() - began
+        print(
+            "%d operations, %2d micro-batches: %6.2f s, %d operations in all stages, %d in one"
+            % (count, micro_batches, taken[micro_batches], len(part.whole.nodes), len(part.graph.nodes)),
+            flush=True,
+        )
+    few, many = MICRO_BATCHES[0], MICRO_BATCHES[-1]
+    print(
+        "time for %d micro-batches against %.0f s: ratio %.2f"
+        % (many, PIPELINE_LIMIT_S, taken[many] / PIPELINE_LIMIT_S)
+    )
+    print("time per micro-batch, %d against %d: ratio %.2f" % (many, few, taken[many] / many / (taken[few] / few)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10000, 30000, 100000], help="operations of the graphs")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 512], help="workers of the clusters")
     parser.add_argument("--repeats", type=int, default=3, help="times each is measured; the median counts")
+    parser.add_argument("--pipeline", action="store_true", help="BERT-large by its number of micro-batches instead")
     args = parser.parse_args()
     tf.disable_v2_behavior()
     epl.init()
+    if args.pipeline:
+        pipeline()
+        return
     taken = {}
     for size in sorted(args.sizes):
         graph = graph_of(size)
