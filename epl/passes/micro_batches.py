@@ -20,6 +20,7 @@ from epl.passes.gates import Gates, order_actions, order_changes
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.reseed_functions import call_copies
 from epl.passes.seeds import derive, seeds_of, set_seed
+from epl.passes.summaries import shown_by
 from epl.plan import ops
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
 
@@ -219,6 +220,9 @@ def _merge(graph, edit, plan, model):
             name = "%s_micro_batches/%s" % (PREFIX, merged_name(tensor, key))
             if name not in edit:
                 _merge_one(graph, edit, plan, how, tensor, name)
+                for consumer, position in shown_by(graph, tensor, how):
+                    if consumer not in plan.nodes:
+                        edit.set_input(consumer, position, name)
             merges[key].append(name)
             fetched[tensor] = name
     return merges, fetched

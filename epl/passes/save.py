@@ -73,7 +73,7 @@ def _divide(graph, edit, part, plan, name, received):
     merge.input.extend([edit.add(packed).name, node.input[0]] + before)
     for key in ("dtypes", "_class"):
         merge.attr.pop(key, None)
-    merge.attr["delete_old_dirs"].b = True
+    merge.attr["delete_old_dirs"].b = False
 
 
 _LISTS = ((1, "names"), (2, "slices"))
@@ -97,11 +97,11 @@ def _runs(members, sizes):
 
 
 def _prefix(edit, stem, prefix, index, count, device):
-    """The name of a part's file: in a folder of its own beside the checkpoint, which merging removes."""
+    """The name of a part's files, beside the checkpoint's; merging renames them. SaveV2 makes no folder in a folder."""
     text = make_node("Const", stem + "/suffix", [], device, dtype=Type(_STRING))
     text.attr["value"].tensor.dtype = _STRING
     text.attr["value"].tensor.tensor_shape.SetInParent()
-    text.attr["value"].tensor.string_val.append(b"_epl_parts/part-%05d-of-%05d" % (index, count))
+    text.attr["value"].tensor.string_val.append(b"_epl_part-%05d-of-%05d" % (index, count))
     join = make_node("StringJoin", stem + "/prefix", [prefix, edit.add(text).name], device, N=2, separator="")
     return edit.add(join).name
 

@@ -23,17 +23,22 @@ def show_merged(graph, plan):
         return graph
     edit = graph.editor()
     for merge in plan.merges:
-        for consumer, position in _shown(graph, merge.tensor):
-            if merge.how != "concat" or graph.nodes[consumer].op not in _SCALAR:
-                edit.set_input(consumer, position, merge.name)
+        for consumer, position in shown_by(graph, merge.tensor, merge.how):
+            edit.set_input(consumer, position, merge.name)
     for name in writes:
         if plan.layout.crew_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return edit.finish()
 
 
-def _shown(graph, tensor):
-    """(node, input position) of the summaries that show a tensor, or an Identity of it."""
+def shown_by(graph, tensor, how):
+    """(node, input position) of the summaries that show a tensor, or an Identity of it, and can show it merged.
+
+    Args:
+      graph: a Graph.
+      tensor: its name.
+      how: "mean", "sum" or "concat".
+    """
     found, stack = [], [parse_input(tensor)]
     while stack:
         producer = stack.pop()
@@ -42,7 +47,8 @@ def _shown(graph, tensor):
             if parse_input(node.input[position]) != producer:
                 continue
             if node.op in ops.SUMMARIES | ops.SUMMARY_WRITES:
-                found.append((consumer, position))
+                if how != "concat" or node.op not in _SCALAR:
+                    found.append((consumer, position))
             elif node.op == "Identity":
                 stack.append(parse_input(consumer))
     return found

@@ -75,4 +75,4 @@ def test_bert_in_two_stages_learns(tmp_path, workers, devices):
     assert len(losses) == 10 and losses[-1] < losses[0] - 0.5, output
     assert "taskgraph_1" in output and "Train Finished." in output
     assert "model.ckpt-30.index" in os.listdir(str(tmp_path / "kept"))
-    assert not [name for name in os.listdir(str(tmp_path / "kept")) if "epl_parts" in name]
+    assert not [name for name in os.listdir(str(tmp_path / "kept")) if "epl_part" in name]

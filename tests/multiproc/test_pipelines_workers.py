@@ -1,16 +1,26 @@
 """Pipelines whose stages lie in several workers compute what one device computes, and what they save is whole."""
 
+import os
+
 import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same_training
-from tests.numerics.test_pipelines import ATOL, MODELS, PIPELINES
+from tests.numerics.test_pipelines import ATOL, PIPELINES
+
+# Each model, each schedule and each number of micro-batches at least once.
+CASES = [
+    ("tied_mlp", 1, "PreferBackward"),
+    ("tied_mlp", 7, "PreferBackward"),
+    ("tied_mlp", 4, "ZeroBubble"),
+    ("batch_norm_cnn", 2, "PreferBackward"),
+    ("batch_norm_cnn", 4, "PreferForward"),
+    ("batch_norm_cnn", 7, "ZeroBubble"),
+    ("tiny_bert", 4, "PreferBackward"),
+]
 
 
-@pytest.mark.parametrize(
-    "micro_batches, strategy", [(1, "PreferBackward"), (4, "PreferForward"), (7, "PreferBackward")]
-)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model, micro_batches, strategy", CASES)
 def test_a_worker_for_each_stage(plain, two_workers, model, micro_batches, strategy):
     want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
     for got in two_workers(PIPELINES + "train", 1, model, 2, micro_batches, 1, strategy):
@@ -26,8 +36,8 @@ def test_four_stages_in_two_workers(plain, two_by_two, model, together):
 
 
 def test_several_stages_of_each_worker(plain, two_workers):
-    want = plain(PIPELINES + "by_hand", "tiny_bert", 4, 1)
-    for got in two_workers(PIPELINES + "train", 1, "tiny_bert", 4, 4, 1, "Interleaved", 2):
+    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 1)
+    for got in two_workers(PIPELINES + "train", 1, "batch_norm_cnn", 4, 4, 1, "Interleaved", 2):
         assert_same_training(got, want, atol=ATOL)
 
 
@@ -71,3 +81,24 @@ def test_the_chief_reads_alone(two_workers):
     for name in alone[0]:
         assert not np.array_equal(alone[1][name], alone[2][name])
         np.testing.assert_array_equal(state[name], other[name])
+
+
+@pytest.mark.parametrize("strategy, alive", [("PreferBackward", (2, 1)), ("PreferForward", (4, 4))])
+def test_a_monitored_session_over_stages(two_workers, plain, tmp_path, strategy, alive):
+    """The chief writes what one device would write, and the schedule is the one that was asked for."""
+    (losses, shown, live, page), (others, _, nothing, _) = two_workers(
+        PIPELINES + "monitored", str(tmp_path), 1, 2, 4, strategy
+    )
+    assert losses == others and len(set(losses)) == 4
+    np.testing.assert_allclose(shown, losses, rtol=1e-6)
+    assert live == alive and nothing is None  # micro-batches whose activations are alive, counted in the run
+    assert "Measured" in page and "Estimated" in page
+    tensors, kept = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path))
+    assert kept[-1] == "model.ckpt-4" and {"embedding", "layer_3/kernel", "global_step"} <= set(tensors)
+    assert not [name for name in os.listdir(str(tmp_path)) if "epl_part" in name]
+
+
+def test_automatic_stages_in_two_workers(plain, two_workers):
+    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 1)
+    for got in two_workers(PIPELINES + "train", 1, "batch_norm_cnn", 1, 4, 1, automatic=2):
+        assert_same_training(got, want, atol=ATOL)

@@ -191,7 +191,7 @@ def test_checkpoints(restores):
     assert planning.of_op(second.graph, "SaveV2") == planning.of_op(second.graph, "MergeV2Checkpoints") == []
     here, received = planning.of_op(first.graph, "SaveV2")
     (merge,) = planning.of_op(first.graph, "MergeV2Checkpoints")
-    assert merge.name == "save/SaveV2" and merge.attr["delete_old_dirs"].b
+    assert merge.name == "save/SaveV2" and not merge.attr["delete_old_dirs"].b
     assert not any("epl_message" in text for text in here.input[3:])
     own = [text for text in received.input[3:] if text[0] != "^"]
     assert own and all(text.startswith("epl_message/0/") for text in own)
@@ -222,7 +222,7 @@ def test_what_cannot_be_sent_is_refused():
 
 
 def test_resources_cannot_be_sent():
-    with planning.capture() as graph:
+    with planning.control_flow("v1"), planning.capture() as graph:
         x = tf.placeholder(tf.float32, [None, 4])
         with epl.replicate(device_count=1):
             x = tf.matmul(x, planning.variable("w0"))

@@ -200,6 +200,32 @@ def chief_reads(epl, devices, stages):
         return alone, common.state(sess)
 
 
+def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackward", **config):
+    """Four steps of a MonitoredTrainingSession with summaries, checkpoints and a measured schedule.
+
+    Returns:
+      (losses, losses in the event file, most micro-batches alive at each stage by the measured schedule, its page).
+    """
+    from epl.profiler.schedule import ScheduleHook
+
+    loss, feeds, train_op = _start(
+        epl, devices, "tied_mlp", stages, micro_batches, pipeline__strategy=strategy, **config
+    )
+    tf.summary.scalar("loss", loss)
+    hook, losses = ScheduleHook(os.path.join(folder, "schedule")), []
+    saving = dict(checkpoint_dir=folder, save_checkpoint_steps=2, save_summaries_steps=1)
+    with tf.train.MonitoredTrainingSession(config=common.threads(), hooks=[hook], **saving) as sess:
+        for step in range(4):
+            losses.append(sess.run([loss, train_op], _fed(epl, feeds, step, micro_batches, 1))[0])
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if "tfevents" in name:
+            events = tf.train.summary_iterator(os.path.join(folder, name))
+            found += [(e.step, v.simple_value) for e in events for v in e.summary.value if v.tag == "loss"]
+    page = open(hook.path).read() if hook.path else ""
+    return losses, [value for _, value in sorted(found)], hook.timeline and hook.timeline.peak_live, page
+
+
 def _fed(epl, feeds, step, micro_batches, replicas, crews=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
     return {feeds[name]: _share(epl, values, crews) for name, values in data.items()}
