@@ -63,13 +63,13 @@ def sleeps(scope, stages, forward_s, backward_s):
     return tf.reduce_sum(x)
 
 
-def train(loss, feed, steps, hooks=()):
-    """Seconds of each step, without the first two."""
+def train(loss, feed, steps, hooks=(), threads=0):
+    """Seconds of each step, without the first two; `threads` for operations, 0: as many as cores."""
     import tensorflow.compat.v1 as tf
 
     train_op = tf.train.GradientDescentOptimizer(1e-3).minimize(loss, tf.train.get_or_create_global_step())
-    times = []
-    with tf.train.MonitoredTrainingSession(hooks=list(hooks)) as sess:
+    times, config = [], tf.ConfigProto(inter_op_parallelism_threads=threads)
+    with tf.train.MonitoredTrainingSession(config=config, hooks=list(hooks)) as sess:
         for step in range(steps + 2):
             began = time.perf_counter()
             sess.run(train_op, feed)
@@ -106,7 +106,7 @@ def work(options):
         train(loss, feed, 2, [hook])
         return [max(hook.peaks.values())]
     hook = epl.profiler.schedule.ScheduleHook(options.folder)
-    train(sleeps(scope, jobs.WORKERS, options.nap, 2 * options.nap), None, 3, [hook])
+    train(sleeps(scope, jobs.WORKERS, options.nap, 2 * options.nap), None, 3, [hook], threads=8)
     return [hook.timeline.bubble] if hook.timeline is not None else []
 
 

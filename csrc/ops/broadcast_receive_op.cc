@@ -52,6 +52,10 @@ class BroadcastReceiveOp : public tf::AsyncOpKernel {
     if (collective_name_.empty()) collective_name_ = "broadcast " + std::to_string(tag_);
   }
 
+  // Only hands a request over. TensorFlow runs such kernels at once, and others when a thread is free: with one core a
+  // message would wait for the computation that it is meant to run beside.
+  bool IsExpensive() override { return false; }
+
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     std::shared_ptr<PoolSlot> slot = std::make_shared<PoolSlot>(slot_);
     OP_REQUIRES_ASYNC(context, slot->get() != nullptr, NoCommunicator(slot_, collective_name_), done);

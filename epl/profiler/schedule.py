@@ -76,8 +76,8 @@ def actions(found, parts):
       parts: node of the user's to (kind, stage), for the worker's own stages.
 
     Returns:
-      A list of [kind, stage, micro-batch, start, end] with microseconds since the epoch; from the start of its first
-      operation to the end of its last.
+      A list of [kind, stage, micro-batch, start, end] with microseconds since the epoch: the end of its last operation,
+      and as long before that as any of its operations ran, so that waiting for a message is not counted.
     """
     times = {}
     for each in found:
@@ -85,10 +85,11 @@ def actions(found, parts):
         name, micro_batch = (copy.group(2), int(copy.group(1))) if copy else (stem(each.name), 0)
         if name not in parts:
             continue
+        # `found` is in the order of starts.
         key, end = parts[name] + (micro_batch,), each.start_us + each.duration_us
-        before = times.get(key, (each.start_us, end))
-        times[key] = (min(before[0], each.start_us), max(before[1], end))
-    return [list(key + value) for key, value in sorted(times.items())]
+        busy, last = times.get(key, (0, each.start_us))
+        times[key] = (busy + max(0, end - max(each.start_us, last)), max(last, end))
+    return [list(key + (last - busy, last)) for key, (busy, last) in sorted(times.items())]
 
 
 def measured(layout, found):
