@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from benchmarks import jobs  # noqa: E402
 
 _LABEL = "numbers:"
-_WIDTH, _LAYERS, _ROWS, _MICRO_BATCHES = 512, 8, 64, 8
+_WIDTH, _LAYERS, _ROWS, _MICRO_BATCHES = 512, 8, 256, 8
 
 
 def products(scope):
