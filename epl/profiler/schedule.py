@@ -98,7 +98,8 @@ def measured(layout, found):
     devices = layout.instances[0].devices
     places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
     slots = [[] for _ in places]
-    for kind, stage, micro_batch, start, end in sorted(found, key=lambda each: each[3]):
+    # By their ends: a device finishes one action after the other, but may begin one early, as far as nothing is missing.
+    for kind, stage, micro_batch, start, end in sorted(found, key=lambda each: each[4]):
         place = places.index((layout.position_of(stage), devices[stage]))
         slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
     return timeline_of(slots, len(devices))

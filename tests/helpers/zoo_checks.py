@@ -6,27 +6,24 @@ from tests.helpers import zoo
 from tests.helpers.checks import assert_same
 from tests.helpers.zoo_results import PLAIN
 
-# Of a tensor's largest number: sums over parts of a batch round otherwise than a sum over the batch, by how much depends
-# on the processor, and where terms cancel out that is all that is left.
-ATOL = 5e-6
-
 
 def check_case(results, layout, name):
     """The assertions of the equality tests: losses and all variables at every step, on every worker and replica."""
     model = zoo.CASES[name].model
-    atol = max(model.atol, ATOL)
     (want,) = results.of(PLAIN, name)
     workers = results.of(layout, name)
     assert len(workers) == layout.workers
     for index, got in enumerate(workers):
         assert {key for key in got if not key.startswith("replicas/")} == set(want)
         for key in sorted(want):
-            assert_same(got[key], want[key], model.rtol, atol, "%s of worker %d" % (key, index))
+            assert_same(got[key], want[key], model.rtol, model.atol, "%s of worker %d" % (key, index))
         for key in sorted(key for key in want if key.startswith("variable/")):
             last = want[key][-1]
             replicas = got[key.replace("variable/", "replicas/", 1)]
             everywhere = np.broadcast_to(last, (int(np.prod(layout)),) + last.shape)
-            assert_same(replicas, everywhere, model.rtol, atol, "%s in all replicas, seen by worker %d" % (key, index))
+            assert_same(
+                replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index)
+            )
 
 
 def check_reference(results, name):
