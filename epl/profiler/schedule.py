@@ -76,8 +76,9 @@ def actions(found, parts):
       parts: node of the user's to (kind, stage), for the worker's own stages.
 
     Returns:
-      A list of [kind, stage, micro-batch, start, end] with microseconds since the epoch: the end of its last operation,
-      and as long before that as any of its operations ran, so that waiting for a message is not counted.
+      A list of [kind, stage, micro-batch, begin, start, end] with microseconds since the epoch: when its first operation
+      began, when its last one ended, and the start that it would have had, had its operations run without a pause, as
+      waiting for a message is not counted.
     """
     times = {}
     for each in found:
@@ -87,19 +88,18 @@ def actions(found, parts):
             continue
         # `found` is in the order of starts.
         key, end = parts[name] + (micro_batch,), each.start_us + each.duration_us
-        busy, last = times.get(key, (0, each.start_us))
-        times[key] = (busy + max(0, end - max(each.start_us, last)), max(last, end))
-    return [list(key + (last - busy, last)) for key, (busy, last) in sorted(times.items())]
+        first, busy, last = times.get(key, (each.start_us, 0, each.start_us))
+        times[key] = (first, busy + max(0, end - max(each.start_us, last)), max(last, end))
+    return [list(key + (first, last - busy, last)) for key, (first, busy, last) in sorted(times.items())]
 
 
 def measured(layout, found):
     """The Timeline of the actions of all workers that hold the first model replica."""
-    origin = min(each[3] for each in found)
+    origin = min(each[4] for each in found)
     devices = layout.instances[0].devices
     places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
     slots = [[] for _ in places]
-    # By their ends: a device finishes one action after the other, but may begin one early, as far as nothing is missing.
-    for kind, stage, micro_batch, start, end in sorted(found, key=lambda each: each[4]):
+    for kind, stage, micro_batch, _, start, end in sorted(found, key=lambda each: each[3]):
         place = places.index((layout.position_of(stage), devices[stage]))
         slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
     return timeline_of(slots, len(devices))
