@@ -13,7 +13,7 @@ PROGRAMS = "tests.helpers.programs.translation:"
 LIMIT_S = 300
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def packages():
     """Skips the test where the packages cannot be, or are not; in a check of everything they have to be there."""
     if tf_compat.line() != "tf1":
