@@ -76,9 +76,9 @@ def actions(found, parts):
       parts: node of the user's to (kind, stage), for the worker's own stages.
 
     Returns:
-      A list of [kind, stage, micro-batch, begin, start, end] with microseconds since the epoch: when its first operation
-      began, when its last one ended, and the start that it would have had, had its operations run without a pause, as
-      waiting for a message is not counted.
+      A list of [kind, stage, micro-batch, begin, start, end] with microseconds since the epoch: when its first
+      operation began, when its last one ended, and the start that it would have had, had its operations run without a
+      pause, as waiting for a message is not counted.
     """
     times = {}
     for each in found:
