@@ -8,7 +8,7 @@ ARGS ?=
 PYTEST = python -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-multiproc lint format csrc clean
+.PHONY: help setup demo test test-all test-multiproc lint format csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -24,6 +24,9 @@ test: ## all tests, quick ones first
 	@scripts/setup_others.sh
 	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc'
 	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc'
+
+test-all: ## all tests, every combination included; takes hours
+	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/setup_others.sh

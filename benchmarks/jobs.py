@@ -54,7 +54,7 @@ def numbers(kind, script, horovod_python, label):
         universal_newlines=True,
         timeout=_LIMIT_S,
     )
-    found = re.findall(re.escape(label) + r"((?: [0-9.]+)+)", ended.stdout)
+    found = re.findall(re.escape(label) + r"((?: [-0-9.]+)+)", ended.stdout)
     if ended.returncode or not found:
         sys.exit("the %s job failed with status %d:\n%s" % (kind, ended.returncode, ended.stdout[-4000:]))
     return [[float(number) for number in line.split()] for line in found]

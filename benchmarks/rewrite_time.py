@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402  the affinity and the log level 
 
 import epl  # noqa: E402
 from epl.capture.record import make_model  # noqa: E402
+from epl.graph import collector  # noqa: E402
 from epl.passes.cut import cut  # noqa: E402
 from epl.passes.micro_batches import unroll  # noqa: E402
 from epl.passes.pipeline import rewrite  # noqa: E402
@@ -64,8 +65,9 @@ def seconds(graph, workers, repeats):
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        model = make_model(graph)
-        rewritten = rewrite(model.graph, make_plan(model, epl.Env.get().config, cluster))
+        with collector.paused():  # as a session does it
+            model = make_model(graph)
+            rewritten = rewrite(model.graph, make_plan(model, epl.Env.get().config, cluster))
         times.append(time.perf_counter() - began)
     return statistics.median(times), len(rewritten.nodes)
 
@@ -97,10 +99,11 @@ def pipeline():
         config = epl.Config({"pipeline.num_micro_batch": micro_batches})
         cluster = epl.Cluster(worker_num=STAGES, worker_index=1, gpu_num_per_worker=1)
         began = time.perf_counter()
-        user_model = make_model(graph)
-        model, _ = unroll(user_model, plan_micro_batches(user_model, config))
-        plan = make_plan(model, config, cluster)
-        part = cut(rewrite(model.graph, plan), plan)
+        with collector.paused():  # as a session does it
+            user_model = make_model(graph)
+            model, _ = unroll(user_model, plan_micro_batches(user_model, config))
+            plan = make_plan(model, config, cluster)
+            part = cut(rewrite(model.graph, plan), plan)
         taken[micro_batches] = time.perf_counter() - began
         print(
             "%d operations, %2d micro-batches: %6.2f s, %d operations in all stages, %d in one"

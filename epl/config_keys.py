@@ -307,7 +307,7 @@ KEYS = (
         NUMBER,
         0.0,
         "Size in MiB of the groups into which gradients are fused; communication.max_splits limits their number. 0: as "
-        "large as pays off between the workers, which is 254 KiB within a machine and 976 KiB between machines.",
+        "large as pays off between the workers, by what they measure before they plan.",
         minimum=0.0,
     ),
     Key("communication.fp16", BOOL, False, "Send gradients between workers as float16."),
@@ -337,8 +337,8 @@ KEYS = (
         BOOL,
         False,
         "Batch normalisation in training takes the mean and variance of the batches of all replicas together, forward "
-        "and backward, as one device does with the whole batch. False: each replica takes those of its own batch. The "
-        "replicas' batches must be of one size.",
+        "and backward, as one device does with the whole batch; with micro-batches, of the micro-batches of one "
+        "number. False: each replica takes those of its own batch. The replicas' batches must be of one size.",
     ),
     Key(
         "communication.timeout_s",

@@ -30,11 +30,13 @@ from tensorflow_estimator.python.estimator import training as estimator_training
 from tensorflow_estimator.python.estimator.tpu import tpu_estimator as tpu_estimator_module
 
 if tf.__version__.startswith("1."):
+    from tensorflow.python.keras import backend as keras_backend_module
     from tensorflow.python.keras.engine import training as keras_training_module
     from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
     from tensorflow.python.training import checkpoint_management as checkpoint_management_module
     from tensorflow.python.training.tracking import util as object_checkpoint_module
 else:
+    from keras.src import backend as keras_backend_module
     from keras.src.engine import training_v1 as keras_training_module
     from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
     from tensorflow.python.checkpoint import checkpoint as object_checkpoint_module
@@ -76,7 +78,6 @@ def executing_eagerly():
     return tf.executing_eagerly()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The places where TensorFlow is wrapped. Each wrapper gets the original function as its first argument.
 
 
@@ -216,10 +217,16 @@ def wrap_chief_session_creator(wrapper):
     _wrap(monitored_session_module.ChiefSessionCreator, "create_session", wrapper)
 
 
-def without_checkpoint(creator):
-    """Keeps a ChiefSessionCreator from looking for a checkpoint: it initialises."""
+def checkpoint_of(creator):
+    """The checkpoint that a ChiefSessionCreator restores; None when there is none."""
+    folder, path = creator._checkpoint_dir, creator._checkpoint_filename_with_path
+    return path or (getattr(tf.train.get_checkpoint_state(folder), "model_checkpoint_path", None) if folder else None)
+
+
+def restore_from(creator, path):
+    """Makes a ChiefSessionCreator restore this checkpoint; with None it initialises."""
     creator._checkpoint_dir = None
-    creator._checkpoint_filename_with_path = None
+    creator._checkpoint_filename_with_path = path
 
 
 def wrap_should_stop(wrapper):
@@ -313,8 +320,9 @@ def warm_start_settings(estimator, settings):
     return before
 
 
-def wrap_keras_model(make_train_function, make_test_function, fit, save, save_weights, load_weights, csv_log):
-    """Around tf.keras in graph mode: methods of Model, and what CSVLogger does when something begins or ends."""
+def wrap_keras_model(make_train_function, make_test_function, fit, save, save_weights, load_weights, csv_log, values):
+    """Around tf.keras in graph mode: methods of Model, CSVLogger's calls, the variables that may lack `values`."""
+    _wrap(keras_backend_module, "_get_variables", values)
     training = keras_training_module.Model
     _wrap(training, "_make_train_function", make_train_function)
     _wrap(training, "_make_test_function", make_test_function)
@@ -363,7 +371,6 @@ def fed_tensor_name(key):
     return tensor.name
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Operations and graphs.
 
 
@@ -374,8 +381,7 @@ def is_function_graph(graph):
 
 def set_tag(op, key, value):
     """Stores an integer or a string as an attribute of the operation; it is in `tagged_graph_def`."""
-    attr = AttrValue(i=value) if isinstance(value, int) else AttrValue(s=value.encode())
-    op._set_attr(key, attr)
+    op._set_attr(key, AttrValue(i=value) if isinstance(value, int) else AttrValue(s=value.encode()))
 
 
 def original_op_type(op):
@@ -458,7 +464,6 @@ def import_nodes(graph, graph_def, existing):
             c_api_util.ScopedTFImportGraphDefResults(results)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Running a graph by names.
 
 

@@ -13,6 +13,18 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="also run the tests marked exhaustive; takes hours")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--exhaustive"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
 @pytest.fixture(autouse=True)
 def no_foreign_cluster(monkeypatch):
     """Variables that a launcher or a shell has set do not reach the tests."""
@@ -37,7 +49,7 @@ def jobs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     started = {
         name: Job(folder, plain=True) if name == "plain" else Job(folder, *name)
-        for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2), (4, 1))
+        for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1))
     }
     yield started
     for job in started.values():

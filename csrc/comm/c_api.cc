@@ -9,6 +9,8 @@
 
 #include "backends.h"
 #include "epl_comm.h"
+#include "epl_measure.h"
+#include "measure.h"
 #include "nccl_libraries.h"
 #include "rendezvous.h"
 #include "scheduler.h"
@@ -139,6 +141,15 @@ int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* ou
   return epl_comm_run(comm, &request, error, error_length);
 }
 
+int epl_comm_measure(epl_comm* comm, double* latency_s, double* bytes_per_s, char* error, size_t error_length) {
+  epl::Speed speed;
+  const epl::Status status = epl::MeasureSpeed(comm->options, &comm->scheduler, &speed);
+  if (!status.ok()) Fill(error, error_length, status.message);
+  *latency_s = speed.latency_s;
+  *bytes_per_s = speed.bytes_per_s;
+  return status.code;
+}
+
 void epl_pool_set(int slot, epl_comm* comm) {
   if (slot < 0) return;
   Pool& pool = ThePool();
@@ -178,6 +189,8 @@ int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* erro
   if (!status.ok()) Fill(error, error_length, status.message);
   return status.code;
 }
+
+int epl_comm_interface(void) { return EPL_COMM_INTERFACE; }
 
 int epl_has_gloo(void) { return epl::HasGloo() ? 1 : 0; }
 

@@ -16,6 +16,11 @@ extern "C" {
 
 #define EPL_EXPORT __attribute__((visibility("default")))
 
+// The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
+// declare, here and in epl/communicators/interface.py. Libraries and Python code with different numbers do not work
+// together.
+#define EPL_COMM_INTERFACE 1
+
 typedef struct epl_comm epl_comm;
 
 typedef enum {
@@ -177,6 +182,8 @@ EPL_EXPORT int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* str
 // Whether NCCL and the CUDA runtime can be loaded, from these paths or, where NULL or "", as the system's loader finds
 // them: EPL_OK, or EPL_INVALID and in `error` what is missing. Loads them; needs no GPU.
 EPL_EXPORT int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* error, size_t error_length);
+
+EPL_EXPORT int epl_comm_interface(void);  // the EPL_COMM_INTERFACE of this build
 
 EPL_EXPORT int epl_has_gloo(void);  // 1 when this build has the Gloo back end
 

@@ -29,6 +29,8 @@ constexpr milliseconds kTick(50);
 // Gloo's waits are ended by the ticker; this bound only keeps a lost tick from waiting for ever.
 constexpr milliseconds kGlooWait(24 * 3600 * 1000);
 constexpr milliseconds kGoodbyeWait(200);
+// A tick may come at the very moment of completion, several times if this thread is kept from running.
+constexpr int kLooksAfterEnd = 10;
 
 // Gloo writes to sockets that the peer may have closed. The signal of that goes to the writing thread and would end the
 // process; with it blocked the write reports the error. Threads made meanwhile inherit this.
@@ -356,6 +358,7 @@ Status GlooMesh::LookAround(int waiting_for) {
 Status GlooMesh::WaitOne(GlooTransfer* transfer, const std::string& what, bool last_look) {
   const Clock::time_point start = Clock::now();
   bool warned = false;
+  int looks_after_end = 0;
   for (int looks = 0;; ++looks) {
     Status status = Broken();
     if (!status.ok()) return status;
@@ -378,6 +381,9 @@ Status GlooMesh::WaitOne(GlooTransfer* transfer, const std::string& what, bool l
       return status;
     }
     status = LookAround(transfer->peer);
+    // What a peer sent before it ended counts, also what came after the wait above was interrupted: with its connection
+    // gone, the next wait finds it complete or fails.
+    if (!status.ok() && peers_[transfer->peer]->gone && ++looks_after_end <= kLooksAfterEnd) continue;
     if (!status.ok()) return status;
     // The tick may have come at the very moment of completion, hence two looks.
     if (last_look && looks >= 1) return Status(EPL_TIMEOUT, "");

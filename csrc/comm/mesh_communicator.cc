@@ -141,30 +141,13 @@ Status MeshCommunicator::Allocate(const Request& request, const std::vector<size
   return *out != nullptr ? Status() : Status(EPL_INTERNAL, what_ + ": allocate returned NULL");
 }
 
+Status MeshCommunicator::Reductions(const Request& request) {
+  return Inline(request.collective, request.count, request.element) ? SmallReduce(request) : LargeReduce(request);
+}
+
 Status MeshCommunicator::Dispatch(const Request& request) {
-  if (request.collective == EPL_SEND) return SendMessage(request);
-  if (request.collective == EPL_RECV) return ReceiveMessage(request);
-  Status status = Heads(request);
-  if (!status.ok()) return status;
-  switch (request.collective) {
-    case EPL_ALL_REDUCE:
-    case EPL_REDUCE:
-      return Inline(request.collective, request.count, request.element) ? SmallReduce(request) : LargeReduce(request);
-    case EPL_BROADCAST:
-      return Broadcast(request);
-    case EPL_ALL_GATHER:
-      return AllGather(request);
-    case EPL_ALL_GATHER_V:
-      return AllGatherV(request);
-    case EPL_REDUCE_SCATTER:
-      return ReduceScatter(request);
-    case EPL_ALL_TO_ALL:
-      return AllToAll(request);
-    case EPL_ALL_TO_ALL_V:
-      return AllToAllV(request);
-    default:
-      return Status();  // a barrier ends with its heads
-  }
+  const Status status = request.IsPointToPoint() ? Status() : Heads(request);
+  return status.ok() ? RunCollective(request) : status;
 }
 
 Status MeshCommunicator::Run(const Request& request) {

@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "announcement.h"
+#include "collectives.h"
 #include "communicator.h"
 #include "mesh.h"
 #include "reduce.h"
 
 namespace epl {
 
-class MeshCommunicator : public Communicator {
+class MeshCommunicator : public Communicator, private Collectives {
  public:
   MeshCommunicator(const Options& options, const char* backend, std::unique_ptr<Mesh> mesh);
   ~MeshCommunicator() override;
@@ -52,16 +53,18 @@ class MeshCommunicator : public Communicator {
   void Start(const std::vector<Block>& sends, const std::vector<Block>& receives, Mesh::Transfers* transfers);
   Status Allocate(const Request& request, const std::vector<size_t>& counts, int root, char** out);
 
+  Status Reductions(const Request& request) override;
+  Status Barrier(const Request&) override { return Status(); }  // it ends with its heads
   Status SmallReduce(const Request& request);
   Status LargeReduce(const Request& request);
-  Status Broadcast(const Request& request);
-  Status AllGather(const Request& request);
-  Status AllGatherV(const Request& request);
-  Status ReduceScatter(const Request& request);
-  Status AllToAll(const Request& request);
-  Status AllToAllV(const Request& request);
-  Status SendMessage(const Request& request);
-  Status ReceiveMessage(const Request& request);
+  Status Broadcast(const Request& request) override;
+  Status AllGather(const Request& request) override;
+  Status AllGatherV(const Request& request) override;
+  Status ReduceScatter(const Request& request) override;
+  Status AllToAll(const Request& request) override;
+  Status AllToAllV(const Request& request) override;
+  Status SendMessage(const Request& request) override;
+  Status ReceiveMessage(const Request& request) override;
   Reduction ReductionOf(const Request& request) const;
 
   const Options options_;

@@ -176,28 +176,7 @@ Status NcclCommunicator::AllocateOutput(const Request& request, const std::vecto
 Status NcclCommunicator::Launch(const Request& request) {
   const char* problem = Unsupported(request);
   if (problem != nullptr) return Status(EPL_INVALID, Format("%s: %s", what_.c_str(), problem));
-  switch (request.collective) {
-    case EPL_ALL_REDUCE:
-    case EPL_REDUCE:
-    case EPL_REDUCE_SCATTER:
-      return Reductions(request);
-    case EPL_BROADCAST:
-      return Broadcast(request);
-    case EPL_ALL_GATHER:
-      return AllGather(request);
-    case EPL_ALL_GATHER_V:
-      return AllGatherV(request);
-    case EPL_ALL_TO_ALL:
-      return AllToAll(request);
-    case EPL_ALL_TO_ALL_V:
-      return AllToAllV(request);
-    case EPL_SEND:
-      return SendMessage(request);
-    case EPL_RECV:
-      return ReceiveMessage(request);
-    default:
-      return Status();
-  }
+  return RunCollective(request);
 }
 
 Status NcclCommunicator::Reductions(const Request& request) {

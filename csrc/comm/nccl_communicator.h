@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "announcement.h"
+#include "collectives.h"
 #include "communicator.h"
 #include "cuda_stream.h"
 #include "nccl_libraries.h"
@@ -29,7 +30,7 @@ namespace epl {
 // A digest of how a request cuts its stream.
 uint64_t CutOf(const Request& request);
 
-class NcclCommunicator : public Communicator {
+class NcclCommunicator : public Communicator, private Collectives {
  public:
   // `host` connects the same ranks.
   NcclCommunicator(const Options& options, const GpuLibraries& libraries, std::unique_ptr<Communicator> host);
@@ -71,16 +72,18 @@ class NcclCommunicator : public Communicator {
 
   // nccl_collectives.cc
   Status Launch(const Request& request);
-  Status Reductions(const Request& request);
+  Status Reductions(const Request& request) override;
+  Status ReduceScatter(const Request& request) override { return Reductions(request); }
+  Status Barrier(const Request&) override { return Status(); }  // it ends with the agreement
   Status AllReduce(const Request& request, nccl::RedOp op);
   Status ReduceScatter(const Request& request, nccl::RedOp op);
-  Status Broadcast(const Request& request);
-  Status AllGather(const Request& request);
-  Status AllGatherV(const Request& request);
-  Status AllToAll(const Request& request);
-  Status AllToAllV(const Request& request);
-  Status SendMessage(const Request& request);
-  Status ReceiveMessage(const Request& request);
+  Status Broadcast(const Request& request) override;
+  Status AllGather(const Request& request) override;
+  Status AllGatherV(const Request& request) override;
+  Status AllToAll(const Request& request) override;
+  Status AllToAllV(const Request& request) override;
+  Status SendMessage(const Request& request) override;
+  Status ReceiveMessage(const Request& request) override;
   Status Exchange(const std::vector<epl_segment>& sends, const std::vector<epl_segment>& receives, size_t element);
   Status Group(const std::function<nccl::Result()>& calls);
   Status Pieces(const Request& request, bool pack, bool with_input, std::vector<epl_segment>* pieces);

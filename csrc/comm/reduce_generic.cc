@@ -1,6 +1,7 @@
 // Reduction loops for any processor.
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "reduce.h"
 

@@ -73,6 +73,10 @@ Status Scheduler::RunBlocking(Request request) {
     return status;
   }
   lock.unlock();
+  return RunQueued(std::move(request));
+}
+
+Status Scheduler::RunQueued(Request request) {
   std::promise<Status> result;
   request.completed = [&](const Status& status) { result.set_value(status); };
   Submit(std::move(request));

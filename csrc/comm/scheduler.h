@@ -32,6 +32,8 @@ class Scheduler {
   void Submit(Request request);
   // Runs an untagged request to its end; on this thread if nothing else is under way. Calls no `done`.
   Status RunBlocking(Request request);
+  // The same, always on the progress thread.
+  Status RunQueued(Request request);
   Status Expect(const int64_t* tags, size_t num_tags);
   void Abort(const std::string& reason);
   // Ends everything; the progress thread has been joined when this returns.

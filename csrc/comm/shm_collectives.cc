@@ -36,12 +36,13 @@ size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
 // read it; drain(c, number) reads the peers' chunks `number` when all have filled theirs. `chunks` is how many there
 // are; 0: num_chunks() says so when all descriptions have been compared, so it may use the peers' counts.
 //
-// A rank fills kAhead chunks before it drains the first, so that ranks need not run in step:
+// While chunks of all peers are there, a rank drains them, as its own part is still in its cache; else it fills ahead,
+// up to ahead_ chunks, so that ranks need not run in step:
 //
 //   fill 0, fill 1, [all filled 0] drain 0, fill 2, [all filled 1] drain 1, fill 3, ...
 //
-// There are 2 * kAhead places for chunks. Fill c + kAhead overwrites chunk c - kAhead; the wait for chunk c has seen
-// every peer past fill c, which follows its drain of c - kAhead. The same holds across collectives, for chunks are
+// There are 2 * ahead_ places for chunks. Fill c + ahead_ overwrites chunk c - ahead_; the wait for chunk c has seen
+// every peer past fill c, which follows its drain of c - ahead_. The same holds across collectives, for chunks are
 // numbered through, and who has filled a chunk of one collective is done with those before.
 Status ShmCommunicator::Chunks(const Request& request, size_t chunks, const std::function<size_t()>& num_chunks,
                                const std::function<void(size_t, char*)>& fill,
@@ -49,25 +50,23 @@ Status ShmCommunicator::Chunks(const Request& request, size_t chunks, const std:
   const uint64_t first_chunk = chunk_;
   const uint32_t first_step = step_;
   size_t filled = 0;
-  const auto fill_until = [&](size_t end) {
-    for (; filled < end; ++filled) {
-      fill(filled, Me()->chunk(chunk_++));
-      Advance();
-    }
+  const auto fill_next = [&] {
+    fill(filled++, Me()->chunk(chunk_++));
+    Advance();
   };
   Begin(request);
-  fill_until(chunks == 0 ? 1 : std::min(chunks, kAhead));
+  fill_next();
   for (size_t c = 0; c == 0 || c < chunks; ++c) {
-    Status status = WaitAll(first_step + static_cast<uint32_t>(c) + 1, request);
+    const uint32_t all_filled = first_step + static_cast<uint32_t>(c) + 1;
+    while (filled < std::min(chunks, c + ahead_) && (filled <= c || !AllReached(all_filled))) fill_next();
+    Status status = WaitAll(all_filled, request);
     if (status.ok() && c == 0) status = Verify();
     if (!status.ok()) return status;
     if (chunks == 0) {
       chunks = num_chunks();
       if (chunks == 0) return Status(EPL_INTERNAL, Describe(request) + ": allocate returned NULL");
-      fill_until(std::min(chunks, kAhead));
     }
     drain(c, first_chunk + c);
-    fill_until(std::min(chunks, c + 1 + kAhead));
   }
   return Status();
 }
@@ -395,31 +394,9 @@ Status ShmCommunicator::AllToAllV(const Request& request) {
   return Chunks(request, 0, num_chunks, fill, drain);
 }
 
-Status ShmCommunicator::RunGroup(const Request& request) {
-  switch (request.collective) {
-    case EPL_ALL_REDUCE:
-    case EPL_REDUCE:
-      return options_.size == 2 || request.count * request.element <= kOneRoundBytes ? OneRoundReduce(request)
-                                                                                     : TwoRoundReduce(request);
-    case EPL_BROADCAST:
-      return Broadcast(request);
-    case EPL_ALL_GATHER:
-      return AllGather(request);
-    case EPL_ALL_GATHER_V:
-      return AllGatherV(request);
-    case EPL_REDUCE_SCATTER:
-      return ReduceScatter(request);
-    case EPL_ALL_TO_ALL:
-      return AllToAll(request);
-    case EPL_ALL_TO_ALL_V:
-      return AllToAllV(request);
-    case EPL_BARRIER:
-      return Barrier(request);
-    case EPL_SEND:
-    case EPL_RECV:
-      break;
-  }
-  return Status(EPL_INVALID, "unknown collective");
+Status ShmCommunicator::Reductions(const Request& request) {
+  const bool one_round = options_.size == 2 || request.count * request.element <= kOneRoundBytes;
+  return one_round ? OneRoundReduce(request) : TwoRoundReduce(request);
 }
 
 }  // namespace epl

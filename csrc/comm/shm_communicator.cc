@@ -24,7 +24,10 @@ constexpr auto kLifeCheckInterval = std::chrono::milliseconds(200);
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(const Options& options)
-    : options_(options), sent_(options.size, 0), received_(options.size, 0) {}
+    : options_(options),
+      ahead_(ShmSegment::NumChunks(options.size) / 2),
+      sent_(options.size, 0),
+      received_(options.size, 0) {}
 
 ShmCommunicator::~ShmCommunicator() { Leave(); }
 
@@ -193,6 +196,13 @@ Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& 
   }
 }
 
+bool ShmCommunicator::AllReached(uint32_t target) const {
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (rank != options_.rank && !Reached(Segment(rank)->control()->step, target)) return false;
+  }
+  return true;
+}
+
 Status ShmCommunicator::WaitAll(uint32_t target, const Request& request) {
   for (int rank = 0; rank < options_.size; ++rank) {
     Signal* signal = &Segment(rank)->control()->step;
@@ -232,11 +242,11 @@ Reduction ShmCommunicator::ReductionOf(const Request& request) const {
 }
 
 Status ShmCommunicator::Dispatch(const Request& request) {
-  if (!request.IsPointToPoint()) return RunGroup(request);
+  if (!request.IsPointToPoint()) return RunCollective(request);
   Control* control = Me()->control();
   Announce(request, options_.rank, &control->message);
   control->messaging.store(static_cast<uint32_t>(request.peer) + 1, std::memory_order_release);
-  const Status status = request.collective == EPL_SEND ? Send(request) : Recv(request);
+  const Status status = RunCollective(request);
   control->messaging.store(0, std::memory_order_release);
   return status;
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives.h"
 #include "communicator.h"
 #include "reduce.h"
 #include "rendezvous.h"
@@ -24,7 +25,7 @@
 
 namespace epl {
 
-class ShmCommunicator : public Communicator {
+class ShmCommunicator : public Communicator, private Collectives {
  public:
   static Status Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result);
 
@@ -36,10 +37,9 @@ class ShmCommunicator : public Communicator {
   void Leave() override;
 
  private:
-  // Data held per rank: 2 * kAhead chunks of this size. Larger ones need fewer waits, smaller ones stay in the
+  // Data held per rank: 2 * ahead_ chunks of this size. Larger ones need fewer waits, smaller ones stay in the
   // second-level cache.
   static constexpr size_t kChunkBytes = 256 * 1024;
-  static constexpr size_t kAhead = ShmSegment::kNumChunks / 2;
 
   using Clock = std::chrono::steady_clock;
   using Missing = std::function<std::vector<int>()>;  // ranks that a wait still misses
@@ -58,6 +58,7 @@ class ShmCommunicator : public Communicator {
   void Begin(const Request& request);
   Status Verify() const;
   void Advance() { Publish(&Me()->control()->step, ++step_); }
+  bool AllReached(uint32_t target) const;
   Status WaitAll(uint32_t target, const Request& request);
   Status WaitFor(Signal* signal, uint32_t target, const Missing& missing, const Request& request);
   Status CheckWait(const Missing& missing, const Request& request, WaitState* state);
@@ -68,22 +69,22 @@ class ShmCommunicator : public Communicator {
   std::string WhatRankDoes(int rank) const;
 
   // shm_collectives.cc
-  Status RunGroup(const Request& request);
   Status Chunks(const Request& request, size_t chunks, const std::function<size_t()>& num_chunks,
                 const std::function<void(size_t, char*)>& fill, const std::function<void(size_t, uint64_t)>& drain);
-  Status Barrier(const Request& request);
+  Status Barrier(const Request& request) override;
+  Status Reductions(const Request& request) override;
   Status OneRoundReduce(const Request& request);
   Status TwoRoundReduce(const Request& request);
-  Status Broadcast(const Request& request);
-  Status AllGather(const Request& request);
-  Status AllGatherV(const Request& request);
-  Status ReduceScatter(const Request& request);
-  Status AllToAll(const Request& request);
-  Status AllToAllV(const Request& request);
+  Status Broadcast(const Request& request) override;
+  Status AllGather(const Request& request) override;
+  Status AllGatherV(const Request& request) override;
+  Status ReduceScatter(const Request& request) override;
+  Status AllToAll(const Request& request) override;
+  Status AllToAllV(const Request& request) override;
 
   // shm_messages.cc
-  Status Send(const Request& request);
-  Status Recv(const Request& request);
+  Status SendMessage(const Request& request) override;
+  Status ReceiveMessage(const Request& request) override;
   Status AcceptMessage(const Request& request, const Announcement& sent, char** out);
 
   ShmSegment* Me() const { return &group_.ranks[options_.rank]->segment; }
@@ -92,6 +93,7 @@ class ShmCommunicator : public Communicator {
   Reduction ReductionOf(const Request& request) const;
 
   const Options options_;
+  const size_t ahead_;  // chunks that a rank may publish before it has read the peers' first
   ShmGroup group_;
   uint32_t step_ = 0;                      // this rank's counter; that of the peers too, once they have come as far
   uint64_t sequence_ = 0;                  // group collectives begun

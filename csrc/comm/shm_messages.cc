@@ -8,7 +8,7 @@ namespace epl {
 
 // The message goes through two chunks in turn. The sender stays until the receiver has read the last one, so the chunks
 // are free for the next message, whoever it is for.
-Status ShmCommunicator::Send(const Request& request) {
+Status ShmCommunicator::SendMessage(const Request& request) {
   const int to = request.peer;
   Mailbox* box = Me()->mailbox(to);
   const size_t step = ShmSegment::kMessageChunkBytes / request.element;
@@ -32,7 +32,7 @@ Status ShmCommunicator::Send(const Request& request) {
   return wait(base + chunks);
 }
 
-Status ShmCommunicator::Recv(const Request& request) {
+Status ShmCommunicator::ReceiveMessage(const Request& request) {
   const int from = request.peer;
   Mailbox* box = Segment(from)->mailbox(options_.rank);
   const size_t step = ShmSegment::kMessageChunkBytes / request.element;

@@ -36,7 +36,7 @@ uint64_t* ShmSegment::counts(uint64_t sequence) const {
 
 Mailbox* ShmSegment::mailbox(int to) const { return reinterpret_cast<Mailbox*>(base_ + mailboxes_at_) + to; }
 
-char* ShmSegment::chunk(uint64_t number) const { return base_ + chunks_at_ + (number % kNumChunks) * chunk_bytes_; }
+char* ShmSegment::chunk(uint64_t number) const { return base_ + chunks_at_ + (number % num_chunks_) * chunk_bytes_; }
 
 char* ShmSegment::message_chunk(uint32_t number) const {
   return base_ + messages_at_ + (number % 2) * kMessageChunkBytes;
@@ -45,11 +45,12 @@ char* ShmSegment::message_chunk(uint32_t number) const {
 Status ShmSegment::Map(int num_ranks, size_t chunk_bytes) {
   num_ranks_ = num_ranks;
   chunk_bytes_ = chunk_bytes;
+  num_chunks_ = NumChunks(num_ranks);
   const size_t ranks = static_cast<size_t>(num_ranks);
   counts_at_ = RoundUp(sizeof(Control), 64);
   mailboxes_at_ = RoundUp(counts_at_ + 2 * ranks * sizeof(uint64_t), 64);
   chunks_at_ = RoundUp(mailboxes_at_ + ranks * sizeof(Mailbox), 4096);
-  messages_at_ = chunks_at_ + kNumChunks * chunk_bytes;
+  messages_at_ = chunks_at_ + num_chunks_ * chunk_bytes;
   const size_t bytes = messages_at_ + 2 * kMessageChunkBytes;
   struct stat info;
   if (fstat(fd_, &info) != 0) return Status(EPL_INTERNAL, Format("fstat: %s", std::strerror(errno)));

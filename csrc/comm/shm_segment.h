@@ -59,7 +59,8 @@ class ShmSegment {
   char* chunk(uint64_t number) const;          // group collectives: chunk_bytes each
   char* message_chunk(uint32_t number) const;  // send: kMessageChunkBytes each
 
-  static constexpr size_t kNumChunks = 4;
+  // With two ranks more: one of them can then publish much of a message while the other is busy elsewhere.
+  static size_t NumChunks(int num_ranks) { return num_ranks == 2 ? 16 : 4; }
   static constexpr size_t kMessageChunkBytes = 256 * 1024;
 
  private:
@@ -70,7 +71,7 @@ class ShmSegment {
   size_t bytes_ = 0;
   size_t counts_at_ = 0, mailboxes_at_ = 0, chunks_at_ = 0, messages_at_ = 0;
   int num_ranks_ = 0;
-  size_t chunk_bytes_ = 0;
+  size_t chunk_bytes_ = 0, num_chunks_ = 0;
 };
 
 struct ShmPeer {

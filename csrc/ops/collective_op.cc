@@ -40,6 +40,23 @@ tf::Status CollectiveOp::GetWorker(tf::OpKernelConstruction* context, const char
                                      "; it must be the number of a worker, from 0 to ", workers_ - 1, ".");
 }
 
+tf::Status CollectiveOp::GetReduceOp(tf::OpKernelConstruction* context, epl_reduce_op* reduce_op) {
+  std::string op;
+  TF_RETURN_IF_ERROR(context->GetAttr("reduce_op", &op));
+  *reduce_op = op == "mean"   ? EPL_MEAN
+               : op == "min"  ? EPL_MIN
+               : op == "max"  ? EPL_MAX
+               : op == "prod" ? EPL_PROD
+                              : EPL_SUM;
+  return tf::Status();
+}
+
+tf::Status CollectiveOp::TypeToReduce(const tf::Tensor& tensor, epl_dtype* dtype) const {
+  if (ToCommType(tensor.dtype(), dtype)) return tf::Status();
+  return tf::errors::InvalidArgument("'", collective_name_, "': ", tf::DataTypeString(tensor.dtype()),
+                                     " cannot be reduced between workers.");
+}
+
 epl_segment CollectiveOp::Segment(const void* in, void* out, size_t count) {
   epl_segment segment;
   segment.in = in;

@@ -34,6 +34,12 @@ class CollectiveOp : public tf::AsyncOpKernel {
   // Fails unless the attribute `key` holds the number of a worker; reads it into `worker`.
   tf::Status GetWorker(tf::OpKernelConstruction* context, const char* key, int* worker) const;
 
+  // The attribute "reduce_op".
+  static tf::Status GetReduceOp(tf::OpKernelConstruction* context, epl_reduce_op* reduce_op);
+
+  // The communicator's type for a tensor whose elements are reduced.
+  tf::Status TypeToReduce(const tf::Tensor& tensor, epl_dtype* dtype) const;
+
   static epl_segment Segment(const void* in, void* out, size_t count);
 
   int slot_, workers_;

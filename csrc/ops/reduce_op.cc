@@ -35,13 +35,7 @@ class ReduceOp : public CollectiveOp {
   explicit ReduceOp(tf::OpKernelConstruction* context) : CollectiveOp(context) {
     if (!context->status().ok()) return;
     OP_REQUIRES_OK(context, GetWorker(context, "root", &root_));
-    std::string op;
-    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &op));
-    reduce_op_ = op == "mean"   ? EPL_MEAN
-                 : op == "min"  ? EPL_MIN
-                 : op == "max"  ? EPL_MAX
-                 : op == "prod" ? EPL_PROD
-                                : EPL_SUM;
+    OP_REQUIRES_OK(context, GetReduceOp(context, &reduce_op_));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
@@ -54,10 +48,7 @@ class ReduceOp : public CollectiveOp {
     std::shared_ptr<PoolSlot> slot;
     OP_REQUIRES_OK_ASYNC(context, Slot(&slot), done);
     epl_dtype dtype;
-    OP_REQUIRES_ASYNC(context, ToCommType(tensor.dtype(), &dtype),
-                      tf::errors::InvalidArgument("'", collective_name_, "': ", tf::DataTypeString(tensor.dtype()),
-                                                  " cannot be reduced between workers."),
-                      done);
+    OP_REQUIRES_OK_ASYNC(context, TypeToReduce(tensor, &dtype), done);
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, tensor.shape(), &output), done);
     if (epl_comm_rank(slot->get()) != root_) {

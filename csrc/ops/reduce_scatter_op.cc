@@ -52,13 +52,7 @@ class ReduceScatterOp : public CollectiveOp {
  public:
   explicit ReduceScatterOp(tf::OpKernelConstruction* context) : CollectiveOp(context) {
     if (!context->status().ok()) return;
-    std::string op;
-    OP_REQUIRES_OK(context, context->GetAttr("reduce_op", &op));
-    reduce_op_ = op == "mean"   ? EPL_MEAN
-                 : op == "min"  ? EPL_MIN
-                 : op == "max"  ? EPL_MAX
-                 : op == "prod" ? EPL_PROD
-                                : EPL_SUM;
+    OP_REQUIRES_OK(context, GetReduceOp(context, &reduce_op_));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
@@ -76,10 +70,7 @@ class ReduceScatterOp : public CollectiveOp {
     std::shared_ptr<PoolSlot> slot;
     OP_REQUIRES_OK_ASYNC(context, Slot(&slot), done);
     epl_dtype dtype;
-    OP_REQUIRES_ASYNC(context, ToCommType(tensor.dtype(), &dtype),
-                      tf::errors::InvalidArgument("'", collective_name_, "': ", tf::DataTypeString(tensor.dtype()),
-                                                  " cannot be reduced between workers."),
-                      done);
+    OP_REQUIRES_OK_ASYNC(context, TypeToReduce(tensor, &dtype), done);
     tf::TensorShape shape = row;
     shape.InsertDim(0, static_cast<tf::int64>(shares[epl_comm_rank(slot->get())]));
     tf::Tensor* output = nullptr;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "epl_measure.h"
 #include "harness.h"
 
 namespace {
@@ -38,14 +39,8 @@ double Expected(epl_dtype dtype, epl_reduce_op op, int size, size_t i, double sc
   return floating ? total * scale : (dtype == EPL_UINT8 ? std::fmod(std::floor(total), 256) : std::floor(total));
 }
 
-struct Array {
-  epl_dtype dtype;
-  size_t count;
-  std::vector<char> bytes;
-  Array(epl_dtype dtype_in, size_t count_in)
-      : dtype(dtype_in), count(count_in), bytes(count * test::SizeOf(dtype) + 8) {}
-  void* data() { return bytes.data(); }
-  void* at(size_t i) { return bytes.data() + i * test::SizeOf(dtype); }
+struct Array : test::Elements {
+  using Elements::Elements;
   double get(size_t i) { return test::Load(dtype, data(), i); }
   void Fill(int rank) {
     for (size_t i = 0; i < count; ++i) test::Store(dtype, data(), i, Value(dtype, rank, i));
@@ -403,6 +398,22 @@ TEST(exchange_and_barrier) {
       for (int rank = 0; rank < me.size; ++rank)
         CHECK_THAT(all[rank] == rank * 1000 + round, std::to_string(all[rank]));
       if (round % 10 == 0) CHECK_OK(me.SubmitAndWait(test::MakeRequest("line", EPL_BARRIER, EPL_UINT8, nullptr, 0)));
+    }
+  });
+}
+
+// The ranks come to the end of a measurement together, whatever each of them finds, and can go on.
+TEST(measurement) {
+  EachBackend({1, 2, 3}, [](Rank& me) {
+    char error[512] = "";
+    for (int round = 0; round < 2; ++round) {
+      double latency = 0, bandwidth = 0;
+      const int code = epl_comm_measure(me.comm, &latency, &bandwidth, error, sizeof(error));
+      CHECK_THAT(code == EPL_OK, error);
+      CHECK_THAT(latency > 0 && bandwidth > 0, std::to_string(latency) + " " + std::to_string(bandwidth));
+      std::vector<int> all(static_cast<size_t>(me.size));
+      CHECK_THAT(epl_comm_exchange(me.comm, &me.rank, sizeof(int), all.data(), error, sizeof(error)) == 0, error);
+      for (int rank = 0; rank < me.size; ++rank) CHECK_THAT(all[rank] == rank, std::to_string(all[rank]));
     }
   });
 }

@@ -5,7 +5,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,17 +16,13 @@
 
 namespace {
 
+using test::Contains;
+using test::Now;
 using test::Outcome;
 using test::Rank;
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-struct Buffer {
-  std::vector<float> data;
-  epl_segment segment;
-  explicit Buffer(size_t count) : data(count, 1.0f), segment{data.data(), data.data(), count} {}
+struct Buffer : test::Ones {
+  using Ones::Ones;
   epl_request AllReduce(const char* name) { return test::MakeRequest(name, EPL_ALL_REDUCE, EPL_FLOAT32, &segment, 1); }
 };
 

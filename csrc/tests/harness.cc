@@ -32,6 +32,10 @@ void Fail(const char* file, int line, const std::string& what) {
 
 bool AnyFailed() { return failures != 0; }
 
+double Now() { return std::chrono::duration<double>(Steady::now().time_since_epoch()).count(); }
+
+bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 Outcome Rank::Create(const std::string& name) {
   static std::vector<std::unique_ptr<FileStore>> stores;
   stores.push_back(std::make_unique<FileStore>(folder));

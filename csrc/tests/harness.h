@@ -38,6 +38,16 @@ struct Rank {
 epl_request MakeRequest(const char* name, epl_collective collective, epl_dtype dtype, const epl_segment* segments,
                         size_t num_segments);
 
+double Now();  // seconds
+bool Contains(const std::string& text, const std::string& part);
+
+// Numbers that are all 1, to be reduced in place.
+struct Ones {
+  std::vector<float> data;
+  epl_segment segment;
+  explicit Ones(size_t count) : data(count, 1.0f), segment{data.data(), data.data(), count} {}
+};
+
 // Reports a failed check with its place; the process goes on and fails at its end.
 void Fail(const char* file, int line, const std::string& what);
 bool AnyFailed();

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -11,19 +10,15 @@
 
 namespace {
 
+using test::Contains;
+using test::Now;
 using test::Outcome;
 using test::Rank;
 
 const char kBackend[] = "hierarchical/2";
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-struct Buffer {
-  std::vector<float> data;
-  epl_segment segment;
-  explicit Buffer(size_t count) : data(count, 1.0f), segment{data.data(), data.data(), count} {}
+struct Buffer : test::Ones {
+  using Ones::Ones;
   epl_request Request(const char* name, epl_collective collective) {
     return test::MakeRequest(name, collective, EPL_FLOAT32, &segment, 1);
   }

@@ -37,7 +37,7 @@ def _create_op(original, graph, op, *args, **kwargs):
     result = original(graph, op, *args, **kwargs)
     if tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
         return result
-    refusals.check_operation(op.type, op.name)
+    refusals.check_operation(op)
     record = record_of(graph)
     if record.phase != tags.FORWARD:
         tf_compat.set_tag(op, tags.PHASE, record.phase)

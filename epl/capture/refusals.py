@@ -3,6 +3,7 @@
 docs/not_supported.md lists them all.
 """
 
+import functools
 import re
 
 import tensorflow.compat.v1 as tf
@@ -64,11 +65,17 @@ def check_optimizer(optimizer):
             )
 
 
-def check_operation(op_type, name):
+def check_operation(op):
     """Raises UnsupportedError for an operation that talks to other devices or workers in ways of its own."""
-    for pattern, advice in _OPERATIONS:
-        if pattern.match(op_type):
-            raise UnsupportedError("operation '%s' (%s) cannot be used with EPL. %s." % (name, op_type, advice))
+    advice = _advice(op.type)
+    if advice:
+        raise UnsupportedError("operation '%s' (%s) cannot be used with EPL. %s." % (op.name, op.type, advice))
+
+
+@functools.lru_cache(maxsize=None)  # asked for each operation of a graph; there are some hundred types
+def _advice(op_type):
+    """What to do instead of using operations of a type; None for those that may be used."""
+    return next((advice for pattern, advice in _OPERATIONS if pattern.match(op_type)), None)
 
 
 def _strategy_made(original, extended, strategy):

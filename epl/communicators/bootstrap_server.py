@@ -20,6 +20,7 @@ _LOG = logging.getLogger("epl")
 _IDLE_WATCH_S = 5.0
 _MAX_WAIT_S = 24 * 3600.0
 _STOP_GRACE_S = 1.0
+_LINGER_S = 5.0
 
 
 class BootstrapServer:
@@ -55,8 +56,12 @@ class BootstrapServer:
         atexit.register(self.close)  # a script that ends with an exception ends
 
     def close(self):
-        """Tells the workers that still listen that worker 0 ends in good order, and stops. May be called again."""
+        """Tells the workers that still listen that worker 0 ends in good order, and stops. May be called again.
+
+        Others may still be reading what was left for them here: they have a moment for that.
+        """
         atexit.unregister(self.close)
+        self._state.wait_for_leaving(_LINGER_S)
         self._state.close()
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
 

@@ -79,6 +79,15 @@ class BootstrapState:
             self._left.add(worker)
             self._changed.notify_all()
 
+    def wait_for_leaving(self, limit_s):
+        """When worker 0 has left in good order: until those who joined have left too, or something has gone wrong."""
+
+        def through():
+            return 0 not in self._left or self._endings or self._left.issuperset(self._instances)
+
+        with self._changed:
+            self._changed.wait_for(through, limit_s)
+
     def left(self):
         """Workers that ended in good order."""
         with self._changed:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 
+from epl.communicators import interface
 from epl.communicators.build import COMM_LIBRARY
 from epl.errors import CommunicationError
 
@@ -111,9 +112,20 @@ _FUNCTIONS = {
         ctypes.c_int,
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t],
     ),
+    "epl_comm_measure": (
+        ctypes.c_int,
+        [
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_double),
+            ctypes.POINTER(ctypes.c_double),
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ],
+    ),
     "epl_pool_set": (None, [ctypes.c_int, ctypes.c_void_p]),
     "epl_find_nccl": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
     "epl_has_gloo": (ctypes.c_int, []),
+    "epl_comm_interface": (ctypes.c_int, []),
 }
 
 _LOADED = {}
@@ -148,9 +160,18 @@ def comm():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
-            raise CommunicationError(
-                "%s cannot be used: %s. It was probably built on another system or from other sources; build it again "
-                "with `pip install .` or `make csrc`." % (path, error)
-            )
+            raise unfit(path, error)
+        problem = interface.comm_problem(library.epl_comm_interface())
+        if problem is not None:
+            raise unfit(path, problem)
         _LOADED[COMM_LIBRARY] = library
     return _LOADED[COMM_LIBRARY]
+
+
+def unfit(path, problem):
+    """The error for a library that does not fit this Python code."""
+    return CommunicationError(
+        "%s cannot be used: %s. It was built on another system or from other sources than this epl, of an earlier "
+        "state of the checkout, say. Build it again with `make csrc` (in a checkout) or `pip install .`."
+        % (path, problem)
+    )

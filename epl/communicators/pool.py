@@ -3,19 +3,19 @@
 import ctypes
 import struct
 import threading
-import time
 
 from epl.communicators import gpu, native
 from epl.communicators.addresses import own_address
 from epl.communicators.bootstrap import WaitTimeout, job_token
+from epl.communicators.store import StoreAdapter
 from epl.errors import CommunicationError
 
 _ERROR_BYTES = 4096
 # The first round of an exchange: the length, and as much of the message as fits. Most messages need no second round.
 _FIRST_ROUND_BYTES = 64
 _LENGTH = struct.Struct("<Q")
-# While workers wait for each other to connect, they look this often whether one of them has ended.
-_SLICE_S = 1.0
+_FIGURES = struct.Struct("<dd")
+_PREFIX = "comm/g%d/"
 # What the native library calls communication.hierarchical, when communication.backend is "auto".
 _AUTO_BACKENDS = {"auto": "auto", "on": "hierarchical", "off": "flat"}
 _INLINE_BYTES = _FIRST_ROUND_BYTES - _LENGTH.size
@@ -42,8 +42,12 @@ class Pool:
         self._client = client
         self._control = None
         self._data = []
-        self._groups = {}
+        self._all = []  # the communicators that there are, whatever for
+        self._groups = {}  # communicators between some of the workers: by name, and by their present slot
+        self._slots = {}
+        self._ended = None  # why the pool was aborted
         self._store = None
+        self._opened = None  # the generation that has a communicator for control messages
         self._used_prefix = None
         self._lock = threading.Lock()  # abort() may come from another thread while close() frees what it would abort
         self.generation = None
@@ -74,13 +78,13 @@ class Pool:
           CommunicationError: not all workers came within `communication.start_timeout_s` seconds, or they differ in
             their settings.
         """
-        self.close()
+        if self._opened != generation or self.connected:
+            self.close()
         if self._cluster.worker_num > 1:
             self._await_workers(generation)
-            prefix = "comm/g%d/" % generation
+            prefix = _PREFIX % generation
             try:
-                self._store = _StoreAdapter(self._client, generation, prefix)
-                self._control = self._create("g%d/control" % generation)
+                self._open(generation)
                 for slot in range(self._config.communication.num_communicators):
                     self._data.append(self._create("g%d/data%d" % (generation, slot), tensors=True))
                 for slot, comm in enumerate(self._data):
@@ -94,6 +98,37 @@ class Pool:
                     self._client.clear(self._used_prefix)
                 self._used_prefix = prefix
         self.generation = generation
+
+    def measure(self, generation, key):
+        """How fast all-reduces of host memory are between all workers.
+
+        All workers take part, with the same arguments, and all get what worker 0 measured. Who comes again, after a
+        failure that worker 0 was not part of, gets that as well and does not wait for the others. A pool that is not
+        connected is not afterwards either, for until then workers may come to their first step at any time; but what
+        is made for this is used by `connect`.
+
+        Args:
+          generation: as for `connect`, which may follow with the same one.
+          key: under which worker 0 leaves its figures with the bootstrap service.
+
+        Returns:
+          (seconds that the smallest takes, bytes a second of a large one).
+
+        Raises:
+          CommunicationError: as by `connect`; or a worker failed meanwhile.
+        """
+        try:
+            return _FIGURES.unpack(self._client.get(key, 0.0))
+        except WaitTimeout:
+            self._await_workers(generation)
+        if self._opened != generation:
+            self.close()
+        self._open(generation)
+        figures = self._own_figures()
+        if self._cluster.worker_index == 0:
+            self._client.set(key, _FIGURES.pack(*figures))
+            return figures
+        return _FIGURES.unpack(self._store.wait_for(key, self._config.communication.timeout_s))
 
     def exchange(self, message):
         """Gives every worker's `message` (bytes of any length) to every worker: a list in the order of workers.
@@ -117,21 +152,25 @@ class Pool:
         """Makes communicators between some of the workers, unless they are there already.
 
         Args:
-          groups: objects with `slot`, a number from `communication.num_communicators`, `name`, and `members`, a tuple
-            of workers. All members must give those that they share in the same order.
+          groups: objects with `slot`, a number from `communication.num_communicators`, `name`, which is another one for
+            other members, and `members`, a tuple of workers. All members must give those that they share in the same
+            order.
 
         Raises:
           CommunicationError: a member did not come within `communication.timeout_s` seconds, or the pool is not
             connected.
         """
         for group in groups:
-            if self._cluster.worker_index not in group.members or group.slot in self._groups:
+            if self._cluster.worker_index not in group.members:
                 continue
             self._connected_control()
-            name = "g%d/%s" % (self.generation, group.name)
-            comm = self._create(name, tensors=True, members=group.members)
-            self._groups[group.slot] = comm
-            native.comm().epl_pool_set(group.slot, comm)
+            if group.name not in self._groups:
+                name = "g%d/%s" % (self.generation, group.name)
+                self._groups[group.name] = self._create(name, tensors=True, members=group.members)
+            # Another graph of this process may have used the slot for others.
+            if self._slots.get(group.slot) != group.name:
+                self._slots[group.slot] = group.name
+                native.comm().epl_pool_set(group.slot, self._groups[group.name])
 
     def expect(self, orders):
         """Declares the tags of the next step: `orders[i]` is the list for communicator i, in their order.
@@ -146,7 +185,7 @@ class Pool:
             return
         self._connected_control()
         comms = dict(enumerate(self._data))
-        comms.update(self._groups)
+        comms.update((slot, self._groups[name]) for slot, name in self._slots.items())
         orders = dict(orders if isinstance(orders, dict) else enumerate(orders))
         for slot, tags in sorted(orders.items()):
             if slot not in comms:
@@ -164,21 +203,20 @@ class Pool:
     def abort(self, reason):
         """Fails everything under way and everything later, here and at the other workers. The first reason counts."""
         with self._lock:
-            for comm in [self._control] + self._data + list(self._groups.values()):
-                if comm is not None:
-                    native.comm().epl_comm_abort(comm, reason.encode("utf-8"))
+            self._ended = self._ended or reason.encode("utf-8")
+            for comm in self._all:
+                native.comm().epl_comm_abort(comm, self._ended)
 
     def close(self):
         """Ends the communicators. What is under way fails. May be called again."""
         with self._lock:
-            control, data = self._control, dict(enumerate(self._data))
-            data.update(self._groups)
-            self._control, self._data, self._groups, self.generation = None, [], {}, None
-        for slot, comm in data.items():
+            comms, slots = self._all, list(range(len(self._data))) + list(self._slots)
+            self._control, self._data, self._groups, self._slots, self._all = None, [], {}, {}, []
+            self.generation, self._opened, self._ended = None, None, None
+        for slot in slots:
             native.comm().epl_pool_set(slot, None)
+        for comm in comms:
             native.comm().epl_comm_destroy(comm)
-        if control is not None:
-            native.comm().epl_comm_destroy(control)
 
     def _await_workers(self, generation):
         """Workers come to their first step at very different times; only then do the time-outs of connecting start."""
@@ -194,6 +232,13 @@ class Pool:
             raise CommunicationError(
                 "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, error)
             )
+
+    def _open(self, generation):
+        """Makes the communicator for control messages, unless it is there."""
+        if self._opened != generation:
+            self._store = StoreAdapter(self._client, generation, _PREFIX % generation)
+            self._control = self._create("g%d/control" % generation)
+            self._opened = generation
 
     def _create(self, name, tensors=False, members=None):
         """A communicator between some workers, by default all; only one for `tensors` may need GPUs."""
@@ -224,6 +269,10 @@ class Pool:
             raise CommunicationError(
                 "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, text)
             )
+        with self._lock:
+            self._all.append(comm)
+            if self._ended is not None:  # it came while this communicator was made
+                native.comm().epl_comm_abort(comm, self._ended)
         return comm
 
     def _exchange_blocks(self, block):
@@ -236,68 +285,20 @@ class Pool:
             raise _error(code, error.value.decode("utf-8", "replace"))
         return [output.raw[rank * len(block) : (rank + 1) * len(block)] for rank in range(size)]
 
+    def _own_figures(self):
+        latency, bandwidth = ctypes.c_double(), ctypes.c_double()
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        code = native.comm().epl_comm_measure(
+            self._control, ctypes.byref(latency), ctypes.byref(bandwidth), error, len(error)
+        )
+        if code != native.OK:
+            raise _error(code, error.value.decode("utf-8", "replace"))
+        return latency.value, bandwidth.value
+
     def _connected_control(self):
         if self._control is None:
             raise CommunicationError("The communicators are not connected; call connect() first.")
         return self._control
-
-
-class _StoreAdapter:
-    """Lets the native library use the bootstrap service. Must live as long as a call into the library that got it."""
-
-    def __init__(self, client, generation, prefix):
-        self._client = client
-        self._generation = generation
-        self._prefix = prefix
-        self._problem = None
-        # ctypes frees callbacks that nothing refers to: these attributes keep them.
-        self._set_callback = native.STORE_SET(self._set)
-        self._get_callback = native.STORE_GET(self._get)
-        self.native = native.Store(None, self._set_callback, self._get_callback)
-
-    def take_problem(self):
-        """The latest error of the service, once."""
-        problem, self._problem = self._problem, None
-        return problem
-
-    def _set(self, _, key, value, length):
-        return self._attempt(
-            lambda: self._client.set(self._prefix + key.decode("utf-8"), ctypes.string_at(value, length))
-        )
-
-    def _get(self, _, key, value, capacity, length, timeout_s):
-        def get():
-            found = self._wait_for(self._prefix + key.decode("utf-8"), timeout_s)
-            length[0] = len(found)
-            ctypes.memmove(value, found, min(capacity, len(found)))
-
-        return self._attempt(get)
-
-    def _wait_for(self, key, timeout_s):
-        """The value of `key`; does not wait for workers that will not come."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                return self._client.get(key, min(left, _SLICE_S))
-            except WaitTimeout:
-                if left <= _SLICE_S:
-                    raise
-            ending = self._client.ending(self._generation)
-            if ending is not None:
-                raise CommunicationError("worker %d has failed: %s" % (ending.worker, ending.message))
-            departed = self._client.departed()
-            if departed:
-                raise CommunicationError("worker %d has ended already" % departed[0])
-
-    def _attempt(self, action):
-        try:
-            action()
-            return 0
-        except Exception as error:  # pylint: disable=broad-except
-            # No exception can pass through C; the caller of the library raises it again.
-            self._problem = error
-            return 1
 
 
 def _error(code, text):

@@ -20,6 +20,28 @@ def make_node(op, name, inputs=(), device="", **attrs):
     return node
 
 
+def constant(name, value, dtype, device=""):
+    """The NodeDef of a constant: of a scalar, or of a vector for a list.
+
+    Args:
+      name: node name.
+      value: a number or bytes, or a list of them.
+      dtype: DataType number of float32, int32, string or int64.
+      device: device string.
+    """
+    node = make_node("Const", name, device=device, dtype=Type(dtype))
+    tensor, values = node.attr["value"].tensor, value if isinstance(value, list) else [value]
+    tensor.dtype = dtype
+    tensor.tensor_shape.SetInParent()
+    if isinstance(value, list):
+        tensor.tensor_shape.dim.add().size = len(value)
+    getattr(tensor, _VALUES[dtype]).extend(values)
+    return node
+
+
+_VALUES = {1: "float_val", 3: "int_val", 7: "string_val", 9: "int64_val"}
+
+
 class Type(int):
     """A DataType number, told apart from a plain int attribute."""
 

@@ -19,6 +19,10 @@ class Functions(object):
             names.extend(f.name for f in attr.list.func)
         return [name for name in names if name in self.bodies]
 
+    def callers(self, nodes):
+        """Those of the nodes that call any function."""
+        return [node for node in nodes if self.called_by(node)] if self.bodies else []
+
     def calls(self, node, test, key):
         """True when any operation in the functions that the node calls, at any depth, passes the test.
 
@@ -26,7 +30,7 @@ class Functions(object):
           test: function from a NodeDef to bool.
           key: a name of the test, under which its answers are kept.
         """
-        return any(self.contains(name, test, key) for name in self.called_by(node))
+        return bool(self.bodies) and any(self.contains(name, test, key) for name in self.called_by(node))
 
     def contains(self, name, test, key):
         """The same for the body of a function."""

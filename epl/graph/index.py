@@ -2,19 +2,20 @@
 
 import collections
 import functools
+import sys
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
 
 @functools.lru_cache(maxsize=1 << 18)  # the same few strings are asked for again and again
 def parse_input(text):
-    """Splits an input of a NodeDef: "a" -> (a, 0), "a:2" -> (a, 2), "^a" -> (a, -1)."""
+    """Splits an input of a NodeDef: "a" -> (a, 0), "a:2" -> (a, 2), "^a" -> (a, -1). The name is interned."""
     if text[0] == "^":
-        return NodeInput(text[1:], -1)
+        return NodeInput(sys.intern(text[1:]), -1)
     name, colon, index = text.rpartition(":")
     if colon and index.isdigit():
-        return NodeInput(name, int(index))
-    return NodeInput(text, 0)
+        return NodeInput(sys.intern(name), int(index))
+    return NodeInput(sys.intern(text), 0)
 
 
 @functools.lru_cache(maxsize=1 << 18)
@@ -38,25 +39,92 @@ def canonical_tensor(name):
     return format_input(*parse_input(name))
 
 
+# What they give goes back to the start of a loop.
+LOOP_EDGES = frozenset(["NextIteration", "RefNextIteration"])
+
+
+def _inputs_of(node):
+    return tuple(map(parse_input, node.input[:]))
+
+
+class Edges(object):
+    """The edges of a graph in Python's own objects: to read them from NodeDefs takes many times as long.
+
+    Graphs that differ in other things than edges share them.
+
+    Attributes:
+      inputs: dict of node name to a tuple of NodeInputs, in creation order.
+    """
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+        self._consumers = None
+        self._data_consumers = None
+
+    @property
+    def consumers(self):
+        if self._consumers is None:
+            found = collections.defaultdict(list)
+            for name, inputs in self.inputs.items():
+                for position, (producer, _) in enumerate(inputs):
+                    found[producer].append((name, position))
+            self._consumers = found
+        return self._consumers
+
+    @property
+    def data_consumers(self):
+        """dict of node name to the names of those that take a tensor of it."""
+        if self._data_consumers is None:
+            found = collections.defaultdict(list)
+            for name, inputs in self.inputs.items():
+                for producer, index in inputs:
+                    if index >= 0:
+                        found[producer].append(name)
+            self._data_consumers = found
+        return self._data_consumers
+
+    def changed(self, nodes, known):
+        """The Edges after some nodes were changed or added.
+
+        Args:
+          nodes: dict of name to NodeDef; new ones in creation order.
+          known: dict of name to the inputs of those whose NodeDef need not be read.
+        """
+        inputs = ((name, known[name] if name in known else _inputs_of(node)) for name, node in nodes.items())
+        others = {name: own for name, own in inputs if self.inputs.get(name) != own}
+        if not others:
+            return self
+        merged = dict(self.inputs)
+        merged.update(others)
+        return Edges(merged)
+
+
 class Graph(object):
     """Nodes by name in creation order. Never changed after it is made; `editor()` gives a copy that can be.
 
     Attributes:
-      nodes: ordered dict of name to NodeDef; treat the NodeDefs as read-only, they are shared between graphs.
+      nodes: dict of name to NodeDef, in creation order; treat the NodeDefs as read-only, they are shared between
+        graphs.
       library: FunctionDefLibrary of the GraphDef.
       versions: VersionDef of the GraphDef.
+      edges: the Edges; read from the nodes when none are given.
+      origins: dict of name to NodeDef: what a node was before it was only placed elsewhere; else the node itself.
     """
 
-    def __init__(self, nodes, library, versions):
+    def __init__(self, nodes, library, versions, edges=None, origins=None):
         self.nodes = nodes
+        self.origins = nodes if origins is None else origins
         self.library = library
         self.versions = versions
-        self._consumers = None
+        self._edges = edges
         self._positions = None
+        self._order = None
+        self._by_type = None
 
     @classmethod
     def from_graph_def(cls, graph_def):
-        return cls(collections.OrderedDict((n.name, n) for n in graph_def.node), graph_def.library, graph_def.versions)
+        # A name is one object wherever it stands: looking it up compares addresses instead of characters.
+        return cls({sys.intern(node.name): node for node in graph_def.node}, graph_def.library, graph_def.versions)
 
     def to_graph_def(self, make, names=None):
         """A GraphDef (made by calling `make`) of all nodes, or of those in `names`."""
@@ -68,15 +136,20 @@ class Graph(object):
         return graph_def
 
     @property
+    def edges(self):
+        if self._edges is None:
+            self._edges = Edges({name: _inputs_of(node) for name, node in self.nodes.items()})
+        return self._edges
+
+    @property
+    def inputs(self):
+        """dict of node name to a tuple of its NodeInputs."""
+        return self.edges.inputs
+
+    @property
     def consumers(self):
         """dict of node name to a list of (consumer name, position in the consumer's inputs)."""
-        if self._consumers is None:
-            found = collections.defaultdict(list)
-            for node in self.nodes.values():
-                for position, text in enumerate(node.input):
-                    found[node_of(text)].append((node.name, position))
-            self._consumers = found
-        return self._consumers
+        return self.edges.consumers
 
     @property
     def positions(self):
@@ -84,6 +157,42 @@ class Graph(object):
         if self._positions is None:
             self._positions = {name: i for i, name in enumerate(self.nodes)}
         return self._positions
+
+    @property
+    def order(self):
+        """dict of node name to a number such that no edge but a loop's goes to a lower one (Kahn's algorithm).
+
+        The same for the same graph. What stands in a cycle outside of loops, or behind one, is left out.
+        """
+        if self._order is None:
+            consumers = self.consumers
+            loops = set(self.find(LOOP_EDGES.__contains__))
+            waiting = {name: len(inputs) for name, inputs in self.inputs.items()}
+            for name in loops:
+                for consumer, _ in consumers.get(name, ()):
+                    waiting[consumer] -= 1
+            ready = [name for name, count in waiting.items() if count == 0]
+            for name in ready:  # it grows while it is gone through
+                if name in loops:
+                    continue
+                for consumer, _ in consumers.get(name, ()):
+                    waiting[consumer] -= 1
+                    if not waiting[consumer]:
+                        ready.append(consumer)
+            self._order = {name: number for number, name in enumerate(ready)}
+        return self._order
+
+    def find(self, test):
+        """Names of the nodes whose operation type passes a test, in creation order.
+
+        Args:
+          test: function from an operation type to bool.
+        """
+        if self._by_type is None:
+            self._by_type = collections.defaultdict(list)
+            for name, node in self.nodes.items():
+                self._by_type[node.op].append(name)
+        return self.in_order(name for op, names in self._by_type.items() if test(op) for name in names)
 
     def ancestors(self, names, stop=(), data_only=False):
         """All nodes that `names` need, themselves included; does not look behind nodes in `stop`.
@@ -93,41 +202,30 @@ class Graph(object):
           stop: container of node names at which the walk ends (they are included).
           data_only: leave control inputs out.
         """
-        nodes = self.nodes
-        seen = set()
-        stack = [n for n in names if n in nodes]
-        while stack:
-            name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in stop:
-                continue
-            for text in nodes[name].input:
-                if data_only and text[0] == "^":
-                    continue
-                producer = node_of(text)
-                if producer not in seen:
-                    stack.append(producer)
-        return seen
+        inputs = self.inputs
+        if data_only:
+            return _reached(
+                {name for name in names if name in inputs},
+                stop,
+                lambda found: {producer for name in found for producer, index in inputs[name] if index >= 0},
+            )
+        return _reached(
+            {name for name in names if name in inputs},
+            stop,
+            lambda found: {producer for name in found for producer, _ in inputs[name]},
+        )
 
     def descendants(self, names, stop=(), data_only=False):
         """All nodes that depend on `names`, themselves included; does not look beyond nodes in `stop`."""
+        if data_only:
+            consumers = self.edges.data_consumers
+            return _reached(
+                set(names), stop, lambda found: {c for name in found if name in consumers for c in consumers[name]}
+            )
         consumers = self.consumers
-        seen = set()
-        stack = list(names)
-        while stack:
-            name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in stop:
-                continue
-            for consumer, position in consumers.get(name, ()):
-                if consumer in seen or (data_only and self.nodes[consumer].input[position][0] == "^"):
-                    continue
-                stack.append(consumer)
-        return seen
+        return _reached(
+            set(names), stop, lambda found: {c for name in found if name in consumers for c, _ in consumers[name]}
+        )
 
     def in_order(self, names):
         """`names` sorted by creation, so that every process sees the same order."""
@@ -138,13 +236,29 @@ class Graph(object):
         return Editor(self)
 
 
+def _reached(names, stop, neighbours):
+    """All that one comes to from a set of names, themselves included; not from those in `stop`.
+
+    Args:
+      neighbours: function from a collection of names to the set of those next to any of them.
+    """
+    seen, latest = set(names), names
+    while latest:
+        latest = neighbours([name for name in latest if name not in stop] if stop else latest)
+        latest -= seen
+        seen |= latest
+    return seen
+
+
 class Editor(object):
     """Makes a new Graph out of an old one. Nodes that are not touched are shared, so large constants are not copied."""
 
     def __init__(self, graph):
         self._graph = graph
-        self._nodes = collections.OrderedDict(graph.nodes)
-        self._own = set()
+        self._nodes = dict(graph.nodes)
+        self._own = {}
+        self._inputs = {}  # of those that were added with them and not changed since
+        self._moved = False
         self._library = graph.library
 
     def __contains__(self, name):
@@ -157,18 +271,50 @@ class Editor(object):
     def node(self, name):
         """The node, made this editor's own so that it may be changed."""
         if name not in self._own:
-            copy = type(self._nodes[name])()
-            copy.CopyFrom(self._nodes[name])
-            self._nodes[name] = copy
-            self._own.add(name)
+            self._own[name] = self._copy(name)
+        self._inputs.pop(name, None)
         return self._nodes[name]
 
-    def add(self, node):
-        """Adds a NodeDef; its name must be free."""
-        if node.name in self._nodes:
-            raise ValueError("a node named '%s' exists already" % node.name)
-        self._nodes[node.name] = node
-        self._own.add(node.name)
+    def _copy(self, name):
+        copy = type(self._nodes[name])()
+        copy.CopyFrom(self._nodes[name])
+        self._nodes[name] = copy
+        return copy
+
+    def move(self, name, device, groups, tag=None):
+        """Places a node elsewhere; what it takes and computes stays the same, and need not be checked again.
+
+        Args:
+          name: of the node.
+          device: device string.
+          groups: function from its colocation groups (bytes) to those that it keeps.
+          tag: a boolean attribute that begins with an underscore and becomes true, or None.
+        """
+        node = self._own[name] if name in self._own else self._copy(name)
+        self._moved = True
+        node.device = device
+        if tag is not None:
+            node.attr[tag].b = True
+        if "_class" in node.attr:
+            kept = groups(node.attr["_class"].list.s[:])
+            if kept:
+                node.attr["_class"].list.s[:] = kept
+            else:
+                del node.attr["_class"]
+
+    def add(self, node, inputs=None):
+        """Adds a NodeDef; its name must be free.
+
+        Args:
+          node: the NodeDef.
+          inputs: its inputs as a tuple of NodeInputs, where the caller has them; spares reading them from the node.
+        """
+        name = sys.intern(node.name)
+        if name in self._nodes:
+            raise ValueError("a node named '%s' exists already" % name)
+        self._nodes[name] = self._own[name] = node
+        if inputs is not None:
+            self._inputs[name] = inputs
         return node
 
     def set_input(self, name, position, text):
@@ -179,4 +325,8 @@ class Editor(object):
 
     def finish(self):
         """The new Graph. The editor must not be used any more."""
-        return Graph(self._nodes, self._library, self._graph.versions)
+        graph, origins = self._graph, None
+        if self._moved or graph.origins is not graph.nodes:
+            origins = dict(graph.origins)
+            origins.update(self._own)
+        return Graph(self._nodes, self._library, graph.versions, graph.edges.changed(self._own, self._inputs), origins)

@@ -1,7 +1,7 @@
 """Checks that a graph is well formed: what every pass must be given and must leave behind."""
 
 from epl.graph import types
-from epl.graph.index import parse_input
+from epl.graph.index import LOOP_EDGES, Edges, Graph
 
 
 def lint(graph, op_def, changed_since=None):
@@ -15,115 +15,107 @@ def lint(graph, op_def, changed_since=None):
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
     """
-    before = changed_since.nodes if changed_since is not None else {}
-    if any(name not in graph.nodes for name in before):
-        before = {}  # removing a node may harm those that did not change
-    changed = [node for name, node in graph.nodes.items() if before.get(name) is not node]
-    problems = _check_inputs(graph, changed)
+    before, known = {}, {}
+    if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():
+        # Removing a node may harm those that did not change.
+        before, known = changed_since.nodes, changed_since.origins
+    changed = placed = graph.nodes
+    if before:
+        changed = {name: graph.nodes[name] for name, node in graph.origins.items() if known.get(name) is not node}
+        placed = {name: node for name, node in graph.nodes.items() if before.get(name) is not node}
+    problems = _check_inputs(graph, changed) + _check_groups(graph, placed.values())
     if problems:
         return problems
-    # A cycle that was not there before goes through an edge that was not there before, or one that was a loop's.
-    if any(n.name not in before or _edges(n) != _edges(before[n.name]) for n in changed):
+    if not before:
         problems = _check_acyclic(graph)
-    return problems + _check_types(graph, op_def, changed + _unchanged_consumers(graph, before, changed))
+    elif any(_in_new_cycles(node, graph, changed_since) for node in changed.values() if node.name in before):
+        problems = _check_acyclic(graph)
+    elif len(before) < len(graph.nodes):  # nothing old takes anything new, so a cycle is among what is new
+        problems = _check_acyclic(_without(graph, before))
+    return problems + _check_types(graph, op_def, _with_unchanged_consumers(graph, before, changed))
 
 
-def _edges(node):
-    return list(node.input), node.op in _LOOP_EDGES
+def _in_new_cycles(node, graph, before):
+    """Whether a node may stand in a cycle that was not there: it takes something else, or closes a loop no longer."""
+    if graph.inputs[node.name] != before.inputs[node.name]:
+        return True
+    return (node.op in LOOP_EDGES) != (before.nodes[node.name].op in LOOP_EDGES)
 
 
-def _unchanged_consumers(graph, before, changed):
-    """Nodes that are the same but may be wrong now, because what they consume has changed."""
+def _without(graph, before):
+    """The Graph of the nodes that are not in `before`, and of the edges between them."""
+    nodes = {name: node for name, node in graph.nodes.items() if name not in before}
+    inputs = {name: tuple(each for each in graph.inputs[name] if each.node in nodes) for name in nodes}
+    return Graph(nodes, graph.library, graph.versions, Edges(inputs))
+
+
+def _with_unchanged_consumers(graph, before, changed):
+    """And the nodes that are the same but may be wrong now, because what they consume has changed."""
     if len(changed) == len(graph.nodes):
-        return []
-    found = {}
-    for node in changed:
-        for name, _ in graph.consumers.get(node.name, ()) if node.name in before else ():
-            if before.get(name) is graph.nodes[name]:
-                found[name] = graph.nodes[name]
-    return list(found.values())
+        return changed
+    found = dict(changed)
+    for name in changed:
+        for consumer, _ in graph.consumers.get(name, ()) if name in before else ():
+            found.setdefault(consumer, graph.nodes[consumer])
+    return found
 
 
 def _check_inputs(graph, changed):
     problems = []
-    nodes = graph.nodes
-    for node in changed:
+    nodes, inputs, what = graph.nodes, graph.inputs, "node '%s' has the %s '%s'"
+    for name, node in changed.items():
         in_controls = False
-        for text in node.input:
-            producer, index = parse_input(text)
+        for position, (producer, index) in enumerate(inputs[name]):
             if producer not in nodes:
-                problems.append("node '%s' has the input '%s', which does not exist" % (node.name, text))
+                problems.append((what + ", which does not exist") % (name, "input", node.input[position]))
             if in_controls and index >= 0:
-                problems.append("node '%s' has the data input '%s' after a control input" % (node.name, text))
+                problems.append((what + " after a control input") % (name, "data input", node.input[position]))
             in_controls = in_controls or index < 0
-        if "_class" in node.attr:
-            for group in node.attr["_class"].list.s:
-                if group.startswith(b"loc:@") and group[5:].decode() not in nodes:
-                    problems.append(
-                        "node '%s' is colocated with '%s', which does not exist" % (node.name, group[5:].decode())
-                    )
     return problems
 
 
-def _check_acyclic(graph):
-    """Kahn's algorithm; the edges out of NextIteration are the only ones that may close a loop."""
+def _check_groups(graph, changed):
     nodes = graph.nodes
-    waiting = {name: len(node.input) for name, node in nodes.items()}
-    consumers = graph.consumers
-    for name, node in nodes.items():
-        if node.op in _LOOP_EDGES:
-            for consumer, _ in consumers.get(name, ()):
-                waiting[consumer] -= 1
-    ready = [name for name, count in waiting.items() if count == 0]
-    done = 0
-    while ready:
-        name = ready.pop()
-        done += 1
-        if nodes[name].op in _LOOP_EDGES:
-            continue
-        for consumer, _ in consumers.get(name, ()):
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                ready.append(consumer)
-    if done == len(nodes):
+    groups = [
+        (node.name, group[5:].decode())
+        for node in changed
+        if "_class" in node.attr
+        for group in node.attr["_class"].list.s
+        if group.startswith(b"loc:@")
+    ]
+    return ["node '%s' is colocated with '%s', which does not exist" % pair for pair in groups if pair[1] not in nodes]
+
+
+def _check_acyclic(graph):
+    if len(graph.order) == len(graph.nodes):
         return []
-    stuck = sorted(name for name, count in waiting.items() if count > 0)
+    stuck = sorted(name for name in graph.nodes if name not in graph.order)
     return ["a cycle outside of loops goes through %s" % ", ".join("'%s'" % n for n in stuck[:5])]
 
 
-_LOOP_EDGES = ("NextIteration", "RefNextIteration")
-
-
 def _check_types(graph, op_def, changed):
-    problems = []
-    outputs = {}
-
-    def dtypes_of(name):
-        if name not in outputs:
-            node = graph.nodes[name]
-            definition = op_def(node.op)
-            outputs[name] = types.output_dtypes(node, definition) if definition is not None else None
-        return outputs[name]
-
-    for node in changed:
-        name = node.name
-        definition = op_def(node.op)
-        if definition is None:
+    problems, inputs = [], graph.inputs
+    signatures = types.Signatures(op_def)
+    known = {name: signatures.of(node) for name, node in changed.items()}
+    for name, node in changed.items():
+        if known[name] is None:
             continue
-        expected = types.input_dtypes(node, definition)
-        given = [parse_input(text) for text in node.input if text[0] != "^"]
+        expected = known[name][0]
+        given = [each for each in inputs[name] if each.index >= 0]
         if len(expected) != len(given):
             problems.append(
                 "node '%s' (%s) has %d inputs, its operation takes %d" % (name, node.op, len(given), len(expected))
             )
             continue
         for want, (producer, index) in zip(expected, given):
-            have = dtypes_of(producer)
-            if have is None:
+            if producer not in known:
+                known[producer] = signatures.of(graph.nodes[producer])
+            if known[producer] is None:
                 continue
+            have = known[producer][1]
             if index >= len(have):
                 problems.append("node '%s' uses output %d of '%s', which has %d" % (name, index, producer, len(have)))
-            elif types.base(have[index]) != types.base(want) or (want > types.REF and have[index] < types.REF):
+            elif have[index] != want and not types.fits(have[index], want):
                 problems.append(
                     "node '%s' (%s) wants type %d from '%s:%d', which has type %d"
                     % (name, node.op, want, producer, index, have[index])

@@ -12,10 +12,8 @@ APPLY_CALL = "_epl_apply_call"  # int: which call of apply_gradients made the no
 FORWARD_OP = "_epl_forward_op"  # string: the statistic whose gradient a node of the backward pass computes
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
-POSITION = "_epl_position"  # int: which worker of a crew has the node; EVERYWHERE: all; absent: as its neighbours
+EVERYWHERE = "_epl_everywhere"  # bool: all workers of a crew have the node, though passes may rewire it
 ROLE = "_epl_role"  # string: what a node that a pass made is for
-
-EVERYWHERE = -1
 
 FORWARD = "forward"
 BACKWARD = "backward"

@@ -8,6 +8,11 @@ def base(dtype):
     return dtype - REF if dtype > REF else dtype
 
 
+def fits(have, want):
+    """Whether a tensor of the type `have` may come in where `want` is expected: a reference also gives its value."""
+    return base(have) == base(want) and (have >= REF or want <= REF)
+
+
 def _expand(args, node, op_def):
     """One DataType number for each tensor that `args` (input_arg or output_arg of an OpDef) stand for."""
     dtypes = []
@@ -20,6 +25,48 @@ def _expand(args, node, op_def):
             types = [dtype] * count
         dtypes.extend(t + REF if arg.is_ref and t < REF else t for t in types)
     return dtypes
+
+
+class Signatures(object):
+    """Types of what nodes take and give; each combination of an operation and its attributes is worked out once.
+
+    Args:
+      op_def: function from operation type to OpDef (None for unknown types).
+    """
+
+    def __init__(self, op_def):
+        self._op_def = op_def
+        self._definitions = {}
+        self._known = {}
+
+    def of(self, node):
+        """(DataType numbers of the data inputs, those of the outputs) of a node; None for an unknown operation."""
+        op = node.op
+        if op not in self._definitions:
+            definition = self._op_def(op)
+            self._definitions[op] = definition, _deciding(definition) if definition is not None else ()
+        definition, deciding = self._definitions[op]
+        if definition is None:
+            return None
+        attrs = node.attr
+        key = (op,) + tuple(read(attrs[name]) if name in attrs else None for name, read in deciding)
+        if key not in self._known:
+            self._known[key] = tuple(input_dtypes(node, definition)), tuple(output_dtypes(node, definition))
+        return self._known[key]
+
+
+def _deciding(op_def):
+    """(name, function that reads its value) of the attributes that the types follow from."""
+    found = {}
+    for arg in list(op_def.input_arg) + list(op_def.output_arg):
+        for name, read in (
+            (arg.type_list_attr, lambda attr: tuple(attr.list.type)),
+            (arg.type_attr, lambda attr: attr.type),
+            (arg.number_attr, lambda attr: attr.i),
+        ):
+            if name:
+                found[name] = read
+    return tuple(found.items())
 
 
 def _attr(node, op_def, name):

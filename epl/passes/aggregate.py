@@ -7,7 +7,7 @@ r"""Puts the aggregate of all instances' gradients in the place of each instance
 IndexedSlices are gathered: the values and indices of all instances, one after the other.
 """
 
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
 from epl.plan.names import tag_of
 
@@ -40,13 +40,8 @@ def aggregate_gradients(graph, plan):
     return edit.finish()
 
 
-def _constant(edit, plan, name, dtype, **value):
-    node = make_node("Const", name, [], plan.layout.host_device, dtype=Type(dtype))
-    node.attr["value"].tensor.dtype = dtype
-    node.attr["value"].tensor.tensor_shape.SetInParent()
-    for key, item in value.items():
-        getattr(node.attr["value"].tensor, key).append(item)
-    return edit.add(node).name
+def _constant(edit, plan, name, value, dtype):
+    return edit.add(constant(name, value, dtype, plan.layout.host_device)).name
 
 
 def _gather_indices(graph, edit, plan, sparse):
@@ -60,7 +55,7 @@ def _gather(graph, edit, plan, sparse):
     name = sparse.name + "/values"
     dtype = dtype_of(graph, sparse.values)
     gathered = edit.add(all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name))).name
-    scale = _constant(edit, plan, sparse.name + "/scale", _FLOAT32, float_val=plan.gradient_scale)
+    scale = _constant(edit, plan, sparse.name + "/scale", plan.gradient_scale, _FLOAT32)
     cast = edit.add(
         make_node("Cast", sparse.name + "/scale_cast", [scale], host, SrcT=Type(_FLOAT32), DstT=Type(dtype))
     ).name
@@ -76,7 +71,7 @@ def _dense_detour(graph, edit, plan, sparse):
     """
     host = plan.layout.host_device
     indices, index_dtype = _gather_indices(graph, edit, plan, sparse)
-    rows = _constant(edit, plan, sparse.name + "/rows", _INT32, int_val=sparse.rows)
+    rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, _INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
     for instance in plan.layout.instances:
@@ -117,7 +112,7 @@ def _dense_detour(graph, edit, plan, sparse):
     unique = edit.add(
         make_node("Unique", sparse.name + "/touched", [indices], host, T=Type(index_dtype), out_idx=Type(_INT32))
     ).name
-    axis = _constant(edit, plan, sparse.name + "/axis", _INT32, int_val=0)
+    axis = _constant(edit, plan, sparse.name + "/axis", 0, _INT32)
     values = edit.add(
         make_node(
             "GatherV2",

@@ -9,7 +9,7 @@ instances share (iterators, tables, queues, large constants) is not copied; the 
 
 from epl.graph import tags
 from epl.graph.build import set_attr
-from epl.passes.copies import copy_node
+from epl.passes.copies import Template
 from epl.passes.nodes import instance_tensor
 from epl.passes.place import device_of_clone
 from epl.plan import ops
@@ -22,15 +22,16 @@ def clone_instances(graph, plan):
         return graph
     edit = graph.editor()
     names = graph.in_order(plan.analysis.cloned)
+    # Groups around nodes that instances share cannot hold for a clone on a device of its own.
+    templates = [(graph.nodes[name], Template(graph.nodes[name], plan.analysis.cloned)) for name in names]
     for instance in plan.layout.instances[1:]:
-        for name in names:
-            edit.add(_clone(graph.nodes[name], plan, instance))
+        for node, template in templates:
+            edit.add(_clone(node, template, plan, instance))
     return edit.finish()
 
 
-def _clone(node, plan, instance):
-    # Groups around nodes that instances share cannot hold for a clone on a device of its own.
-    clone = copy_node(node, lambda name: clone_name(name, instance.index), plan.analysis.cloned)
+def _clone(node, template, plan, instance):
+    clone = template.copy(lambda name: clone_name(name, instance.index))
     for position, text in enumerate(node.input):
         clone.input[position] = instance_tensor(plan, text, instance.index)
     clone.device = device_of_clone(plan, node, instance)

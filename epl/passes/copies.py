@@ -3,32 +3,43 @@
 from epl.graph.build import set_attr
 
 
-def copy_node(node, rename, copied):
-    """A copy whose names are its own: of the node, its loop's frame, its stateful resource, its colocation groups.
-
-    The inputs stay those of the original; colocation with what is not copied is left out.
+class Template(object):
+    """A node of which copies are made, several as a rule: what there is to rename is looked up once.
 
     Args:
       node: a NodeDef.
-      rename: function from a name to the copy's.
       copied: container of the names of all nodes that are copied with it.
     """
-    copy = type(node)()
-    copy.CopyFrom(node)
-    copy.name = rename(node.name)
-    if "frame_name" in node.attr:
-        set_attr(copy, "frame_name", rename(node.attr["frame_name"].s.decode()))
-    if node.op == "VarHandleOp" or ("shared_name" in node.attr and node.attr["shared_name"].s):
-        set_attr(copy, "shared_name", rename(node.attr["shared_name"].s.decode() or node.name))
-    if "_class" in node.attr:
-        _rename_groups(copy, node, rename, copied)
-    return copy
 
+    def __init__(self, node, copied):
+        attrs = node.attr
+        self._node = node
+        self._frame = attrs["frame_name"].s.decode() if "frame_name" in attrs else None
+        self._resource = attrs["shared_name"].s.decode() if "shared_name" in attrs else ""
+        if node.op == "VarHandleOp":
+            self._resource = self._resource or node.name
+        self._groups = None
+        if "_class" in attrs:
+            groups = [g.decode() for g in attrs["_class"].list.s]
+            self._groups = [g[5:] for g in groups if g.startswith("loc:@") and g[5:] in copied]
 
-def _rename_groups(copy, node, rename, copied):
-    groups = [g.decode() for g in node.attr["_class"].list.s]
-    kept = ["loc:@" + rename(g[5:]) for g in groups if g.startswith("loc:@") and g[5:] in copied]
-    if kept:
-        copy.attr["_class"].list.s[:] = [g.encode() for g in kept]
-    else:
-        del copy.attr["_class"]
+    def copy(self, rename):
+        """A copy whose names are its own: of the node, its loop's frame, its stateful resource, its colocation groups.
+
+        The inputs stay those of the original; colocation with what is not copied is left out.
+
+        Args:
+          rename: function from a name to the copy's.
+        """
+        copy = type(self._node)()
+        copy.CopyFrom(self._node)
+        copy.name = rename(self._node.name)
+        if self._frame is not None:
+            set_attr(copy, "frame_name", rename(self._frame))
+        if self._resource:
+            set_attr(copy, "shared_name", rename(self._resource))
+        if self._groups:
+            copy.attr["_class"].list.s[:] = [("loc:@" + rename(group)).encode() for group in self._groups]
+        elif self._groups is not None:
+            del copy.attr["_class"]
+        return copy

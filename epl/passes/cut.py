@@ -12,20 +12,19 @@ against: two workers never wait for each other's next message.
 
 import collections
 from dataclasses import dataclass, replace
-from typing import Dict, List, Tuple
+from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node
-from epl.graph.index import Graph, canonical_tensor, node_of
+from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.restore import restore_own
 from epl.passes.save import save_in_parts
 from epl.plan import ops
-from epl.plan.names import PREFIX, cloned_name, tag_of
+from epl.plan.names import PREFIX, clone_name, cloned_name, tag_of
 
 _HANDLES = frozenset([20, 21])  # resource, variant
-_LOOP_EDGES = ("NextIteration", "RefNextIteration")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Message:
       source, target: positions in the crew.
       channel: number of the communicator that carries it, among the crew's own.
       name: of the node that sends or receives it, with "/send" or "/receive".
-      consumers: the target's nodes that take it.
+      consumers: the target's nodes that take it; none where it is only fetched.
     """
 
     tensor: str
@@ -60,6 +59,40 @@ class Message:
         return tag_of(self.name)
 
 
+@dataclass(frozen=True)
+class Channels:
+    """Numbers of the communicators by which the workers of a crew send each other tensors.
+
+    They follow from the layout alone: whatever else a worker's graph holds, its channels are those of the others.
+
+    Attributes:
+      size: workers of a crew.
+      stages: of the model.
+    """
+
+    size: int
+    stages: int
+
+    def fetching(self, source, target):
+        """The channel for what is only fetched."""
+        return self._number(source, target, 0)
+
+    def carrying(self, source, target, taskgraph, backward):
+        """What is sent forward, and what is sent backward, does not wait for the other; nor do stages."""
+        return self._number(source, target, 1 + 2 * ((taskgraph + 1) % (self.stages + 1)) + backward)
+
+    def ends(self, number):
+        """(source, target) of a channel."""
+        return divmod(number // self._kinds, self.size)
+
+    @property
+    def _kinds(self):
+        return 1 + 2 * (self.stages + 1)
+
+    def _number(self, source, target, kind):
+        return (source * self.size + target) * self._kinds + kind
+
+
 @dataclass
 class Part:
     """What one worker of a crew runs of a graph.
@@ -70,7 +103,7 @@ class Part:
       graph: this worker's own.
       positions: node of the whole graph to the one worker that has it; other nodes are everywhere.
       messages: in the order in which they are sent.
-      channels: for each channel its (source, target) positions; the last ones are for what is fetched.
+      channels: the Channels.
       first_slot: the communicator of the first channel.
     """
 
@@ -79,7 +112,7 @@ class Part:
     graph: Graph
     positions: Dict[str, int]
     messages: Tuple[Message, ...]
-    channels: List[Tuple[int, int]]
+    channels: Channels
     first_slot: int
 
     def is_here(self, name):
@@ -93,20 +126,25 @@ class Part:
                 canonical_tensor(tensor),
                 source,
                 target,
-                max(i for i, ends in enumerate(self.channels) if ends == (source, target)),
+                self.channels.fetching(source, target),
                 "%s_fetch/%d/%s" % (PREFIX, target, canonical_tensor(tensor).replace(":", "_output_")),
             )
-            for target in sorted({ends[1] for ends in self.channels if ends[0] == source})
+            for target in range(self.channels.size)
+            if target != source
         ]
 
     def with_messages(self, plan, messages):
-        """The same with the nodes of further messages where they are not there yet."""
+        """The same with the nodes of further messages; the same object if they are all there."""
+        nodes = self.graph.nodes
+        sent = [m for m in messages if m.source == self.position and m.send not in nodes]
+        received = [m for m in messages if m.target == self.position and m.receive not in nodes]
+        if not sent and not received:
+            return self
         edit = self.graph.editor()
-        for message in messages:
-            if message.source == self.position and message.send not in edit:
-                add_send(edit, plan, self, message)
-            if message.target == self.position and message.receive not in edit:
-                add_receive(edit, plan, self, message)
+        for message in sent:
+            add_send(edit, plan, self, message)
+        for message in received:
+            add_receive(edit, plan, self, message)
         return replace(self, graph=edit.finish())
 
 
@@ -119,53 +157,64 @@ def cut(graph, plan):
     layout = plan.layout
     if len(layout.crew) == 1:
         return None
-    positions = _positions(graph)
-    messages, channels = _messages(graph, plan, positions)
-    size = len(layout.crew)
-    channels += [(source, target) for source in range(size) for target in range(size) if source != target]
+    positions = _positions(graph, plan)
+    channels = Channels(len(layout.crew), len(layout.stage_positions))
+    messages = _messages(graph, plan, positions, channels)
     part = Part(layout.position, graph, graph, positions, messages, channels, first_slot=2 * plan.first_peer_slot)
     part.graph = _own(graph, plan, part)
     return part
 
 
-def _positions(graph):
+def _positions(graph, plan):
     """Where nodes are. Those that passes have made are where what they take is, or else what takes them."""
+    known = {
+        clone_name(name, instance.index): position
+        for instance in plan.layout.instances
+        for name, position in plan.positions.items()
+    }
     found, made = {}, []
     for name, node in graph.nodes.items():
-        if tags.POSITION not in node.attr:
+        if name in known:
+            found[name] = known[name]
+        elif tags.EVERYWHERE not in node.attr:
             made.append(name)
-        elif node.attr[tags.POSITION].i != tags.EVERYWHERE:
-            found[name] = node.attr[tags.POSITION].i
     for name in made:
-        near = [found[node_of(t)] for t in graph.nodes[name].input if t[0] != "^" and node_of(t) in found]
+        near = [found[producer] for producer, index in graph.inputs[name] if index >= 0 and producer in found]
         if near:
             found[name] = near[0]
     for name in reversed(made):
-        near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.nodes[c].input[p][0] != "^"}
+        near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.inputs[c][p].index >= 0}
         if name not in found and len(near) == 1 and None not in near:
             found[name] = near.pop()
     return found
 
 
-def _messages(graph, plan, positions):
-    """All messages in their order, and the channels that carry them."""
-    crossing = collections.OrderedDict()
+def _messages(graph, plan, positions, channels):
+    """All messages in their order."""
+    crossing = collections.defaultdict(list)
     for name, target in positions.items():
-        for text in graph.nodes[name].input:
-            if text[0] != "^" and positions.get(node_of(text), target) != target:
-                crossing.setdefault((canonical_tensor(text), target), []).append(name)
-    order = _topological(graph)
-    channels, found = {}, []
-    for tensor, target in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):
+        for producer, index in graph.inputs[name]:
+            if index >= 0 and positions.get(producer, target) != target:
+                key = format_input(producer, index), target, _saver(graph.nodes[name])
+                crossing[key].append(name)
+    order = graph.order
+    found = []
+    for tensor, target, saver in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):
         producer = graph.nodes[node_of(tensor)]
-        consumers = tuple(sorted(set(crossing[tensor, target])))
+        source = positions[producer.name]
+        consumers = tuple(sorted(set(crossing[tensor, target, saver])))
         _check(graph, plan, tensor, consumers[0])
-        # What is sent forward, and what is sent backward, does not wait for the other; nor do stages.
-        kind = tags.get_int(producer, tags.TASKGRAPH, -1), tags.phase(producer) == tags.BACKWARD
-        channel = channels.setdefault((positions[producer.name], target) + kind, len(channels))
+        backward = tags.phase(producer) == tags.BACKWARD
+        channel = channels.carrying(source, target, tags.get_int(producer, tags.TASKGRAPH, -1), backward)
         name = "%s_message/%d/%s" % (PREFIX, target, tensor.replace(":", "_output_"))
-        found.append(Message(tensor, positions[producer.name], target, channel, name, consumers))
-    return tuple(found), [key[:2] for key in channels]
+        name += "/for/%s" % saver if saver else ""
+        found.append(Message(tensor, source, target, channel, name, consumers))
+    return tuple(found)
+
+
+def _saver(node):
+    """A checkpoint's tensors come by messages of its own, as it takes them in parts: which one that is, or ""."""
+    return node.name if node.op == "SaveV2" else ""
 
 
 def _check(graph, plan, tensor, consumer):
@@ -192,38 +241,19 @@ def stands_inside(node, plan):
     return original in plan.analysis.in_control_flow and node.op not in ops.CONTROL_FLOW_CLOSES
 
 
-def _topological(graph):
-    """dict of node to a number such that no edge but a loop's goes to a lower one; the same for the same graph."""
-    nodes, consumers = graph.nodes, graph.consumers
-    waiting = {name: len(node.input) for name, node in nodes.items()}
-    for name, node in nodes.items():
-        if node.op in _LOOP_EDGES:
-            for consumer, _ in consumers.get(name, ()):
-                waiting[consumer] -= 1
-    ready = collections.deque(name for name, count in waiting.items() if count == 0)
-    order = {}
-    while ready:
-        name = ready.popleft()
-        order[name] = len(order)
-        if nodes[name].op not in _LOOP_EDGES:
-            for consumer, _ in consumers.get(name, ()):
-                waiting[consumer] -= 1
-                if waiting[consumer] == 0:
-                    ready.append(consumer)
-    return order
-
-
 def _own(graph, plan, part):
     """This worker's Graph: its nodes and those that are everywhere, and its ends of messages."""
-    nodes = collections.OrderedDict((name, node) for name, node in graph.nodes.items() if part.is_here(name))
-    edit = Graph(nodes, graph.library, graph.versions).editor()
-    received = {m.tensor: m for m in part.messages if m.target == part.position}
-    for message in received.values():
-        add_receive(edit, plan, part, message)
+    nodes = {name: node for name, node in graph.nodes.items() if part.is_here(name)}
+    edges = Edges({name: graph.inputs[name] for name in nodes})
+    edit = Graph(nodes, graph.library, graph.versions, edges).editor()
+    received = {}
+    for message in part.messages:
+        if message.target == part.position:
+            add_receive(edit, plan, part, message)
+            received.update(((message.tensor, consumer), message.receive) for consumer in message.consumers)
     waits = _Waits(graph, edit, part)
-    for name, node in nodes.items():
-        foreign = [p for p, text in enumerate(node.input) if not part.is_here(node_of(text))]
-        if foreign:
+    for name in nodes:
+        if not all(part.is_here(producer) for producer, _ in graph.inputs[name]):
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
     for message in part.messages:
@@ -274,7 +304,7 @@ def _receive(node, received, waits):
         elif text[0] == "^":
             control.extend(waits.instead_of(text[1:]))
         else:
-            data.append(received[canonical_tensor(text)].receive)
+            data.append(received[canonical_tensor(text), node.name])
     del node.input[:]
     node.input.extend(data + sorted(set(control), key=control.index))
 
@@ -309,9 +339,7 @@ class _Waits(object):
         self._edit = edit
         self._part = part
         self._made = {}
-        changes = [
-            n for n, node in graph.nodes.items() if ops.is_write(node.op) and part.positions.get(n) == part.position
-        ]
+        changes = [name for name in graph.find(ops.is_write) if part.positions.get(name) == part.position]
         self._after = graph.descendants(changes)
 
     def is_here(self, name):
@@ -336,7 +364,7 @@ class _Waits(object):
             node = make_node("NoOp", self._made[name])
             for text in self._graph.nodes[name].input:
                 other = node_of(text)
-                if other not in self._after or self._graph.nodes[other].op in _LOOP_EDGES:
+                if other not in self._after or self._graph.nodes[other].op in LOOP_EDGES:
                     continue
                 if self.is_here(other):
                     node.input.append("^" + other)

@@ -10,7 +10,7 @@ would not meet: what is moved follows from the operation alone and from where th
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
+from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 
 _MOVED = frozenset(
@@ -44,7 +44,7 @@ def move_collectives_to_gpu(graph, plan, on_gpu=False):
     if plan.layout.device_type != "GPU" or (several and not on_gpu):
         return graph
     can_move = _can_move if several else _can_become_local
-    moved = [name for name, node in graph.nodes.items() if node.op in _MOVED and can_move(graph, node)]
+    moved = [name for name in graph.find(_MOVED.__contains__) if can_move(graph, graph.nodes[name])]
     if not moved:
         return graph
     edit = graph.editor()
@@ -133,11 +133,7 @@ def _become_local(edit, node):
     dtype, scale = node.attr["T"].type, node.attr["scale"].f if "scale" in node.attr else 1.0
     count = tags.get_int(node, "N", 1)
     if scale != 1.0:
-        factor = make_node("Const", node.name + "/factor", [], node.device, dtype=Type(_FLOAT))
-        factor.attr["value"].tensor.dtype = _FLOAT
-        factor.attr["value"].tensor.tensor_shape.SetInParent()
-        factor.attr["value"].tensor.float_val.append(scale)
-        by = edit.add(factor).name
+        by = edit.add(constant(node.name + "/factor", scale, _FLOAT, node.device)).name
         if dtype != _FLOAT:
             by = _cast(edit, node, node.name + "/factor_cast", by, _FLOAT, dtype)
         for i in range(count):

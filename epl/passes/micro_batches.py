@@ -7,15 +7,17 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
 """
 
+import functools
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import PlanError
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
-from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.model import Gradient, Model
-from epl.passes.copies import copy_node
+from epl.passes.copies import Template
 from epl.passes.gates import Gates, order_actions, order_changes
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.reseed_functions import call_copies
@@ -112,15 +114,24 @@ def _tensor(plan, text, micro_batch):
 
 
 def _copy(graph, edit, plan):
-    names = graph.in_order(plan.nodes)
+    """Adds the copies: most nodes of the new graph, so what all copies of a node have in common is found once."""
+    originals = []
+    for name in graph.in_order(plan.nodes):
+        node = edit.peek(name)
+        inputs = [parse_input(text) for text in node.input]
+        own = [(position, *each) for position, each in enumerate(inputs) if each.node in plan.nodes]
+        originals.append((Template(node, plan.nodes), inputs, own))
     for micro_batch in range(1, plan.count):
-        for name in names:
-            node = edit.peek(name)
-            copy = copy_node(node, lambda old, m=micro_batch: micro_batch_name(old, m), plan.nodes)
-            for position, text in enumerate(copy.input):
-                copy.input[position] = _tensor(plan, text, micro_batch)
-            set_attr(copy, tags.MICRO_BATCH, micro_batch)
-            edit.add(copy)
+        names = {name: sys.intern(micro_batch_name(name, micro_batch)) for name in plan.nodes}
+        rename = functools.partial(micro_batch_name, micro_batch=micro_batch)
+        for template, inputs, own in originals:
+            copy = template.copy(rename)
+            copy.attr[tags.MICRO_BATCH].i = micro_batch
+            renamed = list(inputs)
+            for position, producer, index in own:
+                renamed[position] = NodeInput(names[producer], index)
+                copy.input[position] = format_input(*renamed[position])
+            edit.add(copy, tuple(renamed))
 
 
 def _wait_for_all(graph, edit, plan):
@@ -174,16 +185,12 @@ def _sum(graph, edit, plan, prefix, tensor, gradient, added):
 
 
 def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
-    axis = make_node("Const", prefix + "/axis", dtype=Type(_INT32))
-    axis.attr["value"].tensor.dtype = _INT32
-    axis.attr["value"].tensor.tensor_shape.SetInParent()
-    axis.attr["value"].tensor.int_val.append(0)
-    edit.add(_like(graph, tensor, axis))
+    edit.add(_like(graph, tensor, constant(prefix + "/axis", 0, _INT32)))
     tensors = [_tensor(plan, tensor, m) for m in range(plan.count)]
     node = make_node(
         "ConcatV2",
         prefix,
-        tensors + [axis.name],
+        tensors + [prefix + "/axis"],
         N=plan.count,
         T=Type(dtype_of(graph, tensor)),
         Tidx=Type(_INT32),
@@ -195,11 +202,7 @@ def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
 
 def _scaled(graph, edit, plan, name, total, like):
     dtype = dtype_of(graph, like)
-    scale = make_node("Const", name + "/scale", dtype=Type(_FLOAT32))
-    scale.attr["value"].tensor.dtype = _FLOAT32
-    scale.attr["value"].tensor.tensor_shape.SetInParent()
-    scale.attr["value"].tensor.float_val.append(1.0 / plan.count)
-    factor = edit.add(_like(graph, like, scale)).name
+    factor = edit.add(_like(graph, like, constant(name + "/scale", 1.0 / plan.count, _FLOAT32))).name
     if dtype != _FLOAT32:
         cast = make_node("Cast", name + "/cast", [factor], SrcT=Type(_FLOAT32), DstT=Type(dtype))
         factor = edit.add(_like(graph, like, cast)).name

@@ -1,4 +1,4 @@
-"""Gives every node a device of this worker.
+"""Gives every node a device of this worker; not those that another worker of its crew has.
 
     a            ->  a  @CPU:0     (instance 0; GPU:0 where the worker has GPUs)
     iterator     ->  iterator @CPU:0, and what takes its handle
@@ -6,9 +6,9 @@
 What the user said of devices is kept as far as it makes sense: `/cpu:0` stays on the host of a worker with GPUs.
 """
 
+import functools
+
 from epl.graph import tags
-from epl.graph.build import set_attr
-from epl.graph.index import node_of
 from epl.plan import ops
 from epl.plan.analysis import is_large_constant
 
@@ -16,43 +16,40 @@ from epl.plan.analysis import is_large_constant
 def place(graph, plan):
     """Places instance 0 and everything that instances share."""
     edit = graph.editor()
+    layout = plan.layout
+    stage_devices = [layout.device(index) for index in layout.instances[0].devices]
     on_host = _on_host(graph)
-    devices = {}
-    for name, node in graph.nodes.items():
-        devices[name] = _device(plan, node, name in on_host, instance=plan.layout.instances[0])
-    for name, node in graph.nodes.items():
-        if is_large_constant(node):
-            continue  # a copy would cost memory, and TensorFlow places a constant well by itself
-        own = edit.node(name)
-        own.device = devices[name]
-        if plan.positions:
-            set_attr(own, tags.POSITION, plan.positions.get(name, tags.EVERYWHERE))
-        _keep_colocation(own, devices)
+    if layout.device_type != "CPU":
+        on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
+    devices = {
+        name: layout.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
+        for name in graph.nodes
+    }
+    for name, device in devices.items():
+        if not plan.is_here(name) or is_large_constant(graph.nodes[name]):
+            continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
+        everywhere = plan.positions and name not in plan.positions
+        groups = functools.partial(_kept, devices, device)
+        edit.move(name, device, groups, tags.EVERYWHERE if everywhere else None)
     return edit.finish()
 
 
 def _on_host(graph):
-    """Nodes that make or take the handle of a resource which instances share, and everything of tf.data."""
-    found = set()
-    for name, node in graph.nodes.items():
-        if node.op in ops.SHARED_RESOURCES or "Dataset" in node.op:
-            found.add(name)
-        elif any(
-            text[0] != "^" and node_of(text) in found and _hands_on(graph.nodes[node_of(text)]) for text in node.input
-        ):
-            found.add(name)
-    return found
+    """Collectives, nodes that make or take the handle of a resource which instances share, everything of tf.data."""
+    resources = graph.find(lambda op: op in ops.SHARED_RESOURCES or "Dataset" in op)
+    found = set(resources)
+    stack = [name for name in resources if _hands_on(graph.nodes[name])]
+    while stack:
+        for consumer, position in graph.consumers.get(stack.pop(), ()):
+            if consumer not in found and graph.inputs[consumer][position].index >= 0:
+                found.add(consumer)
+                if _hands_on(graph.nodes[consumer]):
+                    stack.append(consumer)
+    return found.union(graph.find(ops.COLLECTIVES.__contains__))
 
 
 def _hands_on(node):
     return node.op in ops.SHARED_RESOURCES or node.op in ("Identity", "Switch", "Enter", "RefEnter")
-
-
-def _device(plan, node, on_host, instance):
-    layout = plan.layout
-    if on_host or node.op in ops.COLLECTIVES or (layout.device_type != "CPU" and "CPU" in node.device.upper()):
-        return layout.host_device
-    return layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
 
 
 def device_of_clone(plan, node, instance):
@@ -64,16 +61,6 @@ def device_of_clone(plan, node, instance):
     return plan.layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
 
 
-def _keep_colocation(node, devices):
+def _kept(devices, device, groups):
     """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
-    if "_class" not in node.attr:
-        return
-    kept = [
-        g
-        for g in node.attr["_class"].list.s
-        if not g.startswith(b"loc:@") or devices.get(g[5:].decode()) == node.device
-    ]
-    if kept:
-        node.attr["_class"].list.s[:] = kept
-    else:
-        del node.attr["_class"]
+    return [g for g in groups if not g.startswith(b"loc:@") or devices.get(g[5:].decode()) == device]

@@ -6,9 +6,10 @@ from epl.plan.names import clone_name, clone_tensor, sync_name
 
 
 def every_node_is_placed(graph, plan):
-    """After `place`: each node has a device of this worker, but for large constants."""
-    del plan
-    missing = [n.name for n in graph.nodes.values() if not n.device and not is_large_constant(n)]
+    """After `place`: each node that is here has a device of this worker, but for large constants."""
+    missing = [
+        n for n, node in graph.nodes.items() if plan.is_here(n) and not node.device and not is_large_constant(node)
+    ]
     return ["node '%s' has no device" % name for name in missing]
 
 

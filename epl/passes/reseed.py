@@ -21,8 +21,9 @@ def reseed(graph, plan, job_seed=0):
         return graph
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
-    for name, node in graph.nodes.items():
-        if node.op not in ops.RANDOM or "seed" not in node.attr or tags.INSTANCE in node.attr:
+    for name in graph.find(ops.RANDOM.__contains__):
+        node = graph.nodes[name]
+        if "seed" not in node.attr or tags.INSTANCE in node.attr:
             continue
         seeds = seeds_of(node)
         if any(seeds):

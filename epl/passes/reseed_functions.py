@@ -13,6 +13,8 @@ from epl.plan.names import PREFIX, clone_name
 
 def reseed_functions(graph, plan):
     """Makes the copies and lets the instances' nodes call them; runs after cloning."""
+    if not graph.library.function:
+        return graph
     edit = graph.editor()
     copies = {
         "rank_%d" % i.rank: (lambda name, index=i.index: clone_name(name, index))

@@ -2,7 +2,7 @@
 
 import collections
 
-from epl.graph.build import Type, make_node
+from epl.graph.build import constant
 from epl.graph.index import format_input, node_of, parse_input
 from epl.plan.names import PREFIX
 
@@ -13,9 +13,8 @@ def restore_own(graph):
     """RestoreV2 operations read no more tensors than the graph uses; those that nothing uses stay as they are."""
     edit = graph.editor()
     changed = False
-    for name, node in graph.nodes.items():
-        if node.op == "RestoreV2":
-            changed |= _narrow(graph, edit, name)
+    for name in graph.find(lambda op: op == "RestoreV2"):
+        changed |= _narrow(graph, edit, name)
     return edit.finish() if changed else graph
 
 
@@ -35,15 +34,10 @@ def _narrow(graph, edit, name):
     own.attr["dtypes"].list.type[:] = [dtypes[index] for index in kept]
     for place, (kind, each) in enumerate(zip(("names", "slices"), lists), 1):
         values = each.attr["value"].tensor.string_val
-        constant = make_node(
-            "Const", "%s_restore/%s/%s" % (PREFIX, name, kind), device=each.device, dtype=Type(_STRING)
-        )
-        tensor = constant.attr["value"].tensor
-        tensor.dtype = _STRING
-        tensor.tensor_shape.dim.add().size = len(kept)
         # A list of equal strings may be stored as one.
-        tensor.string_val.extend(values[min(index, len(values) - 1)] for index in kept)
-        own.input[place] = edit.add(constant).name
+        chosen = [values[min(index, len(values) - 1)] for index in kept]
+        made = constant("%s_restore/%s/%s" % (PREFIX, name, kind), chosen, _STRING, each.device)
+        own.input[place] = edit.add(made).name
     for new, old in enumerate(kept):
         for consumer, position in uses[old]:
             edit.set_input(consumer, position, format_input(name, new))

@@ -7,13 +7,13 @@ r"""Lets the chief write a checkpoint of variables that other workers have witho
 The parts are one checkpoint of several data files, as TensorFlow's own sharded ones are.
 """
 
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.plan.analysis import variable_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX
 
-_STRING = 7
+_INT32, _STRING = 3, 7
 # What is received at a time, or one variable if that is larger.
 _PART_BYTES = 64 << 20
 _FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
@@ -30,8 +30,8 @@ def save_in_parts(graph, part, plan):
     received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.position}
     saves = [
         name
-        for name, node in graph.nodes.items()
-        if node.op == "SaveV2" and any(node_of(text) in received for text in node.input)
+        for name in graph.find(lambda op: op == "SaveV2")
+        if any(node_of(text) in received for text in graph.nodes[name].input)
     ]
     if not saves:
         return graph
@@ -98,42 +98,23 @@ def _runs(members, sizes):
 
 def _prefix(edit, stem, prefix, index, count, device):
     """The name of a part's files, beside the checkpoint's; merging renames them. SaveV2 makes no folder in a folder."""
-    text = make_node("Const", stem + "/suffix", [], device, dtype=Type(_STRING))
-    text.attr["value"].tensor.dtype = _STRING
-    text.attr["value"].tensor.tensor_shape.SetInParent()
-    text.attr["value"].tensor.string_val.append(b"_epl_part-%05d-of-%05d" % (index, count))
+    text = constant(stem + "/suffix", b"_epl_part-%05d-of-%05d" % (index, count), _STRING, device)
     join = make_node("StringJoin", stem + "/prefix", [prefix, edit.add(text).name], device, N=2, separator="")
     return edit.add(join).name
 
 
 def _chosen(edit, name, text, members):
     """Some of a vector of strings."""
-    edit.add(_indices(name + "/indices", members))
-    edit.add(_zero(name + "/axis"))
+    edit.add(constant(name + "/indices", members, _INT32))
+    edit.add(constant(name + "/axis", 0, _INT32))
     gather = make_node(
         "GatherV2",
         name,
         [text, name + "/indices", name + "/axis"],
         edit.peek(node_of(text)).device,
         Tparams=Type(_STRING),
-        Tindices=Type(3),
-        Taxis=Type(3),
+        Tindices=Type(_INT32),
+        Taxis=Type(_INT32),
         batch_dims=0,
     )
     return edit.add(gather).name
-
-
-def _indices(name, members):
-    node = make_node("Const", name, dtype=Type(3))
-    node.attr["value"].tensor.dtype = 3
-    node.attr["value"].tensor.tensor_shape.dim.add().size = len(members)
-    node.attr["value"].tensor.int_val.extend(members)
-    return node
-
-
-def _zero(name):
-    node = make_node("Const", name, dtype=Type(3))
-    node.attr["value"].tensor.dtype = 3
-    node.attr["value"].tensor.tensor_shape.SetInParent()
-    node.attr["value"].tensor.int_val.append(0)
-    return node

@@ -9,7 +9,7 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 import collections
 
 from epl.errors import UnsupportedError
-from epl.graph.build import Type, make_node
+from epl.graph.build import constant, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import tagged
 from epl.plan.names import PREFIX
@@ -128,12 +128,9 @@ def _share_records(target, plan, share):
     consumers = target.consumers(share.node)
     constants = []
     for what, value in (("num_shards", plan.layout.num_crews), ("index", plan.layout.crew_index)):
-        constant = make_node("Const", "%s/%s" % (name, what), [], dtype=Type(_INT64))
-        constant.attr["value"].tensor.dtype = _INT64
-        constant.attr["value"].tensor.tensor_shape.SetInParent()
-        constant.attr["value"].tensor.int64_val.append(value)
-        target.add(constant)
-        constants.append(target.output(constant.name, 0, "output"))
+        made = constant("%s/%s" % (name, what), value, _INT64)
+        target.add(made)
+        constants.append(target.output(made.name, 0, "output"))
     text = target.output(share.node, 0, "handle")
     shard = make_node("ShardDataset", name, [text] + constants)
     _copy_types(shard, node)

@@ -16,10 +16,10 @@ _CHIEF = 0
 
 def show_merged(graph, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
-    writes = [
-        name for name, node in graph.nodes.items() if node.op in ops.SUMMARY_WRITES or node.op in ops.SUMMARY_WRITERS
-    ]
-    if plan.layout.num_instances == 1 or not (plan.merges or writes):
+    if plan.layout.num_instances == 1:
+        return graph
+    writes = graph.find((ops.SUMMARY_WRITES | ops.SUMMARY_WRITERS).__contains__)
+    if not (plan.merges or writes):
         return graph
     edit = graph.editor()
     for merge in plan.merges:

@@ -10,7 +10,7 @@ built of plain operations stay as they are: the mean over all instances takes th
 gradient with respect to each.
 """
 
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.plan.batch_norm import SyncedMean
 from epl.plan.names import clone_name, tag_of
@@ -28,7 +28,7 @@ def sync_batch_norm(graph, plan):
         if isinstance(norm, SyncedMean):
             dtype = dtype_of(graph, norm.tensor)
             scale = 1.0 / plan.layout.num_instances
-            edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale, 0, norm.tag))
+            edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale, norm.slot, norm.tag))
             rewire(edit, plan, norm.consumers, norm.name)
         else:
             _forward(edit, plan, norm)
@@ -55,20 +55,18 @@ class _Builder(object):
     def math(self, name, op, *inputs):
         return self.add(name, op, inputs, T=Type(_FLOAT32))
 
-    def constant(self, name, numbers, dtype=_FLOAT32, scalar=False):
-        node = make_node("Const", "%s/%s" % (self._prefix, name), [], self._device, dtype=Type(dtype))
-        tensor = node.attr["value"].tensor
-        tensor.dtype = dtype
-        tensor.tensor_shape.SetInParent()
-        if not scalar:
-            tensor.tensor_shape.dim.add().size = len(numbers)
-        (tensor.float_val if dtype == _FLOAT32 else tensor.int_val).extend(numbers)
-        return self._edit.add(node).name
+    def constant(self, name, value, dtype=_FLOAT32):
+        return self._edit.add(constant("%s/%s" % (self._prefix, name), value, dtype, self._device)).name
 
     def cast(self, name, tensor, source, target):
         if source == target:
             return tensor
         return self.add(name, "Cast", [tensor], SrcT=Type(source), DstT=Type(target))
+
+    def in_turn(self, name, node, tensor):
+        """The tensor, but not before the gate of a pipeline's schedule that `node` waits for."""
+        gates = [text for text in node.input if text[0] == "^" and self._edit.peek(text[1:]).op == "EplGate"]
+        return self.add(name, "Identity", [tensor] + gates, T=Type(self.dtype)) if gates else tensor
 
     def reduce(self, name, op, tensor):
         """Over all dimensions but the channels: [..., C] to [C]."""
@@ -119,10 +117,10 @@ def _epsilon(node):
 def _forward(edit, plan, norm):
     name = norm.collective(norm.node)
     copies = list(_copies(edit, plan, norm.node))
-    gather = all_gather_node(plan, name, norm.node, _FLOAT32, 0, tag_of(name))
+    gather = all_gather_node(plan, name, norm.node, _FLOAT32, norm.slot, tag_of(name))
     inputs = []
     for index, (node, b) in enumerate(copies):
-        x = b.cast("x", _data_inputs(node)[0], b.dtype, _FLOAT32)
+        x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, _FLOAT32)
         mean = b.reduce("mean", "Mean", x)
         squares = b.math("squares", "SquaredDifference", x, b.spread("mean_spread", mean))
         both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(_FLOAT32), axis=0)
@@ -145,8 +143,8 @@ def _normalise(b, node, x, gathered, instances):
     centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
     scaled = b.math("scaled", "Mul", centred, b.spread("factor_all", factor))
     y = b.math("y", "AddV2", scaled, b.spread("offset_all", offset))
-    one = b.constant("one", [1.0], scalar=True)
-    copies = b.constant("instances", [float(instances)], scalar=True)
+    one = b.constant("one", 1.0)
+    copies = b.constant("instances", float(instances))
     count = b.math("count_all", "Mul", b.count("count", x, mean), copies)
     less = b.math("count_at_least_one", "Maximum", b.math("count_less", "Sub", count, one), one)
     unbiased = b.math("unbiased", "Mul", variance, b.math("correction", "RealDiv", count, less))
@@ -157,7 +155,7 @@ def _normalise(b, node, x, gathered, instances):
 
 
 def _inverse(b, node, variance):
-    epsilon = b.constant("epsilon", [_epsilon(node)], scalar=True)
+    epsilon = b.constant("epsilon", _epsilon(node))
     return b.math("inverse", "Rsqrt", b.math("variance_epsilon", "AddV2", variance, epsilon))
 
 
@@ -165,10 +163,11 @@ def _backward(edit, plan, norm, gradient):
     name = norm.collective(gradient)
     copies = list(_copies(edit, plan, gradient))
     scale = 1.0 / plan.layout.num_instances
-    reduce = all_reduce_node(plan, name, [gradient, gradient], _FLOAT32, scale, 0, tag_of(name))
+    reduce = all_reduce_node(plan, name, [gradient, gradient], _FLOAT32, scale, norm.slot, tag_of(name))
     parts = []
     for index, (node, b) in enumerate(copies):
         g, x, _, mean, _ = _data_inputs(node)[:5]
+        g, x = b.in_turn("g_in_turn", node, g), b.in_turn("x_in_turn", node, x)
         g, x = b.cast("g", g, b.dtype, _FLOAT32), b.cast("x", x, b.dtype, _FLOAT32)
         centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
         sums = [

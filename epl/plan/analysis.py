@@ -36,16 +36,21 @@ def analyse(model):
     graph = model.graph
     functions = Functions(graph.library)
     initial = _initial_writes(model)
-    writes = [n.name for n in graph.nodes.values() if n.name not in initial and _changes_variable(n, graph, functions)]
-    shared = frozenset(n.name for n in graph.nodes.values() if _is_shared(graph, n))
+    callers = functions.callers(graph.nodes.values())
+    changing = {name for name in graph.find(ops.is_write) if variable_of(graph, name) is not None}
+    changing.update(n.name for n in callers if _changes_variable(n, graph, functions))
+    writes = graph.in_order(changing.difference(initial))
+    shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
     merged = [node_of(name) for names in model.merges.values() for name in names]
-    collectives = [n.name for n in graph.nodes.values() if n.op in ops.COLLECTIVES]
+    collectives = graph.find(ops.COLLECTIVES.__contains__)
     cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
-    sources = [n.name for n in graph.nodes.values() if _differs_by_instance(graph, n, functions)]
+    sources = graph.find(is_impure)
+    sources += [name for name in graph.find(ops.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]
+    sources += [n.name for n in callers if functions.calls(n, lambda body: is_impure(body.op), "impure")]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
     inside = graph.descendants(
-        [n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_OPENS],
-        stop=frozenset(n.name for n in graph.nodes.values() if n.op in ops.CONTROL_FLOW_CLOSES),
+        graph.find(ops.CONTROL_FLOW_OPENS.__contains__),
+        stop=frozenset(graph.find(ops.CONTROL_FLOW_CLOSES.__contains__)),
     )
     return Analysis(tuple(writes), initial, frozenset(cloned), frozenset(varying), frozenset(inside))
 
@@ -81,14 +86,22 @@ def _only_assigned(graph, name):
 
 def _fed_data(graph, node):
     """True for placeholders that each worker, if not each copy, feeds with data of its own."""
-    if node.op not in ops.PLACEHOLDERS or _only_assigned(graph, node.name):
+    if _only_assigned(graph, node.name):
         return False
     shape = node.attr["shape"].shape
     return shape.unknown_rank or len(shape.dim) > 0
 
 
+def _may_be_shared(op):
+    return _is_always_shared(op) or op in ops.PLACEHOLDERS or op == "Const"
+
+
+def _is_always_shared(op):
+    return op in ops.SHARED_RESOURCES or op in ops.SHARED_EFFECTS
+
+
 def _is_shared(graph, node):
-    if node.op in ops.SHARED_RESOURCES or node.op in ops.SHARED_EFFECTS:
+    if _is_always_shared(node.op):
         return True
     if node.op in ops.PLACEHOLDERS:
         return not batch_placeholder(graph, node.name)
@@ -107,11 +120,11 @@ def _initial_writes(model):
         for name in variable.initializers:
             if name in graph.nodes:
                 found[name] = variable.name
-    for node in graph.nodes.values():
-        if node.op in ops.SETS and node.name not in found and _is_restore(node, graph):
-            variable = variable_of(graph, node.name)
+    for name in graph.find(ops.SETS.__contains__):
+        if name not in found and _is_restore(graph.nodes[name], graph):
+            variable = variable_of(graph, name)
             if variable is not None:
-                found[node.name] = variable
+                found[name] = variable
     return found
 
 
@@ -129,8 +142,7 @@ def _is_restore(node, graph):
 
 
 def _changes_variable(node, graph, functions):
-    if ops.is_write(node.op):
-        return variable_of(graph, node.name) is not None
+    """True for a node that hands a variable to a function which changes variables."""
     if not functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
         return False
     return any(_is_handle(graph, text) for text in node.input)
@@ -144,9 +156,6 @@ def _is_handle(graph, text):
     return node.op in ops.VARIABLES
 
 
-def _differs_by_instance(graph, node, functions):
-    return _is_impure(node) or _fed_data(graph, node) or functions.calls(node, _is_impure, "impure")
-
-
-def _is_impure(node):
-    return node.op in ops.SOURCES or node.op in ops.RANDOM or node.op in ops.IMPURE
+def is_impure(op):
+    """True for operations that may give each copy of the model something else."""
+    return op in ops.SOURCES or op in ops.RANDOM or op in ops.IMPURE

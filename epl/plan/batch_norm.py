@@ -4,10 +4,14 @@ Two forms are known: the kernels FusedBatchNorm*, and the moments over the batch
 tf.layers.batch_normalization(fused=False) uses. The mean of a loss over equal batches is the loss of the whole batch
 only if every replica normalises by the statistics of the whole batch, and if the gradient with respect to those
 statistics is summed over the replicas as well (Peng et al., "MegDet", 2018; Ioffe and Szegedy, 2015).
+
+With micro-batches, those of one number are normalised together: each copy of a normalisation exchanges its own
+statistics, as if one device worked through micro-batches as large as those of all replicas. Each stage of a pipeline
+has a communicator for that, as far as there are any, so that stages do not wait for each other's turn.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Tuple
 
 from epl.errors import UnsupportedError
@@ -28,17 +32,23 @@ class SyncedMean:
       name: of the all-reduce node.
       tensor: canonical name.
       consumers: (node, input position) pairs that must see the mean.
-      tag: of the collective.
+      tag, slot: of the collective.
     """
 
     name: str
     tensor: str
     consumers: Tuple[Tuple[str, int], ...]
     tag: int
+    slot: int = 0
 
     def collectives(self):
         """(node name, tag, node of the user's graph at whose place it stands)."""
-        return [(self.name, self.tag, node_of(self.tensor))]
+        return [(self.name, self.tag, self.place)]
+
+    @property
+    def place(self):
+        """The node of the user's graph at whose place it stands."""
+        return node_of(self.tensor)
 
 
 @dataclass(frozen=True)
@@ -48,21 +58,32 @@ class SyncedNorm:
     Attributes:
       node: the forward node.
       gradients: FusedBatchNormGrad* nodes.
+      slot: of the collectives.
     """
 
     node: str
     gradients: Tuple[str, ...]
+    slot: int = 0
 
     def collectives(self):
         return [(self.collective(name), tag_of(self.collective(name)), name) for name in (self.node,) + self.gradients]
+
+    @property
+    def place(self):
+        return self.node
 
     @staticmethod
     def collective(name):
         return "%s_batch_norm/%s" % (PREFIX, name)
 
 
-def plan_batch_norm(model, analysis):
+def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
     """What has to be synchronised in a Model, in order of creation.
+
+    Args:
+      model, analysis: the Model and its Analysis.
+      stage_of: node to stage, for models of several stages.
+      num_communicators: slots of the pool.
 
     Raises:
       UnsupportedError: a batch normalisation stands in a branch, a loop or a function, or its gradient is
@@ -94,7 +115,7 @@ def plan_batch_norm(model, analysis):
         _LOG.warning(
             "communication.sync_batch_norm=True, but no batch normalisation in training mode was found in this model"
         )
-    return tuple(found)
+    return tuple(replace(each, slot=(stage_of or {}).get(each.place, 0) % num_communicators) for each in found)
 
 
 def _refuse(name, why):

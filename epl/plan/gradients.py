@@ -79,7 +79,7 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, communication, link, positions=None):
+def plan_aggregation(model, communication, link, positions=None, warn=True):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     Args:
@@ -87,9 +87,10 @@ def plan_aggregation(model, communication, link, positions=None):
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
       positions: node to the position of its worker in a crew of several; gradients of one worker travel together.
+      warn: log what the user should know about clipped gradients.
     """
     positions = positions or {}
-    boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model)
+    boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model, warn)
     groups, sparse, consumers, seen = [], [], {}, set()
     for call in model.apply_calls:
         gradients = boundaries.of(call)
@@ -121,10 +122,10 @@ def _unique(gradients):
 class _BeforeApply(object):
     """Gradients as apply_gradients received them."""
 
-    def __init__(self, model):
+    def __init__(self, model, warn):
         self._graph = model.graph
         self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
-        self._warned = model.micro_batches  # said of the user's graph already
+        self._warned = model.micro_batches or not warn  # said of the user's graph already
 
     def of(self, call):
         self._warn_if_clipped(call)

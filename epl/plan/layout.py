@@ -150,55 +150,11 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
     """
     stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
     stages = stages or (Stage(0, "model", 1),)
-    counts = sorted(set(stage.device_count for stage in stages))
-    if len(counts) > 1:
-        raise UnsupportedError(
-            "the scopes of this model have different device counts (%s); this version needs the same device_count in "
-            "all "
-            "of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
-        )
-    shares = counts[0]
-    if len(stages) % num_chunks:
-        raise PlanError(
-            "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
-            "pipeline holds the same number of stages. Use a multiple of %d scopes, or another pipeline.num_chunks."
-            % (
-                num_chunks,
-                len(stages),
-                len(stages),
-                len(stages) // num_chunks,
-                num_chunks,
-                len(stages) % num_chunks,
-                num_chunks,
-            )
-        )
+    _check_stages(stages, num_chunks)
+    shares = stages[0].device_count
     depth = 1 if colocate else len(stages) // num_chunks
-    per_replica = depth * shares
     per_worker = cluster.gpu_num_per_worker
-    total = cluster.worker_num * per_worker
-    if total % per_replica:
-        what = (
-            " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shares
-        )
-        raise PlanError(
-            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
-            "does not "
-            "divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another device_count."
-            % (
-                per_replica,
-                what,
-                cluster.worker_num,
-                per_worker,
-                total,
-                per_replica,
-                total,
-                total,
-                total // per_replica,
-                per_replica,
-                total % per_replica,
-                per_replica,
-            )
-        )
+    _check_devices(stages, depth, cluster)
     places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
     if places is None:
         raise UnsupportedError(
@@ -227,6 +183,60 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
         position=worker % size,
         stage_positions=stage_positions if size > 1 else (),
     )
+
+
+def _check_stages(stages, num_chunks):
+    """Raises what makes stages unfit for each other."""
+    counts = sorted(set(stage.device_count for stage in stages))
+    if len(counts) > 1:
+        raise UnsupportedError(
+            "the scopes of this model have different device counts (%s); this version needs the same device_count in "
+            "all of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
+        )
+    if len(stages) % num_chunks:
+        raise PlanError(
+            "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
+            "pipeline holds the same number of stages. Use a multiple of %d scopes, or another pipeline.num_chunks."
+            % (
+                num_chunks,
+                len(stages),
+                len(stages),
+                len(stages) // num_chunks,
+                num_chunks,
+                len(stages) % num_chunks,
+                num_chunks,
+            )
+        )
+
+
+def _check_devices(stages, depth, cluster):
+    """Raises PlanError when copies of `depth` stages, side by side, do not fill the devices of the cluster."""
+    shares, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
+    per_replica = depth * shares
+    total = cluster.worker_num * per_worker
+    if total % per_replica:
+        what = (
+            " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shares
+        )
+        raise PlanError(
+            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
+            "does not divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another "
+            "device_count."
+            % (
+                per_replica,
+                what,
+                cluster.worker_num,
+                per_worker,
+                total,
+                per_replica,
+                total,
+                total,
+                total // per_replica,
+                per_replica,
+                total % per_replica,
+                per_replica,
+            )
+        )
 
 
 def _close(depth, workers, per_worker):

@@ -2,7 +2,7 @@
 
 A group of n bytes takes about latency_s + n / bytes_per_s. Small groups can be on their way while the backward pass
 still goes on, but each pays the latency; so a group is made large enough that the latency is a small part of its time.
-A plan is made before workers are connected, and on machines that have none, so it goes by where the workers are.
+A job goes by what its workers measure before they plan. A plan that is made without any workers goes by where they are.
 """
 
 from dataclasses import dataclass
@@ -18,20 +18,22 @@ class Link:
     Attributes:
       latency_s: seconds that the smallest all-reduce takes, through the operation.
       bytes_per_s: of a large all-reduce: bytes of the message, divided by the time.
+      source: where the figures come from, in words.
     """
 
     latency_s: float
     bytes_per_s: float
+    source: str = "measured"
 
 
 # Measured by benchmarks/op_latency.py between two processes of one machine.
-SHARED_MEMORY = Link(latency_s=13e-6, bytes_per_s=5e9)
+SHARED_MEMORY = Link(latency_s=13e-6, bytes_per_s=5e9, source="assumed within a machine")
 # A network of 10 Gbit/s with what TCP makes of it.
-NETWORK = Link(latency_s=200e-6, bytes_per_s=1.25e9)
+NETWORK = Link(latency_s=200e-6, bytes_per_s=1.25e9, source="assumed between machines")
 
 
 def link_of(hosts):
-    """The slowest link of a job.
+    """What is assumed of the slowest link of a job.
 
     Args:
       hosts: the address "host:port" of each worker.

@@ -1,5 +1,6 @@
 """What operation types do, as far as it matters for copying a model: tables, and nothing that needs TensorFlow."""
 
+import functools
 import re
 
 VARIABLES = frozenset(["Variable", "VariableV2", "VarHandleOp"])
@@ -159,6 +160,7 @@ _WRITES = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=4096)  # the same few are asked for of every node
 def is_write(op):
     """True for operations that change a variable; their first input is the variable."""
     return _WRITES.match(op) is not None

@@ -30,7 +30,7 @@ def collective_keys(plan, graph):
             put(name, group.slot, tag, group.values)
     for norm in plan.batch_norms:
         for name, tag, place in norm.collectives():
-            put(name, 0, tag, (place,))
+            put(name, norm.slot, tag, (place,))
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.tensor,))
@@ -40,22 +40,29 @@ def collective_keys(plan, graph):
     return keys
 
 
-def settle(keys, graph, plan):
-    """The same keys, but no collective of the user comes before one whose result it needs, nor after one that needs it.
+def settle(keys, graph, plan, micro_batches=False):
+    """The same keys, but no collective comes before one whose result it needs, nor after one that needs it.
 
-    By creation order alone it could: a group of gradients is as late as the last of them, and what takes the first one
-    may have been built before.
+    By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
+    and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
+    copies are made after the originals. And where a crew's workers send each other messages, these and the collectives
+    must come in one order, not each in one of its own that is right by itself: then two workers could wait for each
+    other.
 
     Args:
       keys: of collective_keys.
       graph: the rewritten Graph.
       plan: the Plan.
+      micro_batches: whether the graph has copies for micro-batches.
 
     Raises:
       PlanError: no order is possible.
     """
     if not plan.user_collectives:
-        return keys
+        if plan.layout.num_crews == 1 or not micro_batches and len(plan.layout.crew) == 1:
+            return keys
+        places = graph.order
+        return {name: (places[name],) + tuple(key[1:]) for name, key in keys.items()}
     # Both halves of a message are one step of the order.
     half = {c.partner: c.name for c in plan.user_collectives if c.partner}
     unit = {name: half.get(name, name) for name in keys}

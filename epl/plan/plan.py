@@ -1,10 +1,10 @@
 """The plan: everything that is decided before a graph is rewritten, as plain data that prints and compares."""
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Dict, Tuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Dict, Optional, Tuple
 
-from epl.graph.index import canonical_tensor
+from epl.graph.index import canonical_tensor, node_of
 from epl.graph.model import ALONE, Variable
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
@@ -12,12 +12,12 @@ from epl.plan.consistency import check_after_all_reduce, check_runs_always, chec
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
-from epl.plan.links import link_of
+from epl.plan.links import Link, link_of
 from epl.plan.names import merged_name, tag_of
 from epl.plan.positions import positions_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
-from epl.plan.user_collectives import UserCollective, find_user_collectives, is_collective
+from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Plan:
       positions: node to the position in its crew of the worker that computes it; empty for crews of one worker.
       first_peer_slot: the first communicator between a worker's peers; above those between all workers where crews have
         several workers.
+      link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
+        are no dense gradients that travel between workers.
     """
 
     layout: Layout
@@ -78,6 +80,7 @@ class Plan:
     batch_norms: Tuple = ()
     positions: Dict[str, int] = field(default_factory=dict)
     first_peer_slot: int = 0
+    link: Optional[Link] = None
 
     @property
     def gradient_scale(self):
@@ -85,13 +88,17 @@ class Plan:
         layout = self.layout
         return 1.0 / layout.num_instances if self.reduce_mean else 1.0 / layout.shares
 
+    def is_here(self, name):
+        """True for a node of the user's that this worker computes, alone in its crew or as all workers do."""
+        return self.positions.get(name, self.layout.position) == self.layout.position
+
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step."""
         if self.layout.num_crews == 1:
             return 0
         wire = 0.5 if self.wire_fp16 else 1
-        dense = sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in self.aggregation.groups)
-        return dense
+        groups = [g for g in self.aggregation.groups if self.is_here(node_of(g.tensors[0]))]
+        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups)
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
@@ -101,6 +108,7 @@ class Plan:
             "gradient_groups": [asdict(g) for g in self.aggregation.groups],
             "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
             "bytes_per_step": self.bytes_per_step(),
+            "link": asdict(self.link) if self.link is not None else None,
         }
 
     def to_json(self):
@@ -120,13 +128,7 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     used = used_taskgraphs(model)
-    layout = make_layout(
-        used,
-        cluster,
-        config.cluster.colocate_split_and_replicate,
-        num_chunks=config.pipeline.num_chunks,
-        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
-    )
+    layout = layout_of(used, config, cluster)
     role = model.role if not _holds_collectives(model.graph) else None
     if role is not None:
         layout = one_copy(layout, role == ALONE)
@@ -136,13 +138,15 @@ def make_plan(model, config, cluster):
     aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
     stage_of = stages_of(model, used)
     positions = positions_of(model, analysis, stage_of, layout)
+    link = link_of(cluster.hosts)
     if layout.num_instances > 1:
-        aggregation = plan_aggregation(model, communication, link_of(cluster.hosts), positions)
+        aggregation = plan_aggregation(model, communication, link, positions)
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
-            state = plan_state(model, analysis, positions)
-            batch_norms = plan_batch_norm(model, analysis) if communication.sync_batch_norm else ()
+            state = plan_state(model, analysis, positions, stage_of)
+            if communication.sync_batch_norm:
+                batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
         check_updates(model.graph, analysis, aggregation, state)
     if layout.num_crews > 1:
@@ -164,11 +168,29 @@ def make_plan(model, config, cluster):
         positions=positions,
         first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
         data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),
+        link=link if layout.num_crews > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
 
 
+def layout_of(taskgraphs, config, cluster):
+    """The Layout of a model that has these TaskGraphs as its stages."""
+    return make_layout(
+        taskgraphs,
+        cluster,
+        config.cluster.colocate_split_and_replicate,
+        num_chunks=config.pipeline.num_chunks,
+        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
+    )
+
+
+def with_link(plan, model, config, link):
+    """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
+    aggregation = plan_aggregation(model, config.communication, link, plan.positions, warn=False)
+    return replace(plan, aggregation=aggregation, link=link)
+
+
 def _holds_collectives(graph):
-    return any(is_collective(node) for node in graph.nodes.values())
+    return bool(user_collectives(graph))
 
 
 def _reduced_over_workers(aggregation, merges):

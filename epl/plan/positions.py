@@ -7,7 +7,7 @@ does not depend on the data, with everything that follows from these alone.
 
 from epl.graph.index import node_of
 from epl.plan import ops
-from epl.plan.analysis import variable_of
+from epl.plan.analysis import is_impure, variable_of
 
 # They write files, or make strings for the file that the chief writes.
 _ON_CHIEF = ops.SUMMARIES | ops.MERGED_SUMMARIES | ops.SUMMARY_WRITES | ops.SUMMARY_WRITERS | ops.FILE_WRITES
@@ -29,46 +29,39 @@ def positions_of(model, analysis, stage_of, layout):
         return {}
     graph = model.graph
     counters = _counters(model, analysis)
-    roots = [name for name, node in graph.nodes.items() if node.op in ops.VARIABLES and name not in counters]
-    dependent = graph.descendants(roots, data_only=True)
-    needed = graph.ancestors(dependent | analysis.cloned)
-    roots += [name for name in needed if _gives_data(graph.nodes[name])]
-    found = {}
-    for name in graph.descendants(roots, data_only=True):
-        node = graph.nodes[name]
-        if node.op in _ON_CHIEF:
-            found[name] = _CHIEF
-        elif node.op in ops.PLACEHOLDERS:
-            found[name] = layout.position_of(0)
-        else:
-            found[name] = layout.position_of(stage_of.get(name, 0))
-    found.update((name, _CHIEF) for name, node in graph.nodes.items() if node.op in _ON_CHIEF)
+    roots = [name for name in graph.find(ops.VARIABLES.__contains__) if name not in counters]
+    differing = graph.descendants(roots, data_only=True)
+    needed = graph.ancestors(differing | analysis.cloned)
+    differing |= graph.descendants([n for n in _data(graph) if n in needed], stop=differing, data_only=True)
+    of_stage = [layout.position_of(stage) for stage in range(len(layout.stage_positions))]
+    found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
+    found.update((name, of_stage[0]) for name in graph.find(ops.PLACEHOLDERS.__contains__) if name in found)
+    found.update((name, _CHIEF) for name in graph.find(_ON_CHIEF.__contains__))
     return found
 
 
-def _gives_data(node):
-    """True for what may give each worker something else."""
-    if node.op in ops.PLACEHOLDERS:
-        shape = node.attr["shape"].shape
-        return shape.unknown_rank or len(shape.dim) > 0
-    return node.op in ops.SOURCES or node.op in ops.RANDOM or node.op in ops.IMPURE
+def _data(graph):
+    """What may give each worker something else."""
+    placeholders = [graph.nodes[name] for name in graph.find(ops.PLACEHOLDERS.__contains__)]
+    shapes = [(node.name, node.attr["shape"].shape) for node in placeholders]
+    found = [name for name, shape in shapes if shape.unknown_rank or len(shape.dim) > 0]
+    return found + graph.find(is_impure)
 
 
 def _counters(model, analysis):
     """Scalar variables that every worker can keep for itself, as nothing but such variables changes them."""
     graph = model.graph
     writes = {}
-    for name, node in graph.nodes.items():
-        if ops.is_write(node.op):
-            writes.setdefault(variable_of(graph, name), []).append(name)
+    for name in graph.find(ops.is_write):
+        writes.setdefault(variable_of(graph, name), []).append(name)
     found = {
         v.name
         for v in model.variables.values()
         if v.shape == () and not any(name in analysis.in_control_flow for name in writes.get(v.name, ()))
     }
     while True:
-        others = [n for n, node in graph.nodes.items() if node.op in ops.VARIABLES and n not in found]
-        others += [name for name, node in graph.nodes.items() if _gives_data(node)]
+        others = [name for name in graph.find(ops.VARIABLES.__contains__) if name not in found]
+        others += _data(graph)
         differ = graph.descendants(others, data_only=True)
         kept = {
             v

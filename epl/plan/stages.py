@@ -1,7 +1,6 @@
 """Which stage of a pipeline each node of a model belongs to: a strategy scope is a stage."""
 
 from epl.graph import tags
-from epl.graph.index import node_of
 from epl.plan import ops
 
 _NO_COMPUTATION = frozenset(["Const", "NoOp", "Placeholder", "Identity"])
@@ -11,10 +10,13 @@ def used_taskgraphs(model):
     """The TaskGraphs of a model that hold any computation; all of them are stages, in this order."""
     if len(model.taskgraphs) == 1:
         return list(model.taskgraphs)
-    computing = {
-        tags.get_int(node, tags.TASKGRAPH, -1) for node in model.graph.nodes.values() if node.op not in _NO_COMPUTATION
-    }
-    return [t for t in model.taskgraphs if t.index in computing]
+    waiting = {t.index for t in model.taskgraphs}
+    for node in model.graph.nodes.values():
+        if not waiting:
+            break
+        if node.op not in _NO_COMPUTATION:
+            waiting.discard(tags.get_int(node, tags.TASKGRAPH, -1))
+    return [t for t in model.taskgraphs if t.index not in waiting]
 
 
 def stages_of(model, used):
@@ -33,9 +35,9 @@ def stages_of(model, used):
             stage[name] = position[index]
     _settle_slots(graph, stage)
     # Producers decide first (a sum goes to its terms), then consumers (an input pipeline).
-    for name, node in graph.nodes.items():
+    for name in graph.nodes:
         if name not in stage:
-            known = [stage[node_of(t)] for t in node.input if node_of(t) in stage]
+            known = [stage[producer] for producer, _ in graph.inputs[name] if producer in stage]
             if known:
                 stage[name] = max(known)
     for name in reversed(list(graph.nodes)):
@@ -60,10 +62,8 @@ def _settle_slots(graph, stage):
 
 def _settle_users_of_variables(graph, stage):
     """What takes a variable itself, not its value, has to be on the variable's device, whatever scope it is from."""
-    for name, node in graph.nodes.items():
-        if node.op not in ops.VARIABLES:
-            continue
-        stack = [name]
+    for name in graph.find(ops.VARIABLES.__contains__):
+        node, stack = graph.nodes[name], [name]
         while stack:
             for consumer, position in graph.consumers.get(stack.pop(), ()):
                 user = graph.nodes[consumer]

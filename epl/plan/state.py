@@ -63,14 +63,16 @@ def changing_writes(model, analysis):
     return found
 
 
-def plan_state(model, analysis, positions=None):
+def plan_state(model, analysis, positions=None, stage_of=None):
     """The StateGroups of a Model; warns of changes that cannot be merged.
 
     Args:
       model, analysis: the Model and its Analysis.
       positions: node to the position of its worker in a crew of several; what one worker changes travels together.
+      stage_of: node to stage, for models of several stages. Their changes travel apart, or the next work of a stage on
+        its device would wait for those behind it.
     """
-    positions = positions or {}
+    positions, stage_of = positions or {}, stage_of or {}
     graph = model.graph
     keyed, unmerged, rows = {}, [], []
     for write in changing_writes(model, analysis):
@@ -85,7 +87,8 @@ def plan_state(model, analysis, positions=None):
             # Writes that the same operations wait for always run together, so they may travel together.
             micro_batch = tags.get_int(node, tags.MICRO_BATCH)
             waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
-            kind = (known.dtype % 100, how == "mean", micro_batch, positions.get(write, 0), waiting)
+            place = (positions.get(write, 0), stage_of.get(write, 0))
+            kind = (known.dtype % 100, how == "mean", micro_batch, place, waiting)
             keyed.setdefault(kind, []).append(write)
     if unmerged:
         _LOG.warning(

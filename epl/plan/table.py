@@ -91,6 +91,9 @@ def _facts(plan, model):
                 ),
             )
         )
+        if plan.link is not None:
+            speed = "%.4g us, %.4g GB/s" % (plan.link.latency_s * 1e6, plan.link.bytes_per_s / 1e9)
+            facts.append(("link between workers", "%s (%s)" % (speed, plan.link.source)))
         sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
         facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)

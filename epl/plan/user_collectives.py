@@ -48,7 +48,7 @@ def find_user_collectives(model, analysis, layout):
       PlanError: a send has no recv, or several.
     """
     graph = model.graph
-    nodes = [node for node in graph.nodes.values() if is_collective(node)]
+    nodes = user_collectives(graph)
     _check_functions(graph)
     if nodes and len(layout.crew) > 1:
         raise UnsupportedError(
@@ -66,9 +66,10 @@ def find_user_collectives(model, analysis, layout):
     return tuple(_collective(node, sends, recvs, layout.worker_index) for node in nodes)
 
 
-def is_collective(node):
-    """True for a collective of the user's; those that passes make have a role."""
-    return node.op in ops.COLLECTIVES and tags.ROLE not in node.attr
+def user_collectives(graph):
+    """The nodes of collectives of the user's; those that passes make have a role."""
+    nodes = [graph.nodes[name] for name in graph.find(ops.COLLECTIVES.__contains__)]
+    return [node for node in nodes if tags.ROLE not in node.attr]
 
 
 def _collective(node, sends, recvs, worker):

@@ -15,21 +15,24 @@ import zlib
 from epl.env import Env
 from epl.errors import WorkerError
 
+_DIGEST_BYTES = 16
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
 # What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
 # variables with new first values that other workers have given them too if they have done the same, to a digest of what
-# was done.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind feeds alike")
+# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.crews.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
-# else; or nothing more, as the session is through.
-TOGETHER, READS, HELPS, OVER = "together", "reads", "helps", "over"
-Wish.__new__.__defaults__ = (TOGETHER, (), {})
+# else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
+# through.
+TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
+Wish.__new__.__defaults__ = (TOGETHER, {}, ())
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
-# `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again.
-Agreed = collections.namedtuple("Agreed", "step fresh reader reads")
-Agreed.__new__.__defaults__ = (None, (), None, None)
+# `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
+# needs no more help.
+Agreed = collections.namedtuple("Agreed", "step fresh reader reads done")
+Agreed.__new__.__defaults__ = (None, (), None, None, False)
 
 _TIME = struct.Struct("<d")
 
@@ -87,7 +90,7 @@ def agree(exchange, wish, step, make_step, agreement):
     if all(other == block for other in blocks):
         if wish.kind == OVER:
             raise SessionOver(range(len(blocks)))
-        return Agreed() if wish.kind == HELPS else Agreed(step, wish.fresh)
+        return Agreed(step, wish.fresh) if wish.kind in (TOGETHER, READS) else Agreed(done=wish.kind == DONE)
     wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
     _check_sessions(wishes)
     over = [index for index, w in enumerate(wishes) if w.kind == OVER]
@@ -96,10 +99,12 @@ def agree(exchange, wish, step, make_step, agreement):
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     readers = [index for index, w in enumerate(wishes) if w.kind == READS]
+    if len(readers) == len(wishes) and len({other[:_DIGEST_BYTES] for other in blocks}) == 1:
+        return Agreed(step, fresh)  # all read the same
     if readers:
         return Agreed(None, fresh, readers[0], wishes[readers[0]])
-    if any(w.kind == HELPS for w in wishes):
-        return Agreed()
+    if any(w.kind != TOGETHER for w in wishes):
+        return Agreed(done=any(w.kind == DONE for w in wishes))
     step = make_step(_union(w.fetches for w in wishes), _union(w.targets for w in wishes))
     digest = _digest(wish.session, step)
     if any(other != digest for other in exchange(digest)):
@@ -107,11 +112,11 @@ def agree(exchange, wish, step, make_step, agreement):
     return Agreed(step, fresh)
 
 
-_KINDS = {TOGETHER: b"\0", OVER: b"\1", READS: b"\2", HELPS: b"\3"}
+_KINDS = {TOGETHER: b"\0", OVER: b"\1", READS: b"\2", HELPS: b"\3", HELPS_ON: b"\4", DONE: b"\5"}
 
 
 def _digest(session, step):
-    return hashlib.sha256(("%d " % session).encode() + step.fingerprint).digest()[:16]
+    return hashlib.sha256(("%d " % session).encode() + step.fingerprint).digest()[:_DIGEST_BYTES]
 
 
 def _digest_of_names(names):

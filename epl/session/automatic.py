@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from epl import tf_compat
+from epl.capture.record import make_model, record_of
 from epl.capture.specs import spec_reader
+from epl.env import Env
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.build import set_attr
@@ -11,6 +13,8 @@ from epl.graph.model import TaskGraph
 from epl.plan.analysis import analyse, is_large_constant
 from epl.plan.auto_stages import choose_stages
 from epl.plan.cost import estimate
+from epl.plan.plan import layout_of
+from epl.plan.stages import used_taskgraphs
 
 
 def with_automatic_stages(model, tf_graph, config, cluster):
@@ -50,3 +54,13 @@ def with_automatic_stages(model, tf_graph, config, cluster):
             set_attr(edit.node(name), tags.TASKGRAPH, stage)
     stages = [TaskGraph(i, "replicate", 1, "stage_%d" % i, "auto.auto_parallel") for i in range(num_stages)]
     return replace(model, graph=edit.finish(), taskgraphs=stages), chosen
+
+
+def divided_over_workers(tf_graph):
+    """Whether the stages of a graph's model lie in several workers, so that no worker has all its variables."""
+    env = Env.get()
+    may_be = len(record_of(tf_graph).taskgraphs) > 1 or env.config.auto.auto_parallel
+    if env.cluster.worker_num == 1 or not may_be:
+        return False
+    model, _ = with_automatic_stages(make_model(tf_graph), tf_graph, env.config, env.cluster)
+    return len(layout_of(used_taskgraphs(model), env.config, env.cluster).crew) > 1

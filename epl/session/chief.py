@@ -28,6 +28,10 @@ def is_chief():
     return Env.get().cluster.worker_index == 0
 
 
+def several_workers():
+    return Env.get().cluster.worker_num > 1
+
+
 def _profile(original, *args, **kwargs):
     if is_chief():
         original(*args, **kwargs)
@@ -37,8 +41,8 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     if is_chief():
         return original(saver, sess, save_path, global_step, *args, **kwargs)
     driver = driver_of(sess)
-    if driver is not None:
-        driver.help()
+    if driver is not None and saver.saver_def is not None:
+        driver.help((saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,))
     if global_step is None:
         return save_path
     if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
@@ -47,6 +51,13 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
 
 
 def _save_objects(original, saver, file_prefix, *args, **kwargs):
+    session = kwargs.get("session") or tf_compat.tf.get_default_session()
+    driver = driver_of(session) if session is not None else None
+    if driver is not None and driver.divided:
+        raise UnsupportedError(
+            "tf.train.Checkpoint cannot save a pipeline whose stages lie in several workers, as it builds what it "
+            "saves only when it does. Use tf.train.Saver, built before the first session.run on every worker."
+        )
     return original(saver, file_prefix, *args, **kwargs) if is_chief() else file_prefix
 
 

@@ -2,8 +2,9 @@
 
 import collections
 
+from epl.errors import CaptureError
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.cut import stands_inside
+from epl.passes.cut import Message, stands_inside
 from epl.plan import ops
 
 # Workers that have a communicator of their own: which slot of the pool, its name, and their indices in order.
@@ -54,8 +55,43 @@ def own_targets(part, targets, reached, stop, plan):
 
 def groups_of(layout, part, peer_slots, messages):
     """The Groups that the workers of a crew make before a step, in the order in which they make them."""
-    found = [Group(slot, "peers%d/position%d" % (slot, part.position), layout.peers) for slot in peer_slots]
+    found = [_group("peers", slot, slot, layout.peers) for slot in peer_slots]
     for channel in sorted({message.channel for message in messages}):
-        ends = tuple(layout.crew[position] for position in part.channels[channel])
-        found.append(Group(part.first_slot + channel, "crew%d/channel%d" % (layout.crew_index, channel), ends))
+        ends = tuple(layout.crew[position] for position in part.channels.ends(channel))
+        found.append(_group("channel", channel, part.first_slot + channel, ends))
+    return found
+
+
+def _group(kind, number, slot, members):
+    """Groups of one name are the same in every graph of the process."""
+    return Group(slot, "%s%d/%s" % (kind, number, "-".join(str(m) for m in members)), members)
+
+
+def wanted_messages(part, rows, digest_of, reader, worker):
+    """This worker's Messages among those that another worker wants for what it reads.
+
+    Args:
+      part: this worker's Part.
+      rows: for each message (tensor, source, target, channel, name, digest of the node that makes the tensor), in their
+        order.
+      digest_of: function from a tensor to that digest here.
+      reader, worker: numbers of the two workers, for the error.
+
+    Raises:
+      CaptureError: this worker's graph does not have what is wanted.
+    """
+    found = []
+    for row in rows:
+        message, digest = Message(*row[:-1]), row[-1]
+        if part.position not in (message.source, message.target):
+            continue
+        name = node_of(message.tensor)
+        here = name in part.whole.nodes and part.positions.get(name) == message.source
+        if not here or digest_of(message.tensor) != digest:
+            raise CaptureError(
+                "worker %d reads '%s', which the graph of worker %d does not have, or has otherwise. What a worker "
+                "reads from other stages must be built on every worker: call tf.train.Saver, tf.summary and the like "
+                "on all of them (only worker 0 writes files all the same)." % (reader, message.tensor, worker)
+            )
+        found.append(message)
     return found

@@ -1,6 +1,7 @@
 """What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables
 alike."""
 
+import functools
 import logging
 import threading
 
@@ -12,7 +13,18 @@ from epl.errors import NoDataError
 from epl.passes.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
-from epl.session.agreement import HELPS, OVER, READS, TOGETHER, SessionOver, Wish, agree, current_agreement
+from epl.session.agreement import (
+    DONE,
+    HELPS,
+    HELPS_ON,
+    OVER,
+    READS,
+    TOGETHER,
+    SessionOver,
+    Wish,
+    agree,
+    current_agreement,
+)
 from epl.session.devices import passed_over
 from epl.session.inner import InnerSession, divide, own_copy
 from epl.session.job import FromPeer
@@ -21,6 +33,19 @@ from epl.session.rewritten import Rewritten
 _LOG = logging.getLogger("epl")
 # What a gate is fed with.
 _NOTHING = np.float32(0)
+
+
+def _for_programs(method):
+    """What programs call raises the errors that they know: those of other workers without their wrapping."""
+
+    @functools.wraps(method)
+    def unwrapped(*args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except FromPeer as error:
+            raise error.error from None
+
+    return unwrapped
 
 
 class Driver(object):
@@ -93,6 +118,7 @@ class Driver(object):
         step = self._step(fetches, targets, feeds)
         return len(self._rewritten.plan.layout.instances) if step.trains else 1
 
+    @_for_programs
     def synchronise(self):
         """Gives all workers the chief's values of variables that have new ones; all workers take part.
 
@@ -154,17 +180,19 @@ class Driver(object):
         key = (fetches, targets, feeds)
         step = self._steps.get(key)
         if step is None:
-            step = self._rewritten.step(fetches, targets, feeds)
-            if step.groups:
-                self._inner.load(self._rewritten.own_graph)  # with the nodes of its messages
-            self._steps[key] = step
+            with self._lock:  # threads of queues make steps while the program does
+                step = self._rewritten.step(fetches, targets, feeds)
+                if step.groups:
+                    self._inner.load(self._rewritten.own_graph)  # with the nodes of its messages
+                self._steps[key] = step
         return step
 
     def _rewrite(self):
+        # No lock is held: workers may have to measure their link, for which they wait for each other.
+        rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed, self._job.measure_link)
         with self._lock:
-            if self._rewritten is not None and self._rewritten.version == tf_compat.graph_version(self._graph):
-                return
-            rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed)
+            if self._rewritten is not None and self._rewritten.version >= rewritten.version:
+                return  # another thread was faster
             plan = rewritten.plan
             if plan.layout.num_instances > 1 or plan.layout.num_workers > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
@@ -212,7 +240,9 @@ class Driver(object):
 
     def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
         """Runs a step that communicates; one at a time in this process."""
-        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER, names)
+        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER)
+        if step.only_reads:
+            wish = wish._replace(messages=self._rewritten.rows(step.alone().messages))
 
         def union(all_fetches, all_targets):
             extra = tuple(t for t in all_fetches if t not in fetches)
@@ -255,11 +285,11 @@ class Driver(object):
                     if agreed.step is not None:
                         values = run(agreed.step)
                     elif agreed.reader == self._cluster.worker_index:
-                        values = run(step)
+                        values = run(step.alone())
                     else:
                         if agreed.reader is not None:
-                            self._help(agreed.reader, agreed.reads)
-                        if wish.kind == HELPS:
+                            self._help(agreed.reader, agreed.reads.messages)
+                        if wish.kind == HELPS or agreed.done and wish.kind in (HELPS_ON, DONE):
                             values = []
             except SessionOver as over:
                 self._over = True
@@ -281,23 +311,52 @@ class Driver(object):
         if fresh:
             self._synchronise(list(fresh))
 
-    def help(self):
+    @property
+    @_for_programs
+    def divided(self):
+        """Whether the workers of a crew have parts of the graph, so that no worker has all variables."""
+        self._step((), (), ())
+        return self._rewritten.part is not None
+
+    @_for_programs
+    def help(self, fetches, feeds):
         """Helps the chief with a step that only reads, such as writing a checkpoint; all other workers call it.
 
-        Nothing is done where each worker has all variables.
-        """
-        step = self._step((), (), ())
-        if self._rewritten.part is not None:
-            self._agreed(Wish(None, (), (), (), HELPS), step, None, None)
+        Nothing is done where the chief needs nobody for it.
 
-    def _help(self, reader, wish):
+        Args:
+          fetches, feeds: names of tensors, as the chief's call has them.
+        """
+        if self.divided:
+            step = self._step(fetches, (), feeds)
+            if step.communicates:
+                self._agreed(Wish(None, (), (), (), HELPS), step, None, None)
+
+    @_for_programs
+    def help_until_done(self):
+        """Helps the chief with whatever it reads, until it calls `done`; all other workers call it."""
+        if self.divided:
+            self._agreed(Wish(None, (), (), (), HELPS_ON), self._step((), (), ()), None, None)
+
+    @_for_programs
+    def done(self):
+        """The chief has read what others help with until then; whoever does not help goes on as before."""
+        if self.divided:
+            self._agreed(Wish(None, (), (), (), DONE), self._step((), (), ()), None, None)
+
+    def _help(self, reader, rows):
         """Runs this worker's part of what another worker reads; only those with stages of the same copy have any."""
         if reader not in self._rewritten.plan.layout.crew:
             return
-        step = self._step(tuple(wish.fetches), tuple(wish.targets), tuple(wish.feeds))
-        self._job.pool.join(step.groups)
-        self._job.pool.expect(step.orders)
-        self._run_step(step, {}, None, None)
+        with self._lock:
+            before = self._rewritten.part
+            step = self._rewritten.assistance(rows, reader, self._cluster.worker_index)
+            if self._rewritten.part is not before:
+                self._inner.load(self._rewritten.own_graph)
+        if step.targets:
+            self._job.pool.join(step.groups)
+            self._job.pool.expect(step.orders)
+            self._run_step(step, {}, None, None)
 
     def _run_fed(self, step, feeds, run_options, metadata):
         """Runs a step of several workers; one that has not had any data when its input ends has been given none."""

@@ -12,10 +12,11 @@ from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.graph.model import ALONE, EACH_WORKER
-from epl.plan.layout import make_layout
-from epl.session.chief import is_chief
+from epl.plan.plan import layout_of
+from epl.session.automatic import divided_over_workers
+from epl.session.chief import is_chief, several_workers
 from epl.session.meeting import MergeMetrics, from_chief, wait_for_all
-from epl.session.monitored import several_workers, share_timer
+from epl.session.monitored import share_timer
 
 _LOG = logging.getLogger("epl")
 _TOGETHER = "_epl_together"  # set on an Estimator while all workers do the same with it
@@ -73,7 +74,7 @@ def _train_spec(original, estimator, spec, *args, **kwargs):
     if not any(spec.loss.name in names for names in record_of(graph).merges.values()):
         method = Env.get().config.communication.gradients_reduce_method
         add_to_collection(spec.loss, GraphKeys.GLOBAL_SUM_OBJECTS if method == "sum" else GraphKeys.GLOBAL_MEAN_OBJECTS)
-    if is_chief():
+    if is_chief() or divided_over_workers(graph):
         return original(estimator, spec, *args, **kwargs)
     # The chief's values come to all workers, those from a warm start too.
     settings = tf_compat.warm_start_settings(estimator, None)
@@ -130,9 +131,8 @@ def _evaluate(original, estimator, input_fn, **kwargs):
 
 def _run_evaluation(original, estimator, all_hooks, **kwargs):
     """One step of a single device is one for each copy of the model; here a worker's copies take turns."""
-    env, graph = Env.get(), tf.get_default_graph()
-    colocate = env.config.cluster.colocate_split_and_replicate
-    layout = make_layout(record_of(graph).taskgraphs, env.cluster, colocate=colocate)
+    env = Env.get()
+    layout = layout_of(record_of(tf.get_default_graph()).taskgraphs, env.config, env.cluster)
     each = several_workers() and not _evaluates_on_chief()
     copies = layout.num_replicas if not each else len(layout.instances) // layout.shares
     tf_compat.multiply_evaluation_steps(all_hooks, max(1, copies))

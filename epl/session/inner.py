@@ -1,5 +1,7 @@
 """The inner session: runs the rewritten graph on this worker's devices, by names."""
 
+import os
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -30,6 +32,11 @@ class InnerSession(object):
             proto.device_count["GPU"] = 0
         elif visible_devices and not proto.gpu_options.visible_device_list:
             proto.gpu_options.visible_device_list = visible_devices
+        if layout.num_workers > 1 and _cores() == 1:
+            # TensorFlow's threads look for work for a while before they sleep. What they wait for is often on its way
+            # to a thread that needs this very core.
+            proto.use_per_session_threads = True
+            proto.experimental.disable_thread_spinning = True
         self._session = tf.Session(graph=self._graph, config=proto)
         self._nodes = {}
         self._functions = set()
@@ -92,6 +99,11 @@ class InnerSession(object):
     def close(self):
         self._runners.clear()
         self._session.close()
+
+
+def _cores():
+    """Cores that this process may use; 0: unknown."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 
 def _differ(node, other):

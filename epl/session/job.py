@@ -1,6 +1,7 @@
 """This process as one worker of a job: its connection to the others, and how the end of one reaches all."""
 
 import atexit
+import contextlib
 import logging
 import random
 import sys
@@ -13,10 +14,12 @@ from epl.communicators.bootstrap_server import BootstrapServer
 from epl.communicators.pool import Pool
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
+from epl.plan.links import Link
 
 _LOG = logging.getLogger("epl")
 
 _JOB_SEED_KEY = "job/seed"
+_LINK_KEY = "job/link/%d"  # after how many calls of epl.init
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
 _DATA_ENDED = "OutOfRangeError"
@@ -60,6 +63,7 @@ class Job(object):
         self._generation = 0
         self._broken = False
         self._met = (0, -1)  # generation and number of the latest meeting
+        self._link = None
         self.seed = 0
         self.pool = None
         if cluster.worker_num > 1:
@@ -106,6 +110,7 @@ class Job(object):
             # Not the next number: a worker may have lived through more failures than another, and all must meet here.
             self._generation = (self._generation // _GENERATIONS_PER_INIT + 1) * _GENERATIONS_PER_INIT
             self._broken = False
+            self._link = None  # another back end may carry the data now
             self.step = 0
             self.pool = Pool(self.cluster, config, self._client)
 
@@ -118,24 +123,53 @@ class Job(object):
         """Makes the communicators usable: at first use, and anew after an ending that the program lived through."""
         if self._client is None:
             return
+        self._begin_generation()
+        if self.pool.generation != self._generation:
+            with _notice("worker %d waits for the others to come to a step that communicates" % self._index):
+                self.pool.connect(self._generation)
+
+    @property
+    def link(self):
+        """The Link that all workers go by, if it is known already."""
+        return self._link
+
+    def measure_link(self):
+        """The Link between the workers. At the first call after `epl.init` all of them measure it, so all must come.
+
+        Returns:
+          The same on all workers; None in a job of one.
+
+        Raises:
+          FromPeer, CommunicationError: as a step that communicates.
+        """
+        if self._client is None or self._link is not None:
+            return self._link
+        with self.lock:
+            if self._link is None:
+                try:
+                    self._begin_generation()
+                    key = _LINK_KEY % (self._generation // _GENERATIONS_PER_INIT)
+                    with _notice("worker %d waits for the others to build the training graph" % self._index):
+                        self._link = Link(*self.pool.measure(self._generation, key))
+                except Exception as error:  # whatever it is, the others must not wait for this worker
+                    raised = self.broken_by(error)
+                    if raised is error:
+                        raise
+                    raise raised from None
+            return self._link
+
+    def _begin_generation(self):
+        """The next one, if this one has ended."""
         lost = self._client.ending(self._generation + (1 if self._broken else 0))
         if lost is not None and lost.kind == "lost":
             raise FromPeer(self._error(lost))
         if self._broken:
             self._generation += 1
             self._broken = False
-        if self.pool.generation != self._generation:
-            notice = threading.Timer(
-                _NOTICE_S,
-                _LOG.info,
-                ["worker %d waits for the others to come to a step that communicates", self.cluster.worker_index],
-            )
-            notice.daemon = True
-            notice.start()
-            try:
-                self.pool.connect(self._generation)
-            finally:
-                notice.cancel()
+
+    @property
+    def _index(self):
+        return self.cluster.worker_index
 
     def hand_in(self, kind, number, data):
         """Leaves bytes for the chief, who takes them with `handed_in`; nobody waits."""
@@ -174,8 +208,16 @@ class Job(object):
             generation = self._generation + (1 if self._broken else 0)
             before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0
             self._met = (generation, number)
-            self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
-            replies = [self._wait_for(worker) for worker in range(self.cluster.worker_num)]
+            try:
+                self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
+                replies = [self._wait_for(worker) for worker in range(self.cluster.worker_num)]
+            except WorkerError:
+                raise
+            except CommunicationError:  # the chief has ended, and with it the service through which workers meet
+                ending = self._client.ending(generation, _CAUSE_WAIT_S)
+                if ending is None or ending.worker == self.cluster.worker_index:
+                    raise
+                raise self._error(ending) from None
             if self.cluster.worker_index == 0 and before[1] >= 0:
                 self._client.clear(_MEET_PREFIX % before)  # whoever came to this meeting is through with that one
             return replies
@@ -273,6 +315,18 @@ class Job(object):
             self._server.close()
         self._client = None
         atexit.unregister(self.close)
+
+
+@contextlib.contextmanager
+def _notice(text):
+    """Says so if what is done within takes long."""
+    timer = threading.Timer(_NOTICE_S, _LOG.info, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _kind(error):

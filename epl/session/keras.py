@@ -9,8 +9,9 @@ from epl import tf_compat
 from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
-from epl.session.chief import is_chief
-from epl.session.meeting import wait_for_all
+from epl.session.chief import is_chief, several_workers
+from epl.session.hooks import driver_of
+from epl.session.meeting import check_found_by_all, wait_for_all
 
 _LOG = logging.getLogger("epl")
 
@@ -21,11 +22,17 @@ def install():
         make_train_function=_make_function,
         make_test_function=_make_function,
         fit=_fit,
-        save=_chief_only,
-        save_weights=_chief_only,
+        save=_save,
+        save_weights=_save,
         load_weights=_load_weights,
         csv_log=_chief_only,
+        values=_in_order,
     )
+
+
+def _in_order(original, graph=None):
+    """Keras keeps variables in a set, and makes operations for them in an order that differs from worker to worker."""
+    return sorted(original(graph), key=tf_compat.variable_op_name)
 
 
 def _make_function(original, model):
@@ -39,8 +46,28 @@ def _make_function(original, model):
 
 def _fit(original, model, *args, **kwargs):
     result = original(model, *args, **kwargs)
+    driver = _driver()
+    if driver is not None and driver.divided:
+        driver.synchronise()  # meanwhile they help with what the chief reads
     wait_for_all()  # the chief has written what its callbacks write, which others may read from here on
     return result
+
+
+def _save(original, *args, **kwargs):
+    """The chief writes; where other workers have some of the variables, they help until it is through."""
+    driver = _driver()
+    if not is_chief():
+        return driver.help_until_done() if driver is not None else None
+    try:
+        return original(*args, **kwargs)
+    finally:
+        if driver is not None:
+            driver.done()
+
+
+def _driver():
+    """What stands behind Keras' session; None in a job of one worker."""
+    return driver_of(tf.keras.backend.get_session()) if several_workers() else None
 
 
 def _chief_only(original, *args, **kwargs):
@@ -49,7 +76,10 @@ def _chief_only(original, *args, **kwargs):
 
 def _load_weights(original, model, filepath, *args, **kwargs):
     """A file that the chief has written may be on its disk only; its values come with the next training step."""
-    if not is_chief() and not any(os.path.exists(str(filepath) + end) for end in ("", ".index")):
+    found, driver = any(os.path.exists(str(filepath) + end) for end in ("", ".index")), _driver()
+    if driver is not None and driver.divided:
+        check_found_by_all(filepath, found)
+    elif not is_chief() and not found:
         _LOG.info(
             "worker %d does not find the weights '%s', and takes those of worker 0",
             Env.get().cluster.worker_index,

@@ -6,9 +6,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl.errors import UnsupportedError, WorkerError
-from epl.session.chief import is_chief
+from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import job
-from epl.session.monitored import several_workers
 
 
 def wait_for_all():
@@ -38,6 +37,20 @@ def from_chief(make):
         raise
     job().meet(pickle.dumps((value, None)))
     return value
+
+
+def check_found_by_all(path, found):
+    """Every worker says whether it has found a file of which each takes the variables of its own stages.
+
+    Raises:
+      UnsupportedError: on all workers, when some have not.
+    """
+    answers = job().meet(b"found" if found else b"")
+    if not all(answers):
+        raise UnsupportedError(
+            "the workers restore '%s', which worker %d does not find, but has to take the variables of its stages "
+            "from. Put such files into a folder that all machines share." % (path, answers.index(b""))
+        )
 
 
 class MergeMetrics(tf.train.SessionRunHook):

@@ -4,12 +4,12 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import record_of
-from epl.env import Env
 from epl.graph.model import EACH_WORKER
 from epl.session.agreement import current_agreement
-from epl.session.chief import is_chief
+from epl.session.automatic import divided_over_workers
+from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
-from epl.session.job import FromPeer
+from epl.session.meeting import check_found_by_all, from_chief
 
 
 def install():
@@ -21,10 +21,6 @@ def install():
     tf_compat.wrap_saver_hook(_saver_hook)
 
 
-def several_workers():
-    return Env.get().cluster.worker_num > 1
-
-
 def trains(graph):
     """True for a graph with an optimizer: all workers run its session together."""
     return bool(record_of(graph).apply_calls)
@@ -34,25 +30,38 @@ def synchronise(session):
     """Gives the variables of a session the chief's values on all workers. Every worker must call it."""
     driver = driver_of(session)
     if driver is not None:
-        try:
-            driver.synchronise()
-        except FromPeer as error:
-            raise error.error from None
+        driver.synchronise()
 
 
 def _create(original, creator):
     """The session of a ChiefSessionCreator. Hooks and the program see the chief's values from the start.
 
-    The other workers' folders may hold nothing, or something else: they do not restore.
+    The other workers' folders may hold nothing, or something else: they do not restore. Only where each worker has a
+    part of the model of its own, it restores that, from the same files.
     """
     graph = tf.get_default_graph()
     together = several_workers() and (trains(graph) or record_of(graph).role == EACH_WORKER)
-    if together and not is_chief():
-        tf_compat.without_checkpoint(creator)
+    if together:
+        path = _shared_checkpoint(creator) if trains(graph) and divided_over_workers(graph) else None
+        if not is_chief():
+            tf_compat.restore_from(creator, path)
     session = original(creator)
     if together:
         synchronise(session)
     return session
+
+
+def _shared_checkpoint(creator):
+    """The chief's checkpoint, of which each worker restores its stages; None when there is none."""
+    path = from_chief(lambda: tf_compat.checkpoint_of(creator))
+    if not path:
+        return None
+    try:
+        found = tf.train.checkpoint_exists(path)
+    except tf.errors.NotFoundError:  # TensorFlow 1.15 raises it where the folder is not there
+        found = False
+    check_found_by_all(path, found)
+    return path
 
 
 def _create_as_chief(original, creator):

@@ -1,12 +1,13 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
 
 import collections
+import copy
 import hashlib
 
 from epl import tf_compat
 from epl.capture.record import make_model
 from epl.communicators.library import collectives_on_gpu
-from epl.graph import tags
+from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.cut import cut
 from epl.passes.micro_batches import unroll
@@ -18,13 +19,27 @@ from epl.plan.consistency import differing, merged_edges
 from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
-from epl.plan.plan import make_plan
+from epl.plan.plan import make_plan, with_link
 from epl.session.automatic import with_automatic_stages
-from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
+from epl.session.crews import (
+    fetched_messages,
+    groups_of,
+    needed_messages,
+    own_targets,
+    own_tensor,
+    wanted_messages,
+)
 
 
 class Rewritten(object):
     """One version of a user's graph, ready to be run.
+
+    Args:
+      tf_graph: the user's tf.Graph.
+      config, cluster: of the process.
+      job_seed: a number that all workers share.
+      measure_link: function that returns the Link between the workers, called where groups of gradients follow from
+        it; None: as is assumed for where the workers are.
 
     Attributes:
       model: what capture found, with a copy of the model for each micro-batch.
@@ -37,20 +52,26 @@ class Rewritten(object):
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
 
-    def __init__(self, tf_graph, config, cluster, job_seed):
+    @collector.paused()
+    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None):
         self.version = tf_compat.graph_version(tf_graph)
         user_model, self.automatic = with_automatic_stages(make_model(tf_graph), tf_graph, config, cluster)
         self.model, self.micro_batches = unroll(user_model, plan_micro_batches(user_model, config))
         self.plan = make_plan(self.model, config, cluster)
         on_gpu = collectives_on_gpu(cluster, config)
+        # What workers measure is memory of the host. Only once the plan is known to be a good one do they meet for it.
+        if measure_link is not None and self.plan.link is not None and not on_gpu:
+            self.plan = with_link(self.plan, self.model, config, measure_link())
         self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu)
         self.part = cut(self.graph, self.plan)
-        self._keys = settle(collective_keys(self.plan, self.model.graph), self.graph, self.plan)
+        keys = collective_keys(self.plan, self.model.graph)
+        self._keys = settle(keys, self.graph, self.plan, self.model.micro_batches)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
         self._differing = None
+        self._assistances = {}
         self.has_reference_variables = any(self.model.graph.nodes[v].op != "VarHandleOp" for v in self.model.variables)
 
     @property
@@ -70,6 +91,22 @@ class Rewritten(object):
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
         self.part = self.part.with_messages(self.plan, messages)
+
+    def assistance(self, rows, reader, worker):
+        """What this worker runs so that another one of its crew can read; `rows` of that one, see `rows`."""
+        key = tuple(map(tuple, rows))
+        if key not in self._assistances:
+            wanted = wanted_messages(self.part, key, self._sent_by, reader, worker)
+            self._assistances[key] = Assistance(self, wanted)
+        return self._assistances[key]
+
+    def rows(self, messages):
+        """Messages as others can be told of them: what they are, and from what they are made."""
+        return tuple((m.tensor, m.source, m.target, m.channel, m.name, self._sent_by(m.tensor)) for m in messages)
+
+    def _sent_by(self, tensor):
+        """A digest of the node that makes a tensor of this worker's crew."""
+        return hashlib.sha256(_describe(self.part.whole.nodes[node_of(tensor)]).encode()).hexdigest()[:16]
 
     def step(self, fetches, targets, feeds):
         """What has to run for a call of the session.
@@ -148,6 +185,7 @@ class Step(object):
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       only_reads: True when the call only takes variables from other workers of the crew; they can help any time.
+      messages: the Messages between workers of the crew, in their order.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
@@ -194,7 +232,7 @@ class Step(object):
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
-        self.orders, self.groups, self._sent, self.only_reads = {}, [], [], False
+        self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
         if plan.layout.num_crews > 1:
             for _, name, slot, tag in collectives:
@@ -207,23 +245,35 @@ class Step(object):
 
     def _of_crew(self, reached, stop):
         """Leaves what this worker runs of a step of its crew, and adds the messages."""
-        rewritten, layout = self._rewritten, self._rewritten.plan.layout
+        rewritten = self._rewritten
         messages = needed_messages(rewritten.part, reached, stop) + fetched_messages(rewritten.part, self.fetches)
         rewritten.add_messages(messages)
         part = rewritten.part
         self.communicates = self.communicates or bool(messages)
         self.fetches = tuple(own_tensor(part, tensor) for tensor in self.fetches)
-        sends = tuple(m.send for m in messages if m.source == part.position)
-        self.targets = own_targets(part, self.targets, reached, stop, rewritten.plan) + sends
+        self.targets = own_targets(part, self.targets, reached, stop, rewritten.plan)
         self.feeds = [[fed for fed in copies if part.is_here(node_of(fed[0]))] for copies in self.feeds]
         self.open_gates = tuple(gate for gate in self.open_gates if part.is_here(node_of(gate)))
-        self.groups = groups_of(layout, part, sorted(self.orders), messages)
-        for message in messages:
-            if part.position in (message.source, message.target):
-                self.orders.setdefault(part.first_slot + message.channel, []).append(message.tag)
-        self.only_reads = not self._collectives and self._changes_nothing(reached)
+        self.only_reads = bool(messages) and not self._collectives and self._changes_nothing(reached)
         self._collectives += [message.name for message in messages]
-        self._sent = [node_of(message.tensor) for message in messages]
+        self._without_messages = self.targets, self.orders
+        self._carry(messages)
+
+    def _carry(self, messages):
+        """Sets what depends on the messages."""
+        part, layout = self._rewritten.part, self._rewritten.plan.layout
+        targets, orders = self._without_messages
+        self.messages = messages
+        self.targets = targets + tuple(m.send for m in messages if m.source == part.position)
+        self.groups = groups_of(layout, part, sorted(orders), messages)
+        self.orders = _with_messages(orders, part, messages)
+
+    def alone(self):
+        """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""
+        position = self._rewritten.part.position
+        step = copy.copy(self)
+        step._carry([m for m in self.messages if m.consumers or m.target == position])
+        return step
 
     def _alike(self, initial, fed):
         digests = first_values(self._rewritten.graph, initial, fed)
@@ -257,6 +307,7 @@ class Step(object):
             [_settings(self._rewritten.plan)]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives
+            + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in self.messages]
             + [
                 _describe(users.nodes[name], with_value=name in updates)
                 for name in users.in_order((compared | updates) & set(users.nodes))
@@ -274,7 +325,8 @@ class Step(object):
 
     def _compared(self):
         """Nodes on which the workers must agree: the collectives, and what messages carry."""
-        return [name for name in self._collectives if name in self._rewritten.graph.nodes] + self._sent
+        collectives = [name for name in self._collectives if name in self._rewritten.graph.nodes]
+        return collectives + [node_of(message.tensor) for message in self.messages]
 
     def _fingerprint(self):
         digest = hashlib.sha256()
@@ -282,6 +334,36 @@ class Step(object):
             digest.update(line.encode())
             digest.update(b"\n")
         return digest.digest()[:16]
+
+
+class Assistance(object):
+    """What a worker runs for another one of its crew that only reads. It has what `Step` has for being run.
+
+    Args:
+      rewritten: the Rewritten.
+      messages: this worker's Messages among those that the other one needs.
+    """
+
+    feeds, fetches, may_alias = (), (), False
+
+    def __init__(self, rewritten, messages):
+        rewritten.add_messages(messages)
+        part, layout = rewritten.part, rewritten.plan.layout
+        sent = [m for m in messages if m.source == part.position]
+        self.targets = tuple(m.send for m in sent) + tuple(m.receive for m in messages if m.target == part.position)
+        gates = rewritten.gates([node_of(m.tensor) for m in sent], frozenset())
+        self.open_gates = tuple(gate + ":0" for gate in gates if part.is_here(gate))
+        self.groups = groups_of(layout, part, [], messages)
+        self.orders = _with_messages({}, part, messages)
+
+
+def _with_messages(orders, part, messages):
+    """Communicator to its tags in order, for those of collectives and for a worker's messages."""
+    found = {slot: list(tags_) for slot, tags_ in orders.items()}
+    for message in messages:
+        if part.position in (message.source, message.target):
+            found.setdefault(part.first_slot + message.channel, []).append(message.tag)
+    return found
 
 
 def _is_batch(graph, tensor):

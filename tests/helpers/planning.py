@@ -10,6 +10,8 @@ from epl.cluster import Cluster
 from epl.communicators import library
 from epl.config import Config
 from epl.env import Env
+from epl.graph.build import make_node
+from epl.graph.index import Graph
 from epl.passes.pipeline import rewrite
 from epl.plan.plan import make_plan
 
@@ -71,6 +73,11 @@ def sgd(loss, **kwargs):
 def of_op(graph, op):
     """The nodes of an operation type in a Graph."""
     return [node for node in graph.nodes.values() if node.op == op]
+
+
+def by_hand(*nodes):
+    """A Graph of (name, inputs) pairs."""
+    return Graph.from_graph_def(tf.GraphDef(node=[make_node("NoOp", name, inputs) for name, inputs in nodes]))
 
 
 @contextlib.contextmanager

@@ -1,29 +1,36 @@
 """What must be true of the zoo's runs."""
 
 import numpy as np
+import pytest
 
 from tests.helpers import zoo
 from tests.helpers.checks import assert_same
 from tests.helpers.zoo_results import PLAIN
 
 
+def cases(*layouts, few):
+    """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once."""
+    for layout in layouts + tuple(few):
+        for case in zoo.CASES:
+            marks = [pytest.mark.exhaustive] if layout in few and case not in zoo.ONE_EACH else []
+            yield pytest.param(layout, case, marks=marks, id="%s-%s" % (case, layout))
+
+
 def check_case(results, layout, name):
     """The assertions of the equality tests: losses and all variables at every step, on every worker and replica."""
-    model = zoo.CASES[name].model
+    rtol, atol = zoo.CASES[name].model.rtol, zoo.CASES[name].atol(layout)
     (want,) = results.of(PLAIN, name)
     workers = results.of(layout, name)
     assert len(workers) == layout.workers
     for index, got in enumerate(workers):
         assert {key for key in got if not key.startswith("replicas/")} == set(want)
         for key in sorted(want):
-            assert_same(got[key], want[key], model.rtol, model.atol, "%s of worker %d" % (key, index))
+            assert_same(got[key], want[key], rtol, atol, "%s of worker %d" % (key, index))
         for key in sorted(key for key in want if key.startswith("variable/")):
             last = want[key][-1]
             replicas = got[key.replace("variable/", "replicas/", 1)]
             everywhere = np.broadcast_to(last, (int(np.prod(layout)),) + last.shape)
-            assert_same(
-                replicas, everywhere, model.rtol, model.atol, "%s in all replicas, seen by worker %d" % (key, index)
-            )
+            assert_same(replicas, everywhere, rtol, atol, "%s in all replicas, seen by worker %d" % (key, index))
 
 
 def check_reference(results, name):

@@ -86,6 +86,8 @@ class Script(object):
         train_op, big = self.build()
         if self.scenario == "disk_full":
             return self.save_twice(train_op, big)
+        if self.scenario == "raise_at_start":
+            self.start_or_raise()
         done = 0
         try:
             with tf.train.MonitoredTrainingSession() as sess:
@@ -99,6 +101,15 @@ class Script(object):
         finally:
             write(self.folder, "steps.%d" % self.index, str(done))
         return done
+
+    def start_or_raise(self):
+        """The others are about to measure their links with one that then raises."""
+        if not self.hit:
+            return write(self.folder, "started", "")
+        while not os.path.exists(os.path.join(self.folder, "started")):
+            time.sleep(0.05)
+        time.sleep(1)
+        raise KeyError("no such luck")
 
     def save_twice(self, train_op, big):
         """Saves, takes away the room for files of more than 64 KB, and saves again."""

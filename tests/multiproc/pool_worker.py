@@ -110,6 +110,21 @@ def exchange(worker):
 
 
 @scenario
+def link(worker):
+    """The figures of the link, of the connected pool and of one that has yet to be connected, and asked for again."""
+    connected = worker.pool.measure(worker.generation, "link/1")
+    assert worker.pool.generation == worker.generation and worker.pool.exchange(b"x") == [b"x"] * worker.num
+    worker.pool.close()
+    worker.generation += 1
+    figures = worker.pool.measure(worker.generation, "link/2")
+    assert not worker.pool.connected and worker.pool.generation is None
+    if worker.index == 1:
+        assert worker.pool.measure(worker.generation + 1000, "link/2") == figures  # without the others
+    worker.pool.connect(worker.generation)
+    return {"figures": [connected, figures]}
+
+
+@scenario
 def all_reduce(worker):
     """Every type, op and number of local replicas against NumPy."""
     for dtype in DTYPES:

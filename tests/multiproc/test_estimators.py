@@ -38,6 +38,14 @@ def test_train_evaluate_predict(jobs, plain_life, tmp_path, layout):
         assert without_events(got["files"]) == without_events(plain_life["files"])
 
 
+def test_stages_in_two_workers(plain, two_workers, tmp_path):
+    losses, state = plain(ESTIMATORS + "stages", str(tmp_path / "plain"))
+    for got_losses, got_state in two_workers(ESTIMATORS + "stages", str(tmp_path / "stages")):
+        assert len(losses) == 6
+        assert_same(got_losses, losses)
+        assert_same_state(got_state, state)
+
+
 def test_folder_that_only_the_chief_has(two_workers, plain_life, tmp_path):
     chief, other = two_workers(ESTIMATORS + "life", str(tmp_path), shared=False)
     for got in (chief, other):

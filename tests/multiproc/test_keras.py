@@ -36,6 +36,24 @@ def test_fit_evaluate_predict(jobs, plain, tmp_path, optimizer):
             assert len(log.readlines()) == 4  # the heading, and one line for each of 3 epochs
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "train"])
+def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer):
+    want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
+    for got in two_workers(KERAS + "fit", optimizer, folder=str(tmp_path / "stages"), stages=True):
+        assert_same_results(got, want)
+        assert got["rate"] == want["rate"]
+
+
+def test_the_chief_alone_saves_all_stages(two_workers, plain, tmp_path):
+    path = str(tmp_path / "weights.h5")
+    one, other = two_workers(KERAS + "saved_by_the_chief", path)
+    saved = plain(KERAS + "weights_of", path)
+    assert len(saved) == len(one) == 4
+    for index, weight in enumerate(saved):
+        assert_same(one[index], weight, 0, 0, "weight %d" % index)
+        assert_same(other[index], weight, 0, 0, "weight %d" % index)
+
+
 def test_clipnorm_clips_the_gradient_of_the_whole_batch(plain, two_by_two):
     want = plain(KERAS + "fit", "clipped")
     for got in two_by_two(KERAS + "fit", "clipped", {"communication.clip_after_allreduce": True}):

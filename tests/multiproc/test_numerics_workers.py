@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.helpers import zoo, zoo_checks, zoo_results
+from tests.helpers import zoo_checks
+from tests.helpers.zoo_results import Layout
 
 
-@pytest.mark.parametrize("layout", [zoo_results.Layout(2, 1), zoo_results.Layout(2, 2)], ids=str)
-@pytest.mark.parametrize("case", zoo.CASES)
+@pytest.mark.parametrize("layout, case", zoo_checks.cases(Layout(2, 1), few=[Layout(2, 2)]))
 @pytest.mark.timeout(1200)  # the first test of a layout runs all of them
 def test_equals_one_device(zoo_runs, layout, case):
     zoo_checks.check_case(zoo_runs, layout, case)

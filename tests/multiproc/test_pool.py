@@ -11,7 +11,7 @@ from tests.helpers import processes
 pytestmark = pytest.mark.alone
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pool_worker.py")
-CORRECT = ("exchange", "all_reduce", "order", "all_gather", "broadcast", "half")
+CORRECT = ("exchange", "link", "all_reduce", "order", "all_gather", "broadcast", "half")
 WRONG = ("broadcast_mismatch", "mismatch", "abort_and_reconnect", "cancelled", "late", "not_connected")
 BACKENDS = {"shm": 2, "tcp": 3}
 
@@ -57,6 +57,12 @@ def outcome(request, tmp_path_factory):
 
 def test_exchange(outcome):
     assert [worker["backend"] for worker in outcome("exchange")] == [outcome.backend] * BACKENDS[outcome.backend]
+
+
+def test_workers_have_the_same_figures_of_their_link(outcome):
+    figures = [worker["figures"] for worker in outcome("link")]
+    assert figures == [figures[0]] * BACKENDS[outcome.backend]
+    assert min(min(pair) for pair in figures[0]) > 0
 
 
 @pytest.mark.parametrize("scenario", ["all_reduce", "order", "all_gather", "broadcast"])

@@ -41,6 +41,16 @@ def test_number_of_groups_does_not_matter(plain, two_workers, splits, communicat
         assert_same_training(got, want)
 
 
+def test_all_workers_go_by_the_same_measured_link(two_workers):
+    first, second = two_workers(GRADIENTS + "measured_link")
+    assert first == second
+    groups, link = first
+    assert groups and link.source == "measured" and min(link.latency_s, link.bytes_per_s) > 0
+    # Where the configuration says the size there is nothing to measure.
+    for _, link in two_workers(GRADIENTS + "measured_link", {"communication.fuse_size_mb": 1}):
+        assert link is None
+
+
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients(plain, two_by_two, as_dense):
     want = plain(GRADIENTS + "embedding")

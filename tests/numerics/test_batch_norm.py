@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same, assert_same_training, differs
+from tests.numerics.test_pipelines import ATOL
 
 BATCH_NORM = "tests.helpers.programs.batch_norm:"
+PIPELINES = "tests.helpers.programs.pipelines:"
+SYNCED = {"communication__sync_batch_norm": True}
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain", "keras", "moments", "channels_first"])
@@ -33,3 +36,28 @@ def test_half_precision(plain, two_devices):
 def test_what_cannot_be_synchronised(two_devices, what, text):
     message = two_devices(BATCH_NORM + "refused", what)
     assert "communication.sync_batch_norm" in message and text in message
+
+
+@pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])
+def test_micro_batches_with_one_number_are_normalised_together(plain, two_devices, model):
+    want = plain(PIPELINES + "by_hand", model, 3, 2, together=True)
+    got = two_devices(PIPELINES + "train", 2, model, 1, 3, 2, **SYNCED)
+    assert_same_training(got, want, atol=ATOL)
+    alone = two_devices(PIPELINES + "train", 2, model, 1, 3, 2)
+    assert differs(alone, want, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "model, stages, micro_batches, strategy, chunks",
+    [
+        ("batch_norm_cnn", 2, 4, "PreferBackward", 1),
+        ("moments_cnn", 2, 4, "PreferForward", 1),
+        ("batch_norm_cnn", 2, 4, "ZeroBubble", 1),
+        ("batch_norm_cnn", 4, 4, "Interleaved", 2),
+    ],
+)
+def test_in_pipelines(plain, two_devices, model, stages, micro_batches, strategy, chunks):
+    want = plain(PIPELINES + "by_hand", model, micro_batches, 2, together=True)
+    devices = 2 * stages // chunks
+    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, 2, strategy, chunks, **SYNCED)
+    assert_same_training(got, want, atol=ATOL)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.helpers import zoo, zoo_checks, zoo_results
+from tests.helpers import zoo, zoo_checks
+from tests.helpers.zoo_results import Layout
 
-LAYOUTS = [zoo_results.Layout(*sizes) for sizes in ((1, 2), (1, 4), (1, 2, 2))]
+CASES = zoo_checks.cases(Layout(1, 2), few=[Layout(1, 4), Layout(1, 2, 2)])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", zoo.CASES)
+@pytest.mark.parametrize("layout, case", CASES)
 @pytest.mark.timeout(900)  # the first test of a layout runs all of them
 def test_equals_one_device(zoo_runs, layout, case):
     zoo_checks.check_case(zoo_runs, layout, case)

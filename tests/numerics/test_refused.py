@@ -1,5 +1,7 @@
 """What programs ask of TensorFlow that EPL does in another way: refused at once and by name, or right."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -86,7 +88,7 @@ def test_operations(two_devices, name, advice):
 @pytest.mark.parametrize("op", ["HorovodAllreduce", "HorovodBroadcast", "HorovodAllgather"])
 def test_operations_of_horovod(op):
     with pytest.raises(UnsupportedError, match="Remove the calls of Horovod"):
-        refusals.check_operation(op, "some/name")
+        refusals.check_operation(collections.namedtuple("Operation", "type name")(op, "some/name"))
 
 
 def test_tpu_estimator(two_devices):

@@ -7,7 +7,7 @@ from tensorflow.core.framework import graph_pb2
 
 from epl import tf_compat
 from epl.graph.build import Type, make_node, set_attr
-from epl.graph.index import Graph, canonical_tensor, format_input, node_of, parse_input
+from epl.graph.index import Graph, NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lint import lint
 
 FLOAT, INT = Type(1), Type(3)
@@ -110,6 +110,16 @@ def test_editor_leaves_the_graph_and_shares_what_it_does_not_touch(diamond):
     assert [name for name in diamond.nodes if after.nodes[name] is diamond.nodes[name]] == ["a", "w", "d"]
     assert after.nodes["b"].input == ["w"] and after.nodes["c"].device == "/cpu:0"
     assert after.consumers["w"] == [("b", 0), ("d", 2)] and diamond.consumers["w"] == [("d", 2)]
+
+
+def test_inputs_that_come_with_a_node_are_read_again_once_it_has_changed(diamond):
+    edit = diamond.editor()
+    edit.add(identity("e", "a"), (NodeInput("a", 0),))
+    edit.add(identity("f", "a"), (NodeInput("a", 0),))
+    edit.set_input("f", 0, "b")
+    edges = edit.finish().edges
+    assert edges.inputs["e"] == (("a", 0),) and edges.inputs["f"] == (("b", 0),)
+    assert ("e", 0) in edges.consumers["a"] and "f" in edges.data_consumers["b"]
 
 
 def test_editor_refuses_a_name_twice(diamond):
@@ -240,7 +250,7 @@ def edited_graphs(draw):
     for number in range(draw(st.integers(0, 4))):
         name = "n%d" % draw(st.integers(0, size - 1))
         other = "n%d" % draw(st.integers(0, size))  # one beyond the last: does not exist
-        what = draw(st.sampled_from(["input", "control", "type", "add", "op"]))
+        what = draw(st.sampled_from(["input", "control", "type", "add", "cycle", "op"]))
         node = edit.node(name)
         if what == "input" and len(node.input):
             node.input[draw(st.integers(0, len(node.input) - 1))] = other
@@ -250,6 +260,9 @@ def edited_graphs(draw):
             set_attr(node, "T" if node.op == "AddV2" else "dtype", draw(st.sampled_from([FLOAT, INT])))
         elif what == "add":
             edit.add(identity("new%d" % number, other, draw(st.sampled_from([FLOAT, INT]))))
+        elif what == "cycle":
+            edit.add(identity("there%d" % number, "back%d" % number))
+            edit.add(identity("back%d" % number, "there%d" % number))
         elif what == "op":
             node.op = draw(st.sampled_from(["NextIteration", "AddV2", "Placeholder", "Unknown"]))
             set_attr(node, "T", draw(st.sampled_from([FLOAT, INT])))
@@ -263,3 +276,41 @@ def test_incremental_check_equals_the_full_one(graphs):
     before, after = graphs
     assert problems(before) == []
     assert sorted(problems(after, before)) == sorted(problems(after))
+
+
+def test_a_moved_node_is_not_checked_again_but_what_changes_later_is(diamond):
+    edit = diamond.editor()
+    edit.move("b", "/cpu:0", lambda groups: groups)
+    moved = edit.finish()
+    assert moved.nodes["b"].device == "/cpu:0" and diamond.nodes["b"].device == ""
+    assert moved.edges is diamond.edges and moved.origins["b"] is diamond.nodes["b"]
+    assert problems(moved, since=diamond) == []
+    edit = moved.editor()
+    set_attr(edit.node("b"), "T", INT)
+    assert "wants type 3 from 'a:0'" in problems(edit.finish(), since=moved)[0]
+
+
+def test_a_moved_node_keeps_the_colocation_that_it_is_told_to():
+    node = identity("b", "a")
+    node.attr["_class"].list.s.extend([b"loc:@a", b"loc:@gone"])
+    graph = graph_of(const("a"), node)
+    edit = graph.editor()
+    edit.move("b", "/cpu:0", lambda groups: [g for g in groups if g != b"loc:@gone"], "_marked")
+    after = edit.finish()
+    assert list(after.nodes["b"].attr["_class"].list.s) == [b"loc:@a"] and after.nodes["b"].attr["_marked"].b
+    assert problems(after, since=graph) == []
+    edit = graph.editor()
+    edit.move("b", "/cpu:0", lambda groups: groups)
+    assert "'gone', which does not exist" in problems(edit.finish(), since=graph)[0]
+
+
+def test_order_goes_with_the_edges_and_leaves_cycles_out(diamond):
+    order = diamond.order
+    assert sorted(order) == ["a", "b", "c", "d", "w"]
+    assert all(order[p] < order[name] for name, inputs in diamond.inputs.items() for p, _ in inputs)
+    cyclic = graph_of(const("a"), add("b", "a", "c"), identity("c", "b"))
+    assert list(cyclic.order) == ["a"]
+
+
+def test_nodes_are_found_by_type_in_creation_order(diamond):
+    assert diamond.find(lambda op: op != "AddV2") == ["a", "w", "b", "c"]

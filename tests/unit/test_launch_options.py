@@ -295,8 +295,14 @@ def test_variables_with_gpus():
     assert (result["EPL_DEVICE"], result["CUDA_VISIBLE_DEVICES"]) == ("gpu", "2,3")
 
 
-def test_threads_of_the_user_stay():
-    assert variables({"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+def test_memory_of_freed_tensors_is_kept():
+    result = variables({})
+    assert (result["MALLOC_MMAP_THRESHOLD_"], result["MALLOC_TRIM_THRESHOLD_"]) == ("33554432", "1073741824")
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"])
+def test_what_the_user_has_set_stays(name):
+    assert variables({name: "7"})[name] == "7"
 
 
 def test_this_python_comes_first_on_the_path_once():

@@ -4,8 +4,14 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from epl.capture.record import make_model
+from epl.config import Config
 from epl.errors import ConfigError
 from epl.plan.links import NETWORK, SHARED_MEMORY, Link, link_of, num_groups, smallest_group
+from epl.plan.plan import make_plan, with_link
+from epl.plan.table import plan_table
+from epl.session import inner
+from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 from tests.helpers.planning import capture, plan_of
 
@@ -55,6 +61,50 @@ def test_groups_have_the_size_asked_for(total, fuse_bytes, max_splits):
     assert groups == max_splits or total / groups <= fuse_bytes
 
 
+def test_groups_follow_a_measured_link():
+    with capture() as graph:
+        planning.sgd(planning.layers(6))
+    model = make_model(graph)
+    assumed = make_plan(model, Config(), planning.cluster(2, 1))
+    assert assumed.link == SHARED_MEMORY and "assumed within a machine" in plan_table(assumed)
+    assert assumed.summary()["link"]["source"] == "assumed within a machine"
+    total = sum(group.num_bytes for group in assumed.aggregation.groups)
+    tensors = [tensor for group in assumed.aggregation.groups for tensor in group.tensors]
+    for groups in (1, 2, 4):
+        link = Link(latency_s=1e-3, bytes_per_s=total / groups / 4e-3)
+        planned = with_link(assumed, model, Config(), link)
+        assert len(planned.aggregation.groups) == groups and planned.link == link
+        assert [tensor for group in planned.aggregation.groups for tensor in group.tensors] == tensors
+        assert "1000 us" in plan_table(planned) and "(measured)" in plan_table(planned)
+
+
+def test_link_is_measured_where_groups_follow_from_it():
+    """Once the plan stands, and by nobody who does not need it: all workers would have to come."""
+    asked = []
+
+    def measure():
+        asked.append(True)
+        return Link(latency_s=1e-9, bytes_per_s=1e9)
+
+    def rewritten(graph, workers, **values):
+        del asked[:]
+        return Rewritten(graph, Config(values), planning.cluster(workers, 1), 0, measure), len(asked)
+
+    with capture() as inference:
+        planning.layers(2)
+    with capture() as graph:
+        planning.sgd(planning.layers(6))
+        made, times = rewritten(graph, 2)
+        assert times == 1 and made.plan.link == measure() and len(made.plan.aggregation.groups) == 5
+        nodes = [name for name in made.graph.nodes if made.graph.nodes[name].op == "EplAllReduce"]
+        assert sorted(nodes) == sorted(group.name for group in made.plan.aggregation.groups)
+        for workers, values in ((1, {}), (2, {"communication.fuse_size_mb": 1})):
+            made, times = rewritten(graph, workers, **values)
+            assert times == 0 and made.plan.link is None and "link between workers" not in plan_table(made.plan)
+    made, times = rewritten(inference, 2)
+    assert times == 0 and made.plan.link is None
+
+
 def test_configured_size():
     with capture() as graph:
         planning.sgd(planning.layers(6))  # 12 gradients of a few bytes
@@ -67,3 +117,14 @@ def test_configured_size():
     assert len(limited) == 2
     with pytest.raises(ConfigError, match="communication.fuse_size_mb"):
         plan_of(graph, communication__fuse_size_mb=-1)
+
+
+@pytest.mark.parametrize("workers,cores,quiet", [(2, 1, True), (2, 2, False), (1, 1, False)])
+def test_threads_sleep_where_a_worker_of_several_has_one_core(monkeypatch, workers, cores, quiet):
+    monkeypatch.setattr(inner, "_cores", lambda: cores)
+    made = []
+    monkeypatch.setattr(inner.tf, "Session", lambda graph, config: made.append(config))
+    with capture() as graph:
+        planning.sgd(planning.layers(2))
+    inner.InnerSession(plan_of(graph, workers=workers, devices=1)[1].layout, None)
+    assert made[0].experimental.disable_thread_spinning == quiet and made[0].use_per_session_threads == quiet

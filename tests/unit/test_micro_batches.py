@@ -7,7 +7,7 @@ from epl.capture import collections
 from epl.capture.record import make_model
 from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
-from epl.graph.index import node_of
+from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
 from epl.passes.micro_batches import unroll
 from epl.plan.micro_batches import plan_micro_batches
@@ -37,6 +37,7 @@ def test_copies_of_what_differs_and_one_of_all_else(resource):
     model, (made, division) = unrolled(graph)
     nodes = made.graph.nodes
     assert not lint(made.graph, lambda op: None)
+    assert made.graph.inputs == {name: tuple(map(parse_input, node.input)) for name, node in nodes.items()}
     for name, node in model.graph.nodes.items():
         copies = [micro_batch_name(name, m) in nodes for m in (1, 2)]
         assert copies == [name in division.nodes] * 2

@@ -11,10 +11,9 @@ from epl.cluster import Cluster
 from epl.config import Config
 from epl.env import Env
 from epl.errors import PlanError, UnsupportedError
-from epl.graph.build import make_node
-from epl.graph.index import Graph
 from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan
+from tests.helpers.planning import by_hand
 
 
 @pytest.fixture(autouse=True)
@@ -187,10 +186,6 @@ def test_plan_holds_the_collectives(graph, two_workers):
         assert sorted(keys, key=keys.get) == ["all_reduce", "recv", "send", "barrier"]
     assert received.shape.as_list() == [2]
     assert plan_of(graph, workers=1).user_collectives == ()
-
-
-def by_hand(*nodes):
-    return Graph.from_graph_def(tf.GraphDef(node=[make_node("NoOp", name, inputs) for name, inputs in nodes]))
 
 
 def test_order_follows_what_needs_what(graph, two_workers):

@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <future>
 #include <string>
 #include <thread>
@@ -12,20 +11,16 @@
 
 namespace {
 
+using test::Contains;
 using test::Gpu;
+using test::Now;
 using test::Outcome;
 using test::Rank;
 
 constexpr int kRemoteError = 6, kInternalError = 3;
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-struct Buffer {
-  std::vector<float> data;
-  epl_segment segment;
-  explicit Buffer(size_t count) : data(count, 1.0f), segment{data.data(), data.data(), count} {}
+struct Buffer : test::Ones {
+  using Ones::Ones;
   epl_request Request(const Gpu& gpu, const char* name, epl_collective collective = EPL_ALL_REDUCE) {
     epl_request request = test::MakeRequest(name, collective, EPL_FLOAT32, &segment, 1);
     request.stream = gpu.stream;

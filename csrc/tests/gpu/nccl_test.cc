@@ -28,14 +28,8 @@ const size_t kSizes[] = {0, 1, 37, 5003};
 
 double Value(int rank, size_t i) { return static_cast<double>((i * 3 + static_cast<size_t>(rank) * 5) % 4 + 1); }
 
-struct Array {
-  epl_dtype dtype;
-  size_t count;
-  std::vector<char> bytes;
-  Array(epl_dtype dtype_in, size_t count_in)
-      : dtype(dtype_in), count(count_in), bytes(count * test::SizeOf(dtype) + 8) {}
-  char* at(size_t i) { return bytes.data() + i * test::SizeOf(dtype); }
-  char* data() { return bytes.data(); }
+struct Array : test::Elements {
+  using Elements::Elements;
   void Fill(int rank) {
     for (size_t i = 0; i < count; ++i) test::Store(dtype, data(), i, Value(rank, i));
   }

@@ -1,5 +1,7 @@
 """Pieces of the programs: a small model, its data, and this process' part of them."""
 
+import contextlib
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -76,6 +78,16 @@ def rows_everywhere(epl, tensor):
     if epl:
         epl.add_to_collection(tensor, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
     return tensor
+
+
+@contextlib.contextmanager
+def no_scope():
+    yield
+
+
+def scope_of(epl):
+    """What makes the scope of a stage; nothing in the plain process."""
+    return (lambda: epl.replicate(device_count=1)) if epl else no_scope
 
 
 def session():

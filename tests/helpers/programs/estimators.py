@@ -13,11 +13,14 @@ ROWS = STEPS * common.BATCH
 
 
 def model_fn(features, labels, mode, params):
-    """A classifier with metrics; `params` may hold hooks and a scaffold to try."""
+    """A classifier with metrics; `params` may hold hooks and a scaffold to try, and the scope of each layer."""
     x = features["x"]
     x.set_shape([None, common.FEATURES])
-    hidden = tf.layers.dense(x, 8, tf.nn.tanh, kernel_initializer=tf.glorot_uniform_initializer(seed=1))
-    logits = tf.layers.dense(hidden, common.CLASSES, kernel_initializer=tf.glorot_uniform_initializer(seed=2))
+    scope = params.get("scope", common.no_scope)
+    with scope():
+        hidden = tf.layers.dense(x, 8, tf.nn.tanh, kernel_initializer=tf.glorot_uniform_initializer(seed=1))
+    with scope():
+        logits = tf.layers.dense(hidden, common.CLASSES, kernel_initializer=tf.glorot_uniform_initializer(seed=2))
     classes = tf.argmax(logits, -1)
     if mode == tf.estimator.ModeKeys.PREDICT:
         predictions = {"classes": classes, "logits": logits}
@@ -119,6 +122,21 @@ def life(epl, folder, config=None, shared=True, all_rows=False):
         result["state"] = {name: estimator.get_variable_value(name) for name in names}
         result["predictions"] = np.array([p["logits"] for p in estimator.predict(input_fn(None, 20, 22, 5))])
     return result
+
+
+def stages(epl, folder):
+    """Trains with a stage for each layer, in one copy of the model that takes its batches in two halves.
+
+    Returns:
+      (losses, variables of the checkpoint), after a second call that went on from the checkpoint of the first.
+    """
+    common.init(epl, {"pipeline.num_micro_batch": 2})
+    params = {"scope": common.scope_of(epl)}
+    estimator = tf.estimator.Estimator(model_fn, config=run_config(folder), params=params)
+    hook, size = Losses(), common.BATCH // (2 if epl else 1)
+    estimator.train(input_fn(None, 0, 3, size), hooks=[hook])
+    estimator.train(input_fn(None, 3, 6, size), hooks=[hook])
+    return hook.losses, variables(estimator)[0]
 
 
 class Calls(tf.train.SessionRunHook):

@@ -109,3 +109,18 @@ def overflow(epl, scale):
         common.initialize(sess)
         sess.run(train_op, {x: common.share(epl, np.ones([common.BATCH, 2], np.float32))})
         return sess.run(weight)
+
+
+def measured_link(epl, config=None):
+    """Trains a step: (the tensors of each group of gradients, the plan's Link)."""
+    from epl.session.hooks import driver_of
+
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(train_op, feeds.of(0))
+        plan = driver_of(sess).rewritten.plan
+        return [group.tensors for group in plan.aggregation.groups], plan.link

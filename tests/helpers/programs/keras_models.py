@@ -10,7 +10,7 @@ from tests.helpers.programs import common, estimators
 STEPS = 4
 
 
-def model():
+def model(scope=common.no_scope):
     layers = [
         tf.keras.layers.Dense(
             8,
@@ -20,7 +20,11 @@ def model():
         ),
         tf.keras.layers.Dense(common.CLASSES, kernel_initializer=tf.keras.initializers.glorot_uniform(seed=2)),
     ]
-    return tf.keras.Sequential(layers)
+    made = tf.keras.Sequential()
+    for layer in layers:
+        with scope():
+            made.add(layer)
+    return made
 
 
 def rows(epl, first, last):
@@ -51,17 +55,21 @@ OPTIMIZERS = {
 }
 
 
-def compiled(optimizer="adam"):
-    made = model()
+def compiled(optimizer="adam", scope=common.no_scope):
+    made = model(scope)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     made.compile(OPTIMIZERS[optimizer](), loss, metrics=["accuracy"])
     return made
 
 
-def fit(epl, optimizer="adam", config=None, folder=None):
-    """compile, fit with validation, evaluate, train_on_batch, predict; callbacks that write to `folder`."""
+def fit(epl, optimizer="adam", config=None, folder=None, stages=False):
+    """compile, fit with validation, evaluate, train_on_batch, predict; callbacks that write to `folder`.
+
+    With `stages` each layer is a stage, and the workers hold one copy of the model together.
+    """
     common.init(epl, config)
-    made = compiled(optimizer)
+    made = compiled(optimizer, common.scope_of(epl) if stages else common.no_scope)
+    epl = None if stages else epl  # then every worker has all rows
     count = common.workers(epl)[1]
     x, labels = rows(epl, 0, STEPS)
     callbacks = []
@@ -95,6 +103,24 @@ def fit(epl, optimizer="adam", config=None, folder=None):
         "rate": float(tf.keras.backend.get_value(made.optimizer.lr)) if hasattr(made.optimizer, "lr") else None,
         "files": sorted(os.listdir(folder)) if folder and os.path.isdir(folder) else [],
     }
+
+
+def saved_by_the_chief(epl, path):
+    """Two stages are trained for two epochs; only worker 0 has the callback that saves. Returns the weights."""
+    common.init(epl)
+    made = compiled("sgd", common.scope_of(epl))
+    chief = common.workers(epl)[0] == 0
+    callbacks = [tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True)] if chief else []
+    made.fit(*rows(None, 0, 2), batch_size=common.BATCH, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    return made.get_weights()
+
+
+def weights_of(epl, path):
+    """The weights that a plain model loads."""
+    made = compiled("sgd")
+    made.fit(*rows(None, 0, 1), batch_size=common.BATCH, verbose=0)
+    made.load_weights(path)
+    return made.get_weights()
 
 
 def load(epl, folder):

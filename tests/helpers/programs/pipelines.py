@@ -13,16 +13,17 @@ MICRO_BATCH = 4
 STEPS = 5
 
 
-def _cut(parts, stages):
-    """Divides a list of layers over stages, as evenly as it can be: a list for each stage."""
+def _cut(count, stages):
+    """Divides layers over stages, as evenly as it can be: a list for each stage."""
+    parts = range(count)
     return [parts[len(parts) * s // stages : len(parts) * (s + 1) // stages] for s in range(stages)]
 
 
-def tied_mlp(scope, stages):
+def tied_mlp(scope, stages, layers=4):
     """A tied weight: the embedding at the start gives the logits at the end. A tensor of the first stage skips all
     others."""
     tokens, labels = tf.placeholder(tf.int32, [None, 3], "tokens"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(range(4), stages)
+    layers = _cut(layers, stages)
     for stage in range(stages):
         with scope(stage):
             if stage == 0:
@@ -36,17 +37,23 @@ def tied_mlp(scope, stages):
     return loss, {"tokens": tokens, "labels": labels}
 
 
-def batch_norm_cnn(scope, stages):
+def moments_cnn(scope, stages, layers=4):
+    """batch_norm_cnn with batch normalisation that is built of plain operations."""
+    return batch_norm_cnn(scope, stages, layers, fused=False)
+
+
+def batch_norm_cnn(scope, stages, layers=4, fused=True):
     """Convolutions with batch normalisation, whose averages each micro-batch moves."""
     images, labels = tf.placeholder(tf.float32, [None, 6, 6, 2], "images"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(range(4), stages)
+    layers = _cut(layers, stages)
     x = images
     for stage in range(stages):
         with scope(stage):
             for layer in layers[stage]:
                 name, kernel = "conv_%d" % layer, m.initial(11 + layer)
                 x = tf.layers.conv2d(x, 4, 3, padding="same", use_bias=False, name=name, kernel_initializer=kernel)
-                x = tf.nn.relu(tf.layers.batch_normalization(x, momentum=0.8, training=True, name=name + "_norm"))
+                norm = dict(momentum=0.8, training=True, name=name + "_norm", fused=fused)
+                x = tf.nn.relu(tf.layers.batch_normalization(x, **norm))
             if stage == stages - 1:
                 logits = m.dense(tf.reduce_mean(x, [1, 2]), 3, "logits", seed=5)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -70,10 +77,10 @@ def _attention(x, mask, name, seed):
         return x + m.dense(tf.matmul(tf.nn.softmax(scores), values), width, "output", seed=seed + 3)
 
 
-def tiny_bert(scope, stages):
+def tiny_bert(scope, stages, layers=4):
     """Token and position embeddings, transformer layers, a pooled classifier; the mask is needed by every stage."""
     tokens, labels = tf.placeholder(tf.int32, [None, 5], "tokens"), tf.placeholder(tf.int64, [None], "labels")
-    layers = _cut(range(4), stages)
+    layers = _cut(layers, stages)
     for stage in range(stages):
         with scope(stage):
             if stage == 0:
@@ -103,7 +110,7 @@ def _data(feeds, step, size):
     return found
 
 
-def _optimizer():
+def optimizer():
     return tf.train.AdamOptimizer(0.01, epsilon=1e-3)
 
 
@@ -118,20 +125,24 @@ def _devices(count):
         os.environ["EPL_GPU_PER_WORKER"] = before
 
 
-def _start(epl, devices, model, stages, micro_batches, **config):
-    """Builds the model's training under EPL, or plainly; returns (loss, placeholders by name, train op)."""
+def start(epl, devices, model, stages, micro_batches, **config):
+    """Builds the model's training under EPL, or plainly; returns (loss, placeholders by name, train op).
+
+    With begin=False EPL goes on as it was started.
+    """
     keys = {"pipeline.num_micro_batch": micro_batches}
     keys.update((key.replace("__", "."), value) for key, value in config.items())
     scoped = epl and not keys.get("auto.auto_parallel")
-    if epl:
+    layers = keys.pop("layers", 4)
+    if epl and keys.pop("begin", True):
         with _devices(devices):
             common.init(epl, keys)
     loss, feeds = globals()[model](
-        lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage) if scoped else _nothing(), stages
+        lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage) if scoped else _nothing(), stages, layers
     )
     common.mean_everywhere(epl, loss)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-        train_op = _optimizer().minimize(loss, tf.train.get_or_create_global_step())
+        train_op = optimizer().minimize(loss, tf.train.get_or_create_global_step())
     return loss, feeds, train_op
 
 
@@ -139,18 +150,18 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
     With automatic=S there are no scopes, and EPL makes S stages. `crews`, by default as many as replicas, divide the
-    data. Other keyword arguments are configuration keys with "__" for the dot.
+    data. The model has 4 `layers`. Other keyword arguments are configuration keys with "__" for the dot.
     """
     automatic, crews = config.pop("automatic", 0), config.pop("crews", replicas)
     if automatic:
         config.update(auto__auto_parallel=True, pipeline__num_stages=automatic)
     config.update(pipeline__strategy=strategy, pipeline__num_chunks=chunks)
-    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches, **config)
+    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches, **config)
     losses, states = [], []
     with common.session() as sess:
         common.initialize(sess)
         for step in range(STEPS):
-            mine = _fed(epl, feeds, step, micro_batches, replicas, crews)
+            mine = fed(epl, feeds, step, micro_batches, replicas, crews)
             if step == 1:
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
@@ -163,40 +174,40 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
 
 def saved(epl, path, devices, model, stages, micro_batches, replicas):
     """Trains two steps, saves, trains one, restores, trains that one again; returns both losses and where it saved."""
-    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches)
+    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches)
     saver = tf.train.Saver()
     with common.session() as sess:
         common.initialize(sess)
         for step in range(2):
-            sess.run(train_op, _fed(epl, feeds, step, micro_batches, replicas))
+            sess.run(train_op, fed(epl, feeds, step, micro_batches, replicas))
         prefix = saver.save(sess, path, global_step=2)
-        first, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        first, _ = sess.run([loss, train_op], fed(epl, feeds, 2, micro_batches, replicas))
         saver.restore(sess, prefix)
-        again, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        again, _ = sess.run([loss, train_op], fed(epl, feeds, 2, micro_batches, replicas))
         return first, again, prefix
 
 
 def resumed(epl, prefix, devices, model, stages, micro_batches, replicas):
     """The loss of the third step after restoring what `saved` left, and all variables after it."""
-    loss, feeds, train_op = _start(epl, devices, model, stages, micro_batches)
+    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches)
     saver = tf.train.Saver()
     with common.session() as sess:
         saver.restore(sess, prefix)
         assert sess.run(tf.train.get_global_step()) == 2
-        value, _ = sess.run([loss, train_op], _fed(epl, feeds, 2, micro_batches, replicas))
+        value, _ = sess.run([loss, train_op], fed(epl, feeds, 2, micro_batches, replicas))
         return value, common.state(sess)
 
 
 def chief_reads(epl, devices, stages):
     """Worker 0 alone reads variables between steps, wherever they are; returns what it has read and all variables."""
-    _, feeds, train_op = _start(epl, devices, "tied_mlp", stages, 2)
+    _, feeds, train_op = start(epl, devices, "tied_mlp", stages, 2)
     alone = []
     with common.session() as sess:
         common.initialize(sess)
         for step in range(3):
             if common.workers(epl)[0] == 0:
                 alone.append({v.op.name: sess.run(v) for v in tf.trainable_variables()})
-            sess.run(train_op, _fed(epl, feeds, step, 2, 1))
+            sess.run(train_op, fed(epl, feeds, step, 2, 1))
         return alone, common.state(sess)
 
 
@@ -208,7 +219,7 @@ def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackw
     """
     from epl.profiler.schedule import ScheduleHook
 
-    loss, feeds, train_op = _start(
+    loss, feeds, train_op = start(
         epl, devices, "tied_mlp", stages, micro_batches, pipeline__strategy=strategy, **config
     )
     tf.summary.scalar("loss", loss)
@@ -216,7 +227,7 @@ def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackw
     saving = dict(checkpoint_dir=folder, save_checkpoint_steps=2, save_summaries_steps=1)
     with tf.train.MonitoredTrainingSession(config=common.threads(), hooks=[hook], **saving) as sess:
         for step in range(4):
-            losses.append(sess.run([loss, train_op], _fed(epl, feeds, step, micro_batches, 1))[0])
+            losses.append(sess.run([loss, train_op], fed(epl, feeds, step, micro_batches, 1))[0])
     found = []
     for name in sorted(os.listdir(folder)) if common.workers(epl)[0] == 0 else ():  # who writes them may read them
         if "tfevents" in name:
@@ -226,7 +237,7 @@ def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackw
     return losses, [value for _, value in sorted(found)], hook.timeline and hook.timeline.peak_live, page
 
 
-def _fed(epl, feeds, step, micro_batches, replicas, crews=1):
+def fed(epl, feeds, step, micro_batches, replicas, crews=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
     return {feeds[name]: _share(epl, values, crews) for name, values in data.items()}
 
@@ -239,14 +250,17 @@ def _share(epl, rows, crews):
     return rows[crew * size : (crew + 1) * size]
 
 
-def by_hand(epl, model, micro_batches, replicas):
-    """The same with plain TensorFlow on one device: a run for each micro-batch of each replica, then one update."""
+def by_hand(epl, model, micro_batches, replicas, layers=4, together=False):
+    """The same with plain TensorFlow on one device: a run for each micro-batch of each replica, then one update.
+
+    With `together` a run takes a micro-batch of all replicas: the rows that have its number.
+    """
     assert not epl
-    loss, feeds = globals()[model](lambda stage: _nothing(), 1)
+    loss, feeds = globals()[model](lambda stage: _nothing(), 1, layers)
     variables = tf.trainable_variables()
     gradients = tf.gradients(loss, variables)
     sums = [tf.placeholder(tf.float32, v.shape) for v in variables]
-    train_op = _optimizer().apply_gradients(zip(sums, variables), tf.train.get_or_create_global_step())
+    train_op = optimizer().apply_gradients(zip(sums, variables), tf.train.get_or_create_global_step())
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     moved = [v for v in tf.global_variables() if "moving" in v.op.name]
     losses, states = [], []
@@ -258,9 +272,9 @@ def by_hand(epl, model, micro_batches, replicas):
             totals, values = [0.0] * len(variables), []
             for micro_batch in range(micro_batches):
                 before, after = sess.run(moved), []
-                for replica in range(replicas):
-                    first = (replica * micro_batches + micro_batch) * MICRO_BATCH
-                    feed = {feeds[name]: rows[first : first + MICRO_BATCH] for name, rows in data.items()}
+                chosen = [_rows(micro_batches, micro_batch, replica) for replica in range(replicas)]
+                for rows in [np.concatenate(chosen)] if together else chosen:
+                    feed = {feeds[name]: array[rows] for name, array in data.items()}
                     for variable, value in zip(moved, before):
                         variable.load(value, sess)
                     value, parts = sess.run([loss, gradients], feed)
@@ -270,11 +284,15 @@ def by_hand(epl, model, micro_batches, replicas):
                     totals = [total + part.astype(np.float64) for total, part in zip(totals, parts)]
                 for variable, each in zip(moved, zip(*after)):
                     variable.load(np.mean(each, axis=0), sess)
-            count = micro_batches * replicas
-            sess.run(train_op, {s: total / count for s, total in zip(sums, totals)})
+            sess.run(train_op, {s: total / len(values) for s, total in zip(sums, totals)})
             losses.append(np.mean(values))
             states.append(common.state(sess))
     return {"losses": losses, "states": states}
+
+
+def _rows(micro_batches, micro_batch, replica):
+    """Which rows of a global batch a replica takes as a micro-batch."""
+    return (replica * micro_batches + micro_batch) * MICRO_BATCH + np.arange(MICRO_BATCH)
 
 
 @contextlib.contextmanager

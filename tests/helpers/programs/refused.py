@@ -1,11 +1,13 @@
 """Programs that do with TensorFlow what EPL does in another way: some are refused, some serve."""
 
 import importlib
+import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
+from tests.helpers.programs.pipelines import fed, start
 
 
 def refusal(epl, program, *args, **kwargs):
@@ -258,3 +260,39 @@ def counting_py_func(epl):
         common.initialize(sess)
         sess.run(train_op, {x: common.share(epl, np.arange(8, dtype=np.float32))})
         return sess.run(weight), sorted(rows)
+
+
+def object_checkpoint_over_workers(epl, folder):
+    """Saves with tf.train.Checkpoint."""
+    _, feeds, train_op = start(epl, 1, "tied_mlp", 2, 2)
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(train_op, fed(epl, feeds, 0, 2, 1))
+        tf.train.Checkpoint(step=tf.train.get_global_step()).save(os.path.join(folder, "objects"), session=sess)
+
+
+def read_of_what_only_the_chief_has(epl):
+    """The chief reads what only its graph has."""
+    _, feeds, train_op = start(epl, 1, "tied_mlp", 2, 2)
+    with common.session() as sess:
+        common.initialize(sess)
+        last = [v for v in tf.trainable_variables() if "layer_3/kernel" in v.op.name][0]
+        if common.workers(epl)[0] == 0:
+            mine = tf.reduce_sum(last, name="only_here")
+            sess.run(mine)
+        sess.run(train_op, fed(epl, feeds, 0, 2, 1))
+
+
+def resume_from_a_folder_of_its_own(epl, folder):
+    """A monitored session over two stages goes on, but the same name is another folder for each worker."""
+    before, own = os.getcwd(), os.path.join(folder, str(common.workers(epl)[0]))
+    os.makedirs(own)
+    os.chdir(own)
+    try:
+        for _ in range(2):
+            with tf.Graph().as_default():
+                _, feeds, train_op = start(epl, 1, "tied_mlp", 2, 2)
+                with tf.train.MonitoredTrainingSession(checkpoint_dir="here", config=common.threads()) as sess:
+                    sess.run(train_op, fed(epl, feeds, 0, 2, 1))
+    finally:
+        os.chdir(before)

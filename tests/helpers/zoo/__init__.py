@@ -1,7 +1,8 @@
 """The model zoo: small single-device models with deterministic initial values and data.
 
 `CASES` pairs each model with its optimizers and a way of input. Feeds and data sets take turns, so that every model
-that has several optimizers is trained with both.
+that has several optimizers is trained with both. `ONE_EACH` are some of them: every model once, all optimizers and both
+ways of input.
 """
 
 import collections
@@ -13,7 +14,16 @@ MODELS = collections.OrderedDict(
     (model.name, model) for part in (dense, sparse, control_flow, training) for model in part.MODELS
 )
 
-Case = collections.namedtuple("Case", "name model optimizer source")
+
+class Case(collections.namedtuple("Case", "name model optimizer source")):
+    """A model, how it is trained and how it gets its data."""
+
+    __slots__ = ()
+
+    def atol(self, layout):
+        """How far a run may be off, of a tensor's largest number."""
+        own = self.name[len(self.model.name) + 1 :]
+        return self.model.wider.get((own, str(layout)), self.model.atol)
 
 
 def _cases():
@@ -26,3 +36,12 @@ def _cases():
 
 
 CASES = collections.OrderedDict((case.name, case) for case in _cases())
+
+
+def _one_each():
+    for turn, model in enumerate(MODELS.values()):
+        mine = [case for case in CASES.values() if case.model is model]
+        yield mine[turn % len(mine)].name
+
+
+ONE_EACH = frozenset(_one_each())

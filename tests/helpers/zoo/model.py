@@ -27,10 +27,23 @@ class Model(object):
 
     build(inputs) -> loss, or (losses by name, function from an optimizer factory to the train op).
     data(rng, size) -> dict of arrays whose first dimension is `size`.
+
+    Attributes:
+      rtol, atol: how far a parallel run may be off: of a number itself, and of the largest number of its tensor.
+      wider: what some cases of the model need instead of atol: (the case without the model's name, layout) to it.
     """
 
     def __init__(
-        self, name, build, data, optimizers=("sgd",), config=None, rtol=1e-5, atol=5e-6, v2_control_flow=False
+        self,
+        name,
+        build,
+        data,
+        optimizers=("sgd",),
+        config=None,
+        rtol=1e-5,
+        atol=1e-6,
+        wider=None,
+        v2_control_flow=False,
     ):
         self.name = name
         self.build = build
@@ -39,6 +52,7 @@ class Model(object):
         self.config = dict(config or {})
         self.rtol = rtol
         self.atol = atol
+        self.wider = dict(wider or {})
         self.v2_control_flow = v2_control_flow
 
     def batch(self, step, size):

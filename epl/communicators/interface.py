@@ -1,0 +1,62 @@
+"""Which native libraries fit this Python code. Others may load, and then fail in ways that say nothing of the cause."""
+
+import hashlib
+
+# EPL_COMM_INTERFACE of csrc/comm/epl_comm.h.
+COMM = 1
+# Each operation to the digest of what it takes and gives.
+OPERATIONS = {
+    "EplAllGather": "0b42385b",
+    "EplAllReduce": "5bbd271a",
+    "EplAllToAll": "3128ccf7",
+    "EplBarrier": "76ee38ec",
+    "EplBatchShare": "8c3603ae",
+    "EplBroadcast": "a15d1e54",
+    "EplBroadcastReceive": "e12131e4",
+    "EplBroadcastSend": "aad1cf35",
+    "EplGate": "e453630f",
+    "EplListShare": "dad9b60e",
+    "EplPackStrings": "fa5ed523",
+    "EplRecv": "37ce8b49",
+    "EplReduce": "39a19c4a",
+    "EplReduceScatter": "cd3602c7",
+    "EplRows": "cbef341e",
+    "EplSend": "5187b017",
+    "EplUnpackStrings": "4ad7c2fc",
+}
+
+
+def digest(op_def):
+    """A short digest of an OpDef's inputs, outputs and attributes."""
+
+    def of(argument):
+        return (argument.name, argument.type, argument.type_attr, argument.number_attr, argument.type_list_attr)
+
+    parts = [op_def.name, [of(each) for each in op_def.input_arg], [of(each) for each in op_def.output_arg]]
+    parts.append(sorted((attr.name, attr.type) for attr in op_def.attr))
+    return hashlib.sha256(repr(parts).encode("utf-8")).hexdigest()[:8]
+
+
+def comm_problem(number):
+    """What is wrong with a library that says this number of itself, in words; None if it fits."""
+    if number == COMM:
+        return None
+    return "it has interface %s of the communicators, and this epl expects %d" % (number, COMM)
+
+
+def operations_problem(op_defs):
+    """What is wrong with a library that brings these OpDefs; None if it fits."""
+    there = {op_def.name: digest(op_def) for op_def in op_defs}
+    missing = sorted(set(OPERATIONS) - set(there))
+    other = sorted(name for name in there if name in OPERATIONS and there[name] != OPERATIONS[name])
+    unknown = sorted(set(there) - set(OPERATIONS))
+    found = [
+        "%s %s" % (what, ", ".join(names))
+        for what, names in (
+            ("it lacks the operations", missing),
+            ("it has other forms of", other),
+            ("it has operations that this epl does not know:", unknown),
+        )
+        if names
+    ]
+    return "; ".join(found) or None

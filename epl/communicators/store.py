@@ -1,0 +1,69 @@
+"""The bootstrap service as the native library sees it: a store of keys."""
+
+import ctypes
+import time
+
+from epl.communicators import native
+from epl.communicators.bootstrap import WaitTimeout
+from epl.errors import CommunicationError
+
+# While workers wait for each other to connect, they look this often whether one of them has ended.
+_SLICE_S = 1.0
+
+
+class StoreAdapter:
+    """Lets the native library use the bootstrap service. Must live as long as a call into the library that got it."""
+
+    def __init__(self, client, generation, prefix):
+        self._client = client
+        self._generation = generation
+        self._prefix = prefix
+        self._problem = None
+        # ctypes frees callbacks that nothing refers to: these attributes keep them.
+        self._set_callback = native.STORE_SET(self._set)
+        self._get_callback = native.STORE_GET(self._get)
+        self.native = native.Store(None, self._set_callback, self._get_callback)
+
+    def take_problem(self):
+        """The latest error of the service, once."""
+        problem, self._problem = self._problem, None
+        return problem
+
+    def _set(self, _, key, value, length):
+        return self._attempt(
+            lambda: self._client.set(self._prefix + key.decode("utf-8"), ctypes.string_at(value, length))
+        )
+
+    def _get(self, _, key, value, capacity, length, timeout_s):
+        def get():
+            found = self.wait_for(self._prefix + key.decode("utf-8"), timeout_s)
+            length[0] = len(found)
+            ctypes.memmove(value, found, min(capacity, len(found)))
+
+        return self._attempt(get)
+
+    def wait_for(self, key, timeout_s):
+        """The value of `key`; does not wait for workers that will not come."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return self._client.get(key, min(left, _SLICE_S))
+            except WaitTimeout:
+                if left <= _SLICE_S:
+                    raise
+            ending = self._client.ending(self._generation)
+            if ending is not None:
+                raise CommunicationError("worker %d has failed: %s" % (ending.worker, ending.message))
+            departed = self._client.departed()
+            if departed:
+                raise CommunicationError("worker %d has ended already" % departed[0])
+
+    def _attempt(self, action):
+        try:
+            action()
+            return 0
+        except Exception as error:  # pylint: disable=broad-except
+            # No exception can pass through C; the caller of the library raises it again.
+            self._problem = error
+            return 1

@@ -1,0 +1,89 @@
+"""The order of collectives and messages is one for all workers and goes against no edge, for every schedule."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.communicators import library
+from epl.config import Config
+from epl.session.rewritten import Rewritten
+from tests.helpers import planning
+from tests.helpers.planning import by_hand
+
+# workers, devices of each, stages, chunks
+LAYOUTS = {"in a worker": (2, 2, 2, 1), "chunks": (2, 2, 4, 2), "over workers": (4, 1, 2, 1), "mixed": (4, 2, 4, 1)}
+STRATEGIES = ("PreferBackward", "PreferForward", "Interleaved", "ZeroBubble")
+CASES = [(name, s) for name in LAYOUTS for s in STRATEGIES if name != "chunks" or s in ("PreferForward", "Interleaved")]
+
+
+def normalised_stages(stages):
+    x = planning.batch()[:, None, None, :]
+    for stage in range(stages):
+        with epl.replicate(1, name="stage_%d" % stage):
+            x = tf.layers.conv2d(x, 4, 1, name="conv_%d" % stage)
+            x = tf.layers.batch_normalization(x, training=True, name="norm_%d" % stage)
+            if stage == stages - 1:
+                loss = tf.reduce_mean(tf.square(x))
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        return tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, tf.train.get_or_create_global_step())
+
+
+def of_worker(layout, strategy, index, micro_batches=3):
+    """(the crew's graph, lists of nodes that a communicator of this worker runs one after the other, its keys)"""
+    workers, devices, stages, chunks = LAYOUTS[layout]
+    config = Config(
+        {
+            "pipeline.num_micro_batch": micro_batches,
+            "pipeline.strategy": strategy,
+            "pipeline.num_chunks": chunks,
+            "communication.sync_batch_norm": True,
+        }
+    )
+    library.ops()
+    with planning.capture() as graph:
+        train_op = normalised_stages(stages)
+        rewritten = Rewritten(graph, config, planning.cluster(workers, devices, index), 0)
+        step = rewritten.step([], [train_op.name], [])
+    tags = {key[-1]: name for name, key in rewritten.keys.items()}
+    if rewritten.part is not None:
+        # A message goes out when its tensor is there.
+        tags.update((m.tag, m.tensor.split(":")[0]) for m in rewritten.part.messages)
+    return rewritten.graph, [[tags[t] for t in order] for order in step.orders.values()], rewritten.keys
+
+
+@pytest.mark.parametrize("layout, strategy", CASES)
+def test_no_two_workers_can_wait_for_each_other(layout, strategy):
+    """With an edge from each thing that a communicator does to its next one, the graph still has an order."""
+    found = [of_worker(layout, strategy, index) for index in range(LAYOUTS[layout][0])]
+    graph, _, keys = found[0]
+    assert all(other == keys for _, _, other in found)
+    norms = [name for name in keys if "epl_batch_norm" in name]
+    assert len(norms) == 2 * LAYOUTS[layout][2] * 3  # forward and backward, for each stage and micro-batch
+    edit = graph.editor()
+    for _, orders, _ in found:
+        for order in orders:
+            for one, other in zip(order, order[1:]):
+                if one != other:
+                    edit.node(other).input.append("^" + one)
+    assert len(edit.finish().order) == len(graph.nodes)
+    run = {name for _, orders, _ in found for order in orders for name in order}
+    assert set(keys) <= run
+
+
+def test_stages_have_communicators_of_their_own():
+    _, _, keys = of_worker("in a worker", "PreferBackward", 0)
+    slots = {name.split("norm_")[-1][0]: key[2] for name, key in keys.items() if "epl_batch_norm" in name}
+    assert len(set(slots.values())) == 2
+
+
+def test_an_order_where_things_wait_for_others():
+    graph = by_hand(("a", ["c"]), ("b", []), ("c", []), ("d", ["a", "^b"]))
+    order = graph.order
+    assert sorted(order, key=order.get) == ["b", "c", "a", "d"]
+    more = by_hand(("z", []), ("a", ["c"]), ("y", ["z", "c"]), ("b", []), ("c", []), ("d", ["a", "^b"]))
+    further = more.order
+    assert [n for n in sorted(further, key=further.get) if n in order] == ["b", "c", "a", "d"]
+
+
+def test_a_circle_has_no_order():
+    assert set(by_hand(("a", []), ("b", ["a", "^c"]), ("c", ["b"])).order) == {"a"}
