@@ -6,7 +6,7 @@ from typing import Dict, FrozenSet, Tuple
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
-from epl.plan import ops
+from epl.plan import data_ops, ops
 
 # A constant above this stays one for all copies of the model instead of being copied with them.
 _LARGE_CONSTANT_BYTES = 64 * 1024
@@ -19,6 +19,9 @@ class Analysis:
     Attributes:
       writes: operations that change a variable in training; they run in every instance. In creation order.
       initial_writes: operation to the variable that it gives its first value (initialisers, restores).
+      of_queues: variables that only say how far the filling of queues has come, such as the epochs that
+        tf.train.input_producer counts. The threads that fill the queues change them at any time, so each worker has one
+        of its own for all of its copies of the model, and no training step touches it.
       cloned: nodes that every instance has a copy of.
       varying: nodes whose value differs from instance to instance.
       in_control_flow: nodes inside a loop or a branch of control flow v1.
@@ -26,6 +29,7 @@ class Analysis:
 
     writes: Tuple[str, ...]
     initial_writes: Dict[str, str]
+    of_queues: FrozenSet[str]
     cloned: FrozenSet[str]
     varying: FrozenSet[str]
     in_control_flow: FrozenSet[str]
@@ -39,8 +43,12 @@ def analyse(model):
     callers = functions.callers(graph.nodes.values())
     changing = {name for name in graph.find(ops.is_write) if variable_of(graph, name) is not None}
     changing.update(n.name for n in callers if _changes_variable(n, graph, functions))
-    writes = graph.in_order(changing.difference(initial))
+    changing = changing.difference(initial)
+    of_queues = _of_queues(graph, changing, initial)
+    filling = {name for name in changing if variable_of(graph, name) in of_queues}
+    writes = graph.in_order(changing - filling)
     shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
+    shared |= of_queues | filling
     merged = [node_of(name) for names in model.merges.values() for name in names]
     collectives = graph.find(ops.COLLECTIVES.__contains__)
     cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
@@ -52,7 +60,20 @@ def analyse(model):
         graph.find(ops.CONTROL_FLOW_OPENS.__contains__),
         stop=frozenset(graph.find(ops.CONTROL_FLOW_CLOSES.__contains__)),
     )
-    return Analysis(tuple(writes), initial, frozenset(cloned), frozenset(varying), frozenset(inside))
+    return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), frozenset(inside))
+
+
+def _of_queues(graph, changing, initial):
+    """The variables that are changed for the filling of queues, and that nothing else comes from."""
+    filling = graph.ancestors(graph.find(data_ops.ENQUEUES.__contains__)) & changing
+    found = set()
+    for variable in {variable_of(graph, name) for name in filling}:
+        reached = graph.descendants([variable], stop=frozenset(initial))
+        changes = reached & changing
+        trains = any(tags.phase(graph.nodes[name]) in (tags.BACKWARD, tags.APPLY) for name in reached)
+        if variable is not None and not trains and all(variable_of(graph, name) == variable for name in changes):
+            found.add(variable)
+    return frozenset(found)
 
 
 def variable_of(graph, write):

@@ -46,7 +46,7 @@ class Plan:
     Attributes:
       layout: instances and devices.
       analysis: facts about the user's graph.
-      variables: by name.
+      variables: by name; without those of queues, which are left to each worker.
       aggregation: gradients.
       state: merged changes of other variables.
       merges: merged outputs.
@@ -154,7 +154,7 @@ def make_plan(model, config, cluster):
     return Plan(
         layout=layout,
         analysis=analysis,
-        variables=dict(model.variables),
+        variables={name: known for name, known in model.variables.items() if name not in analysis.of_queues},
         aggregation=aggregation,
         state=state,
         merges=merges,

@@ -95,8 +95,7 @@ class Driver(object):
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
-            if step.trains and self._uncopied:
-                self._copy(sorted(self._uncopied))
+            self._make_copies(step)
             values = self._run_step(step, feeds, run_options, metadata)
             self._has_read = self._has_read or step.reads
         if step.initialises:
@@ -250,8 +249,7 @@ class Driver(object):
             return self._step(fetches + extra, targets + more, names)
 
         def run(agreed):
-            if agreed.trains and self._uncopied:
-                self._copy(sorted(self._uncopied))
+            self._make_copies(agreed)
             self._job.pool.join(agreed.groups)
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
@@ -390,6 +388,15 @@ class Driver(object):
         with self._lock:
             self._fresh -= set(variables)
             self._valued |= set(known)
+
+    def _make_copies(self, step):
+        """Gives the copies of variables values before the first step that needs them.
+
+        Another thread's step waits until that is done: no copy is made of what a step is changing.
+        """
+        with self._lock:
+            if step.trains and self._uncopied:
+                self._copy(sorted(self._uncopied))
 
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""

@@ -142,6 +142,12 @@ def test_every_row_is_consumed_once(two_workers, program):
         np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(40))
 
 
+def test_each_worker_counts_its_own_epochs(two_workers):
+    for rows, _ in two_workers(SESSIONS + "queues", epochs=3):
+        assert len(rows) == 15
+        np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.repeat(np.arange(40), 3))
+
+
 def test_failing_run_fails_alike(two_workers):
     for errors, step in two_workers(SESSIONS + "failing_run"):
         assert errors[1:] == ["TypeError", "ValueError", "ValueError"] and step == 1

@@ -41,6 +41,21 @@ def test_moving_averages_and_counters(resource):
     assert state_of(model, plan) == {"moving": "mean", "last": "mean", "rows": "sum", "total": "sum"}
 
 
+@pytest.mark.parametrize("resource", [False, True])
+def test_epochs_of_a_queue_are_left_to_its_worker(resource):
+    with capture() as graph:
+        with tf.variable_scope("", use_resource=resource):
+            row = tf.train.input_producer(tf.ones([8, 4]), num_epochs=2).dequeue()
+        x = tf.train.batch([row], 2)
+        planning.sgd(planning.layers(x=x, resource=resource), global_step=tf.train.get_or_create_global_step())
+        tf.FIFOQueue(4, tf.int64, shapes=[[]]).enqueue(tf.train.get_global_step() + 1)
+    _, plan = plan_of(graph)
+    assert plan.analysis.of_queues == {"input_producer/limit_epochs/epochs"}
+    assert "global_step" in plan.variables and "global_step" in plan.analysis.cloned
+    touched = set(plan.analysis.writes) | plan.analysis.cloned | set(plan.variables)
+    assert not any("input_producer" in name for name in touched)
+
+
 def test_metrics_are_sums():
     with capture() as graph:
         x = planning.batch()

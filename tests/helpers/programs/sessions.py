@@ -164,12 +164,12 @@ def nests(epl):
     return values, (type(trained).__name__, trained[0], trained[1]), single
 
 
-def queues(epl):
+def queues(epl, epochs=1):
     """An input queue with queue runners and a coordinator; all rows that the replicas consumed."""
     common.init(epl)
     index, count = common.workers(epl)
     mine = np.arange(40, dtype=np.float32)[index::count]
-    row = tf.train.input_producer(tf.constant(mine), shuffle=False, num_epochs=1, capacity=4).dequeue()
+    row = tf.train.input_producer(tf.constant(mine), shuffle=False, num_epochs=epochs, capacity=4).dequeue()
     rows = tf.train.batch([row], batch_size=common.BATCH // common.replicas(epl), capacity=16)
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
     loss = tf.reduce_mean(tf.square(rows * weight - 1.0)) * 1e-4
