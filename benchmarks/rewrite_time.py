@@ -103,7 +103,7 @@ def pipeline():
             user_model = make_model(graph)
             model, _ = unroll(user_model, plan_micro_batches(user_model, config))
             plan = make_plan(model, config, cluster)
-            part = cut(rewrite(model.graph, plan), plan)
+            part = cut(rewrite(model.graph, plan, alike=model.alike), plan)
         taken[micro_batches] = time.perf_counter() - began
         print(
             "%d operations, %2d micro-batches: %6.2f s, %d operations in all stages, %d in one"

@@ -4,7 +4,7 @@ from epl.graph import types
 from epl.graph.index import LOOP_EDGES, Edges, Graph
 
 
-def lint(graph, op_def, changed_since=None):
+def lint(graph, op_def, changed_since=None, alike=frozenset()):
     """Returns a list of problems, empty when there are none.
 
     Checked are: inputs exist and come before control inputs, no cycle outside loops, types fit, colocation groups name
@@ -14,6 +14,8 @@ def lint(graph, op_def, changed_since=None):
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
+      alike: names of nodes that have the operation, the attributes and such inputs as another one that is checked: of
+        these the edges are checked alone.
     """
     before, known = {}, {}
     if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():
@@ -23,7 +25,7 @@ def lint(graph, op_def, changed_since=None):
     if before:
         changed = {name: graph.nodes[name] for name, node in graph.origins.items() if known.get(name) is not node}
         placed = {name: node for name, node in graph.nodes.items() if before.get(name) is not node}
-    problems = _check_inputs(graph, changed) + _check_groups(graph, placed.values())
+    problems = _check_inputs(graph, changed) + _check_groups(graph, _others(placed, alike).values())
     if problems:
         return problems
     if not before:
@@ -32,7 +34,11 @@ def lint(graph, op_def, changed_since=None):
         problems = _check_acyclic(graph)
     elif len(before) < len(graph.nodes):  # nothing old takes anything new, so a cycle is among what is new
         problems = _check_acyclic(_without(graph, before))
-    return problems + _check_types(graph, op_def, _with_unchanged_consumers(graph, before, changed))
+    return problems + _check_types(graph, op_def, _others(_with_unchanged_consumers(graph, before, changed), alike))
+
+
+def _others(nodes, names):
+    return {name: node for name, node in nodes.items() if name not in names} if names else nodes
 
 
 def _in_new_cycles(node, graph, before):

@@ -2,7 +2,7 @@
 
 import collections
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from epl.graph.index import Graph
 
@@ -83,6 +83,7 @@ class Model:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
+      alike: names of nodes that differ from others of the graph by their names and those of their inputs alone.
     """
 
     graph: Graph
@@ -93,3 +94,4 @@ class Model:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     micro_batches: bool = False
+    alike: FrozenSet[str] = frozenset()

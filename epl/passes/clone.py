@@ -31,9 +31,8 @@ def clone_instances(graph, plan):
 
 
 def _clone(node, template, plan, instance):
-    clone = template.copy(lambda name: clone_name(name, instance.index))
-    for position, text in enumerate(node.input):
-        clone.input[position] = instance_tensor(plan, text, instance.index)
+    inputs = [instance_tensor(plan, text, instance.index) for text in node.input]
+    clone = template.copy(lambda name: clone_name(name, instance.index), inputs)
     clone.device = device_of_clone(plan, node, instance)
     set_attr(clone, tags.INSTANCE, instance.index)
     if node.op in ops.SOURCES:

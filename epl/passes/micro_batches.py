@@ -7,7 +7,6 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
 """
 
-import functools
 import sys
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
@@ -17,7 +16,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.model import Gradient, Model
-from epl.passes.copies import Template
+from epl.passes.copies import Template, marks_of
 from epl.passes.gates import Gates, order_actions, order_changes
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.reseed_functions import call_copies
@@ -72,7 +71,7 @@ def unroll(model, plan):
         kept = [text for text in graph.nodes[name].input if text not in waits]
         del edit.node(name).input[:]
         edit.node(name).input.extend(kept)
-    _copy(graph, edit, plan)
+    alike = _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
     gates = Gates(edit, plan)
@@ -80,13 +79,13 @@ def unroll(model, plan):
     order_changes(graph, edit, plan, gates)
     merges, fetched = _merge(graph, edit, plan, model)
     _reseed(graph, edit, plan)
-    unrolled = _with_graph(model, edit.finish(), replaced, merges)
+    unrolled = _with_graph(model, edit.finish(), replaced, merges, alike)
     return unrolled, Unrolled(
         plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts
     )
 
 
-def _with_graph(model, graph, replaced, merges):
+def _with_graph(model, graph, replaced, merges, alike):
     """The Model of the new graph, in which gradients go by their accumulated names."""
 
     def gradient(old):
@@ -104,6 +103,7 @@ def _with_graph(model, graph, replaced, merges):
             computed=[(gradient(g), target) for g, target in model.computed],
             merges=merges,
             micro_batches=True,
+            alike=alike,
         )
     )
 
@@ -114,24 +114,29 @@ def _tensor(plan, text, micro_batch):
 
 
 def _copy(graph, edit, plan):
-    """Adds the copies: most nodes of the new graph, so what all copies of a node have in common is found once."""
-    originals = []
+    """Adds the copies: most nodes of the new graph, so what all copies of a node have in common is found once.
+
+    Returns:
+      The names of the copies for micro-batches after the second, which are made as that one's are.
+    """
+    originals, alike = [], set()
     for name in graph.in_order(plan.nodes):
         node = edit.peek(name)
         inputs = [parse_input(text) for text in node.input]
         own = [(position, *each) for position, each in enumerate(inputs) if each.node in plan.nodes]
         originals.append((Template(node, plan.nodes), inputs, own))
     for micro_batch in range(1, plan.count):
-        names = {name: sys.intern(micro_batch_name(name, micro_batch)) for name in plan.nodes}
-        rename = functools.partial(micro_batch_name, micro_batch=micro_batch)
+        rename = micro_batch_name("", micro_batch).__add__
+        names = {name: sys.intern(rename(name)) for name in plan.nodes}
+        marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
         for template, inputs, own in originals:
-            copy = template.copy(rename)
-            copy.attr[tags.MICRO_BATCH].i = micro_batch
             renamed = list(inputs)
             for position, producer, index in own:
                 renamed[position] = NodeInput(names[producer], index)
-                copy.input[position] = format_input(*renamed[position])
-            edit.add(copy, tuple(renamed))
+            edit.add(template.copy(rename, [format_input(*each) for each in renamed], marks), tuple(renamed))
+        if micro_batch > 1:
+            alike.update(names.values())
+    return frozenset(alike)
 
 
 def _wait_for_all(graph, edit, plan):

@@ -50,7 +50,7 @@ def passes(job_seed=0, on_gpu=False):
     ]
 
 
-def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None):
+def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None, alike=frozenset()):
     """Runs all passes.
 
     Args:
@@ -58,6 +58,7 @@ def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None):
       plan: an epl.plan.plan.Plan made for it.
       job_seed: a number that all workers share and that differs from job to job.
       on_gpu: whether collectives between workers may take and give tensors on GPUs.
+      alike: names of nodes like others of the graph, which need not be checked themselves.
       dump_dir: folder for the graph after each pass; default the environment variable EPL_DUMP_DIR, else none.
 
     Returns:
@@ -67,7 +68,7 @@ def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None):
       PassError: a pass left a graph that is not well formed; names the pass and those before it.
     """
     dump_dir = dump_dir or os.environ.get(_DUMP_DIR)
-    _check(graph, None, "the user's graph", [])
+    _check(graph, None, "the user's graph", [], alike=alike)
     done = []
     for number, pass_ in enumerate(passes(job_seed, on_gpu)):
         name = getattr(pass_, "func", pass_).__name__
@@ -83,8 +84,8 @@ def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None):
     return graph
 
 
-def _check(graph, before, where, done, promised=(None, None)):
-    problems = lint(graph, tf_compat.op_def, changed_since=before)
+def _check(graph, before, where, done, promised=(None, None), alike=frozenset()):
+    problems = lint(graph, tf_compat.op_def, changed_since=before, alike=alike)
     promise, plan = promised
     if promise is not None and not problems:
         problems = promise(graph, plan)

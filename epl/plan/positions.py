@@ -28,11 +28,12 @@ def positions_of(model, analysis, stage_of, layout):
     if len(layout.crew) == 1:
         return {}
     graph = model.graph
-    counters = _counters(model, analysis)
-    roots = [name for name in graph.find(ops.VARIABLES.__contains__) if name not in counters]
+    variables, data = graph.find(ops.VARIABLES.__contains__), _data(graph)
+    counters = _counters(model, analysis, variables, data)
+    roots = [name for name in variables if name not in counters]
     differing = graph.descendants(roots, data_only=True)
     needed = graph.ancestors(differing | analysis.cloned)
-    differing |= graph.descendants([n for n in _data(graph) if n in needed], stop=differing, data_only=True)
+    differing |= graph.descendants([n for n in data if n in needed], stop=differing, data_only=True)
     of_stage = [layout.position_of(stage) for stage in range(len(layout.stage_positions))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
     found.update((name, of_stage[0]) for name in graph.find(ops.PLACEHOLDERS.__contains__) if name in found)
@@ -48,8 +49,14 @@ def _data(graph):
     return found + graph.find(is_impure)
 
 
-def _counters(model, analysis):
-    """Scalar variables that every worker can keep for itself, as nothing but such variables changes them."""
+def _counters(model, analysis, variables, data):
+    """Scalar variables that every worker can keep for itself, as nothing but such variables changes them.
+
+    Args:
+      model, analysis: the Model and its Analysis.
+      variables: names of all variables.
+      data: names of what may give each worker something else.
+    """
     graph = model.graph
     writes = {}
     for name in graph.find(ops.is_write):
@@ -60,9 +67,8 @@ def _counters(model, analysis):
         if v.shape == () and not any(name in analysis.in_control_flow for name in writes.get(v.name, ()))
     }
     while True:
-        others = [name for name in graph.find(ops.VARIABLES.__contains__) if name not in found]
-        others += _data(graph)
-        differ = graph.descendants(others, data_only=True)
+        others = [name for name in variables if name not in found]
+        differ = graph.descendants(others + data, data_only=True)
         kept = {
             v
             for v in found

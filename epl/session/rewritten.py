@@ -62,7 +62,7 @@ class Rewritten(object):
         # What workers measure is memory of the host. Only once the plan is known to be a good one do they meet for it.
         if measure_link is not None and self.plan.link is not None and not on_gpu:
             self.plan = with_link(self.plan, self.model, config, measure_link())
-        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu)
+        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu, alike=self.model.alike)
         self.part = cut(self.graph, self.plan)
         keys = collective_keys(self.plan, self.model.graph)
         self._keys = settle(keys, self.graph, self.plan, self.model.micro_batches)

@@ -190,6 +190,12 @@ def test_wrong_type():
     assert found == ["node 'b' (Identity) wants type 1 from 'a:0', which has type 3"]
 
 
+def test_of_nodes_like_others_the_edges_are_checked():
+    wrong, cut_off = identity("b", "a"), identity("c", "nothing")
+    assert lint(graph_of(const("a", INT), wrong), tf_compat.op_def, alike={"b"}) == []
+    assert "does not exist" in lint(graph_of(const("a"), cut_off), tf_compat.op_def, alike={"c"})[0]
+
+
 def test_value_where_a_reference_is_wanted():
     found = problems(graph_of(const("a"), const("value"), make_node("Assign", "set", ["a", "value"], T=FLOAT)))
     assert len(found) == 1 and "wants type 101" in found[0]
