@@ -14,8 +14,8 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
-      alike: names of nodes that have the operation, the attributes and such inputs as another one that is checked: of
-        these the edges are checked alone.
+      alike: names of nodes whose types and colocation are those of another one that is checked, as all are copies of
+        one node: of these only the edges are checked.
     """
     before, known = {}, {}
     if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():

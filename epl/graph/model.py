@@ -83,7 +83,7 @@ class Model:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
-      alike: names of nodes that differ from others of the graph by their names and those of their inputs alone.
+      alike: names of nodes that take and give the types that another one of the graph does, of which they are copies.
     """
 
     graph: Graph
