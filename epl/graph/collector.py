@@ -17,4 +17,8 @@ def paused():
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            # To the oldest generation at once, or all that was made would be gone through as if it were short-lived.
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()

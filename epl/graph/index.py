@@ -2,7 +2,11 @@
 
 import collections
 import functools
+import itertools
 import sys
+import weakref
+
+from epl.graph.late import Late, copy_of, made
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
@@ -90,8 +94,11 @@ class Edges(object):
           nodes: dict of name to NodeDef; new ones in creation order.
           known: dict of name to the inputs of those whose NodeDef need not be read.
         """
-        inputs = ((name, known[name] if name in known else _inputs_of(node)) for name, node in nodes.items())
-        others = {name: own for name, own in inputs if self.inputs.get(name) != own}
+        others, before = {}, self.inputs
+        for name, node in nodes.items():
+            inputs = known[name] if name in known else _inputs_of(node)
+            if name not in before or before[name] != inputs:
+                others[name] = inputs
         if not others:
             return self
         merged = dict(self.inputs)
@@ -103,23 +110,22 @@ class Graph(object):
     """Nodes by name in creation order. Never changed after it is made; `editor()` gives a copy that can be.
 
     Attributes:
-      nodes: dict of name to NodeDef, in creation order; treat the NodeDefs as read-only, they are shared between
-        graphs.
+      nodes: dict of name to NodeDef, or a Late that stands for one, in creation order; treat them as read-only, they are
+        shared between graphs.
       library: FunctionDefLibrary of the GraphDef.
       versions: VersionDef of the GraphDef.
       edges: the Edges; read from the nodes when none are given.
-      origins: dict of name to NodeDef: what a node was before it was only placed elsewhere; else the node itself.
     """
 
-    def __init__(self, nodes, library, versions, edges=None, origins=None):
+    def __init__(self, nodes, library, versions, edges=None, made=None, by_type=None):
         self.nodes = nodes
-        self.origins = nodes if origins is None else origins
         self.library = library
         self.versions = versions
         self._edges = edges
+        self._made = made  # (reference to the Graph it was made from, names changed or added, names placed elsewhere)
         self._positions = None
         self._order = None
-        self._by_type = None
+        self._by_type = by_type
 
     @classmethod
     def from_graph_def(cls, graph_def):
@@ -130,10 +136,26 @@ class Graph(object):
         """A GraphDef (made by calling `make`) of all nodes, or of those in `names`."""
         graph_def = make()
         chosen = self.nodes.values() if names is None else [self.nodes[n] for n in names]
-        graph_def.node.extend(chosen)
+        graph_def.node.extend(made(node) for node in chosen)
         graph_def.library.CopyFrom(self.library)
         graph_def.versions.CopyFrom(self.versions)
         return graph_def
+
+    def changes_since(self, before):
+        """What is not as it was in another Graph that has no node which this one lacks.
+
+        Returns:
+          (dict of name to NodeDef of what was changed or added, dict of what was only placed elsewhere), each in creation
+          order. In a Graph that was not made by an editor of `before` all that is different counts as changed.
+        """
+        if self._made is not None and self._made[0]() is before:
+            _, changed, moved = self._made
+            return self._some(changed), self._some(moved)
+        nodes = before.nodes
+        return {name: node for name, node in self.nodes.items() if nodes.get(name) is not node}, {}
+
+    def _some(self, names):
+        return {name: node for name, node in self.nodes.items() if name in names} if names else {}
 
     @property
     def edges(self):
@@ -189,10 +211,9 @@ class Graph(object):
           test: function from an operation type to bool.
         """
         if self._by_type is None:
-            self._by_type = collections.defaultdict(list)
-            for name, node in self.nodes.items():
-                self._by_type[node.op].append(name)
-        return self.in_order(name for op, names in self._by_type.items() if test(op) for name in names)
+            self._by_type = _by_type(self.nodes.items())
+        found = [names for op, names in self._by_type.items() if test(op)]
+        return list(found[0]) if len(found) == 1 else self.in_order(itertools.chain.from_iterable(found))
 
     def ancestors(self, names, stop=(), data_only=False):
         """All nodes that `names` need, themselves included; does not look behind nodes in `stop`.
@@ -236,6 +257,14 @@ class Graph(object):
         return Editor(self)
 
 
+def _by_type(items):
+    """dict of operation type to the names of its nodes, of (name, NodeDef) pairs."""
+    found = collections.defaultdict(list)
+    for name, node in items:
+        found[node.op].append(name)
+    return found
+
+
 def _reached(names, stop, neighbours):
     """All that one comes to from a set of names, themselves included; not from those in `stop`.
 
@@ -258,7 +287,7 @@ class Editor(object):
         self._nodes = dict(graph.nodes)
         self._own = {}
         self._inputs = {}  # of those that were added with them and not changed since
-        self._moved = False
+        self._moved = set()
         self._library = graph.library
 
     def __contains__(self, name):
@@ -271,14 +300,15 @@ class Editor(object):
     def node(self, name):
         """The node, made this editor's own so that it may be changed."""
         if name not in self._own:
+            self._own[name] = self._nodes[name] if name in self._moved else self._copy(name)
+            self._moved.discard(name)
+        elif type(self._nodes[name]) is Late:
             self._own[name] = self._copy(name)
         self._inputs.pop(name, None)
         return self._nodes[name]
 
     def _copy(self, name):
-        copy = type(self._nodes[name])()
-        copy.CopyFrom(self._nodes[name])
-        self._nodes[name] = copy
+        self._nodes[name] = copy = copy_of(self._nodes[name])
         return copy
 
     def move(self, name, device, groups, tag=None):
@@ -290,8 +320,13 @@ class Editor(object):
           groups: function from its colocation groups (bytes) to those that it keeps.
           tag: a boolean attribute that begins with an underscore and becomes true, or None.
         """
-        node = self._own[name] if name in self._own else self._copy(name)
-        self._moved = True
+        if name in self._own:
+            node = self.node(name)
+        elif name in self._moved:
+            node = self._nodes[name]
+        else:
+            node = self._copy(name)
+            self._moved.add(name)
         node.device = device
         if tag is not None:
             node.attr[tag].b = True
@@ -302,20 +337,27 @@ class Editor(object):
             else:
                 del node.attr["_class"]
 
-    def add(self, node, inputs=None):
-        """Adds a NodeDef; its name must be free.
-
-        Args:
-          node: the NodeDef.
-          inputs: its inputs as a tuple of NodeInputs, where the caller has them; spares reading them from the node.
-        """
+    def add(self, node):
+        """Adds a NodeDef; its name must be free."""
         name = sys.intern(node.name)
         if name in self._nodes:
             raise ValueError("a node named '%s' exists already" % name)
         self._nodes[name] = self._own[name] = node
-        if inputs is not None:
-            self._inputs[name] = inputs
         return node
+
+    def add_all(self, nodes, inputs):
+        """Adds many NodeDefs.
+
+        Args:
+          nodes: dict of their names, interned, to the NodeDefs or to a Late each.
+          inputs: dict of name to a tuple of NodeInputs.
+        """
+        taken = nodes.keys() & self._nodes.keys()
+        if taken:
+            raise ValueError("a node named '%s' exists already" % min(taken))
+        self._nodes.update(nodes)
+        self._own.update(nodes)
+        self._inputs.update(inputs)
 
     def set_input(self, name, position, text):
         self.node(name).input[position] = text
@@ -325,8 +367,18 @@ class Editor(object):
 
     def finish(self):
         """The new Graph. The editor must not be used any more."""
-        graph, origins = self._graph, None
-        if self._moved or graph.origins is not graph.nodes:
-            origins = dict(graph.origins)
-            origins.update(self._own)
-        return Graph(self._nodes, self._library, graph.versions, graph.edges.changed(self._own, self._inputs), origins)
+        graph = self._graph
+        edges = graph.edges.changed(self._own, self._inputs)
+        made = weakref.ref(graph), frozenset(self._own), frozenset(self._moved)
+        return Graph(self._nodes, self._library, graph.versions, edges, made, self._types(graph))
+
+    def _types(self, graph):
+        """The new Graph's nodes by type, where the old one's are known and none of them has become another."""
+        if graph._by_type is None:
+            return None
+        if any(node.op != graph.nodes[name].op for name, node in self._own.items() if name in graph.nodes):
+            return None
+        found = dict(graph._by_type)
+        added = _by_type((name, node) for name, node in self._own.items() if name not in graph.nodes)
+        found.update((op, found.get(op, []) + names) for op, names in added.items())
+        return found

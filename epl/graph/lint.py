@@ -17,15 +17,13 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
       alike: names of nodes whose types and colocation are those of another one that is checked, as all are copies of
         one node: of these only the edges are checked.
     """
-    before, known = {}, {}
+    before, changed, moved = {}, graph.nodes, {}
     if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():
         # Removing a node may harm those that did not change.
-        before, known = changed_since.nodes, changed_since.origins
-    changed = placed = graph.nodes
-    if before:
-        changed = {name: graph.nodes[name] for name, node in graph.origins.items() if known.get(name) is not node}
-        placed = {name: node for name, node in graph.nodes.items() if before.get(name) is not node}
-    problems = _check_inputs(graph, changed) + _check_groups(graph, _others(placed, alike).values())
+        before = changed_since.nodes
+        changed, moved = graph.changes_since(changed_since)
+    groups = _check_groups(graph, _others(changed, alike)) + _check_groups(graph, _others(moved, alike))
+    problems = _check_inputs(graph, changed) + groups
     if problems:
         return problems
     if not before:
@@ -33,7 +31,7 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
     elif any(_in_new_cycles(node, graph, changed_since) for node in changed.values() if node.name in before):
         problems = _check_acyclic(graph)
     elif len(before) < len(graph.nodes):  # nothing old takes anything new, so a cycle is among what is new
-        problems = _check_acyclic(_without(graph, before))
+        problems = _check_acyclic(_without(graph, changed, before))
     return problems + _check_types(graph, op_def, _others(_with_unchanged_consumers(graph, before, changed), alike))
 
 
@@ -48,9 +46,9 @@ def _in_new_cycles(node, graph, before):
     return (node.op in LOOP_EDGES) != (before.nodes[node.name].op in LOOP_EDGES)
 
 
-def _without(graph, before):
-    """The Graph of the nodes that are not in `before`, and of the edges between them."""
-    nodes = {name: node for name, node in graph.nodes.items() if name not in before}
+def _without(graph, changed, before):
+    """The Graph of the changed nodes that are not in `before`, and of the edges between them."""
+    nodes = {name: node for name, node in changed.items() if name not in before}
     inputs = {name: tuple(each for each in graph.inputs[name] if each.node in nodes) for name in nodes}
     return Graph(nodes, graph.library, graph.versions, Edges(inputs))
 
@@ -84,7 +82,7 @@ def _check_groups(graph, changed):
     nodes = graph.nodes
     groups = [
         (node.name, group[5:].decode())
-        for node in changed
+        for node in changed.values()
         if "_class" in node.attr
         for group in node.attr["_class"].list.s
         if group.startswith(b"loc:@")

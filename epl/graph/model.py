@@ -2,7 +2,7 @@
 
 import collections
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from epl.graph.index import Graph
 
@@ -83,7 +83,7 @@ class Model:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
-      alike: names of nodes that take and give the types that another one of the graph does, of which they are copies.
+      alike: node to another one of which it is a copy: what it is, takes and gives is the same, and so is its TaskGraph.
     """
 
     graph: Graph
@@ -94,4 +94,4 @@ class Model:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     micro_batches: bool = False
-    alike: FrozenSet[str] = frozenset()
+    alike: Dict[str, str] = field(default_factory=dict)

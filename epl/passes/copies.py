@@ -1,6 +1,7 @@
 """How a node is copied under another name, for passes that copy the model or a part of it."""
 
 from epl.graph.build import make_node, set_attr
+from epl.graph.late import copy_of
 
 
 class Template(object):
@@ -13,8 +14,7 @@ class Template(object):
 
     def __init__(self, node, copied):
         self.name = node.name
-        bare = type(node)()
-        bare.CopyFrom(node)
+        bare = copy_of(node)
         bare.ClearField("name")
         bare.ClearField("input")
         attrs = bare.attr
@@ -29,7 +29,7 @@ class Template(object):
             del attrs["_class"]
         # To read the rest of a node from bytes takes half as long as to copy it.
         self._bare = bare.SerializeToString()
-        self._make = type(node)
+        self._make = type(bare)
 
     def copy(self, rename, inputs, marks=b""):
         """A copy whose names are its own: of the node, its loop's frame, its stateful resource, its colocation groups.

@@ -167,11 +167,9 @@ def cut(graph, plan):
 
 def _positions(graph, plan):
     """Where nodes are. Those that passes have made are where what they take is, or else what takes them."""
-    known = {
-        clone_name(name, instance.index): position
-        for instance in plan.layout.instances
-        for name, position in plan.positions.items()
-    }
+    known = dict(plan.positions)
+    for instance in plan.layout.instances[1:]:
+        known.update((clone_name(name, instance.index), position) for name, position in plan.positions.items())
     found, made = {}, []
     for name, node in graph.nodes.items():
         if name in known:
@@ -253,7 +251,7 @@ def _own(graph, plan, part):
             received.update(((message.tensor, consumer), message.receive) for consumer in message.consumers)
     waits = _Waits(graph, edit, part)
     for name in nodes:
-        if not all(part.is_here(producer) for producer, _ in graph.inputs[name]):
+        if not all([producer in nodes for producer, _ in graph.inputs[name]]):
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
     for message in part.messages:

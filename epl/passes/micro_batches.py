@@ -7,6 +7,8 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
 What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
 """
 
+import functools
+import operator
 import sys
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
@@ -15,6 +17,7 @@ from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
+from epl.graph.late import Late
 from epl.graph.model import Gradient, Model
 from epl.passes.copies import Template, marks_of
 from epl.passes.gates import Gates, order_actions, order_changes
@@ -114,29 +117,60 @@ def _tensor(plan, text, micro_batch):
 
 
 def _copy(graph, edit, plan):
-    """Adds the copies: most nodes of the new graph, so what all copies of a node have in common is found once.
+    """Adds the copies: most nodes of the new graph, so each is only made once something of it is needed.
 
     Returns:
-      The names of the copies for micro-batches after the second, which are made as that one's are.
+      dict of the names of the copies for micro-batches after the second to those of the second's, as which they are.
     """
-    originals, alike = [], set()
-    for name in graph.in_order(plan.nodes):
+    originals, slots, templates, alike = graph.in_order(plan.nodes), {}, [], {}
+    for name in originals:
         node = edit.peek(name)
-        inputs = [parse_input(text) for text in node.input]
-        own = [(position, *each) for position, each in enumerate(inputs) if each.node in plan.nodes]
-        originals.append((Template(node, plan.nodes), inputs, own))
+        pick = _picker([slots.setdefault(parse_input(text), len(slots)) for text in node.input])
+        templates.append((name, node.op, Template(node, plan.nodes), pick))
+    second = None
     for micro_batch in range(1, plan.count):
-        rename = micro_batch_name("", micro_batch).__add__
-        names = {name: sys.intern(rename(name)) for name in plan.nodes}
-        marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
-        for template, inputs, own in originals:
-            renamed = list(inputs)
-            for position, producer, index in own:
-                renamed[position] = NodeInput(names[producer], index)
-            edit.add(template.copy(rename, [format_input(*each) for each in renamed], marks), tuple(renamed))
-        if micro_batch > 1:
-            alike.update(names.values())
-    return frozenset(alike)
+        copies = _Copies(micro_batch, originals, slots)
+        edit.add_all(*copies.of(templates))
+        if second is None:
+            second = copies.names
+        else:
+            alike.update((copy, second[name]) for name, copy in copies.names.items())
+    return alike
+
+
+class _Copies(object):
+    """The copies for one micro-batch.
+
+    Args:
+      micro_batch: its number.
+      originals: names of what is copied.
+      slots: all inputs (NodeInputs) of any of them.
+    """
+
+    def __init__(self, micro_batch, originals, slots):
+        self._prefix = micro_batch_name("", micro_batch)
+        self._marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
+        self.names = {name: sys.intern(self._prefix + name) for name in originals}
+        self._inputs = [NodeInput(self.names.get(producer, producer), index) for producer, index in slots]
+
+    def of(self, templates):
+        """(dict of name to Late, dict of name to inputs) of (original's name, type, Template, picker of inputs)."""
+        nodes, inputs = {}, {}
+        for original, op, template, pick in templates:
+            name = self.names[original]
+            inputs[name] = own = pick(self._inputs)
+            nodes[name] = Late(name, op, functools.partial(self._make, template, own))
+        return nodes, inputs
+
+    def _make(self, template, inputs):
+        return template.copy(self._prefix.__add__, [format_input(*each) for each in inputs], self._marks)
+
+
+def _picker(positions):
+    """A function that gives a tuple of what stands at some positions of a list."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda values: tuple(values[position] for position in positions)
 
 
 def _wait_for_all(graph, edit, plan):

@@ -25,12 +25,12 @@ def place(graph, plan):
         name: layout.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
         for name in graph.nodes
     }
+    groups = {device: functools.partial(_kept, devices, device) for device in set(devices.values())}
     for name, device in devices.items():
         if not plan.is_here(name) or is_large_constant(graph.nodes[name]):
             continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
         everywhere = plan.positions and name not in plan.positions
-        groups = functools.partial(_kept, devices, device)
-        edit.move(name, device, groups, tags.EVERYWHERE if everywhere else None)
+        edit.move(name, device, groups[device], tags.EVERYWHERE if everywhere else None)
     return edit.finish()
 
 

@@ -29,11 +29,11 @@ def positions_of(model, analysis, stage_of, layout):
         return {}
     graph = model.graph
     variables, data = graph.find(ops.VARIABLES.__contains__), _data(graph)
-    counters = _counters(model, analysis, variables, data)
-    roots = [name for name in variables if name not in counters]
-    differing = graph.descendants(roots, data_only=True)
-    needed = graph.ancestors(differing | analysis.cloned)
-    differing |= graph.descendants([n for n in data if n in needed], stop=differing, data_only=True)
+    differing = _not_counted(model, analysis, variables, data)
+    rest = [name for name in data if name not in differing and name not in analysis.cloned]
+    needed = graph.ancestors(differing | analysis.cloned) if rest else ()
+    data = [name for name in data if name in differing or name in analysis.cloned or name in needed]
+    differing |= graph.descendants(data, stop=differing, data_only=True)
     of_stage = [layout.position_of(stage) for stage in range(len(layout.stage_positions))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
     found.update((name, of_stage[0]) for name in graph.find(ops.PLACEHOLDERS.__contains__) if name in found)
@@ -49,8 +49,9 @@ def _data(graph):
     return found + graph.find(is_impure)
 
 
-def _counters(model, analysis, variables, data):
-    """Scalar variables that every worker can keep for itself, as nothing but such variables changes them.
+def _not_counted(model, analysis, variables, data):
+    """All that comes from variables but counters: scalars that every worker can keep for itself, as nothing but such
+    variables changes them.
 
     Args:
       model, analysis: the Model and its Analysis.
@@ -68,14 +69,15 @@ def _counters(model, analysis, variables, data):
     }
     while True:
         others = [name for name in variables if name not in found]
-        differ = graph.descendants(others + data, data_only=True)
+        differing = graph.descendants(others, data_only=True)
+        differ = differing | graph.descendants(data, stop=differing, data_only=True)
         kept = {
             v
             for v in found
             if not any(node_of(t) in differ for w in writes.get(v, ()) for t in _values(graph.nodes[w]))
         }
         if kept == found:
-            return found
+            return differing
         found = kept
 
 

@@ -27,30 +27,32 @@ def stages_of(model, used):
     if len(used) < 2:
         return {}
     graph = model.graph
+    nodes = {name: node for name, node in graph.nodes.items() if name not in model.alike}
     position = {t.index: i for i, t in enumerate(used)}
     stage = {}
-    for name, node in graph.nodes.items():
+    for name, node in nodes.items():
         index = tags.get_int(node, tags.TASKGRAPH, -1)
         if index in position:
             stage[name] = position[index]
-    _settle_slots(graph, stage)
+    _settle_slots(nodes, stage)
     # Producers decide first (a sum goes to its terms), then consumers (an input pipeline).
-    for name in graph.nodes:
+    for name in nodes:
         if name not in stage:
             known = [stage[producer] for producer, _ in graph.inputs[name] if producer in stage]
             if known:
                 stage[name] = max(known)
-    for name in reversed(list(graph.nodes)):
+    for name in reversed(list(nodes)):
         if name not in stage:
             known = [stage[c] for c, _ in graph.consumers.get(name, ()) if c in stage]
             stage[name] = min(known) if known else 0
+    stage.update((name, stage[other]) for name, other in model.alike.items())
     _settle_users_of_variables(graph, stage)
     return stage
 
 
-def _settle_slots(graph, stage):
+def _settle_slots(nodes, stage):
     """What TensorFlow colocates with a variable, an optimizer's slots above all, goes where the variable is."""
-    for name, node in graph.nodes.items():
+    for name, node in nodes.items():
         if name in stage or "_class" not in node.attr:
             continue
         for group in node.attr["_class"].list.s:

@@ -8,6 +8,7 @@ from tensorflow.core.framework import graph_pb2
 from epl import tf_compat
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import Graph, NodeInput, canonical_tensor, format_input, node_of, parse_input
+from epl.graph.late import Late
 from epl.graph.lint import lint
 
 FLOAT, INT = Type(1), Type(3)
@@ -114,8 +115,7 @@ def test_editor_leaves_the_graph_and_shares_what_it_does_not_touch(diamond):
 
 def test_inputs_that_come_with_a_node_are_read_again_once_it_has_changed(diamond):
     edit = diamond.editor()
-    edit.add(identity("e", "a"), (NodeInput("a", 0),))
-    edit.add(identity("f", "a"), (NodeInput("a", 0),))
+    edit.add_all({n: identity(n, "a") for n in "ef"}, {n: (NodeInput("a", 0),) for n in "ef"})
     edit.set_input("f", 0, "b")
     edges = edit.finish().edges
     assert edges.inputs["e"] == (("a", 0),) and edges.inputs["f"] == (("b", 0),)
@@ -125,6 +125,44 @@ def test_inputs_that_come_with_a_node_are_read_again_once_it_has_changed(diamond
 def test_editor_refuses_a_name_twice(diamond):
     with pytest.raises(ValueError, match="'a' exists"):
         diamond.editor().add(const("a"))
+    with pytest.raises(ValueError, match="'a' exists"):
+        diamond.editor().add_all({"z": const("z"), "a": const("a")}, {"z": (), "a": ()})
+
+
+def test_a_late_node_is_made_when_it_is_looked_at(diamond):
+    made = []
+
+    def make():
+        made.append(identity("e", "a"))
+        return made[-1]
+
+    edit = diamond.editor()
+    edit.add_all({"e": Late("e", "Identity", make)}, {"e": (NodeInput("a", 0),)})
+    graph = edit.finish()
+    assert graph.find("Identity".__eq__)[-1] == "e" and ("e", 0) in graph.consumers["a"] and graph.edges.inputs["e"]
+    assert not made
+    assert problems(graph) == [] and len(made) == 1
+    assert graph.nodes["e"].input == ["a"] and graph.to_graph_def(graph_pb2.GraphDef, ["e"]).node[0] == made[0]
+    assert len(made) == 1
+
+
+def test_an_editor_makes_a_late_node_its_own(diamond):
+    def added():
+        edit = diamond.editor()
+        edit.add_all({"e": Late("e", "Identity", lambda: identity("e", "a"))}, {"e": (NodeInput("a", 0),)})
+        return edit
+
+    def changed(edit):
+        edit.set_input("e", 0, "b")
+        return edit.finish()
+
+    first = added().finish()
+    assert list(changed(added()).nodes["e"].input) == list(changed(first.editor()).nodes["e"].input) == ["b"]
+    for edit in (added(), first.editor()):
+        edit.move("e", "/cpu:0", lambda groups: groups)
+        moved = edit.finish()
+        assert moved.nodes["e"].device == "/cpu:0" and list(moved.nodes["e"].input) == ["a"]
+    assert first.nodes["e"].device == "" and list(first.nodes["e"].input) == ["a"]
 
 
 def test_part_of_a_graph_keeps_its_library(diamond):
@@ -289,7 +327,7 @@ def test_a_moved_node_is_not_checked_again_but_what_changes_later_is(diamond):
     edit.move("b", "/cpu:0", lambda groups: groups)
     moved = edit.finish()
     assert moved.nodes["b"].device == "/cpu:0" and diamond.nodes["b"].device == ""
-    assert moved.edges is diamond.edges and moved.origins["b"] is diamond.nodes["b"]
+    assert moved.edges is diamond.edges and moved.changes_since(diamond) == ({}, {"b": moved.nodes["b"]})
     assert problems(moved, since=diamond) == []
     edit = moved.editor()
     set_attr(edit.node("b"), "T", INT)
@@ -320,3 +358,27 @@ def test_order_goes_with_the_edges_and_leaves_cycles_out(diamond):
 
 def test_nodes_are_found_by_type_in_creation_order(diamond):
     assert diamond.find(lambda op: op != "AddV2") == ["a", "w", "b", "c"]
+    edit = diamond.editor()
+    edit.node("w")
+    edit.add(const("z"))
+    edit.add(identity("y", "z"))
+    later = edit.finish()
+    assert later.find("Identity".__eq__) == diamond.find("Identity".__eq__) + ["y"]
+    assert later.find(lambda op: op != "AddV2") == ["a", "w", "b", "c", "z", "y"]
+    edit = later.editor()
+    edit.node("b").op = "Snapshot"
+    assert edit.finish().find("Identity".__eq__) == [n for n in later.find("Identity".__eq__) if n != "b"]
+
+
+def test_what_changed_since_a_graph(diamond):
+    edit = diamond.editor()
+    edit.add(const("z"))
+    edit.move("c", "/cpu:0", lambda groups: groups)
+    edit.move("b", "/cpu:0", lambda groups: groups)
+    edit.node("b").op = "Snapshot"
+    after = edit.finish()
+    changed, moved = after.changes_since(diamond)
+    assert list(changed) == ["b", "z"] and list(moved) == ["c"]
+    twice = after.editor().finish()  # not made of the first graph itself: what is different counts as changed
+    changed, moved = twice.changes_since(diamond)
+    assert sorted(changed) == ["b", "c", "z"] and not moved

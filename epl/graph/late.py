@@ -1,0 +1,46 @@
+"""Nodes that are made when they are looked at: of the many copies of a model, most workers need a few."""
+
+
+class Late(object):
+    """Stands for a NodeDef in a Graph; all but its name and its type is read from the NodeDef, which is made for that.
+
+    Args:
+      name: of the node.
+      op: its operation type.
+      make: function without arguments that returns the NodeDef, a new one each time.
+    """
+
+    __slots__ = ("name", "op", "_make", "_made")
+
+    def __init__(self, name, op, make):
+        self.name = name
+        self.op = op
+        self._make = make
+        self._made = None
+
+    def __getattr__(self, attribute):
+        return getattr(self.made(), attribute)
+
+    def made(self):
+        """The NodeDef, the same one each time."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def copied(self):
+        """A NodeDef of the caller's own."""
+        return self._make()
+
+
+def made(node):
+    """The NodeDef, of a NodeDef or of what stands for one."""
+    return node.made() if type(node) is Late else node
+
+
+def copy_of(node):
+    """A NodeDef of the caller's own that is like a NodeDef, or as what stands for one will be."""
+    if type(node) is Late:
+        return node.copied()
+    copy = type(node)()
+    copy.CopyFrom(node)
+    return copy
