@@ -21,9 +21,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402  the affinity and the log level 
 import epl  # noqa: E402
 from epl.capture.record import make_model  # noqa: E402
 from epl.graph import collector  # noqa: E402
-from epl.passes.cut import cut  # noqa: E402
 from epl.passes.micro_batches import unroll  # noqa: E402
-from epl.passes.pipeline import rewrite  # noqa: E402
+from epl.passes.pipeline import own_part, rewrite  # noqa: E402
 from epl.plan.micro_batches import plan_micro_batches  # noqa: E402
 from epl.plan.plan import make_plan  # noqa: E402
 
@@ -103,7 +102,7 @@ def pipeline():
             user_model = make_model(graph)
             model, _ = unroll(user_model, plan_micro_batches(user_model, config))
             plan = make_plan(model, config, cluster)
-            part = cut(rewrite(model.graph, plan, alike=model.alike), plan)
+            part = own_part(rewrite(model.graph, plan, alike=model.alike), plan)
         taken[micro_batches] = time.perf_counter() - began
         print(
             "%d operations, %2d micro-batches: %6.2f s, %d operations in all stages, %d in one"

@@ -110,8 +110,8 @@ class Graph(object):
     """Nodes by name in creation order. Never changed after it is made; `editor()` gives a copy that can be.
 
     Attributes:
-      nodes: dict of name to NodeDef, or a Late that stands for one, in creation order; treat them as read-only, they are
-        shared between graphs.
+      nodes: dict of name to NodeDef, or a Late that stands for one, in creation order; treat them as read-only, graphs
+        share them.
       library: FunctionDefLibrary of the GraphDef.
       versions: VersionDef of the GraphDef.
       edges: the Edges; read from the nodes when none are given.
@@ -145,8 +145,8 @@ class Graph(object):
         """What is not as it was in another Graph that has no node which this one lacks.
 
         Returns:
-          (dict of name to NodeDef of what was changed or added, dict of what was only placed elsewhere), each in creation
-          order. In a Graph that was not made by an editor of `before` all that is different counts as changed.
+          (dict of name to NodeDef of what was changed or added, dict of what was only placed elsewhere), each in
+          creation order. In a Graph that was not made by an editor of `before` all that differs counts as changed.
         """
         if self._made is not None and self._made[0]() is before:
             _, changed, moved = self._made

@@ -83,7 +83,8 @@ class Model:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
-      alike: node to another one of which it is a copy: what it is, takes and gives is the same, and so is its TaskGraph.
+      alike: node to another one of which it is a copy: its type, the types that it takes and gives, and its TaskGraph
+        are the same.
     """
 
     graph: Graph

@@ -10,6 +10,7 @@ from epl.graph.lint import lint
 from epl.passes.aggregate import aggregate_gradients
 from epl.passes.broadcast import broadcast_variables
 from epl.passes.clone import clone_instances
+from epl.passes.cut import cut
 from epl.passes.gpu_collectives import move_collectives_to_gpu
 from epl.passes.merge_outputs import merge_outputs
 from epl.passes.merge_state import merge_state
@@ -82,6 +83,20 @@ def rewrite(graph, plan, job_seed=0, on_gpu=False, dump_dir=None, alike=frozense
         graph = after
         done.append(name)
     return graph
+
+
+def own_part(graph, plan):
+    """This worker's Part of a rewritten graph, see `epl.passes.cut.cut`; None for crews of one worker.
+
+    Raises:
+      PassError: the part is not well formed.
+      UnsupportedError: something that cannot be sent is used by two workers.
+    """
+    part = cut(graph, plan)
+    if part is not None:
+        same = frozenset(name for name, node in part.graph.nodes.items() if graph.nodes.get(name) is node)
+        _check(part.graph, None, "after the pass 'cut'", ["all others"], alike=same)
+    return part
 
 
 def _check(graph, before, where, done, promised=(None, None), alike=frozenset()):

@@ -9,9 +9,8 @@ from epl.capture.record import make_model
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.cut import cut
 from epl.passes.micro_batches import unroll
-from epl.passes.pipeline import rewrite
+from epl.passes.pipeline import own_part, rewrite
 from epl.plan import ops
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
@@ -63,7 +62,7 @@ class Rewritten(object):
         if measure_link is not None and self.plan.link is not None and not on_gpu:
             self.plan = with_link(self.plan, self.model, config, measure_link())
         self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu, alike=self.model.alike)
-        self.part = cut(self.graph, self.plan)
+        self.part = own_part(self.graph, self.plan)
         keys = collective_keys(self.plan, self.model.graph)
         self._keys = settle(keys, self.graph, self.plan, self.model.micro_batches)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}

@@ -1,6 +1,7 @@
 """What each worker of a crew gets of a graph, and that their parts run to the end together."""
 
 import collections
+from dataclasses import replace
 
 import hypothesis
 import pytest
@@ -11,11 +12,11 @@ import epl
 from epl.capture.record import make_model
 from epl.communicators import library
 from epl.config import Config
-from epl.errors import UnsupportedError
+from epl.errors import PassError, UnsupportedError
 from epl.graph.index import node_of
-from epl.passes.cut import cut
+from epl.passes import pipeline
 from epl.passes.micro_batches import unroll
-from epl.passes.pipeline import rewrite
+from epl.passes.pipeline import own_part, rewrite
 from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.plan import make_plan
 from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
@@ -32,7 +33,7 @@ def parts_of(graph, workers, devices=1, **keys):
         model, _ = unroll(model, plan_micro_batches(model, config))
         plan = make_plan(model, config, planning.cluster(workers, devices, index))
         if index in plan.layout.crew and plan.layout.crew_index == 0:
-            found.append((cut(rewrite(model.graph, plan), plan), plan))
+            found.append((own_part(rewrite(model.graph, plan), plan), plan))
     return [part for part, _ in found], [plan for _, plan in found]
 
 
@@ -240,7 +241,23 @@ def test_resources_cannot_be_sent():
     with pytest.raises(
         UnsupportedError, match="is in another stage and so in another worker, but a resource cannot be"
     ):
-        cut(rewrite(model.graph, plan), plan)
+        own_part(rewrite(model.graph, plan), plan)
+
+
+def test_a_part_that_is_not_well_formed_is_refused(monkeypatch):
+    usual = pipeline.cut
+
+    def broken(graph, plan):
+        part = usual(graph, plan)
+        edit = part.graph.editor()
+        edit.set_input(next(m.send for m in part.messages if m.source == part.position), 0, "gone")
+        return replace(part, graph=edit.finish())
+
+    monkeypatch.setattr(pipeline, "cut", broken)
+    with planning.capture() as graph:
+        stages(2)
+    with pytest.raises(PassError, match="after the pass 'cut' .*/send' has the input 'gone', which does not exist"):
+        parts_of(graph, 2)
 
 
 def test_collectives_of_the_program_are_refused(monkeypatch):
