@@ -62,6 +62,23 @@ def plain(jobs):
     return lambda *args, **kwargs: jobs["plain"](*args, **kwargs)[0]
 
 
+@pytest.fixture(scope="session")
+def by_hand(jobs):
+    """What one device computes of a pipeline, micro-batch by micro-batch; each answer is computed once.
+
+    Takes the arguments of `by_hand` in tests/helpers/programs/pipelines.py; the answer is not to be changed.
+    """
+    known = {}
+
+    def ask(*args, **kwargs):
+        key = args, tuple(sorted(kwargs.items()))
+        if key not in known:
+            known[key] = jobs["plain"]("tests.helpers.programs.pipelines:by_hand", *args, **kwargs)[0]
+        return known[key]
+
+    return ask
+
+
 @pytest.fixture
 def two_devices(jobs):
     """Calls a program with EPL in one process with two devices; returns what the program returned."""

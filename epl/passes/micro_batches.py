@@ -26,6 +26,7 @@ from epl.passes.reseed_functions import call_copies
 from epl.passes.seeds import derive, seeds_of, set_seed
 from epl.passes.summaries import shown_by
 from epl.plan import ops
+from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
 
 _FLOAT32 = 1
@@ -41,6 +42,7 @@ class Unrolled:
       nodes: the user's nodes of which each micro-batch has a copy.
       writes: changes of state; who runs one runs the copies too.
       fetched: tensor to what a fetch of it gets: its merged value.
+      counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
       parts: node of the user's to (kind, stage): the action of the schedule that computes it.
       gates: (node names whose being reached means that a purpose is served, names of its gates) pairs.
     """
@@ -51,6 +53,13 @@ class Unrolled:
     fetched: Dict[str, str]
     gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
     parts: Dict[str, Tuple[str, int]] = field(default_factory=dict)
+    counted: FrozenSet[str] = frozenset()
+
+    def shown(self, tensor):
+        """The tensor that a fetch of `tensor`, a canonical name, gets as far as micro-batches go."""
+        if node_of(tensor) in self.counted and tensor not in self.fetched:
+            return micro_batch_tensor(tensor, self.count - 1)
+        return self.fetched.get(tensor, tensor)
 
 
 def unroll(model, plan):
@@ -81,10 +90,11 @@ def unroll(model, plan):
     order_actions(graph, edit, plan, gates, added)
     order_changes(graph, edit, plan, gates)
     merges, fetched = _merge(graph, edit, plan, model)
+    counted = _counted(graph, edit, plan, model)
     _reseed(graph, edit, plan)
     unrolled = _with_graph(model, edit.finish(), replaced, merges, alike)
     return unrolled, Unrolled(
-        plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts
+        plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts, counted
     )
 
 
@@ -288,6 +298,23 @@ def _merge_one(graph, edit, plan, how, tensor, name):
     if tags.TASKGRAPH in near.attr:
         set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
     edit.add(tagged(node, "merge"))
+
+
+def _counted(graph, edit, plan, model):
+    """The nodes that hold what metrics come to with a micro-batch; summaries show what they come to with the last."""
+    metrics = {variable.name for variable in model.variables.values() if variable.is_metric}
+    updates = [name for name in plan.writes if variable_of(graph, name) in metrics]
+    if not updates:
+        return frozenset()
+    found = graph.descendants(updates) & graph.descendants(metrics, data_only=True) & plan.nodes
+    for name in graph.in_order(found):
+        for consumer, position in graph.consumers.get(name, ()):
+            text = graph.nodes[consumer].input[position]
+            if consumer in plan.nodes or edit.peek(consumer).input[position] != text:  # the merged value, say
+                continue
+            if text[0] != "^" or consumer not in plan.once:  # what runs once waits for all of them already
+                edit.set_input(consumer, position, micro_batch_tensor(text, plan.count - 1))
+    return frozenset(found)
 
 
 def _reseed(graph, edit, plan):

@@ -121,9 +121,9 @@ class Rewritten(object):
         return Step(self, fetches, targets, feeds)
 
     def merged(self, tensor):
-        """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection."""
+        """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection, a metric's last one."""
         own = canonical_tensor(tensor)
-        over_micro_batches = self.micro_batches.fetched.get(own, own)
+        over_micro_batches = self.micro_batches.shown(own)
         name = self._merged.get(over_micro_batches, over_micro_batches)
         return name + ":0" if name != own else tensor
 
@@ -132,11 +132,24 @@ class Rewritten(object):
         pairs = self.micro_batches.gates
         if not pairs:
             return []
-        copies = [i.index for i in self.plan.layout.instances]
-        every = {clone_name(gate, i) for _, gates in pairs for gate in gates for i in copies}
-        reached = self.graph.ancestors(roots, stop=every.union(stop))
+        reached = self._without_gates(roots, stop)
         closed = {gate for signs, gates in pairs if not signs & reached for gate in gates}
-        return [clone_name(gate, i) for gate in sorted(closed) for i in copies]
+        return [clone_name(gate, i.index) for gate in sorted(closed) for i in self.plan.layout.instances]
+
+    def first_updates(self, roots, stop):
+        """The first micro-batch's updates of metrics, where `roots` need what these come to with the last one."""
+        micro_batches = self.micro_batches
+        if not micro_batches.counted:
+            return []
+        reached, last = self._without_gates(roots, stop), micro_batches.count - 1
+        updates = self.graph.in_order(micro_batches.counted & micro_batches.writes)
+        return [name for name in updates if micro_batch_name(name, last) in reached]
+
+    def _without_gates(self, roots, stop):
+        """What `roots` need but for the order of micro-batches."""
+        gates = {gate for _, gates in self.micro_batches.gates for gate in gates}
+        every = {clone_name(gate, i.index) for gate in gates for i in self.plan.layout.instances}
+        return self.graph.ancestors(roots, stop=every.union(stop))
 
     @property
     def keys(self):
@@ -196,6 +209,8 @@ class Step(object):
         stop = frozenset(node_of(name) for name in feeds)
         self.fetches = [rewritten.merged(name) for name in fetches]
         roots = [node_of(name) for name in self.fetches] + list(targets)
+        updates = rewritten.first_updates(roots, stop)
+        roots += updates
         micro_batches = rewritten.micro_batches
         gates = rewritten.gates(roots, stop)
         self.open_gates = tuple(gate + ":0" for gate in gates)
@@ -208,11 +223,8 @@ class Step(object):
             for m in range(1, micro_batches.count)
         ]
         reached |= graph.ancestors(changes, stop=stop)
-        along = changes + [
-            clone_name(w, i.index)
-            for i in plan.layout.instances[1:]
-            for w in graph.in_order(reached & rewritten.writes)
-        ]
+        copies = graph.in_order(reached & rewritten.writes)
+        along = updates + changes + [clone_name(w, i.index) for i in plan.layout.instances[1:] for w in copies]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
         reached |= graph.ancestors(along, stop=stop)

@@ -25,37 +25,37 @@ def test_equals_one_device(plain, jobs, kind, layout):
 
 
 @pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])
-def test_micro_batches_with_one_number_are_normalised_together(plain, two_workers, model):
-    want = plain(PIPELINES + "by_hand", model, 3, 2, together=True)
+def test_micro_batches_with_one_number_are_normalised_together(by_hand, two_workers, model):
+    want = by_hand(model, 3, 2, together=True)
     for got in two_workers(PIPELINES + "train", 1, model, 1, 3, 2, **SYNCED):
         assert_same_training(got, want, atol=ATOL)
 
 
 # Collectives of all stages of a worker, in the order of each schedule.
 @pytest.mark.parametrize("strategy", ["PreferBackward", "PreferForward", "ZeroBubble"])
-def test_a_pipeline_in_each_worker(plain, two_by_two, strategy):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 2, together=True)
+def test_a_pipeline_in_each_worker(by_hand, two_by_two, strategy):
+    want = by_hand("batch_norm_cnn", 4, 2, together=True)
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 4, 2, strategy, **SYNCED):
         assert_same_training(got, want, atol=ATOL)
 
 
-def test_several_stages_on_each_device(plain, two_by_two):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 2, together=True)
+def test_several_stages_on_each_device(by_hand, two_by_two):
+    want = by_hand("batch_norm_cnn", 4, 2, together=True)
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 4, 4, 2, "Interleaved", 2, **SYNCED):
         assert_same_training(got, want, atol=ATOL)
 
 
 @pytest.mark.parametrize("model, strategy", [("batch_norm_cnn", "PreferBackward"), ("moments_cnn", "PreferForward")])
-def test_pipelines_over_workers(plain, jobs, model, strategy):
-    want = plain(PIPELINES + "by_hand", model, 4, 2, together=True)
+def test_pipelines_over_workers(by_hand, jobs, model, strategy):
+    want = by_hand(model, 4, 2, together=True)
     results = jobs[4, 1](PIPELINES + "train", 1, model, 2, 4, 2, strategy, **SYNCED)
     assert len(results) == 4
     for got in results:
         assert_same_training(got, want, atol=ATOL)
 
 
-def test_two_replicas_over_the_same_two_workers(plain, two_by_two):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 2, 2, together=True)
+def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
+    want = by_hand("batch_norm_cnn", 2, 2, together=True)
     config = dict(SYNCED, cluster__device_place_prefer_intra_node=False, crews=1)
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=WIDER_IN_STAGES)

@@ -39,11 +39,12 @@ def test_train_evaluate_predict(jobs, plain_life, tmp_path, layout):
 
 
 def test_stages_in_two_workers(plain, two_workers, tmp_path):
-    losses, state = plain(ESTIMATORS + "stages", str(tmp_path / "plain"))
-    for got_losses, got_state in two_workers(ESTIMATORS + "stages", str(tmp_path / "stages")):
-        assert len(losses) == 6
+    losses, *states = plain(ESTIMATORS + "stages", str(tmp_path / "plain"))
+    assert len(losses) == 9
+    for got_losses, *got_states in two_workers(ESTIMATORS + "stages", str(tmp_path / "stages")):
         assert_same(got_losses, losses)
-        assert_same_state(got_state, state)
+        for got, want in zip(got_states, states):
+            assert_same_state(got, want)
 
 
 def test_folder_that_only_the_chief_has(two_workers, plain_life, tmp_path):

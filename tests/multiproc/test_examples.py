@@ -63,7 +63,7 @@ def test_evaluation_never_imports_epl():
             assert not re.search(r"^\s*(import|from)\s+epl\b", script.read(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("workers, devices", [pytest.param(1, 2, marks=pytest.mark.exhaustive), (2, 1)])
 def test_bert_in_two_stages_learns(tmp_path, workers, devices):
     folder = os.path.join(ROOT, "examples", "bert_pipeline")
     sizes = {"layers": 2, "steps": 30, "batch": 8, "micro_batches": 3, "width": 32, "length": 16}

@@ -21,6 +21,11 @@ TIMEOUT_S = 8
 COPIES, STAGES = 1, 2
 
 
+def exhaustive(*values):
+    """Parameters that are left out as long as not all tests are asked for."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 class Run(object):
     """`epl-launch` with the fault script."""
 
@@ -163,7 +168,7 @@ def test_stopped_worker(start, victim, stages):
     assert re.search(r"\b%d(\.0)? ?s" % TIMEOUT_S, error), error
 
 
-@pytest.mark.parametrize("victim, stages", [(0, COPIES), (1, COPIES), (0, STAGES)])
+@pytest.mark.parametrize("victim, stages", [exhaustive(0, COPIES), (1, COPIES), (0, STAGES)])
 def test_data_that_ends_earlier(start, victim, stages):
     run = start("data_ends", victim, FAULT_STAGES=stages)
     ended = run.end()
@@ -173,11 +178,23 @@ def test_data_that_ends_earlier(start, victim, stages):
 
 
 @pytest.mark.parametrize(
-    "scenario, kind",
-    [("raise_in_graph", "ValueError"), ("raise_in_script", "KeyError"), ("raise_at_start", "KeyError")],
+    "victim, stages, scenario, kind",
+    [
+        (0, COPIES, "raise_in_graph", "ValueError"),
+        (1, COPIES, "raise_in_graph", "ValueError"),
+        exhaustive(0, COPIES, "raise_in_script", "KeyError"),
+        (1, COPIES, "raise_in_script", "KeyError"),
+        (0, COPIES, "raise_at_start", "KeyError"),
+        exhaustive(1, COPIES, "raise_at_start", "KeyError"),
+        (0, STAGES, "raise_in_graph", "ValueError"),
+        exhaustive(1, STAGES, "raise_in_graph", "ValueError"),
+        exhaustive(0, STAGES, "raise_in_script", "KeyError"),
+        (1, STAGES, "raise_in_script", "KeyError"),
+        exhaustive(0, STAGES, "raise_at_start", "KeyError"),
+        exhaustive(1, STAGES, "raise_at_start", "KeyError"),
+    ],
 )
-@pytest.mark.parametrize("victim, stages", [(0, COPIES), (1, COPIES), (0, STAGES), (1, STAGES)])
-def test_worker_that_raises(start, scenario, kind, victim, stages):
+def test_worker_that_raises(start, victim, stages, scenario, kind):
     run = start(scenario, victim, FAULT_STAGES=stages)
     ended = run.end()
     assert ended.code not in (0, None), ended

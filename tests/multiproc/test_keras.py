@@ -36,10 +36,11 @@ def test_fit_evaluate_predict(jobs, plain, tmp_path, optimizer):
             assert len(log.readlines()) == 4  # the heading, and one line for each of 3 epochs
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "train"])
-def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer):
+@pytest.mark.parametrize("optimizer, micro_batches", [("adam", 1), ("train", 2)])
+def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer, micro_batches):
     want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
-    for got in two_workers(KERAS + "fit", optimizer, folder=str(tmp_path / "stages"), stages=True):
+    config = {"pipeline.num_micro_batch": micro_batches}
+    for got in two_workers(KERAS + "fit", optimizer, config, folder=str(tmp_path / "stages"), stages=True):
         assert_same_results(got, want)
         assert got["rate"] == want["rate"]
 
@@ -52,6 +53,12 @@ def test_the_chief_alone_saves_all_stages(two_workers, plain, tmp_path):
     for index, weight in enumerate(saved):
         assert_same(one[index], weight, 0, 0, "weight %d" % index)
         assert_same(other[index], weight, 0, 0, "weight %d" % index)
+
+
+def test_metrics_count_all_micro_batches(two_workers, plain):
+    want = plain(KERAS + "fit")
+    for got in two_workers(KERAS + "fit", config={"pipeline.num_micro_batch": 2}):
+        assert_same_results(got, want)
 
 
 def test_clipnorm_clips_the_gradient_of_the_whole_batch(plain, two_by_two):

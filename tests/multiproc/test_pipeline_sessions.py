@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same_state, assert_same_training
-from tests.numerics.test_pipelines import ATOL, PIPELINES
+from tests.numerics.test_pipelines import ATOL
 
 SESSIONS = "tests.helpers.programs.pipeline_sessions:"
 REFUSED = "tests.helpers.programs.refused:refusal"
 
 
-def test_a_monitored_session_resumes_all_stages(plain, two_workers, tmp_path):
-    want = plain(PIPELINES + "by_hand", "tied_mlp", 2, 1)
+def test_a_monitored_session_resumes_all_stages(by_hand, two_workers, tmp_path):
+    want = by_hand("tied_mlp", 2, 1)
     folder, losses, states = str(tmp_path), [], []
     for until in (2, 5):
         (first, after), (others, same) = two_workers(SESSIONS + "resumes", folder, "tied_mlp", 2, 2, until)
@@ -35,12 +35,12 @@ def test_savers(plain, two_workers, tmp_path, how):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_several_graphs_in_a_process(plain, jobs, workers):
+def test_several_graphs_in_a_process(by_hand, jobs, workers):
     models = ["batch_norm_cnn", "tied_mlp"]  # the second one has messages that skip a stage
     results = jobs[workers, 1](SESSIONS + "graphs_in_turn", models, workers, 2)
     assert len(results) == workers
     for index, model in enumerate(models):
-        want = plain(PIPELINES + "by_hand", model, 2, 1)["losses"][:3]
+        want = by_hand(model, 2, 1)["losses"][:3]
         for got in results:
             np.testing.assert_allclose(got[index], want, rtol=1e-5)
 

@@ -21,36 +21,36 @@ CASES = [
 
 
 @pytest.mark.parametrize("model, micro_batches, strategy", CASES)
-def test_a_worker_for_each_stage(plain, two_workers, model, micro_batches, strategy):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+def test_a_worker_for_each_stage(by_hand, two_workers, model, micro_batches, strategy):
+    want = by_hand(model, micro_batches, 1)
     for got in two_workers(PIPELINES + "train", 1, model, 2, micro_batches, 1, strategy):
         assert_same_training(got, want, atol=ATOL)
 
 
 @pytest.mark.parametrize("model, together", [("tied_mlp", True), ("batch_norm_cnn", False)])
-def test_four_stages_in_two_workers(plain, two_by_two, model, together):
-    want = plain(PIPELINES + "by_hand", model, 4, 1)
+def test_four_stages_in_two_workers(by_hand, two_by_two, model, together):
+    want = by_hand(model, 4, 1)
     config = {"cluster__device_place_prefer_intra_node": together}
     for got in two_by_two(PIPELINES + "train", 2, model, 4, 4, 1, **config):
         assert_same_training(got, want, atol=ATOL)
 
 
-def test_several_stages_of_each_worker(plain, two_workers):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 1)
+def test_several_stages_of_each_worker(by_hand, two_workers):
+    want = by_hand("batch_norm_cnn", 4, 1)
     for got in two_workers(PIPELINES + "train", 1, "batch_norm_cnn", 4, 4, 1, "Interleaved", 2):
         assert_same_training(got, want, atol=ATOL)
 
 
-def test_two_replicas_over_the_same_two_workers(plain, two_by_two):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 2, 2)
+def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
+    want = by_hand("batch_norm_cnn", 2, 2)
     config = {"cluster__device_place_prefer_intra_node": False, "crews": 1}
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=ATOL)
 
 
 @pytest.mark.parametrize("model, micro_batches", [("tied_mlp", 4), ("batch_norm_cnn", 2)])
-def test_two_pipelines_of_two_workers(plain, jobs, model, micro_batches):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
+def test_two_pipelines_of_two_workers(by_hand, jobs, model, micro_batches):
+    want = by_hand(model, micro_batches, 2)
     results = jobs[4, 1](PIPELINES + "train", 1, model, 2, micro_batches, 2)
     assert len(results) == 4
     for got in results:
@@ -102,7 +102,7 @@ def test_a_monitored_session_over_stages(two_workers, plain, tmp_path, strategy,
     assert not [name for name in os.listdir(str(tmp_path)) if "epl_part" in name]
 
 
-def test_automatic_stages_in_two_workers(plain, two_workers):
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 1)
+def test_automatic_stages_in_two_workers(by_hand, two_workers):
+    want = by_hand("batch_norm_cnn", 4, 1)
     for got in two_workers(PIPELINES + "train", 1, "batch_norm_cnn", 1, 4, 1, automatic=2):
         assert_same_training(got, want, atol=ATOL)

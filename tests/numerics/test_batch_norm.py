@@ -39,8 +39,8 @@ def test_what_cannot_be_synchronised(two_devices, what, text):
 
 
 @pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])
-def test_micro_batches_with_one_number_are_normalised_together(plain, two_devices, model):
-    want = plain(PIPELINES + "by_hand", model, 3, 2, together=True)
+def test_micro_batches_with_one_number_are_normalised_together(by_hand, two_devices, model):
+    want = by_hand(model, 3, 2, together=True)
     got = two_devices(PIPELINES + "train", 2, model, 1, 3, 2, **SYNCED)
     assert_same_training(got, want, atol=ATOL)
     alone = two_devices(PIPELINES + "train", 2, model, 1, 3, 2)
@@ -56,8 +56,8 @@ def test_micro_batches_with_one_number_are_normalised_together(plain, two_device
         ("batch_norm_cnn", 4, 4, "Interleaved", 2),
     ],
 )
-def test_in_pipelines(plain, two_devices, model, stages, micro_batches, strategy, chunks):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 2, together=True)
+def test_in_pipelines(by_hand, two_devices, model, stages, micro_batches, strategy, chunks):
+    want = by_hand(model, micro_batches, 2, together=True)
     devices = 2 * stages // chunks
     got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, 2, strategy, chunks, **SYNCED)
     assert_same_training(got, want, atol=ATOL)

@@ -1,12 +1,16 @@
 """Metrics, summaries and merged fetches of two devices are those of one device on the global batch."""
 
+import pytest
+
 from tests.helpers import outputs_checks as checks
 
 OUTPUTS = "tests.helpers.programs.outputs:"
 
 
-def test_metrics(plain, two_devices):
-    checks.assert_same_metrics(two_devices(OUTPUTS + "metrics"), plain(OUTPUTS + "metrics"))
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_metrics(plain, two_devices, micro_batches):
+    got = two_devices(OUTPUTS + "metrics", micro_batches=micro_batches)
+    checks.assert_same_metrics(got, plain(OUTPUTS + "metrics"))
 
 
 def test_summaries(plain, two_devices, tmp_path):

@@ -16,17 +16,17 @@ SCHEDULES = ("PreferForward", "PreferBackward")
 
 @pytest.mark.parametrize("stages, micro_batches", [(1, 7), (2, 2), (2, 7), (4, 4)])
 @pytest.mark.parametrize("model", SMALLER)
-def test_stages_in_one_worker(plain, two_devices, model, stages, micro_batches):
-    check_stages(plain, two_devices, model, stages, micro_batches)
+def test_stages_in_one_worker(by_hand, two_devices, model, stages, micro_batches):
+    check_stages(by_hand, two_devices, model, stages, micro_batches)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_three_stages_in_one_worker(plain, two_devices, model):
-    check_stages(plain, two_devices, model, 3, 4)
+@pytest.mark.parametrize("model", SMALLER)
+def test_three_stages_in_one_worker(by_hand, two_devices, model):
+    check_stages(by_hand, two_devices, model, 3, 4)
 
 
-def check_stages(plain, two_devices, model, stages, micro_batches):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+def check_stages(by_hand, two_devices, model, stages, micro_batches):
+    want = by_hand(model, micro_batches, 1)
     for strategy in SCHEDULES if micro_batches == 4 else SCHEDULES[1:]:
         got = two_devices(PIPELINES + "train", stages, model, stages, micro_batches, 1, strategy)
         assert_same_training(got, want, atol=ATOL)
@@ -34,16 +34,16 @@ def check_stages(plain, two_devices, model, stages, micro_batches):
 
 @pytest.mark.parametrize("stages, micro_batches", [(1, 2), (3, 4)])
 @pytest.mark.parametrize("model", SMALLER)
-def test_gradients_of_weights_are_put_off(plain, two_devices, model, stages, micro_batches):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+def test_gradients_of_weights_are_put_off(by_hand, two_devices, model, stages, micro_batches):
+    want = by_hand(model, micro_batches, 1)
     got = two_devices(PIPELINES + "train", stages, model, stages, micro_batches, 1, "zerobubble")
     assert_same_training(got, want, atol=ATOL)
 
 
 @pytest.mark.parametrize("model", SMALLER)
 @pytest.mark.parametrize("stages, micro_batches, chunks", [(4, 7, 2)])
-def test_several_stages_on_a_device(plain, two_devices, model, stages, micro_batches, chunks):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 1)
+def test_several_stages_on_a_device(by_hand, two_devices, model, stages, micro_batches, chunks):
+    want = by_hand(model, micro_batches, 1)
     for strategy in ("Interleaved", "PreferForward"):
         devices = stages // chunks
         got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, 1, strategy, chunks)
@@ -52,21 +52,21 @@ def test_several_stages_on_a_device(plain, two_devices, model, stages, micro_bat
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stages, micro_batches", [(2, 4)])
-def test_two_replicas_of_stages(plain, two_devices, model, stages, micro_batches):
-    want = plain(PIPELINES + "by_hand", model, micro_batches, 2)
+def test_two_replicas_of_stages(by_hand, two_devices, model, stages, micro_batches):
+    want = by_hand(model, micro_batches, 2)
     got = two_devices(PIPELINES + "train", 2 * stages, model, stages, micro_batches, 2)
     assert_same_training(got, want, atol=ATOL)
 
 
-def test_two_replicas_of_several_stages_on_a_device(plain, two_devices):
+def test_two_replicas_of_several_stages_on_a_device(by_hand, two_devices):
     """A stage's moving averages do not wait for those of a later stage on the same device."""
-    want = plain(PIPELINES + "by_hand", "batch_norm_cnn", 4, 2)
+    want = by_hand("batch_norm_cnn", 4, 2)
     got = two_devices(PIPELINES + "train", 4, "batch_norm_cnn", 4, 4, 2, "Interleaved", 2)
     assert_same_training(got, want, atol=ATOL)
 
 
 @pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), ("tiny_bert", 4)])
-def test_stages_chosen_automatically(plain, two_devices, model, stages):
-    want = plain(PIPELINES + "by_hand", model, 4, 1)
+def test_stages_chosen_automatically(by_hand, two_devices, model, stages):
+    want = by_hand(model, 4, 1)
     got = two_devices(PIPELINES + "train", stages, model, 1, 4, 1, automatic=stages)
     assert_same_training(got, want, atol=ATOL)

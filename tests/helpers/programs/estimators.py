@@ -128,7 +128,8 @@ def stages(epl, folder):
     """Trains with a stage for each layer, in one copy of the model that takes its batches in two halves.
 
     Returns:
-      (losses, variables of the checkpoint), after a second call that went on from the checkpoint of the first.
+      (losses, variables of the checkpoint after a second call that went on from that of the first, variables of another
+      Estimator that began with the first layer of these).
     """
     common.init(epl, {"pipeline.num_micro_batch": 2})
     params = {"scope": common.scope_of(epl)}
@@ -136,7 +137,11 @@ def stages(epl, folder):
     hook, size = Losses(), common.BATCH // (2 if epl else 1)
     estimator.train(input_fn(None, 0, 3, size), hooks=[hook])
     estimator.train(input_fn(None, 3, 6, size), hooks=[hook])
-    return hook.losses, variables(estimator)[0]
+    settings = tf.estimator.WarmStartSettings(folder, vars_to_warm_start="dense/.*")
+    config = run_config(folder + "_warm")
+    warm = tf.estimator.Estimator(model_fn, config=config, params=params, warm_start_from=settings)
+    warm.train(input_fn(None, 6, 9, size), hooks=[hook])
+    return hook.losses, variables(estimator)[0], variables(warm)[0]
 
 
 class Calls(tf.train.SessionRunHook):

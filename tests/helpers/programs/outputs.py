@@ -10,13 +10,13 @@ from tests.helpers.programs import common
 STEPS = 4
 
 
-def metrics(epl):
+def metrics(epl, micro_batches=1):
     """Streaming metrics of many kinds over a training run: their values after each step, and their totals."""
-    common.init(epl)
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
     feeds = common.Feeds(epl)
     loss = common.classifier(feeds.x, feeds.labels)
     # A batch whose size is known while the graph is built, as that of drop_remainder=True is.
-    fixed = tf.reshape(feeds.x[:, 0], [common.BATCH // common.replicas(epl)])
+    fixed = tf.reshape(feeds.x[:, 0], [common.BATCH // (common.replicas(epl) * micro_batches)])
     scores = tf.sigmoid(feeds.x[:, 0] * 3.0)
     truth = tf.equal(feeds.labels, 1)
     guess = tf.cast(tf.argmax(feeds.x[:, :3], 1), tf.int64)
