@@ -89,24 +89,29 @@ def bert_large():
     return graph
 
 
+def pipeline_seconds(graph, micro_batches):
+    """(seconds, operations in all stages, operations of this worker); what was made is gone when it returns."""
+    config = epl.Config({"pipeline.num_micro_batch": micro_batches})
+    cluster = epl.Cluster(worker_num=STAGES, worker_index=1, gpu_num_per_worker=1)
+    began = time.perf_counter()
+    with collector.paused():  # as a session does it
+        user_model = make_model(graph)
+        model, _ = unroll(user_model, plan_micro_batches(user_model, config))
+        plan = make_plan(model, config, cluster)
+        part = own_part(rewrite(model.graph, plan, alike=model.alike), plan)
+    return time.perf_counter() - began, len(part.whole.nodes), len(part.graph.nodes)
+
+
 def pipeline():
     """Times the rewriting of BERT-large for one of four workers with a stage each, micro-batches included."""
     graph = bert_large()
     count = len(graph.get_operations())
     taken = {}
     for micro_batches in MICRO_BATCHES:
-        config = epl.Config({"pipeline.num_micro_batch": micro_batches})
-        cluster = epl.Cluster(worker_num=STAGES, worker_index=1, gpu_num_per_worker=1)
-        began = time.perf_counter()
-        with collector.paused():  # as a session does it
-            user_model = make_model(graph)
-            model, _ = unroll(user_model, plan_micro_batches(user_model, config))
-            plan = make_plan(model, config, cluster)
-            part = own_part(rewrite(model.graph, plan, alike=model.alike), plan)
-        taken[micro_batches] = time.perf_counter() - began
+        taken[micro_batches], everywhere, here = pipeline_seconds(graph, micro_batches)
         print(
             "%d operations, %2d micro-batches: %6.2f s, %d operations in all stages, %d in one"
-            % (count, micro_batches, taken[micro_batches], len(part.whole.nodes), len(part.graph.nodes)),
+            % (count, micro_batches, taken[micro_batches], everywhere, here),
             flush=True,
         )
     few, many = MICRO_BATCHES[0], MICRO_BATCHES[-1]

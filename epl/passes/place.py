@@ -21,16 +21,23 @@ def place(graph, plan):
     on_host = _on_host(graph)
     if layout.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
-    devices = {
-        name: layout.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
-        for name in graph.nodes
-    }
-    groups = {device: functools.partial(_kept, devices, device) for device in set(devices.values())}
-    for name, device in devices.items():
-        if not plan.is_here(name) or is_large_constant(graph.nodes[name]):
+    positions, here = plan.positions, layout.position
+
+    def device_of(name):
+        return layout.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
+
+    def kept(device, groups):
+        """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
+        others = [(group, group[5:].decode()) for group in groups if group.startswith(b"loc:@")]
+        wrong = {group for group, name in others if name not in graph.nodes or device_of(name) != device}
+        return [group for group in groups if group not in wrong]
+
+    for name, node in graph.nodes.items():
+        if positions.get(name, here) != here or is_large_constant(node):
             continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
-        everywhere = plan.positions and name not in plan.positions
-        edit.move(name, device, groups[device], tags.EVERYWHERE if everywhere else None)
+        device = device_of(name)
+        everywhere = positions and name not in positions
+        edit.move(name, device, functools.partial(kept, device), tags.EVERYWHERE if everywhere else None)
     return edit.finish()
 
 
@@ -59,8 +66,3 @@ def device_of_clone(plan, node, instance):
     ):
         return node.device
     return plan.layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
-
-
-def _kept(devices, device, groups):
-    """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
-    return [g for g in groups if not g.startswith(b"loc:@") or devices.get(g[5:].decode()) == device]

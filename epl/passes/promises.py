@@ -7,9 +7,9 @@ from epl.plan.names import clone_name, clone_tensor, sync_name
 
 def every_node_is_placed(graph, plan):
     """After `place`: each node that is here has a device of this worker, but for large constants."""
-    missing = [
-        n for n, node in graph.nodes.items() if plan.is_here(n) and not node.device and not is_large_constant(node)
-    ]
+    positions, here = plan.positions, plan.layout.position
+    nodes = [node for name, node in graph.nodes.items() if positions.get(name, here) == here]
+    missing = [node.name for node in nodes if not node.device and not is_large_constant(node)]
     return ["node '%s' has no device" % name for name in missing]
 
 
