@@ -14,8 +14,8 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
-      alike: names of nodes whose types and colocation are those of another one that is checked, as all are copies of
-        one node: of these only the edges are checked.
+      alike: container of the names of nodes whose types and colocation are those of another one that is checked, as
+        all are copies of one node: of these only the edges are checked.
     """
     before, changed, moved = {}, graph.nodes, {}
     if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():
