@@ -6,7 +6,7 @@ import itertools
 import sys
 import weakref
 
-from epl.graph.late import Late, copy_of, made
+from epl.graph.late import Late, copy_of, node_def_of
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
@@ -136,7 +136,7 @@ class Graph(object):
         """A GraphDef (made by calling `make`) of all nodes, or of those in `names`."""
         graph_def = make()
         chosen = self.nodes.values() if names is None else [self.nodes[n] for n in names]
-        graph_def.node.extend(made(node) for node in chosen)
+        graph_def.node.extend(node_def_of(node) for node in chosen)
         graph_def.library.CopyFrom(self.library)
         graph_def.versions.CopyFrom(self.versions)
         return graph_def

@@ -32,7 +32,7 @@ class Late(object):
         return self._make()
 
 
-def made(node):
+def node_def_of(node):
     """The NodeDef, of a NodeDef or of what stands for one."""
     return node.made() if type(node) is Late else node
 
