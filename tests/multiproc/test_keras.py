@@ -36,7 +36,7 @@ def test_fit_evaluate_predict(jobs, plain, tmp_path, optimizer):
             assert len(log.readlines()) == 4  # the heading, and one line for each of 3 epochs
 
 
-@pytest.mark.parametrize("optimizer, micro_batches", [("adam", 1), ("train", 2)])
+@pytest.mark.parametrize("optimizer, micro_batches", [("adam", 1), ("train", 1), ("train", 2)])
 def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer, micro_batches):
     want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
     config = {"pipeline.num_micro_batch": micro_batches}
