@@ -8,7 +8,7 @@ import sys
 from epl.capture.record import make_model
 from epl.env import Env
 from epl.plan.plan import make_plan
-from epl.plan.schedule import Action
+from epl.plan.schedule import FORWARD, Action
 from epl.plan.simulate import Slot, timeline_of
 from epl.profiler.trace import TraceHook, executions, gather, stem
 from epl.session.automatic import with_automatic_stages
@@ -99,7 +99,17 @@ def measured(layout, found):
     devices = layout.instances[0].devices
     places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
     slots = [[] for _ in places]
-    for kind, stage, micro_batch, _, start, end in sorted(found, key=lambda each: each[3]):
+    for kind, stage, micro_batch, _, start, end in sorted(found, key=_turn):
         place = places.index((layout.position_of(stage), devices[stage]))
         slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
     return timeline_of(slots, len(devices))
+
+
+def _turn(found):
+    """By what actions are in order: beginnings of forwards, ends of others.
+
+    Those are what the schedule keeps to. A backward may begin before its forward, with shapes that are known already; a
+    forward may end after its backward, with what no gradient needs.
+    """
+    kind, _, _, begin, _, end = found
+    return (begin, 1) if kind == FORWARD else (end, 0)
