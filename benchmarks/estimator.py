@@ -82,8 +82,8 @@ def measure(label, turns, steps, merged):
     bare, estimator = [], []
     for _ in range(turns):
         both = Both(merged)
-        # Without a session_config, an Estimator asks TensorFlow to optimise its graph once instead of twice, which makes
-        # these steps 3 % longer on TensorFlow 2.15; here both get the same.
+        # Without a session_config, an Estimator asks TensorFlow to optimise its graph once instead of twice, which
+        # makes these steps 3 % longer on TensorFlow 2.15; here both get the same.
         config = tf.estimator.RunConfig(
             session_config=tf.ConfigProto(), save_checkpoints_steps=None, save_checkpoints_secs=None
         )

@@ -33,8 +33,8 @@ def settle(favoured):
 
 
 def command(kind, script, horovod_python):
-    """The command line of a job: `kind` is plain, epl or horovod; `script` the script and its arguments."""
-    if kind == "plain":
+    """The command line of a job: `kind` is plain, waiting, epl or horovod; `script` the script and its arguments."""
+    if kind in ("plain", "waiting"):
         return [sys.executable] + script
     if kind == "epl":
         options = ["--num_workers", str(WORKERS), "--gpu_per_worker", "1", "--device", "cpu", "--bind", "none"]

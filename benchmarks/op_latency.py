@@ -4,11 +4,11 @@
 
 Two workers with one core each. A run of the session makes a tensor (by an addition), waits until the other worker has
 made its own (by an all-reduce of one number), and puts it through a chain of all-reduces, each of the result of the one
-before; EPL's leave it in its place. Such runs take turns with runs that end before the chain, whose time is taken off, as
-it is TensorFlow's, and
-with as many blocking calls of the C interface, in place too, by the same processes on the same communicator, of memory
-that was written before as the addition writes it. Printed are the medians of one all-reduce in microseconds, the best of
-the rounds, and the median difference between neighbours. For how to make VENV see vs_horovod.py.
+before; EPL's leave it in its place. Such runs take turns with runs that end before the chain, whose time is taken off,
+as it is TensorFlow's, and with as many blocking calls of the C interface, in place too, by the same processes on the
+same communicator, of memory that was written before as the addition writes it. Printed are the medians of one
+all-reduce in microseconds, the best of the rounds, and the median difference between neighbours. For how to make VENV
+see vs_horovod.py.
 """
 
 import argparse

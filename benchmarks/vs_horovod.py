@@ -9,10 +9,13 @@ VENV is a virtual environment of the same TensorFlow line with Horovod 0.28.1, b
 
 Jobs of both take turns. Each worker pins itself to one core and trains the same model on batches of 64 of its own.
 Printed are the samples per second of both workers together, the median over the rounds, and the ratio of EPL to
-Horovod.
+Horovod. What the steps of one machine take differs from one to the next, so workers that wait for each other lose time
+even if they exchange nothing: as much as `waiting only` shows, two plain workers that meet after each step.
 """
 
 import argparse
+import json
+import multiprocessing
 import os
 import statistics
 import sys
@@ -22,9 +25,10 @@ import jobs
 
 STEPS = {"mlp": 100, "cnn": 100}
 WARM_UP = 10
+_LIMIT_S = 300
 
 
-def train(kind, model, favoured):
+def train(kind, model, favoured, after_step=lambda: None):
     """One worker: `kind` is plain, epl or horovod. Worker 0 prints its steps per second."""
     jobs.settle(favoured)
     import models
@@ -53,37 +57,46 @@ def train(kind, model, favoured):
         session.run(after)
         for _ in range(WARM_UP):
             session.run(train_op)
+            after_step()
         began = time.perf_counter()
         for _ in range(STEPS[model]):
             session.run(train_op)
+            after_step()
         if jobs.rank() == 0:
             print("steps per second: %.4f" % (STEPS[model] / (time.perf_counter() - began)), flush=True)
 
 
+def train_waiting(model, favoured):
+    """All workers of plain TensorFlow, in processes of this one; after each step they wait for each other."""
+    processes = multiprocessing.get_context("fork")
+    barrier = processes.Barrier(jobs.WORKERS, timeout=_LIMIT_S)
+
+    def work(index):
+        os.environ["TF_CONFIG"] = json.dumps({"task": {"index": index}})
+        train("plain", model, favoured, barrier.wait)
+
+    workers = [processes.Process(target=work, args=(index,)) for index in range(jobs.WORKERS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return max(abs(worker.exitcode) for worker in workers)
+
+
 def compare(model, rounds, horovod_python, favoured):
     """Runs jobs of all kinds in turn and prints the comparison; returns it as plain data."""
-    rates = {kind: [] for kind in ("plain", "epl", "horovod")}
+    rates = {kind: [] for kind in ("plain", "waiting", "epl", "horovod")}
     for _ in range(rounds):
         for kind in rates:
             script = [os.path.abspath(__file__), "--train", kind, model] + (["--favoured"] if favoured else [])
             steps = jobs.numbers(kind, script, horovod_python, "steps per second:")[0][0]
             rates[kind].append(steps * 64 * (1 if kind == "plain" else jobs.WORKERS))
-    plain, with_epl, horovod = (statistics.median(rates[kind]) for kind in ("plain", "epl", "horovod"))
-    print(
-        "%-4s one worker %8.1f samples/s; %d workers: EPL %8.1f (%.0f %% of ideal), Horovod %8.1f (%.0f %%); ratio %.3f"
-        % (
-            model,
-            plain,
-            jobs.WORKERS,
-            with_epl,
-            50 * with_epl / plain,
-            horovod,
-            50 * horovod / plain,
-            with_epl / horovod,
-        ),
-        flush=True,
-    )
-    return {"model": model, "one_worker": plain, "epl": with_epl, "horovod": horovod}
+    plain, waiting, with_epl, horovod = (statistics.median(rates[kind]) for kind in rates)
+    print("%s: one worker %.1f samples/s; %d workers, and their part of ideal:" % (model, plain, jobs.WORKERS))
+    for name, rate in (("waiting only", waiting), ("EPL", with_epl), ("Horovod", horovod)):
+        print("  %-12s %8.1f samples/s %5.0f %%" % (name, rate, 100 * rate / plain / jobs.WORKERS))
+    print("  EPL / Horovod %.3f" % (with_epl / horovod), flush=True)
+    return {"model": model, "one_worker": plain, "waiting": waiting, "epl": with_epl, "horovod": horovod}
 
 
 def main():
@@ -95,6 +108,8 @@ def main():
     parser.add_argument("--json", help="file for the results")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.train and args.train[0] == "waiting":
+        return train_waiting(args.train[1], args.favoured)
     if args.train:
         return train(args.train[0], args.train[1], args.favoured)
     if not args.horovod_python:
