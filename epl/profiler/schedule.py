@@ -99,17 +99,15 @@ def measured(layout, found):
     devices = layout.instances[0].devices
     places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
     slots = [[] for _ in places]
-    for kind, stage, micro_batch, _, start, end in sorted(found, key=_turn):
+    # In the order of beginnings. But a backward that comes next after its own forward waits for nothing else, and may
+    # begin before it, with shapes that are known already.
+    forwards = {(stage, m): begin for kind, stage, m, begin, _, _ in found if kind == FORWARD}
+
+    def turn(action):
+        kind, stage, micro_batch, begin = action[:4]
+        return max(begin, forwards.get((stage, micro_batch), begin)), kind != FORWARD
+
+    for kind, stage, micro_batch, _, start, end in sorted(found, key=turn):
         place = places.index((layout.position_of(stage), devices[stage]))
         slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
     return timeline_of(slots, len(devices))
-
-
-def _turn(found):
-    """By what actions are in order: beginnings of forwards, ends of others.
-
-    Those are what the schedule keeps to. A backward may begin before its forward, with shapes that are known already; a
-    forward may end after its backward, with what no gradient needs.
-    """
-    kind, _, _, begin, _, end = found
-    return (begin, 1) if kind == FORWARD else (end, 0)
