@@ -33,12 +33,29 @@ def cnn():
     return tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(x, 10))
 
 
+def resnet20():
+    """The residual network of 20 layers for images of 32 x 32 (He et al. 2015, section 4.2), batch 64."""
+    x, labels = batches((32, 32, 3), 10)
+
+    def layer(x, filters, size=3, stride=1):
+        x = tf.layers.conv2d(x, filters, size, stride, padding="same", use_bias=False)
+        return tf.layers.batch_normalization(x, training=True)
+
+    x = tf.nn.relu(layer(x, 16))
+    for filters in (16, 32, 64):
+        for _ in range(3):
+            stride = filters // x.shape[-1].value
+            shortcut = x if stride == 1 else layer(x, filters, 1, stride)
+            x = tf.nn.relu(shortcut + layer(tf.nn.relu(layer(x, filters, stride=stride)), filters))
+    return tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(tf.reduce_mean(x, [1, 2]), 10))
+
+
 def empty():
     """A constant and nothing to train: what is left is the session's own time."""
     return tf.constant(1.0)
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "empty": empty}
+MODELS = {"mlp": mlp, "cnn": cnn, "resnet20": resnet20, "empty": empty}
 
 
 def optimizer():

@@ -1,6 +1,6 @@
 """Training throughput of two workers with one core each, against Horovod on the same machine.
 
-    python benchmarks/vs_horovod.py --horovod_python VENV/bin/python [--models mlp cnn] [--rounds 5]
+    python benchmarks/vs_horovod.py --horovod_python VENV/bin/python [--models mlp cnn resnet20] [--rounds 5]
 
 VENV is a virtual environment of the same TensorFlow line with Horovod 0.28.1, built (in about 70 s, cmake is needed) by
 
@@ -23,8 +23,8 @@ import time
 
 import jobs
 
-STEPS = {"mlp": 100, "cnn": 100}
-WARM_UP = 10
+STEPS = {"mlp": 100, "cnn": 100, "resnet20": 20}
+WARM_UP = 5
 _LIMIT_S = 300
 
 

@@ -14,8 +14,18 @@ from epl.gpus import machine_gpus, tensorflow_knows_gpus, visible_gpus
 _NVIDIA_SMI_TIMEOUT_S = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 # glibc hands memory of freed tensors back to the kernel by default, and each step gets it again page by page. Here it
-# keeps what is below 32 MiB, the most that it allows, until 1 GiB of it lies unused.
-_KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+# keeps what is below 32 MiB, the most that it allows, until 1 GiB of it lies unused; with this padding it does not give
+# back the 64 MiB heaps of threads either, when they are empty for a moment.
+_KEPT_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+# And here all of it, which takes a single arena: the heaps of others hold no block above 64 MiB. -1 is "never", as a
+# number that is large enough would not fit into the int that an older glibc reads.
+_ALL_KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+# Threads of an arena take turns. That costs two of them nothing that can be measured; many might wait for each other.
+_MOST_THREADS_OF_AN_ARENA = 8
 
 
 def choose_gpus(device, num_workers, gpu_per_worker, environ, total=None):
@@ -139,7 +149,7 @@ def worker_environment(environ, addresses, index, gpu_per_worker, gpus, threads,
       index: this worker's index.
       gpu_per_worker: devices of each worker.
       gpus: names of this worker's GPUs, or None for CPU devices.
-      threads: threads of this worker. What the user has set of threads and of malloc stays as it is.
+      threads: threads of this worker. What the user has set of them stays as it is.
       token: the job's token, or "".
     """
     result = dict(environ)
@@ -151,11 +161,17 @@ def worker_environment(environ, addresses, index, gpu_per_worker, gpus, threads,
         result["EPL_JOB_TOKEN"] = token
     for variable in _THREAD_VARIABLES:
         result.setdefault(variable, str(threads))
-    for variable, value in _KEPT_MEMORY.items():
-        result.setdefault(variable, value)
+    result.update(_malloc_variables(environ, gpus, threads))
     result["PYTHONUNBUFFERED"] = "1"
     # So that `python` in a shell script is the one that has EPL, whether or not its environment is activated.
     folder = os.path.dirname(sys.executable)
     path = result.get("PATH", os.defpath).split(os.pathsep)
     result["PATH"] = os.pathsep.join([folder] + [part for part in path if part != folder])
     return result
+
+
+def _malloc_variables(environ, gpus, threads):
+    """How malloc is to keep memory for the next step; nothing if the user has set anything of it."""
+    if any(name.startswith("MALLOC_") for name in environ):
+        return {}
+    return _ALL_KEPT_MEMORY if gpus is None and threads <= _MOST_THREADS_OF_AN_ARENA else _KEPT_MEMORY

@@ -24,8 +24,11 @@ _OWN_VARIABLES = (
     "OMP_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_MAX_",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
 )
 
 
@@ -150,7 +153,7 @@ def _start(options, plan, console, job):
                 % (
                     index,
                     ",".join(map(str, cores)) if cores else "any",
-                    " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES),
+                    " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES if name in variables),
                 )
             )
         stream = Stream(index, console, plan.open_log(index))

@@ -272,8 +272,8 @@ def test_container_quota(tmp_path, text, quota):
 # --- variables ---
 
 
-def variables(environ, gpus=None, token="t", index=1):
-    return environment.worker_environment(environ, ["a:1", "b:2"], index, 2, gpus, 3, token)
+def variables(environ, gpus=None, token="t", index=1, threads=3):
+    return environment.worker_environment(environ, ["a:1", "b:2"], index, 2, gpus, threads, token)
 
 
 def test_variables_of_a_worker():
@@ -295,14 +295,25 @@ def test_variables_with_gpus():
     assert (result["EPL_DEVICE"], result["CUDA_VISIBLE_DEVICES"]) == ("gpu", "2,3")
 
 
+def malloc(result):
+    return {name: value for name, value in result.items() if name.startswith("MALLOC_")}
+
+
 def test_memory_of_freed_tensors_is_kept():
-    result = variables({})
-    assert (result["MALLOC_MMAP_THRESHOLD_"], result["MALLOC_TRIM_THRESHOLD_"]) == ("33554432", "1073741824")
+    every = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+    most = {
+        "MALLOC_MMAP_THRESHOLD_": "33554432",
+        "MALLOC_TRIM_THRESHOLD_": "1073741824",
+        "MALLOC_TOP_PAD_": "67108864",
+    }
+    assert malloc(variables({}, threads=8)) == every
+    assert malloc(variables({}, threads=9)) == most
+    assert malloc(variables({}, gpus=["2", "3"])) == most
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"])
-def test_what_the_user_has_set_stays(name):
-    assert variables({name: "7"})[name] == "7"
+def test_what_the_user_has_set_stays():
+    assert variables({"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+    assert malloc(variables({"MALLOC_ARENA_MAX": "4"})) == {"MALLOC_ARENA_MAX": "4"}
 
 
 def test_this_python_comes_first_on_the_path_once():
