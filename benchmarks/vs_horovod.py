@@ -12,8 +12,8 @@ Printed are the samples per second of both workers together, the median over the
 Horovod. What the steps of one machine take differs from one to the next, so workers that wait for each other lose time
 even if they exchange nothing: as much as `waiting only` shows, two plain workers that meet after each step.
 
-All run as their users start them, so only EPL's workers have the variables of malloc that epl-launch sets. To see what
-is left without them, set MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 for this program: all have them.
+All run as their users start them, so only EPL's workers have the variables of malloc that epl-launch sets. With
+MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 set for this program, all have them.
 """
 
 import argparse
