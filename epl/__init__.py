@@ -8,11 +8,14 @@ import importlib
 
 from epl.version import __version__
 
+VERSION = __version__
+
 __all__ = [
     "Cluster",
     "Config",
     "Env",
     "GraphKeys",
+    "VERSION",
     "__version__",
     "add_to_collection",
     "get_all_collections",
@@ -27,6 +30,11 @@ __all__ = [
 
 
 def __getattr__(name):
+    if name == "Graph":
+        raise AttributeError(
+            "module 'epl' has no attribute 'Graph'. EPL leaves the graph to TensorFlow: tf.get_default_graph() has the "
+            "model, epl.get_collection(key) what is merged. docs/migrating.md has the rest."
+        )
     if name not in __all__:
         raise AttributeError("module 'epl' has no attribute %r" % name)
     value = getattr(importlib.import_module("epl.api"), name)

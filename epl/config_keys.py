@@ -26,6 +26,7 @@ class Key:
       default: value when nobody sets it. None is a legal value only where it is the default.
       doc: meaning and unit, in one or two sentences.
       minimum: smallest legal number, or None.
+      none_too: a number that stands for None, besides None itself; None: there is none.
       above: the number must be greater than this, or None.
       choices: the legal strings, compared without regard to case; empty: any string.
       words: strings that are legal besides numbers.
@@ -38,6 +39,7 @@ class Key:
     default: Any
     doc: str
     minimum: Any = None
+    none_too: Any = None
     above: Any = None
     choices: Tuple[str, ...] = ()
     words: Tuple[str, ...] = ()
@@ -73,7 +75,8 @@ class Key:
             if self.above is not None:
                 text += " > %s" % self.above
             text += "".join(' or "%s"' % word for word in self.words)
-        return text + (" or None" if self.default is None else "")
+        text += " or None" if self.default is None else ""
+        return text if self.none_too is None else text + " (or %d, which means None)" % self.none_too
 
     def check(self, value, source=""):
         """Return `value` in its normal form.
@@ -126,6 +129,8 @@ class Key:
             value = float(value)
             if self.type == INTEGER or not math.isfinite(value):
                 return _WRONG
+        if self.none_too is not None and value == self.none_too:
+            return None
         if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
             return _WRONG
         return value
@@ -177,6 +182,7 @@ KEYS = (
         None,
         "Number of stages into which auto.auto_parallel cuts the model. None: as many as a worker has devices.",
         minimum=1,
+        none_too=-1,
     ),
     Key(
         "pipeline.strategy",

@@ -25,6 +25,12 @@ class CaptureError(EplError, RuntimeError):
     """EPL was used in a way or at a moment that it cannot follow while the model is being built."""
 
 
+class CollectionKeyError(CaptureError, KeyError):
+    """A collection that epl.GraphKeys does not name."""
+
+    __str__ = Exception.__str__  # KeyError's would put the message into quotes
+
+
 class PassError(EplError, RuntimeError):
     """A rewrite of the graph went wrong."""
 

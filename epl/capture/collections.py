@@ -1,7 +1,7 @@
 """Collections that say how a fetched value is merged over the copies of the model."""
 
 from epl.capture.record import default_graph, record_of
-from epl.errors import CaptureError
+from epl.errors import CaptureError, CollectionKeyError
 
 
 class GraphKeys(object):
@@ -26,7 +26,7 @@ class GraphKeys(object):
 
 def _checked(key):
     if key not in GraphKeys.ALL:
-        raise CaptureError(
+        raise CollectionKeyError(
             "%r is none of the collections of epl.GraphKeys; these are: %s" % (key, ", ".join(GraphKeys.ALL))
         )
     return key
@@ -40,7 +40,8 @@ def add_to_collection(value, key):
       key: one of epl.GraphKeys.
 
     Raises:
-      CaptureError: the key is unknown, the value is no tensor of a graph, or it is in another collection already.
+      CollectionKeyError: the key is unknown; a KeyError too.
+      CaptureError: the value is no tensor of a graph, or it is in another collection already.
     """
     _checked(key)
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
@@ -59,7 +60,11 @@ def add_to_collection(value, key):
 
 
 def get_collection(key):
-    """The tensors of the default graph in one collection, in the order in which they were added."""
+    """The tensors of the default graph in one collection, in the order in which they were added.
+
+    Raises:
+      CollectionKeyError: the key is unknown; a KeyError too.
+    """
     return get_all_collections().get(_checked(key), [])
 
 

@@ -78,11 +78,17 @@ def scopes():
     return Env.get().state(_ENV_KEY, Scopes)
 
 
+def _all_devices(device_count):
+    """`device_count`, or the number of devices of all workers where it is None."""
+    return Env.get().cluster.total_gpu_num if device_count is None else device_count
+
+
 def replicate(device_count=None, name=None):
     """Marks a part of the model that is copied, every copy computing on data of its own.
 
     Args:
       device_count: devices that one copy computes on. With more than one, the user's batch is divided evenly over them.
+        Default: all devices of the job, so that there is one copy.
       name: for people.
 
     Returns:
@@ -92,16 +98,20 @@ def replicate(device_count=None, name=None):
       PlanError: device_count is not a whole number of at least 1.
       CaptureError: on entering it inside another scope.
     """
-    return Strategy("replicate", device_count, name, _caller(1))
+    return Strategy("replicate", _all_devices(device_count), name, _caller(1))
 
 
 def split(device_count=None, name=None):
     """Marks a part of the model whose tensors are split over devices.
 
+    Args:
+      device_count: devices over which they are split; default all devices of the job.
+      name: for people.
+
     Raises:
       UnsupportedError: always for device_count > 1, as this version cannot split tensors.
     """
-    strategy = Strategy("split", device_count, name, _caller(1))
+    strategy = Strategy("split", _all_devices(device_count), name, _caller(1))
     if strategy.device_count > 1:
         raise UnsupportedError(
             "epl.split(%d) at %s: this version cannot split tensors over devices; epl.split(1) and epl.replicate(n) "

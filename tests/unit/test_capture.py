@@ -2,12 +2,15 @@
 
 import re
 import sys
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
 from epl.capture.record import make_model, record_of
+from epl.cluster import Cluster
+from epl.env import Env
 from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
@@ -326,7 +329,20 @@ def test_split():
             tf.constant(1.0)
 
 
-@pytest.mark.parametrize("device_count", [0, -1, 1.5, "2", True, None])
+@pytest.mark.parametrize("workers, devices", [(1, 1), (2, 3)])
+def test_scopes_without_a_device_count_take_all_devices(workers, devices):
+    with capture():
+        cluster = Cluster(workers, gpu_num_per_worker=devices)
+        with mock.patch.object(Env, "cluster", cluster):
+            assert epl.replicate(name="all").device_count == workers * devices
+            if workers * devices == 1:
+                assert epl.split().device_count == 1
+            else:
+                with pytest.raises(UnsupportedError, match=r"epl.split\(6\) at test_capture.py:\d+"):
+                    epl.split()
+
+
+@pytest.mark.parametrize("device_count", [0, -1, 1.5, "2", True])
 def test_device_counts_that_are_none(device_count):
     with capture():
         for make in (epl.replicate, epl.split):
@@ -346,7 +362,7 @@ def test_collections():
         assert list(epl.get_all_collections()) == [epl.GraphKeys.GLOBAL_MEAN_OBJECTS]
         with pytest.raises(CaptureError, match="'a:0' is in the collection 'global_mean_objects' already"):
             epl.add_to_collection(a, epl.GraphKeys.LOCAL_SUM_OBJECTS)
-        with pytest.raises(CaptureError, match="(?s)'losses' is none of the collections.*local_sum_objects"):
+        with pytest.raises(KeyError, match="(?s)^'losses' is none of the collections.*local_sum_objects"):
             epl.add_to_collection(a, "losses")
         with pytest.raises(CaptureError, match="takes tensors, not 3"):
             epl.add_to_collection(3, epl.GraphKeys.GLOBAL_SUM_OBJECTS)

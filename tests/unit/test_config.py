@@ -288,6 +288,13 @@ def test_none_from_environment():
         assert Config({}, {"EPL_PIPELINE_NUM_STAGES": text}).pipeline.num_stages is None
 
 
+@pytest.mark.parametrize("config", [({"pipeline.num_stages": -1}, {}), ({}, {"EPL_PIPELINE_NUM_STAGES": "-1"})])
+def test_minus_one_stages_are_none(config):
+    assert Config(*config).pipeline.num_stages is None
+    with pytest.raises(ConfigError, match=r"num_stages=-2 .* or None \(or -1, which means None\)"):
+        Config({"pipeline.num_stages": -2}, {})
+
+
 def test_the_process_environment_is_the_default(monkeypatch):
     monkeypatch.setenv("EPL_COMMUNICATION_MAX_SPLITS", "9")
     assert Config().communication.max_splits == 9

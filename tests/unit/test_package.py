@@ -33,5 +33,13 @@ def test_public_names(how):
     )
 
 
+def test_version_has_the_name_of_old_too():
+    assert run("print(epl.VERSION == epl.__version__, 'tensorflow' in sys.modules)") == "True False\n"
+
+
+def test_the_graph_of_old_says_what_to_take():
+    assert "tf.get_default_graph()" in run("try: epl.Graph\nexcept AttributeError as error: print(error)")
+
+
 def test_other_names_are_refused():
     assert "no attribute 'inti'" in run("try: epl.inti\nexcept AttributeError as error: print(error)")
