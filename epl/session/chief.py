@@ -9,17 +9,18 @@ import tempfile
 from epl import tf_compat
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.session.file_errors import told
 from epl.session.hooks import driver_of
 
 
 def install():
     """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
-    tf_compat.wrap_saver_save(_save)
-    tf_compat.wrap_object_checkpoints(_save_objects, _update_state)
-    tf_compat.wrap_saved_model_builder(_saved_model_builder, _save_model)
-    tf_compat.wrap_write_graph(_write_graph)
-    tf_compat.wrap_event_writers(_event_writer)
-    tf_compat.wrap_profiler_hook(_profile)
+    tf_compat.wrap_saver_save(told(_save))
+    tf_compat.wrap_object_checkpoints(told(_save_objects), told(_update_state))
+    tf_compat.wrap_saved_model_builder(told(_saved_model_builder), told(_save_model))
+    tf_compat.wrap_write_graph(told(_write_graph))
+    tf_compat.wrap_event_writers(told(_event_writer))
+    tf_compat.wrap_profiler_hook(told(_profile))
     tf_compat.wrap_wait_for_session(_wait_for_session)
 
 

@@ -13,6 +13,7 @@ from epl.errors import NoDataError
 from epl.passes.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
+from epl.session import file_errors
 from epl.session.agreement import (
     DONE,
     HELPS,
@@ -233,7 +234,13 @@ class Driver(object):
                 values.append(divide(fed, feeds[fed], part, of))
         names.extend(step.open_gates)
         values.extend(_NOTHING for _ in step.open_gates)
-        fetched = self._inner.run(tuple(names), values, step.fetches, step.targets, run_options, metadata)
+        try:
+            fetched = self._inner.run(tuple(names), values, step.fetches, step.targets, run_options, metadata)
+        except tf_compat.tf.errors.OpError as error:
+            raised = file_errors.in_run(error, self._rewritten.own_graph, dict(zip(names, values)))
+            if raised is error:
+                raise
+            raise raised from None
         # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
         return [own_copy(value) for value in fetched] if step.may_alias else fetched
 

@@ -9,6 +9,7 @@ from epl import tf_compat
 from epl.capture.hooks import INNER
 from epl.errors import CaptureError
 from epl.graph.index import parse_input
+from epl.graph.late import copy_of
 
 
 class InnerSession(object):
@@ -108,14 +109,15 @@ def _cores():
 
 def _differ(node, other):
     """True when two nodes compute differently; TensorFlow makes notes (`_name`) on operations that exist already."""
-    if node == other:
-        return False
+    return node != other and _meaning(node) != _meaning(other)
 
-    def meaning(each):
-        attrs = {key: value for key, value in each.attr.items() if key[0] != "_" or key == "_class"}
-        return each.op, list(each.input), each.device, attrs
 
-    return meaning(node) != meaning(other)
+def _meaning(node):
+    """What a node computes, as bytes: to protobuf a constant that is no number differs from itself."""
+    own = copy_of(node)
+    for key in [key for key in own.attr if key[0] == "_" and key != "_class"]:
+        del own.attr[key]
+    return own.SerializeToString(deterministic=True)
 
 
 def own_copy(value):

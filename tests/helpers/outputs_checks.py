@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 
 
 def assert_same_metrics(got, want):
     history, totals = got
     wanted, wanted_totals = want
-    assert len(history) == len(wanted)
-    for number, ((updated, values), (other_updated, other_values)) in enumerate(zip(history, wanted)):
+    for number, ((updated, values), (other_updated, other_values)) in enumerate(pairs(history, wanted)):
         for name in other_values:
             assert_same(updated[name], other_updated[name], what="update of %s after step %d" % (name, number))
             assert_same(values[name], other_values[name], what="%s after step %d" % (name, number))
@@ -24,7 +23,7 @@ def assert_same_metrics(got, want):
 def assert_same_summaries(got, want):
     """One event file each, of the same points in the same order, and the same lines logged."""
     assert len(got["shown"]) == len(want["shown"]) == 4
-    for one, other in zip(got["shown"], want["shown"]):
+    for one, other in pairs(got["shown"], want["shown"]):
         assert set(one) == set(other)
         for name in other:
             assert_same(one[name], other[name], what=name)
@@ -35,7 +34,7 @@ def assert_same_summaries(got, want):
         ((wanted, wanted_graphs),) = want[key]
         assert [point[:2] for point in points] == [point[:2] for point in wanted]
         assert graphs == wanted_graphs
-        for (step, tag, value), (_, _, other) in zip(points, wanted):
+        for (step, tag, value), (_, _, other) in pairs(points, wanted):
             if isinstance(other, (np.ndarray, np.float32)):
                 assert_same(value, other, what="%s at step %d" % (tag, step))
             else:

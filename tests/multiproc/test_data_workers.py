@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 
 DATA = "tests.helpers.programs.data:"
 SLICING = {"io.slicing": True}
@@ -28,7 +28,7 @@ def test_files_are_divided(plain, two_workers, folder):
     labelled = [("with_labels", "initializable")]
     for worker, reads in enumerate(two_workers(DATA + "read_many", folder, cases + labelled, SLICING)):
         assert sorted(reads.pop()) == [[0, 6], [3, 9]][worker]  # labels go with their files
-        assert {case: sorted(read) for case, read in zip(cases, reads)} == {case: want[worker] for case in cases}
+        assert {case: sorted(read) for case, read in pairs(cases, reads)} == {case: want[worker] for case in cases}
 
 
 def test_queues_of_files_are_divided(two_workers, folder):
@@ -69,10 +69,10 @@ def test_records_are_divided(plain, two_workers, folder):
     cases = [(make, iterator) for make in makes for iterator in ("initializable", "one_shot")]
     cases = [case for case in cases if case != ("generated", "one_shot")]
     want = {case: ALL if case[0] in ("tfrecord", "zipped", "csv") else ALL[:4] for case in cases}
-    for case, read in zip(cases, plain(DATA + "read_many", folder, cases)):
+    for case, read in pairs(cases, plain(DATA + "read_many", folder, cases)):
         assert sorted(read) == want[case], case
     for worker, reads in enumerate(two_workers(DATA + "read_many", folder, cases, RECORDS)):
-        for case, read in zip(cases, reads):
+        for case, read in pairs(cases, reads):
             assert sorted(read) == want[case][worker::2], case
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state
+from tests.helpers.checks import assert_same, assert_same_state, pairs
 
 ESTIMATORS = "tests.helpers.programs.estimators:"
 
@@ -21,7 +21,7 @@ def without_events(names):
 def assert_same_life(got, want):
     assert_same(got["losses"], want["losses"])
     assert got["starts"] == want["starts"] == [0, 3]
-    for one, other in zip(got["metrics"], want["metrics"]):
+    for one, other in pairs(got["metrics"], want["metrics"]):
         assert set(one) == set(other)
         for name in other:
             assert_same(one[name], other[name], what=name)
@@ -43,7 +43,7 @@ def test_stages_in_two_workers(plain, two_workers, tmp_path):
     assert len(losses) == 9
     for got_losses, *got_states in two_workers(ESTIMATORS + "stages", str(tmp_path / "stages")):
         assert_same(got_losses, losses)
-        for got, want in zip(got_states, states):
+        for got, want in pairs(got_states, states):
             assert_same_state(got, want)
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from epl import tf_compat
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 
 KERAS = "tests.helpers.programs.keras_models:"
 LAYOUTS = [(1, 2), (2, 1), (2, 2)]
@@ -17,8 +17,8 @@ def assert_same_results(got, want):
         assert_same(got["history"][key], want["history"][key], what=key)
     assert_same(got["numbers"], want["numbers"], what="numbers")
     assert_same(got["predictions"], want["predictions"], what="predictions")
-    for index, weight in enumerate(want["weights"]):
-        assert_same(got["weights"][index], weight, what="weight %d" % index)
+    for index, (weight, wanted) in enumerate(pairs(got["weights"], want["weights"])):
+        assert_same(weight, wanted, what="weight %d" % index)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "train"])

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same_state, assert_same_training
+from tests.helpers.checks import assert_same_state, assert_same_training, pairs
 from tests.numerics.test_pipelines import ATOL
 
 SESSIONS = "tests.helpers.programs.pipeline_sessions:"
@@ -18,7 +18,7 @@ def test_a_monitored_session_resumes_all_stages(by_hand, two_workers, tmp_path):
     for until in (2, 5):
         (first, after), (others, same) = two_workers(SESSIONS + "resumes", folder, "tied_mlp", 2, 2, until)
         assert first == others
-        for one, other in zip(after, same):
+        for one, other in pairs(after, same):
             assert_same_state(one, other, 0, 0)
         losses, states = losses + first, states + after
     assert_same_training({"losses": losses, "states": states}, want, atol=ATOL)

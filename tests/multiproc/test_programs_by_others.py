@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epl import tf_compat
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 
 OTHERS = "tests.helpers.programs.by_others:"
 LAYOUTS = [(1, 2), (2, 1)]
@@ -15,7 +15,7 @@ only_1_15 = pytest.mark.skipif(tf_compat.line() != "tf1", reason="the program ne
 def assert_same_training(got, want):
     assert len(set(want["losses"])) == len(want["losses"])
     assert_same(got["losses"], want["losses"])
-    for one, other in zip(got.get("states", ()), want.get("states", ())):
+    for one, other in pairs(got.get("states", ()), want.get("states", ())):
         assert set(one) == set(other)
         for name, value in other.items():
             # The absolute part: Adam divides by the gradient's size, also where that is rounding alone.

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, differs
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, differs, pairs
 from tests.helpers.programs import common
 from tests.helpers.remote import RemoteError
 
@@ -85,7 +85,7 @@ def test_batch_norm_averages_its_moving_statistics(jobs, two_workers, two_by_two
     in_one = {replicas: jobs[1, replicas](REPLICAS + "batch_norm")[0] for replicas in (2, 4)}
     for job, replicas in ((two_workers, 2), (two_by_two, 4)):
         for got in job(REPLICAS + "batch_norm"):
-            for one, other in zip(got, in_one[replicas]):
+            for one, other in pairs(got, in_one[replicas]):
                 assert_same_state(one, other)
 
 
@@ -95,7 +95,7 @@ def test_workers_start_from_the_same_random_values(two_by_two):
         for everywhere in start + after:
             assert len(everywhere) == 4
             assert all(np.array_equal(replica, everywhere[0]) for replica in everywhere)
-    for one, other in zip(*[start + after for start, after in results]):
+    for one, other in pairs(*[start + after for start, after in results]):
         np.testing.assert_array_equal(one, other)
 
 
@@ -171,7 +171,7 @@ def test_monitored_session_resumes(plain, two_workers, tmp_path):
     want = plain(STATE + "monitored", str(tmp_path / "whole"), 8)
     early = two_workers(STATE + "monitored", str(tmp_path / "parts"), 5)
     late = two_workers(STATE + "monitored", str(tmp_path / "parts"), 8)
-    for one, other in zip(early, late):
+    for one, other in pairs(early, late):
         assert sorted(one) == [0, 1, 2, 3, 4] and sorted(other) == [5, 6, 7]
         one.update(other)
         assert_same([one[step] for step in range(8)], [want[step] for step in range(8)])

@@ -46,3 +46,16 @@ def test_checkpoints_of_objects(plain, two_by_two, tmp_path):
         assert_same(got["losses"], want["losses"])
         assert got["names"] == want["names"]
     assert chief["files"] == want["files"] and other["files"] == []
+
+
+def test_no_room_for_a_file_is_not_the_end_of_data(plain, two_devices, tmp_path):
+    assert plain(SAVERS + "no_room", str(tmp_path / "plain")) == ("no error", 1)  # what a monitored session makes of it
+    kind, text = two_devices(SAVERS + "no_room", str(tmp_path / "epl"))
+    assert kind == "ResourceExhaustedError"
+    assert "a file cannot be written" in text and "; File too large" in text and "model.ckpt-2" in text
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_damaged_checkpoint_is_named(two_devices, tmp_path, size):
+    kind, text = two_devices(SAVERS + "damaged", str(tmp_path), size)
+    assert kind == "DataLossError" and "'%s'" % (tmp_path / "model") in text

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_training, differs
+from tests.helpers.checks import assert_same, assert_same_training, differs, pairs
 from tests.numerics.test_pipelines import ATOL
 
 BATCH_NORM = "tests.helpers.programs.batch_norm:"
@@ -26,7 +26,7 @@ def test_without_it_each_replica_normalises_its_own_batch(plain, two_devices):
 
 def test_half_precision(plain, two_devices):
     want, got = plain(BATCH_NORM + "half"), two_devices(BATCH_NORM + "half")
-    for one, other in zip(got, want):
+    for one, other in pairs(got, want):
         assert_same(one, other, rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-3)
 

@@ -8,7 +8,7 @@ import pytest
 from epl import tf_compat
 from epl.capture import refusals
 from epl.errors import UnsupportedError
-from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, pairs
 
 REFUSED = "tests.helpers.programs.refused:"
 contrib = pytest.mark.skipif(tf_compat.line() == "tf2", reason="TF 2.15 has no tf.contrib")
@@ -132,7 +132,7 @@ def test_scaled_losses(jobs, plain, layout, kind):
     want = plain(REFUSED + "loss_scale", kind)
     for got in jobs[layout](REFUSED + "loss_scale", kind):
         np.testing.assert_allclose(got["losses"], want["losses"], rtol=1e-5)  # one of them is no number
-        for one, other in zip(got["states"], want["states"]):
+        for one, other in pairs(got["states"], want["states"]):
             assert_same_state(one, other)
 
 

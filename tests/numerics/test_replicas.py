@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 from tests.helpers.programs import common
 
 REPLICAS = "tests.helpers.programs.replicas:"
@@ -20,7 +20,7 @@ def moving_statistics(parts, momentum=0.8, steps=5):
 
 
 def check_batch_norm(history, parts):
-    for got, want in zip(history, moving_statistics(parts)):
+    for got, want in pairs(history, moving_statistics(parts)):
         for name in ("mean", "variance"):
             everywhere = np.broadcast_to(want[name], (parts, common.FEATURES)).astype(np.float32)
             assert_same(got[name], everywhere, rtol=1e-5, atol=1e-5, what="moving " + name)

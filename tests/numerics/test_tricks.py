@@ -3,7 +3,7 @@
 import pytest
 
 from epl import tf_compat
-from tests.helpers.checks import assert_same_state
+from tests.helpers.checks import assert_same_state, pairs
 from tests.helpers.programs import tricks
 from tests.helpers.tricks_checks import check
 
@@ -21,7 +21,7 @@ def test_contrib(plain, jobs):
 
 def test_gradients_that_the_program_adds_up(plain, two_devices):
     want, got = plain(TRICKS + "accumulated"), two_devices(TRICKS + "accumulated")
-    for one, other in zip(got, want):
+    for one, other in pairs(got, want):
         assert_same_state(one, other)
 
 

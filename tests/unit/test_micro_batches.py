@@ -15,6 +15,7 @@ from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import micro_batch_name
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
+from tests.helpers.checks import pairs
 
 
 def unrolled(graph, count=3, **config):
@@ -53,8 +54,8 @@ def test_gradients_are_added_up_and_applied_once():
     with planning.capture() as graph:
         planning.sgd(planning.layers())
     model, (made, _) = unrolled(graph)
-    for call, before in zip(made.apply_calls, model.apply_calls):
-        for (gradient, variable), (old, _) in zip(call.gradients, before.gradients):
+    for call, before in pairs(made.apply_calls, model.apply_calls):
+        for (gradient, variable), (old, _) in pairs(call.gradients, before.gradients):
             mean = made.graph.nodes[gradient.values]
             assert mean.op == "Mul"
             last = made.graph.nodes[mean.input[0]]

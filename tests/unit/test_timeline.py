@@ -16,6 +16,7 @@ from epl.plan.schedule import Action, schedule
 from epl.plan.simulate import Slot, simulate, timeline_of
 from epl.plan.timeline import estimated_timeline, page, seconds
 from epl.session import preview
+from tests.helpers.checks import pairs
 from tests.helpers.planning import batch, capture, sgd, variable
 
 
@@ -50,7 +51,7 @@ def test_each_action_has_a_box(strategy):
     assert [box[0] for box in found] == [slot.action.kind for slot in wanted]
     assert [box[4] for box in found] == [str(slot.action.micro_batch) for slot in wanted]
     scale = found[0][2] / 1e-3
-    for box, slot in zip(found, wanted):
+    for box, slot in pairs(found, wanted):
         assert box[1] - found[0][1] == pytest.approx(slot.start * scale, abs=0.1)
         assert box[2] == pytest.approx((slot.end - slot.start) * scale, abs=0.1)
     assert len({box[3] for box in found}) == 2  # a row per device

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.checks import pairs
 from tests.helpers.programs import common
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
@@ -58,9 +59,9 @@ def reductions(epl, backend="auto"):
             wants += [want, at_root, want[2 * worker : 2 * worker + 2], want[begin : begin + sizes[worker]]]
     assert fetches[2].shape.as_list() == [2, 3] and fetches[0].shape.as_list() == [rows, 3]
     values = _run([tf.cast(fetch, tf.float64) for fetch in fetches])
-    for value, want in zip(values, wants):
+    for value, want in pairs(values, wants):
         _same(value, want, 1e-2)  # bfloat16 has 8 bits
-    for tensor, value, want in zip(fetches, values, wants):
+    for tensor, (value, want) in pairs(fetches, pairs(values, wants)):
         if tensor.dtype in (tf.float64, tf.float32, tf.int32, tf.int64):
             _same(value, want, 1e-6)
     return len(values)
@@ -104,7 +105,7 @@ def moves(epl, backend="auto"):
         ]
     with tf.control_dependencies([epl.ops.barrier()]):
         values = _run([tf.cast(fetch, tf.float64) for fetch in fetches])
-    for value, want in zip(values, wants):
+    for value, want in pairs(values, wants):
         _same(value, want)
     return len(values)
 
@@ -202,7 +203,7 @@ def gradients(epl, backend="auto"):
 
         wants += [reference(xs)[worker], _finite_differences(loss, xs, worker)]
     values = _run(fetches, feeds)
-    for name, value, want in zip([n for n in sorted(cases) for _ in range(2)], values, wants):
+    for name, (value, want) in pairs([n for n in sorted(cases) for _ in range(2)], pairs(values, wants)):
         assert np.shape(value) == want.shape, (name, np.shape(value), want.shape)
         np.testing.assert_allclose(value, want, rtol=1e-6, atol=1e-8, err_msg=name)
     return sorted(cases)

@@ -1,6 +1,7 @@
 """Programs that save in every way that tf.train.Saver has, and that export; plain TensorFlow loads what they leave."""
 
 import os
+import resource
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -155,3 +156,46 @@ def objects(epl, folder):
         for step in range(2, 4):
             losses.append(sess.run([loss, train_op], feeds.of(step))[0])
     return {"losses": losses, "names": names, "files": files(folder)}
+
+
+def no_room(epl, folder):
+    """A monitored session whose second checkpoint finds no room for a file of more than 4 KB.
+
+    Returns the error's class and text, or the number of steps that went well.
+    """
+    common.init(epl)
+    tf.get_variable("large", [1 << 16], trainable=False)
+    feeds = common.Feeds(epl)
+    step = tf.train.get_or_create_global_step()
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    limits, done = resource.getrlimit(resource.RLIMIT_FSIZE), 0
+    saving = tf.train.CheckpointSaverHook(folder, save_steps=2)
+    try:
+        with tf.train.MonitoredTrainingSession(hooks=[saving], config=common.threads()) as sess:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+            for number in range(6):
+                sess.run(train_op, feeds.of(number))
+                done += 1
+    except tf.errors.OpError as error:
+        return type(error).__name__, str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return "no error", done
+
+
+def damaged(epl, folder, size):
+    """Restores a checkpoint of whose data nothing is left but the first `size` bytes. Returns the error."""
+    common.init(epl)
+    tf.get_variable("large", [1 << 10])
+    saver = tf.train.Saver()
+    with common.session() as sess:
+        common.initialize(sess)
+        path = saver.save(sess, os.path.join(folder, "model"))
+        with open(path + ".data-00000-of-00001", "r+b") as file:
+            file.truncate(size)
+        try:
+            saver.restore(sess, path)
+        except tf.errors.OpError as error:
+            return type(error).__name__, str(error)
+    return None

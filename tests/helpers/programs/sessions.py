@@ -296,3 +296,22 @@ def uneven_failures(epl):
             except (tf.errors.OpError, epl.errors.EplError, ValueError) as error:
                 errors.append(type(error).__name__)
     return errors
+
+
+def late_summaries(epl):
+    """Gradients clipped by their global norm, which needs a constant that is no number; the graph grows twice."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    train_op = optimizer.apply_gradients(list(zip(tf.clip_by_global_norm(gradients, 100.0)[0], variables)))
+    tf.summary.scalar("loss", loss)
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(train_op, feeds.of(0))
+        summary = tf.summary.merge_all()
+        text, _ = sess.run([summary, train_op], feeds.of(1))
+        saver = tf.train.Saver()
+        sess.run(train_op, feeds.of(2))
+        return common.state(sess), len(text) > 0, saver.saver_def.filename_tensor_name
