@@ -9,6 +9,7 @@ from epl.capture import hooks as _capture_hooks
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
 from epl.capture.strategy import replicate, set_default_strategy, split
 from epl.cluster import Cluster
+from epl.cluster_sources import for_programs
 from epl.config import Config
 from epl.env import Env
 from epl.errors import CaptureError
@@ -38,7 +39,8 @@ __all__ = [
 def init(config=None):
     """Starts EPL: from here on graphs are captured and sessions run in parallel. Calling it again starts afresh.
 
-    Call it before the model is built. In a job of several workers it connects to worker 0.
+    Call it before the model is built. In a job of several workers it connects to worker 0. From here on TF_CONFIG says
+    what programs are to do: worker 0 is the chief, and nobody starts a server; all workers are in `Env.get().cluster`.
 
     Args:
       config: an epl.Config; default what the environment variables say.
@@ -55,6 +57,7 @@ def init(config=None):
         )
     before = _session_hooks.current_job()
     Env.get().reset(config)
+    os.environ.update(for_programs(os.environ))
     _log_to_stderr()
     _capture_hooks.install()
     _session_hooks.install()

@@ -87,8 +87,44 @@ def _tf_config_error(text, problem):
     return ClusterError("TF_CONFIG is wrong: %s. Expected: %s. Found: %s" % (problem, _TF_CONFIG_FORM, shown))
 
 
-def _from_tf_config(environ):
+# Where the launcher's TF_CONFIG is kept once programs are shown another.
+_KEPT = "EPL_TF_CONFIG"
+
+
+def for_programs(environ):
+    """The variables as programs are to find them after `epl.init()`, and the processes that they start.
+
+    Programs look into TF_CONFIG to see whether they are the chief, which writes files, and whether to start servers of
+    TensorFlow's. With EPL worker 0 is the chief, and each worker is a local run: TF_CONFIG then has
+    {"cluster": {}, "task": {"type": "chief", "index": 0}}, with the type "worker" and the worker's own index for the
+    others. What the launcher had said is kept beside it, and `read_membership` goes by that.
+
+    Returns:
+      {variable: value} of those to set; empty where TF_CONFIG names no workers.
+
+    Raises:
+      ClusterError: TF_CONFIG is wrong.
+    """
+    kept = _launchers_tf_config(environ)
+    membership = _from_tf_config({"TF_CONFIG": kept})
+    if membership is None:
+        return {}
+    role = "worker" if membership.worker_index else "chief"
+    shown = dict(json.loads(kept), cluster={}, task={"type": role, "index": membership.worker_index})
+    return {"TF_CONFIG": json.dumps(shown), _KEPT: kept}
+
+
+def _launchers_tf_config(environ):
+    """TF_CONFIG as the launcher wrote it; one that somebody has set since then counts as the launcher's."""
     text = environ.get("TF_CONFIG", "").strip()
+    kept = environ.get(_KEPT, "")
+    if not (text and kept):
+        return text
+    return kept if text == for_programs({"TF_CONFIG": kept}).get("TF_CONFIG") else text
+
+
+def _from_tf_config(environ):
+    text = _launchers_tf_config(environ)
     if not text:
         return None
     try:

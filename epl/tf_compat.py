@@ -282,7 +282,7 @@ def wrap_estimator(config, replace, distribution, **methods):
 
 def set_cluster_role(run_config, index, count):
     """Makes a RunConfig say that its process is number `index` of `count` workers that train alike."""
-    run_config._is_chief = index == 0
+    run_config._is_chief, run_config._task_type = (False, "worker") if index else (True, "chief")
     run_config._task_id = index
     run_config._global_id_in_cluster = index
     run_config._num_worker_replicas = count

@@ -6,7 +6,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from epl import tf_compat
+from epl import tf_compat, tf_compat_learn
 from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
@@ -36,6 +36,7 @@ def install():
         _train_with_estimator_spec=_train_spec,
         _export_all_saved_models=_export,
     )
+    tf_compat_learn.set_chief(is_chief)
     tf_compat.wrap_train_and_evaluate(_loaded_step, _evaluate_and_export, _export_after_evaluation, _listener_begin)
 
 

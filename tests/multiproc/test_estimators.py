@@ -14,6 +14,16 @@ def plain_life(jobs, tmp_path_factory):
     return jobs["plain"](ESTIMATORS + "life", folder)[0]
 
 
+def test_what_others_see(two_workers, tmp_path):
+    results = two_workers(ESTIMATORS + "as_others_see_it", str(tmp_path))
+    for index, (got, role) in enumerate(zip(results, ("chief", "worker"))):
+        assert got["task"] == {"type": role, "index": index} and got["type"] == role and got["cluster"] == {}
+        assert got["child"] == ["2", str(index)]
+        if "master" in got:  # contrib.learn is a part of 1.15
+            assert got["chief"] == (index == 0) and got["master"] == ""
+            assert results[0]["saved"] == str(tmp_path / "model.ckpt-3")
+
+
 def without_events(names):
     return [name for name in names if "tfevents" not in name]
 

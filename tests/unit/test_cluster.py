@@ -1,7 +1,6 @@
 """Cluster: who the workers are and which devices they have, from the variables of each launcher."""
 
 import json
-import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from epl import cluster as cluster_module
 from epl import gpus
 from epl.cluster import Cluster
-from epl.cluster_sources import expand_nodelist, split_address
+from epl.cluster_sources import expand_nodelist, for_programs, read_membership, split_address
 from epl.errors import ClusterError
 
 
@@ -188,6 +187,35 @@ def test_a_long_tf_config_is_not_printed_in_full():
     with pytest.raises(ClusterError) as error:
         Cluster.from_environment(worker_config(5000, ["host-%d:1" % i for i in range(2000)]))
     assert len(str(error.value)) < 1000
+
+
+@given(st.booleans(), st.integers(1, 5), st.data())
+def test_what_programs_are_shown(chief, number, data):
+    """Worker 0 is the chief, nobody has a cluster to start servers in, and EPL still finds the launcher's."""
+    hosts = ["h%d:1" % worker for worker in range(number)]
+    index = data.draw(st.integers(0, number - 1))
+    jobs = {"chief": hosts[:1], "worker": hosts[1:]} if chief else {"worker": hosts}
+    role = ("chief", 0) if chief and index == 0 else ("worker", index - chief)
+    before = dict(
+        TF_CONFIG=json.dumps({"cluster": jobs, "task": {"type": role[0], "index": role[1]}, "environment": "cloud"})
+    )
+    after = dict(before, **for_programs(before))
+    assert json.loads(after["TF_CONFIG"]) == {
+        "cluster": {},
+        "task": {"type": "worker" if index else "chief", "index": index},
+        "environment": "cloud",
+    }
+    assert read_membership(after) == read_membership(before)
+    assert dict(after, **for_programs(after)) == after
+    for new in (worker_config(1), {"TF_CONFIG": ""}):  # set by somebody since then
+        assert read_membership(dict(after, **new)) == read_membership(new)
+    del after["TF_CONFIG"]
+    assert read_membership(after).source == "no launcher's variables"
+
+
+@pytest.mark.parametrize("environ", [{}, {"TF_CONFIG": " "}, {"TF_CONFIG": '{"task": {"type": "worker"}}'}])
+def test_programs_are_shown_what_there_is(environ):
+    assert for_programs(environ) == {}
 
 
 @given(st.text(max_size=20))
@@ -447,52 +475,3 @@ def test_tensorflow_without_gpu_support_on_a_gpu_machine(gpus_seen):
     gpus_seen(4, usable=False)
     assert Cluster.from_environment({}).local_devices == ["/job:localhost/replica:0/task:0/device:CPU:0"]
     assert Cluster.from_environment({"EPL_DEVICE": "gpu"}).device_type == "GPU"
-
-
-@pytest.mark.parametrize(
-    "text, answer",
-    [
-        ("build_info = collections.OrderedDict(is_cuda_build=False, x=1)", False),
-        ("is_cuda_build = False", False),
-        ("{'is_cuda_build': False}", False),
-        ("is_cuda_build = True", True),
-        ("", True),
-        (None, True),
-    ],
-)
-def test_tensorflow_knows_gpus(tmp_path, monkeypatch, text, answer):
-    folder = tmp_path / "tensorflow_core" / "python" / "platform"
-    folder.mkdir(parents=True)
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "__init__.py").write_text("raise ImportError('must not be imported')")
-    if text is not None:
-        (folder / "build_info.py").write_text(text)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    assert gpus.tensorflow_knows_gpus.__wrapped__() is answer
-
-
-@pytest.mark.parametrize(
-    "chosen, seen",
-    [
-        (None, ["0", "1"]),
-        ("", []),
-        ("1", ["1"]),
-        ("1, 0", ["1", "0"]),
-        ("-1", []),
-        ("0,-1,1", ["0"]),
-        ("5", []),
-        ("GPU-abc,1", ["GPU-abc", "1"]),
-        ("0,0", ["0"]),
-    ],
-)
-def test_visible_gpus(chosen, seen):
-    environ = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-    assert gpus.visible_gpus(environ, total=2) == seen
-
-
-def test_machine_gpus(tmp_path):
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / name).write_text("")
-    assert gpus.machine_gpus((str(tmp_path / "none[0-9]*"), str(tmp_path / "nvidia[0-9]*"))) == 2
-    assert gpus.machine_gpus((str(tmp_path / "none[0-9]*"),)) == 0

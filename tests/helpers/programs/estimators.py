@@ -1,6 +1,9 @@
 """Programs with tf.estimator. Each worker reads its share of the rows, each copy of the model its share of a batch."""
 
+import json
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -319,3 +322,34 @@ def uneven(epl, folder):
     for _ in range(2):
         estimator.train(input_fn(epl, 0, 3 if index == count - 1 else 5), hooks=[hook])
     return len(hook.losses), int(estimator.evaluate(input_fn(epl, 10, 12))["global_step"])
+
+
+def as_others_see_it(epl, folder):
+    """What programs find out about their place, the Estimator of contrib.learn among them; it saves checkpoints."""
+    common.init(epl)
+    shown = json.loads(os.environ["TF_CONFIG"])
+    child = "from epl import Env; print(Env.get().cluster.worker_num, Env.get().cluster.worker_index)"
+    result = {
+        "task": shown["task"],
+        "cluster": shown["cluster"],
+        "type": tf.estimator.RunConfig().task_type,
+        "child": subprocess.check_output([sys.executable, "-c", child]).decode("ascii").split(),
+    }
+    if tf.__version__.startswith("1."):
+        result.update(_learn(epl, folder))
+    return result
+
+
+def _learn(epl, folder):
+    from tensorflow.contrib import learn  # here, as 2.15 has none
+
+    def model(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        return learn.ModelFnOps(mode, spec.predictions, spec.loss, spec.train_op)
+
+    def data():
+        return input_fn(epl, 0, 3)().make_one_shot_iterator().get_next()
+
+    config = learn.RunConfig(tf_random_seed=3, save_checkpoints_steps=2, session_config=common.threads())
+    learn.Estimator(model, folder, config, params={}).fit(input_fn=data)
+    return {"chief": config.is_chief, "master": config.master, "saved": tf.train.latest_checkpoint(folder)}
