@@ -5,10 +5,10 @@
 #   ARGS=                     more arguments for pytest
 export LINE STRICT PYTHON_TF1 PYTHON_TF2
 ARGS ?=
-PYTEST = python -m pytest $(ARGS)
+PYTEST = python -m pytest $$SECOND_LINE $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-multiproc lint format csrc clean
+.PHONY: help setup demo test test-all test-nightly test-multiproc lint format csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -25,7 +25,10 @@ test: ## all tests, quick ones first
 	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc'
 	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc'
 
-test-all: ## all tests, every combination included; takes hours
+test-nightly: ## only the tests that train long to show that something is learnt
+	@scripts/lines.sh 'python -m pytest --nightly -m nightly $(ARGS)'
+
+test-all: ## all tests, the nightly ones and every combination included; takes hours
 	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
 
 test-multiproc: ## only the tests with several worker processes

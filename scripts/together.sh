@@ -37,7 +37,7 @@ echo "running for ${served[*]} at the same time; what they say comes when they h
 for line in "${served[@]}"; do
   # Jobs in the background ignore SIGINT, unless they have a process group of their own.
   set -m
-  LINE=$line scripts/lines.sh "$@" >"$folder/$line" 2>&1 &
+  LINE=$line ONCE_ON=${served[-1]} scripts/lines.sh "$@" >"$folder/$line" 2>&1 &
   jobs+=($!)
   set +m
 done

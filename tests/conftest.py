@@ -13,16 +13,23 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+# What runs only if it is asked for: marker -> the options that ask for it.
+ON_REQUEST = {"exhaustive": ("--exhaustive",), "nightly": ("--nightly", "--exhaustive")}
+
+
 def pytest_addoption(parser):
-    parser.addoption("--exhaustive", action="store_true", help="also run the tests marked exhaustive; takes hours")
+    parser.addoption("--exhaustive", action="store_true", help="run all tests, every combination; takes hours")
+    parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly; takes minutes")
+    parser.addoption("--second-line", action="store_true", help="leave out what the other TensorFlow line runs (once)")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--exhaustive"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    unwanted = {mark for mark, options in ON_REQUEST.items() if not any(config.getoption(option) for option in options)}
+    if config.getoption("--second-line"):
+        unwanted.add("once")
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in unwanted)]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

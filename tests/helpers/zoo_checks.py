@@ -5,15 +5,32 @@ import pytest
 
 from tests.helpers import zoo
 from tests.helpers.checks import assert_same
+from tests.helpers.covering import covering
 from tests.helpers.zoo_results import PLAIN
 
 
 def cases(*layouts, few):
-    """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once."""
+    """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once.
+
+    On the second line: each model, each optimizer and each way of input in each layout.
+    """
+    wanted = [(layout, case) for layout in layouts for case in zoo.CASES]
+    wanted += [(layout, case) for layout in few for case in zoo.CASES if case in zoo.ONE_EACH]
+    both_lines = covering([_options(*each) for each in wanted], strength=1)
     for layout in layouts + tuple(few):
         for case in zoo.CASES:
-            marks = [pytest.mark.exhaustive] if layout in few and case not in zoo.ONE_EACH else []
+            marks = []
+            if (layout, case) not in wanted:
+                marks.append(pytest.mark.exhaustive)
+            elif _options(layout, case) not in both_lines:
+                marks.append(pytest.mark.once)
             yield pytest.param(layout, case, marks=marks, id="%s-%s" % (case, layout))
+
+
+def _options(layout, name):
+    case = zoo.CASES[name]
+    optimizer = name[len(case.model.name) + 1 :].rpartition("-")[0]
+    return tuple((layout, option) for option in (case.model.name, optimizer, case.source))
 
 
 def check_case(results, layout, name):

@@ -91,6 +91,7 @@ def test_resnet_computes_as_one_device(resnet, tmp_path):
     assert_same_losses(losses(output), losses(one))
 
 
+@pytest.mark.once
 def test_resnet_counts_as_one_process(resnet, tmp_path):
     """The same checkpoint by one process without EPL: the same images are right. The 65 are in 3 files."""
     folder, output = resnet
@@ -99,6 +100,7 @@ def test_resnet_counts_as_one_process(resnet, tmp_path):
     assert "of 65 images" in evaluation(alone) and evaluation(alone) == evaluation(output)
 
 
+@pytest.mark.nightly
 def test_resnet_goes_on_and_learns(resnet, tmp_path):
     folder, output = resnet
     shutil.copytree(str(folder / "model"), str(tmp_path / "model"))
@@ -156,6 +158,7 @@ def test_lstm_remembers_as_one_device(tmp_path):
     assert got[1][0] < 0.8 * got[0][0] and got[1][1] < got[0][1]
 
 
+@pytest.mark.nightly
 def test_lstm_with_dropout_learns(tmp_path):
     text = os.path.join(ROOT, "LICENSE")
     options = ["--small", "--text", text, "--validation", text, "--batch_size=4", "--epochs=4", "--seed=1"]

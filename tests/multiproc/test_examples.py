@@ -46,6 +46,7 @@ def accuracy(output):
     return re.search(r"test accuracy: ([0-9.]+) %", output).group(1)
 
 
+@pytest.mark.once
 def test_plain_training_and_evaluation_agree(example):
     assert "Wrote 1438 images" in run(example, "convert.py")
     assert "already" in run(example, "convert.py")
@@ -63,6 +64,7 @@ def test_evaluation_never_imports_epl():
             assert not re.search(r"^\s*(import|from)\s+epl\b", script.read(), re.MULTILINE)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers, devices", [pytest.param(1, 2, marks=pytest.mark.exhaustive), (2, 1)])
 def test_bert_in_two_stages_learns(tmp_path, workers, devices):
     folder = os.path.join(ROOT, "examples", "bert_pipeline")

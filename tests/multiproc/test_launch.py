@@ -13,6 +13,8 @@ import pytest
 
 from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, assert_gone, lines_of
 
+pytestmark = pytest.mark.once
+
 # --- what workers get ---
 
 

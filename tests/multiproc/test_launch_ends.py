@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, alive, assert_gone, lines_of
 from tests.helpers.processes import REPOSITORY, clean_environment
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.once]
 
 # --- ends ---
 

@@ -2,8 +2,12 @@
 
 import socket
 
+import pytest
+
 from epl.cluster import Cluster
 from epl.communicators import addresses
+
+pytestmark = pytest.mark.once
 
 OTHER = "203.0.113.7:2222"  # an address for examples; nobody's
 

@@ -15,6 +15,8 @@ from epl.communicators.bootstrap import EVERY_GENERATION, BootstrapClient, Boots
 from epl.errors import CommunicationError
 from tests.helpers.processes import clean_environment, free_ports
 
+pytestmark = pytest.mark.once
+
 TOKEN = "a token of the tests"
 
 

@@ -13,6 +13,8 @@ from epl.communicators import wire
 from epl.communicators.bootstrap import BootstrapClient
 from epl.communicators.bootstrap_server import BootstrapServer
 
+pytestmark = pytest.mark.once
+
 TOKEN = "a token of the tests"
 CALLS = ("Join", "Leave", "Heartbeat", "Set", "Get", "Clear", "Barrier", "Fail")
 _BOUNDED = hypothesis.settings(

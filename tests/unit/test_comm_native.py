@@ -15,6 +15,8 @@ import pytest
 
 from epl.communicators import native
 
+pytestmark = pytest.mark.once
+
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, BOOL = range(8)
 SUM, MEAN, MIN, MAX, PROD = range(5)
 (

@@ -14,6 +14,8 @@ from epl.config import Config
 from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError, UnsupportedError
 
+pytestmark = pytest.mark.once
+
 BUILT = [key for key in KEYS if key.built]
 NOT_BUILT = [key for key in KEYS if not key.built]
 # They contradict some values of other keys, see test_impossible_pairs.

@@ -6,6 +6,8 @@ from epl.config import Config
 from epl.env import Env
 from epl.errors import ClusterError, ConfigError
 
+pytestmark = pytest.mark.once
+
 TF_CONFIG = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
 
 

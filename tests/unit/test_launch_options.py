@@ -13,6 +13,8 @@ from epl.launch import environment, machines
 from epl.launch.main import USAGE_STATUS, main
 from epl.launch.options import parse, script_command
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(name="folder")
 def folder_fixture(tmp_path, monkeypatch):

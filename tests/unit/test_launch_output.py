@@ -11,6 +11,8 @@ from epl.launch.output import LONGEST_PIECE, PARTIAL_LINE_S, TAIL_LINES, Console
 from epl.launch.summary import failure_text
 from epl.launch.workers import Worker, root_cause
 
+pytestmark = pytest.mark.once
+
 
 class Screen(Console):
     """A console whose text is kept."""

@@ -8,6 +8,8 @@ from epl.errors import ConfigError
 from epl.plan.schedule import Action, needs, schedule, strategies, strategy_name
 from epl.plan.simulate import check_complete, simulate
 
+pytestmark = pytest.mark.once
+
 
 def text(strategy, *sizes):
     """Per device the actions as one string."""

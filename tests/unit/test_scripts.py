@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SYSTEM_TOOLS = "bash env timeout sed sort ls tee tail tr mktemp mkfifo rm dirname cat sleep".split()
 
@@ -129,6 +131,15 @@ def test_commands_run_for_both_lines_quick_ones_first(checkout, bare):
     result = lines(checkout, bare, "echo quick $LINE", "echo slow $LINE")
     assert result.returncode == 0
     assert result.stdout.splitlines()[:4] == ["quick tf2", "quick tf1", "slow tf2", "slow tf1"]
+
+
+def test_one_line_runs_what_is_the_same_on_both(checkout, bare):
+    told = "echo $LINE runs ${SECOND_LINE:-everything}"
+    result = lines(checkout, bare, told)
+    assert result.stdout.splitlines()[:2] == ["tf2 runs --second-line", "tf1 runs everything"]
+    assert "tf2 runs everything" in lines(checkout, bare, told, TF1_STATUS="3").stdout
+    assert "tf2 runs everything" in lines(checkout, bare, told, LINE="tf2").stdout
+    assert "tf2 runs --second-line" in lines(checkout, bare, told, LINE="tf2", ONCE_ON="tf1").stdout
 
 
 def test_a_line_without_python_is_skipped_and_named(checkout, bare):

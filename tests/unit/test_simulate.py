@@ -10,6 +10,8 @@ from epl.errors import PlanError
 from epl.plan.schedule import Action, schedule
 from epl.plan.simulate import Slot, check_complete, simulate, timeline_of
 
+pytestmark = pytest.mark.once
+
 devices = st.integers(1, 8)
 micro_batches = st.integers(1, 16)
 times = st.integers(1, 5).map(Fraction)
