@@ -7,7 +7,7 @@ import functools
 import sys
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 from tensorflow.python.distribute import distribute_lib
@@ -430,6 +430,13 @@ def op_def(name):
     if line() == "tf2":
         return op_def_registry.get(name)
     return op_def_registry.get_registered_ops().get(name)
+
+
+def op_defs():
+    """dict of every operation type that TensorFlow's kernel side knows by now to its OpDef."""
+    listed = op_def_pb2.OpList()
+    listed.ParseFromString(_c_api_session.TF_GetBuffer(_c_api_session.TF_GetAllOpList()))
+    return {op.name: op for op in listed.op}
 
 
 def import_nodes(graph, graph_def, existing):

@@ -12,8 +12,8 @@ from epl.graph.build import set_attr
 from epl.passes.copies import Template
 from epl.passes.nodes import instance_tensor
 from epl.passes.place import device_of_clone
-from epl.plan import ops
 from epl.plan.names import clone_name
+from epl.rules import effects
 
 
 def clone_instances(graph, plan):
@@ -35,7 +35,7 @@ def _clone(node, template, plan, instance):
     clone = template.copy(lambda name: clone_name(name, instance.index), inputs)
     clone.device = device_of_clone(plan, node, instance)
     set_attr(clone, tags.INSTANCE, instance.index)
-    if node.op in ops.SOURCES:
+    if node.op in effects.SOURCES:
         # Two copies that pull from one iterator must not be merged into one by common-subexpression elimination.
         set_attr(clone, tags.ROLE, "source")
     return clone

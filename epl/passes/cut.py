@@ -21,8 +21,8 @@ from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_i
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.restore import restore_own
 from epl.passes.save import save_in_parts
-from epl.plan import ops
 from epl.plan.names import PREFIX, clone_name, cloned_name, tag_of
+from epl.rules import effects
 
 _HANDLES = frozenset([20, 21])  # resource, variant
 
@@ -236,7 +236,7 @@ def _check(graph, plan, tensor, consumer):
 def stands_inside(node, plan):
     """True for what stands in a loop or a branch, and may not be run."""
     original = cloned_name(node.name, tags.get_int(node, tags.INSTANCE))
-    return original in plan.analysis.in_control_flow and node.op not in ops.CONTROL_FLOW_CLOSES
+    return original in plan.analysis.in_control_flow and node.op not in effects.CONTROL_FLOW_CLOSES
 
 
 def _own(graph, plan, part):
@@ -337,7 +337,7 @@ class _Waits(object):
         self._edit = edit
         self._part = part
         self._made = {}
-        changes = [name for name in graph.find(ops.is_write) if part.positions.get(name) == part.position]
+        changes = [name for name in graph.find(effects.is_write) if part.positions.get(name) == part.position]
         self._after = graph.descendants(changes)
 
     def is_here(self, name):

@@ -13,10 +13,10 @@ from epl.graph import tags
 from epl.graph.build import make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import tagged
-from epl.plan import ops
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, micro_batch_name
 from epl.plan.schedule import FORWARD
+from epl.rules import effects
 
 
 class Gates(object):
@@ -125,12 +125,12 @@ def _first(graph, plan, part, names):
     found = []
     for name in names:
         node = graph.nodes[name]
-        if node.op in ops.PLACEHOLDERS:
+        if node.op in effects.PLACEHOLDERS:
             continue
-        if name in plan.in_control_flow and node.op not in ops.CONTROL_FLOW_OPENS:
+        if name in plan.in_control_flow and node.op not in effects.CONTROL_FLOW_OPENS:
             continue
         producers = (node_of(text) for text in node.input)
-        if not any(plan.parts.get(p) == part and graph.nodes[p].op not in ops.PLACEHOLDERS for p in producers):
+        if not any(plan.parts.get(p) == part and graph.nodes[p].op not in effects.PLACEHOLDERS for p in producers):
             found.append(name)
     return found
 
@@ -140,9 +140,9 @@ def _last(graph, plan, names):
     chosen = set(names)
     found = []
     for name in names:
-        if name in plan.in_control_flow and graph.nodes[name].op not in ops.CONTROL_FLOW_CLOSES:
+        if name in plan.in_control_flow and graph.nodes[name].op not in effects.CONTROL_FLOW_CLOSES:
             continue
-        if graph.nodes[name].op in ops.PLACEHOLDERS:
+        if graph.nodes[name].op in effects.PLACEHOLDERS:
             continue
         if not any(consumer in chosen for consumer, _ in graph.consumers.get(name, ())):
             found.append(name)

@@ -11,7 +11,6 @@ from epl.errors import PlanError
 from epl.graph import types
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of
-from epl.plan import ops
 
 _UINT8 = 4
 _STRING = 7
@@ -28,12 +27,12 @@ def merge_outputs(graph, plan):
         if merge.how == "concat":
             _concatenate(edit, plan, merge, dtype, workers)
             continue
-        if merge.how == "mean" and dtype not in ops.FLOAT_TYPES:
+        if merge.how == "mean" and dtype not in types.FLOAT_TYPES:
             raise PlanError(
                 "tensor '%s' is in a collection of means but holds no floating-point numbers; cast it to float32 "
                 "first, or use a collection of sums" % merge.tensor
             )
-        if dtype not in ops.SUMMED_TYPES:
+        if dtype not in types.SUMMED_TYPES:
             raise PlanError(
                 "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
                 "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))

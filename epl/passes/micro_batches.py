@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import PlanError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.late import Late
@@ -25,9 +25,9 @@ from epl.passes.nodes import dtype_of, tagged
 from epl.passes.reseed_functions import call_copies
 from epl.passes.seeds import derive, seeds_of, set_seed
 from epl.passes.summaries import shown_by
-from epl.plan import ops
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.rules import effects
 
 _FLOAT32 = 1
 _INT32 = 3
@@ -282,7 +282,7 @@ def _merge(graph, edit, plan, model):
 
 def _merge_one(graph, edit, plan, how, tensor, name):
     dtype = dtype_of(graph, tensor)
-    if how == "mean" and dtype not in ops.FLOAT_TYPES:
+    if how == "mean" and dtype not in types.FLOAT_TYPES:
         raise PlanError(
             "tensor '%s' is in a collection of means but holds no floating-point numbers; cast it to float32 "
             "first, or use a collection of sums" % tensor
@@ -324,6 +324,6 @@ def _reseed(graph, edit, plan):
     for micro_batch, mark in enumerate(marks, 1):
         for name in names:
             node = graph.nodes[name]
-            if node.op in ops.RANDOM and "seed" in node.attr and any(seeds_of(node)):
+            if node.op in effects.RANDOM and "seed" in node.attr and any(seeds_of(node)):
                 set_seed(edit.node(micro_batch_name(name, micro_batch)), derive(seeds_of(node), mark))
     call_copies(graph, edit, names, {mark: (lambda n, m=m: micro_batch_name(n, m)) for m, mark in enumerate(marks, 1)})

@@ -10,8 +10,8 @@ find their own, and drift apart.
 """
 
 from epl.graph import tags
-from epl.plan import ops
 from epl.plan.analysis import variable_of
+from epl.rules import effects
 
 _ALIASES = frozenset(["Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze"])
 
@@ -42,7 +42,7 @@ def _readers(graph, plan, write):
     """What takes the value of the scalar that `write` changes and depends on nothing but variables and constants."""
     analysis, node = plan.analysis, graph.nodes[write]
     variable = plan.variables.get(variable_of(graph, write))
-    if variable is None or variable.shape != () or node.op not in ops.ADDS | ops.SETS:
+    if variable is None or variable.shape != () or node.op not in effects.ADDS | effects.SETS:
         return []
     if write in analysis.in_control_flow:
         return []
@@ -54,7 +54,7 @@ def _readers(graph, plan, write):
             seen.add(consumer)
             if graph.nodes[consumer].op in _ALIASES:
                 stack.append(consumer)
-            elif not ops.is_write(graph.nodes[consumer].op) and _runs_alone(graph, analysis, consumer):
+            elif not effects.is_write(graph.nodes[consumer].op) and _runs_alone(graph, analysis, consumer):
                 found.append(consumer)
     return graph.in_order(found)
 
@@ -64,4 +64,4 @@ def _runs_alone(graph, analysis, name):
     if name in analysis.varying or name in analysis.in_control_flow or name not in analysis.cloned:
         return False
     needs = graph.ancestors([name])
-    return not any(n in analysis.in_control_flow or graph.nodes[n].op in ops.PLACEHOLDERS for n in needs)
+    return not any(n in analysis.in_control_flow or graph.nodes[n].op in effects.PLACEHOLDERS for n in needs)

@@ -9,8 +9,8 @@ What the user said of devices is kept as far as it makes sense: `/cpu:0` stays o
 import functools
 
 from epl.graph import tags
-from epl.plan import ops
 from epl.plan.analysis import is_large_constant
+from epl.rules import effects
 
 
 def place(graph, plan):
@@ -43,7 +43,7 @@ def place(graph, plan):
 
 def _on_host(graph):
     """Collectives, nodes that make or take the handle of a resource which instances share, everything of tf.data."""
-    resources = graph.find(lambda op: op in ops.SHARED_RESOURCES or "Dataset" in op)
+    resources = graph.find(lambda op: op in effects.SHARED_RESOURCES or "Dataset" in op)
     found = set(resources)
     stack = [name for name in resources if _hands_on(graph.nodes[name])]
     while stack:
@@ -52,11 +52,11 @@ def _on_host(graph):
                 found.add(consumer)
                 if _hands_on(graph.nodes[consumer]):
                     stack.append(consumer)
-    return found.union(graph.find(ops.COLLECTIVES.__contains__))
+    return found.union(graph.find(effects.COLLECTIVES.__contains__))
 
 
 def _hands_on(node):
-    return node.op in ops.SHARED_RESOURCES or node.op in ("Identity", "Switch", "Enter", "RefEnter")
+    return node.op in effects.SHARED_RESOURCES or node.op in ("Identity", "Switch", "Enter", "RefEnter")
 
 
 def device_of_clone(plan, node, instance):

@@ -7,8 +7,8 @@ without a seed get one that all workers share, so that every worker draws the sa
 
 from epl.graph import tags
 from epl.passes.seeds import derive, seeds_of, set_seed
-from epl.plan import ops
 from epl.plan.names import clone_name
+from epl.rules import effects
 
 
 def reseed(graph, plan, job_seed=0):
@@ -21,7 +21,7 @@ def reseed(graph, plan, job_seed=0):
         return graph
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
-    for name in graph.find(ops.RANDOM.__contains__):
+    for name in graph.find(effects.RANDOM.__contains__):
         node = graph.nodes[name]
         if "seed" not in node.attr or tags.INSTANCE in node.attr:
             continue

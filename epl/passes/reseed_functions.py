@@ -7,8 +7,8 @@ Each instance but rank 0 calls copies of such functions, in which the seeds are 
 
 from epl.graph.functions import Functions
 from epl.passes.seeds import derive, seeds_of, set_seed
-from epl.plan import ops
 from epl.plan.names import PREFIX, clone_name
+from epl.rules import effects
 
 
 def reseed_functions(graph, plan):
@@ -51,7 +51,7 @@ def call_copies(graph, edit, names, copies):
 
 
 def _is_seeded(node):
-    return node.op in ops.RANDOM and any(seeds_of(node))
+    return node.op in effects.RANDOM and any(seeds_of(node))
 
 
 def _copy_name(name, mark):

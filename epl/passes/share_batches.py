@@ -9,8 +9,8 @@ The instances of a replica that are in this worker use one `next`; the copies of
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import tagged
-from epl.plan import ops
 from epl.plan.names import PREFIX, clone_name
+from epl.rules import effects
 
 
 def share_batches(graph, plan):
@@ -21,7 +21,7 @@ def share_batches(graph, plan):
     first_of = {}
     for instance in plan.layout.instances:
         first_of.setdefault(instance.replica, instance.index)
-    sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in ops.SOURCES]
+    sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in effects.SOURCES]
     for instance in plan.layout.instances:
         for name in sources:
             _share(graph, edit, plan, name, instance, first_of[instance.replica])

@@ -7,7 +7,7 @@ Operations that write event files (tf.contrib.summary) do nothing on other worke
 
 from epl.graph import tags
 from epl.graph.index import parse_input
-from epl.plan import ops
+from epl.rules import effects
 
 # They take one number; rows of all copies do not fit.
 _SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
@@ -18,7 +18,7 @@ def show_merged(graph, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
     if plan.layout.num_instances == 1:
         return graph
-    writes = graph.find((ops.SUMMARY_WRITES | ops.SUMMARY_WRITERS).__contains__)
+    writes = graph.find((effects.SUMMARY_WRITES | effects.SUMMARY_WRITERS).__contains__)
     if not (plan.merges or writes):
         return graph
     edit = graph.editor()
@@ -46,7 +46,7 @@ def shown_by(graph, tensor, how):
             node = graph.nodes[consumer]
             if parse_input(node.input[position]) != producer:
                 continue
-            if node.op in ops.SUMMARIES | ops.SUMMARY_WRITES:
+            if node.op in effects.SUMMARIES | effects.SUMMARY_WRITES:
                 if how != "concat" or node.op not in _SCALAR:
                     found.append((consumer, position))
             elif node.op == "Identity":

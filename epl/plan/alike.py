@@ -6,8 +6,8 @@ They need not be sent from worker 0, which saves two thirds of what the variable
 import hashlib
 
 from epl.graph.index import node_of
-from epl.plan import ops
 from epl.plan.analysis import is_large_constant
+from epl.rules import effects
 
 # Operations that give the same on every machine for the same inputs.
 _EXACT = frozenset(["Const", "Fill", "Identity", "NoOp", "OnesLike", "Pack", "Reshape", "Shape", "ZerosLike"])
@@ -29,7 +29,7 @@ def first_values(graph, writes, fed):
     found = {}
     for write in writes:
         node = graph.nodes[write]
-        if node.op not in ops.SETS or len(node.input) < 2:
+        if node.op not in effects.SETS or len(node.input) < 2:
             continue
         needs = graph.ancestors([node_of(text) for text in node.input[1:]], stop=fed)
         if all(n not in fed and _is_exact(graph.nodes[n]) for n in needs):

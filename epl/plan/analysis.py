@@ -6,7 +6,8 @@ from typing import Dict, FrozenSet, Tuple
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
-from epl.plan import data_ops, ops
+from epl.plan import data_ops
+from epl.rules import effects
 
 # A constant above this stays one for all copies of the model instead of being copied with them.
 _LARGE_CONSTANT_BYTES = 64 * 1024
@@ -41,7 +42,7 @@ def analyse(model):
     functions = Functions(graph.library)
     initial = _initial_writes(model)
     callers = functions.callers(graph.nodes.values())
-    changing = {name for name in graph.find(ops.is_write) if variable_of(graph, name) is not None}
+    changing = {name for name in graph.find(effects.is_write) if variable_of(graph, name) is not None}
     changing.update(n.name for n in callers if _changes_variable(n, graph, functions))
     changing = changing.difference(initial)
     of_queues = _of_queues(graph, changing, initial)
@@ -50,15 +51,15 @@ def analyse(model):
     shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
     shared |= of_queues | filling
     merged = [node_of(name) for names in model.merges.values() for name in names]
-    collectives = graph.find(ops.COLLECTIVES.__contains__)
+    collectives = graph.find(effects.COLLECTIVES.__contains__)
     cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
-    sources = graph.find(is_impure)
-    sources += [name for name in graph.find(ops.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]
-    sources += [n.name for n in callers if functions.calls(n, lambda body: is_impure(body.op), "impure")]
+    sources = graph.find(effects.DIFFERING.__contains__)
+    sources += [name for name in graph.find(effects.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]
+    sources += [n.name for n in callers if functions.calls(n, lambda body: body.op in effects.DIFFERING, "impure")]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
     inside = graph.descendants(
-        graph.find(ops.CONTROL_FLOW_OPENS.__contains__),
-        stop=frozenset(graph.find(ops.CONTROL_FLOW_CLOSES.__contains__)),
+        graph.find(effects.CONTROL_FLOW_OPENS.__contains__),
+        stop=frozenset(graph.find(effects.CONTROL_FLOW_CLOSES.__contains__)),
     )
     return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), frozenset(inside))
 
@@ -80,7 +81,7 @@ def variable_of(graph, write):
     """The variable that a write changes, or None."""
     node = graph.nodes[write]
     while True:
-        if node.op in ops.VARIABLES:
+        if node.op in effects.VARIABLES:
             return node.name
         if not node.input or node.input[0][0] == "^":
             return None
@@ -93,7 +94,7 @@ def batch_placeholder(graph, name):
     Not for those that only give variables a value, as `variable.load` and its like do.
     """
     node = graph.nodes[name]
-    if node.op not in ops.PLACEHOLDERS or _only_assigned(graph, name):
+    if node.op not in effects.PLACEHOLDERS or _only_assigned(graph, name):
         return False
     shape = node.attr["shape"].shape
     return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0)
@@ -102,7 +103,7 @@ def batch_placeholder(graph, name):
 def _only_assigned(graph, name):
     """True when nothing but assignments to variables takes the node's value."""
     consumers = [graph.nodes[consumer].op for consumer, _ in graph.consumers.get(name, ())]
-    return bool(consumers) and all(op in ops.SETS for op in consumers)
+    return bool(consumers) and all(op in effects.SETS for op in consumers)
 
 
 def _fed_data(graph, node):
@@ -114,17 +115,17 @@ def _fed_data(graph, node):
 
 
 def _may_be_shared(op):
-    return _is_always_shared(op) or op in ops.PLACEHOLDERS or op == "Const"
+    return _is_always_shared(op) or op in effects.PLACEHOLDERS or op == "Const"
 
 
 def _is_always_shared(op):
-    return op in ops.SHARED_RESOURCES or op in ops.SHARED_EFFECTS
+    return op in effects.SHARED_RESOURCES or op in effects.SHARED_EFFECTS
 
 
 def _is_shared(graph, node):
     if _is_always_shared(node.op):
         return True
-    if node.op in ops.PLACEHOLDERS:
+    if node.op in effects.PLACEHOLDERS:
         return not batch_placeholder(graph, node.name)
     return is_large_constant(node)
 
@@ -141,7 +142,7 @@ def _initial_writes(model):
         for name in variable.initializers:
             if name in graph.nodes:
                 found[name] = variable.name
-    for name in graph.find(ops.SETS.__contains__):
+    for name in graph.find(effects.SETS.__contains__):
         if name not in found and _is_restore(graph.nodes[name], graph):
             variable = variable_of(graph, name)
             if variable is not None:
@@ -154,7 +155,7 @@ def _is_restore(node, graph):
     if tags.phase(node) == tags.SAVE:
         return True
     while node.input:
-        node = graph.nodes[node_of(node.input[ops.VALUE_INPUT if node.op in ops.SETS else 0])]
+        node = graph.nodes[node_of(node.input[effects.VALUE_INPUT if node.op in effects.SETS else 0])]
         if node.op in ("RestoreV2", "Restore", "RestoreSlice"):
             return True
         if node.op not in ("Identity", "Reshape", "Cast"):
@@ -164,7 +165,7 @@ def _is_restore(node, graph):
 
 def _changes_variable(node, graph, functions):
     """True for a node that hands a variable to a function which changes variables."""
-    if not functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
+    if not functions.calls(node, lambda n: effects.is_write(n.op), "writes"):
         return False
     return any(_is_handle(graph, text) for text in node.input)
 
@@ -172,11 +173,6 @@ def _changes_variable(node, graph, functions):
 def _is_handle(graph, text):
     """True for a variable, also where it comes into a loop or a branch."""
     node = graph.nodes[node_of(text)]
-    while node.op in ops.HANDS_ON and node.input:
+    while node.op in effects.HANDS_ON and node.input:
         node = graph.nodes[node_of(node.input[0])]
-    return node.op in ops.VARIABLES
-
-
-def is_impure(op):
-    """True for operations that may give each copy of the model something else."""
-    return op in ops.SOURCES or op in ops.RANDOM or op in ops.IMPURE
+    return node.op in effects.VARIABLES

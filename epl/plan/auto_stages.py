@@ -6,10 +6,10 @@ from typing import Dict, Tuple
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan import ops
 from epl.plan.cost import stage_costs
 from epl.plan.pieces import row_of_pieces
 from epl.plan.table import bytes_text, columns
+from epl.rules import effects
 
 # The slowest stage may take so much longer than it must, if fewer bytes cross the borders then.
 _SLACK = 0.1
@@ -231,7 +231,7 @@ def _stages_of_ops(graph, costs, row, ends):
         if name in stage_of:
             continue
         inputs = [stage_of[node_of(t)] for t in graph.nodes[name].input if node_of(t) in stage_of]
-        if costs.ops[name].from_variables and graph.nodes[name].op not in ops.VARIABLES and inputs:
+        if costs.ops[name].from_variables and graph.nodes[name].op not in effects.VARIABLES and inputs:
             stage_of[name] = max(inputs)
         else:
             stage_of[name] = first_use[name] or 0
@@ -246,7 +246,7 @@ def _shared(graph, costs, stage_of):
     """Variables with users in several stages."""
     found = []
     for name in costs.ops:
-        if graph.nodes[name].op in ops.VARIABLES:
+        if graph.nodes[name].op in effects.VARIABLES:
             stages = {stage_of[user] for user in _direct_users(graph, costs, name)}
             if len(stages) > 1:
                 found.append(name)

@@ -18,10 +18,12 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
-from epl.plan import ops
 from epl.plan.names import PREFIX, tag_of
 
 _LOG = logging.getLogger("epl")
+
+_FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
+_FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _refuse(name, why):
 
 def _is_fused(node):
     training = node.attr["is_training"].b if "is_training" in node.attr else True
-    return node.op in ops.FUSED_NORMS and training
+    return node.op in _FUSED_NORMS and training
 
 
 def _norm(graph, analysis, name):
@@ -144,7 +146,7 @@ def _norm(graph, analysis, name):
     gradients = [
         consumer
         for consumer, position in graph.consumers.get(name, ())
-        if graph.nodes[consumer].op in ops.FUSED_NORM_GRADIENTS
+        if graph.nodes[consumer].op in _FUSED_NORM_GRADIENTS
         and parse_input(graph.nodes[consumer].input[position]) == (name, 3)
     ]
     return SyncedNorm(name, tuple(graph.in_order(gradients)))

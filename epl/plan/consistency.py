@@ -4,7 +4,7 @@ from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan import ops
+from epl.rules import effects
 
 
 def differing(graph, varying, merged=frozenset()):
@@ -35,7 +35,7 @@ def _sources(graph, varying):
         node = graph.nodes[name]
         if any(text[0] != "^" and node_of(text) in varying for text in node.input):
             continue
-        if node.op not in ops.PLACEHOLDERS or not node.attr["shape"].shape.unknown_rank:
+        if node.op not in effects.PLACEHOLDERS or not node.attr["shape"].shape.unknown_rank:
             found.append(name)
     return found
 
@@ -72,7 +72,7 @@ def check_updates(graph, analysis, aggregation, state):
 
 def _optimizes(node):
     """True for the updates of optimizers' kernels, such as ApplyAdam."""
-    return ops.is_write(node.op) and "Apply" in node.op
+    return effects.is_write(node.op) and "Apply" in node.op
 
 
 def check_after_all_reduce(graph, analysis, aggregation, calls):
@@ -102,7 +102,7 @@ def check_runs_always(graph, analysis, tensors):
     """
     for tensor in tensors:
         node = graph.nodes[node_of(tensor)]
-        if node.name in analysis.in_control_flow and node.op not in ops.CONTROL_FLOW_CLOSES:
+        if node.name in analysis.in_control_flow and node.op not in effects.CONTROL_FLOW_CLOSES:
             raise UnsupportedError(
                 "tensor '%s' is reduced over the workers, but it is made inside of a branch or a loop (tf.cond, "
                 "tf.while_loop), so workers could wait for it in vain. Take gradients and call the optimizer "
@@ -119,7 +119,7 @@ def check_sources(graph, analysis, layout):
     if len(layout.instances) == 1:
         return
     for name in graph.in_order(analysis.cloned):
-        if graph.nodes[name].op in ops.STAGED:
+        if graph.nodes[name].op in effects.STAGED:
             raise UnsupportedError(
                 "'%s' takes a batch from a staging area, which the program fills once a step, but this worker has %d "
                 "copies of the model that each need one. Take the batches from the iterator or queue directly "

@@ -10,9 +10,9 @@ import collections
 from dataclasses import dataclass
 from typing import Any, FrozenSet
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan import ops
+from epl.rules import effects
 
 # shape: tuple of ints, -1 where unknown, or None when the rank is unknown; dtype: DataType number.
 TensorSpec = collections.namedtuple("TensorSpec", "shape dtype")
@@ -111,7 +111,7 @@ def estimate(graph, names, spec_of, speeds=None):
     sizes = _Sizes(spec_of, speeds.unknown_dim)
     forward = [n for n in graph.in_order(names) if tags.phase(graph.nodes[n]) == tags.FORWARD]
     data = [n for n in forward if graph.nodes[n].op in _DATA] or _constant_data(graph, forward, sizes)
-    variables = [n for n in forward if graph.nodes[n].op in ops.VARIABLES]
+    variables = [n for n in forward if graph.nodes[n].op in effects.VARIABLES]
     from_data, from_variables = graph.descendants(data, data_only=True), graph.descendants(variables, data_only=True)
     backward = [n for n, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD]
     trained = graph.ancestors(backward) if backward else graph.nodes
@@ -125,7 +125,7 @@ def estimate(graph, names, spec_of, speeds=None):
         seconds = gradient_s = weight_s = 0.0
         if node.op not in _FREE:
             seconds = speeds.overhead_s + max(flops / speeds.flops, num_bytes / speeds.memory_bytes)
-            if name in trained and name in from_variables and sizes.spec(used[0]).dtype in ops.FLOAT_TYPES:
+            if name in trained and name in from_variables and sizes.spec(used[0]).dtype in types.FLOAT_TYPES:
                 wanted = [t for t in inputs if node_of(t) in from_variables and sizes.spec(t).dtype in _DIFFERENTIABLE]
                 of_data = sum(node_of(t) in from_data for t in wanted)
                 gradient_s, weight_s = _backward(seconds, flops > 0, of_data, len(wanted) - of_data)
@@ -205,7 +205,7 @@ class _Sizes(object):
 
     def num_bytes(self, tensor):
         spec = self.spec(tensor)
-        return _count(spec.shape) * ops.DTYPE_BYTES.get(spec.dtype, 0)
+        return _count(spec.shape) * types.DTYPE_BYTES.get(spec.dtype, 0)
 
 
 def _count(shape):
@@ -218,7 +218,7 @@ def _count(shape):
 def _constant_data(graph, forward, sizes):
     """Constants that stand for data, in models that are fed nothing: tests and benchmarks."""
     specs = [(n, sizes.spec(n)) for n in forward if graph.nodes[n].op in ("Const", "Fill")]
-    return [n for n, spec in specs if spec.dtype in ops.FLOAT_TYPES and spec.shape]
+    return [n for n, spec in specs if spec.dtype in types.FLOAT_TYPES and spec.shape]
 
 
 def _outputs(graph):
@@ -348,7 +348,7 @@ _FLOPS = {
 
 HEAVY = frozenset(_FLOPS)
 
-_DATA = ops.SOURCES | ops.PLACEHOLDERS | ops.RANDOM | ops.IMPURE
+_DATA = effects.DIFFERING | effects.PLACEHOLDERS
 
 # They do nothing to data: names for the same memory, constants, questions about shapes.
 _VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"])
@@ -356,11 +356,11 @@ _SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Size", "Rank", "BroadcastGradientAr
 _FREE = (
     _VIEWS
     | _SHAPE_ONLY
-    | ops.VARIABLES
-    | ops.PLACEHOLDERS
-    | ops.SHARED_RESOURCES
-    | ops.CONTROL_FLOW_OPENS
-    | ops.CONTROL_FLOW_CLOSES
+    | effects.VARIABLES
+    | effects.PLACEHOLDERS
+    | effects.SHARED_RESOURCES
+    | effects.CONTROL_FLOW_OPENS
+    | effects.CONTROL_FLOW_CLOSES
     | frozenset(["NextIteration", "RefNextIteration", "LoopCond"])
     | frozenset(["Const", "NoOp", "ReadVariableOp", "Assert", "IsVariableInitialized", "VarIsInitializedOp"])
 )
@@ -377,4 +377,4 @@ _PARTS = frozenset(
     ]
 )
 _HELD_TYPES = frozenset([7, 20, 21])  # string, resource, variant
-_DIFFERENTIABLE = ops.FLOAT_TYPES | frozenset([20])  # a resource handle stands for its variable
+_DIFFERENTIABLE = types.FLOAT_TYPES | frozenset([20])  # a resource handle stands for its variable

@@ -4,9 +4,8 @@ import logging
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
-from epl.plan import ops
 from epl.plan.links import num_groups
 from epl.plan.names import PREFIX, tag_of
 
@@ -221,7 +220,7 @@ def size_bytes(variable):
     count = 1
     for dim in variable.shape:
         count *= dim
-    return count * ops.DTYPE_BYTES.get(variable.dtype % 100, 4)
+    return count * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
 def _dense_groups(model, call, gradients, communication, link, workers):

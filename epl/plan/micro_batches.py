@@ -13,7 +13,6 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
-from epl.plan import ops
 from epl.plan.analysis import analyse, variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.gradients import plan_aggregation
@@ -22,6 +21,7 @@ from epl.plan.names import PREFIX
 from epl.plan.schedule import BACKWARD, FORWARD, WEIGHT, Action, schedule
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import changing_writes
+from epl.rules import effects
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def plan_micro_batches(model, config):
     accumulated = merged_edges(aggregation, ())
     nodes = frozenset(inside - _the_same(graph, analysis, inside, state, accumulated))
     _check(graph, nodes)
-    updates = [n for n in inside if ops.is_write(graph.nodes[n].op) and tags.phase(graph.nodes[n]) == tags.APPLY]
+    updates = [n for n in inside if effects.is_write(graph.nodes[n].op) and tags.phase(graph.nodes[n]) == tags.APPLY]
     late = graph.descendants(updates) if updates else ()
     used = used_taskgraphs(model)
     pipeline = config.pipeline
@@ -170,18 +170,18 @@ def _accumulated(graph, aggregation):
 def _check(graph, nodes):
     for name in graph.in_order(nodes):
         node = graph.nodes[name]
-        if tags.phase(node) == tags.APPLY and ops.is_write(node.op):
+        if tags.phase(node) == tags.APPLY and effects.is_write(node.op):
             raise UnsupportedError(
                 "the update '%s' is needed by gradients or merged outputs of every micro-batch, but depends on more "
                 "than sums of gradients over all of them. Run the two parts in two calls of session.run, or leave "
                 "pipeline.num_micro_batch at 1." % name
             )
-        if node.op in ops.COLLECTIVES:
+        if node.op in effects.COLLECTIVES:
             raise UnsupportedError(
                 "'%s' is a collective that the program made with epl.ops; it cannot be repeated for each of several "
                 "micro-batches. Leave pipeline.num_micro_batch at 1." % name
             )
-        if node.op in ops.STAGED:
+        if node.op in effects.STAGED:
             raise UnsupportedError(
                 "'%s' takes a batch from a staging area, which the program fills once a step, but with "
                 "pipeline.num_micro_batch > 1 a step takes several. Take the batches from the iterator or queue "
@@ -222,9 +222,9 @@ def _the_same(graph, analysis, inside, state, accumulated):
         node = graph.nodes[name]
         if name in differ or name in analysis.in_control_flow or name in state.reads:
             continue
-        if node.op.startswith(_RUN_STATE) or functions.calls(node, lambda n: ops.is_write(n.op), "writes"):
+        if node.op.startswith(_RUN_STATE) or functions.calls(node, lambda n: effects.is_write(n.op), "writes"):
             continue
-        if ops.is_write(node.op) and name in state.before:
+        if effects.is_write(node.op) and name in state.before:
             continue  # the change of a counter that a moving average is corrected by, say
         if all(
             node_of(text) in same or node_of(text) not in inside or (name, position) in accumulated

@@ -8,11 +8,11 @@ from typing import Dict, Tuple
 
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of, parse_input
-from epl.plan import ops
 from epl.plan.cost import HEAVY
+from epl.rules import effects
 
 _NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
-_CREATED_WHERE_USED = ops.PLACEHOLDERS | ops.RANDOM  # they wait for nothing, so they go where they are needed
+_CREATED_WHERE_USED = effects.PLACEHOLDERS | effects.RANDOM  # they wait for nothing, so they go where they are needed
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def _intervals(graph, costs, place, bodies):
     groups = list(bodies)
     for name, cost in costs.ops.items():
         node = graph.nodes[name]
-        if cost.held and node.op not in ops.VARIABLES and node.op not in ops.SHARED_RESOURCES:
+        if cost.held and node.op not in effects.VARIABLES and node.op not in effects.SHARED_RESOURCES:
             groups.append([name] + [consumer for consumer, _ in graph.consumers.get(name, ())])
-        if ops.is_write(node.op):
+        if effects.is_write(node.op):
             variable = _variable_of(graph, name)
             groups.append([name] + _users(graph, costs, variable))
     found = []
@@ -240,7 +240,7 @@ def _component(graph, name, inside):
 
 def _variable_of(graph, name):
     """The variable at the end of an operation's first inputs."""
-    while graph.nodes[name].input and graph.nodes[name].op not in ops.VARIABLES:
+    while graph.nodes[name].input and graph.nodes[name].op not in effects.VARIABLES:
         name = node_of(graph.nodes[name].input[0])
     return name
 

@@ -6,11 +6,17 @@ does not depend on the data, with everything that follows from these alone.
 """
 
 from epl.graph.index import node_of
-from epl.plan import ops
-from epl.plan.analysis import is_impure, variable_of
+from epl.plan.analysis import variable_of
+from epl.rules import effects
 
 # They write files, or make strings for the file that the chief writes.
-_ON_CHIEF = ops.SUMMARIES | ops.MERGED_SUMMARIES | ops.SUMMARY_WRITES | ops.SUMMARY_WRITERS | ops.FILE_WRITES
+_ON_CHIEF = (
+    effects.SUMMARIES
+    | effects.MERGED_SUMMARIES
+    | effects.SUMMARY_WRITES
+    | effects.SUMMARY_WRITERS
+    | effects.FILE_WRITES
+)
 _CHIEF = 0
 
 
@@ -28,7 +34,7 @@ def positions_of(model, analysis, stage_of, layout):
     if len(layout.crew) == 1:
         return {}
     graph = model.graph
-    variables, data = graph.find(ops.VARIABLES.__contains__), _data(graph)
+    variables, data = graph.find(effects.VARIABLES.__contains__), _data(graph)
     differing = _not_counted(model, analysis, variables, data)
     rest = [name for name in data if name not in differing and name not in analysis.cloned]
     needed = graph.ancestors(differing | analysis.cloned) if rest else ()
@@ -36,17 +42,17 @@ def positions_of(model, analysis, stage_of, layout):
     differing |= graph.descendants(data, stop=differing, data_only=True)
     of_stage = [layout.position_of(stage) for stage in range(len(layout.stage_positions))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
-    found.update((name, of_stage[0]) for name in graph.find(ops.PLACEHOLDERS.__contains__) if name in found)
+    found.update((name, of_stage[0]) for name in graph.find(effects.PLACEHOLDERS.__contains__) if name in found)
     found.update((name, _CHIEF) for name in graph.find(_ON_CHIEF.__contains__))
     return found
 
 
 def _data(graph):
     """What may give each worker something else."""
-    placeholders = [graph.nodes[name] for name in graph.find(ops.PLACEHOLDERS.__contains__)]
+    placeholders = [graph.nodes[name] for name in graph.find(effects.PLACEHOLDERS.__contains__)]
     shapes = [(node.name, node.attr["shape"].shape) for node in placeholders]
     found = [name for name, shape in shapes if shape.unknown_rank or len(shape.dim) > 0]
-    return found + graph.find(is_impure)
+    return found + graph.find(effects.DIFFERING.__contains__)
 
 
 def _not_counted(model, analysis, variables, data):
@@ -60,7 +66,7 @@ def _not_counted(model, analysis, variables, data):
     """
     graph = model.graph
     writes = {}
-    for name in graph.find(ops.is_write):
+    for name in graph.find(effects.is_write):
         writes.setdefault(variable_of(graph, name), []).append(name)
     found = {
         v.name

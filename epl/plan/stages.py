@@ -1,7 +1,7 @@
 """Which stage of a pipeline each node of a model belongs to: a strategy scope is a stage."""
 
 from epl.graph import tags
-from epl.plan import ops
+from epl.rules import effects
 
 _NO_COMPUTATION = frozenset(["Const", "NoOp", "Placeholder", "Identity"])
 
@@ -64,7 +64,7 @@ def _settle_slots(nodes, stage):
 
 def _settle_users_of_variables(graph, stage):
     """What takes a variable itself, not its value, has to be on the variable's device, whatever scope it is from."""
-    for name in graph.find(ops.VARIABLES.__contains__):
+    for name in graph.find(effects.VARIABLES.__contains__):
         node, stack = graph.nodes[name], [name]
         while stack:
             for consumer, position in graph.consumers.get(stack.pop(), ()):
@@ -72,5 +72,5 @@ def _settle_users_of_variables(graph, stage):
                 if user.input[position][0] == "^":
                     continue
                 stage[consumer] = stage[name]
-                if user.op in ops.HANDS_ON and (user.op != "Identity" or node.op == "VarHandleOp"):
+                if user.op in effects.HANDS_ON and (user.op != "Identity" or node.op == "VarHandleOp"):
                     stack.append(consumer)

@@ -10,11 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import Tuple
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, parse_input
-from epl.plan import ops
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, original_name, tag_of
+from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
@@ -57,7 +57,7 @@ def changing_writes(model, analysis):
     for write in analysis.writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
-        counts = known is not None and known.is_metric and node.op in ops.ADDS | ops.SCATTER_ADDS
+        counts = known is not None and known.is_metric and node.op in effects.ADDS | effects.SCATTER_ADDS
         if tags.phase(node) != tags.APPLY and (counts or _varies(node, analysis)):
             found.append(write)
     return found
@@ -108,7 +108,7 @@ def _warn_of_memories(graph, analysis, writes):
     each row. Nothing tells it from a moving average, so it is merged like one, but not in silence."""
     stop = frozenset(analysis.writes)
     found = []
-    for variable in sorted({variable_of(graph, write) for write in writes if graph.nodes[write].op in ops.SETS}):
+    for variable in sorted({variable_of(graph, write) for write in writes if graph.nodes[write].op in effects.SETS}):
         users = graph.descendants([variable], stop=stop, data_only=True)
         if any(tags.phase(graph.nodes[user]) == tags.BACKWARD for user in users):
             found.append(variable)
@@ -132,29 +132,29 @@ def _waiting(graph, write):
 def _how(node, variable):
     """How a change of a variable is merged: "mean", "sum", "rows", or None where it cannot be."""
     dtype = variable.dtype % 100
-    is_sum = variable.is_local or dtype not in ops.FLOAT_TYPES
-    if dtype not in ops.SUMMED_TYPES:
+    is_sum = variable.is_local or dtype not in types.FLOAT_TYPES
+    if dtype not in types.SUMMED_TYPES:
         return None
-    if node.op in ops.SCATTER_ADDS:
+    if node.op in effects.SCATTER_ADDS:
         return "rows" if is_sum else None
-    if node.op in ops.ADDS:
+    if node.op in effects.ADDS:
         return "sum" if is_sum else "mean"
-    return "mean" if node.op in ops.SETS and dtype in ops.FLOAT_TYPES else None
+    return "mean" if node.op in effects.SETS and dtype in types.FLOAT_TYPES else None
 
 
 def _varies(node, analysis):
-    values = node.input[ops.VALUE_INPUT :]
+    values = node.input[effects.VALUE_INPUT :]
     return any(parse_input(text).node in analysis.varying for text in values if text[0] != "^")
 
 
 def _rows(graph, write, dtype):
-    positions = (ops.VALUE_INPUT, ops.VALUE_INPUT + 1)
+    positions = (effects.VALUE_INPUT, effects.VALUE_INPUT + 1)
     values = tuple(canonical_tensor(graph.nodes[write].input[position]) for position in positions)
     name = "%s_state/%s" % (PREFIX, write)
     return StateGroup(name, values, tuple((write, p) for p in positions), dtype, False, 0, tag_of(name), rows=True)
 
 
 def _group(graph, dtype, mean, writes):
-    values = tuple(canonical_tensor(graph.nodes[w].input[ops.VALUE_INPUT]) for w in writes)
+    values = tuple(canonical_tensor(graph.nodes[w].input[effects.VALUE_INPUT]) for w in writes)
     name = "%s_state/%s" % (PREFIX, writes[0])
-    return StateGroup(name, values, tuple((w, ops.VALUE_INPUT) for w in writes), dtype, mean, 0, tag_of(name))
+    return StateGroup(name, values, tuple((w, effects.VALUE_INPUT) for w in writes), dtype, mean, 0, tag_of(name))

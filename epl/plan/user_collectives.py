@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan import ops
 from epl.plan.names import tag_of
+from epl.rules import effects
 
 # With several instances in a worker, these are over the instances of all workers.
 _OVER_INSTANCES = frozenset(["EplAllReduce", "EplAllGather"])
@@ -68,7 +68,7 @@ def find_user_collectives(model, analysis, layout):
 
 def user_collectives(graph):
     """The nodes of collectives of the user's; those that passes make have a role."""
-    nodes = [graph.nodes[name] for name in graph.find(ops.COLLECTIVES.__contains__)]
+    nodes = [graph.nodes[name] for name in graph.find(effects.COLLECTIVES.__contains__)]
     return [node for node in nodes if tags.ROLE not in node.attr]
 
 
@@ -102,7 +102,7 @@ def _check_place(node, analysis):
 def _check_functions(graph):
     for function in graph.library.function:
         for node in function.node_def:
-            if node.op in ops.COLLECTIVES:
+            if node.op in effects.COLLECTIVES:
                 raise UnsupportedError(
                     "'%s' (%s) stands in the body of function '%s' (of a loop, a branch, a data set or a tf.function), "
                     "where workers cannot agree on how often and when it runs. Build it outside of the function."

@@ -7,8 +7,8 @@ import os
 import socket
 
 from epl.env import Env
-from epl.plan.ops import COLLECTIVES
 from epl.profiler.trace import PHASES, Phases, TraceHook, executions, gather
+from epl.rules.effects import COLLECTIVES
 
 _LOG = logging.getLogger("epl")
 

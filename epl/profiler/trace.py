@@ -13,7 +13,7 @@ from epl.env import Env
 from epl.errors import CommunicationError
 from epl.graph import tags
 from epl.graph.index import node_of, parse_input
-from epl.plan.ops import COLLECTIVES
+from epl.rules.effects import COLLECTIVES
 from epl.session.hooks import current_job, driver_of
 
 _LOG = logging.getLogger("epl")

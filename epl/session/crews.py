@@ -5,13 +5,13 @@ import collections
 from epl.errors import CaptureError
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.cut import Message, stands_inside
-from epl.plan import ops
+from epl.rules import effects
 
 # Workers that have a communicator of their own: which slot of the pool, its name, and their indices in order.
 Group = collections.namedtuple("Group", "slot name members")
 
 # They do nothing by being run, or cannot be.
-_NOT_RUN = ops.PLACEHOLDERS | ops.VARIABLES | frozenset(["Const"])
+_NOT_RUN = effects.PLACEHOLDERS | effects.VARIABLES | frozenset(["Const"])
 
 
 def needed_messages(part, reached, stop):

@@ -11,7 +11,6 @@ from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.micro_batches import unroll
 from epl.passes.pipeline import own_part, rewrite
-from epl.plan import ops
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
@@ -19,6 +18,7 @@ from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
 from epl.plan.plan import make_plan, with_link
+from epl.rules import effects
 from epl.session.automatic import with_automatic_stages
 from epl.session.crews import (
     fetched_messages,
@@ -234,7 +234,7 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
-        self.reads = any(graph.nodes[n].op in ops.SOURCES and rewritten.has(n) for n in reached)
+        self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
         self.initialises = frozenset(initial.values())
@@ -328,7 +328,7 @@ class Step(object):
     def _changes_nothing(self, reached):
         """True for what can be run at any time: it changes no variable, takes no data, is fed a file's name at most."""
         graph = self._rewritten.graph
-        if self.initialises or self._updates or any(graph.nodes[name].op in ops.SOURCES for name in reached):
+        if self.initialises or self._updates or any(graph.nodes[name].op in effects.SOURCES for name in reached):
             return False
         return all(
             name not in reached or tags.phase(graph.nodes[name]) == tags.SAVE for name in map(node_of, self._names_fed)

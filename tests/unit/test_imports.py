@@ -1,4 +1,4 @@
-"""Imports point one way: session > capture, passes > plan, graph, communicators > tf_compat, config, errors.
+"""Imports point one way: session > capture, passes > plan, graph, communicators > rules, tf_compat, config, errors.
 
 The test reads the source with `ast`; it imports nothing of epl, so it says the same on both TensorFlow lines.
 """
@@ -28,6 +28,7 @@ LEVELS = {
     "env": 3,
     "graph": 2,  # below `plan`, which reads the index of a graph
     "cluster": 2,
+    "rules": 1,
     "cluster_sources": 1,
     "config": 1,
     "gpus": 1,
@@ -41,6 +42,7 @@ BESIDE = {}
 # These run where no TensorFlow is (or before it may be loaded: the launcher sets the environment of the workers).
 WITHOUT_TENSORFLOW = {
     "plan",
+    "rules",
     "launch",
     "env",
     "cluster",

@@ -1,0 +1,1 @@
+"""What is known of operation types, as tables. Nothing here needs TensorFlow."""
