@@ -12,13 +12,13 @@ import re
 import tensorflow.compat.v1 as tf
 
 from epl.graph.index import node_of
-from epl.plan import ops
+from epl.rules import effects
 
 # What TensorFlow says for the error numbers of files that it calls out of range.
 _TOO_LARGE = tuple("; " + os.strerror(number) for number in (errno.EFBIG, errno.EOVERFLOW, errno.ERANGE))
 _FAILED_NODE = re.compile(r"\{\{node ([^\s}]+)\}\}")
 _READS_CHECKPOINT = frozenset(["RestoreV2", "Restore", "RestoreSlice"])
-_WRITES_FILE = ops.FILE_WRITES | ops.SUMMARY_WRITES | ops.SUMMARY_WRITERS
+_WRITES_FILE = effects.FILE_WRITES | effects.SUMMARY_WRITES | effects.SUMMARY_WRITERS
 
 
 def in_run(error, graph, fed):

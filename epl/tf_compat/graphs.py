@@ -1,0 +1,137 @@
+"""Operations and graphs: what is caught while they are built, what can be asked of them, how nodes are added."""
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
+from tensorflow.python.client import session as session_module
+from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
+from tensorflow.python.ops import gradients_util, resource_variable_ops
+
+from epl.tf_compat.wrapping import ORIGINAL, line, wrap
+
+AttrValue = attr_value_pb2.AttrValue
+GraphDef = graph_pb2.GraphDef
+NodeDef = node_def_pb2.NodeDef
+Graph = ops.Graph
+_c_api = importer.c_api
+_c_api_session = session_module.tf_session
+
+
+def wrap_create_op(wrapper):
+    """`wrapper(original, graph, op, compute_device)` is called for each operation made by Python code."""
+    wrap(ops.Graph, "_create_op_helper", wrapper)
+
+
+def wrap_gradients(wrapper):
+    """`wrapper(original, ys, xs, ...)` around tf.gradients (and what is built on it)."""
+    wrap(gradients_util, "_GradientsHelper", wrapper)
+
+
+def wrap_graph_def(wrapper):
+    """`wrapper(original, graph, ...)` around what makes the (GraphDef, version) of a graph."""
+    wrap(ops.Graph, "_as_graph_def", wrapper)
+
+
+def executing_eagerly():
+    return tf.executing_eagerly()
+
+
+def is_function_graph(graph):
+    """True for the graphs of function bodies (Defun, tf.function, branches and loop bodies of control flow v2)."""
+    return graph.building_function
+
+
+def set_tag(op, key, value):
+    """Stores an integer or a string as an attribute of the operation; it is in `tagged_graph_def`."""
+    op._set_attr(key, AttrValue(i=value) if isinstance(value, int) else AttrValue(s=value.encode()))
+
+
+def original_op_type(op):
+    """The type of that operation, or None."""
+    original = getattr(op, "_original_op", None)
+    return original.type if original is not None else None
+
+
+def original_op_name(op):
+    """The forward operation for whose gradient `op` was made, or None."""
+    original = getattr(op, "_original_op", None)
+    return original.name if original is not None else None
+
+
+def tagged_graph_def(graph):
+    """The GraphDef of a graph with everything that is on its operations."""
+    function = ops.Graph.__dict__["_as_graph_def"]
+    return getattr(function, ORIGINAL, function)(graph)[0]
+
+
+def variable_op_name(variable):
+    """The name of the operation that holds a variable (VariableV2 or VarHandleOp), from any spelling of it."""
+    if resource_variable_ops.is_resource_variable(variable):
+        return variable.handle.op.name
+    if isinstance(variable, str):
+        return variable.split(":")[0]
+    op = variable.op
+    # A trainable tensor that was read from a variable: the variable is what it was read from.
+    while op.type in ("ReadVariableOp", "Identity", "Enter") and op.inputs:
+        op = op.inputs[0].op
+    return op.name
+
+
+def graph_version(graph):
+    """A number that grows whenever an operation is added to the graph."""
+    return graph.version
+
+
+def op_def(name):
+    """The OpDef of an operation type, or None when TensorFlow does not know it."""
+    if line() == "tf2":
+        return op_def_registry.get(name)
+    return op_def_registry.get_registered_ops().get(name)
+
+
+def op_defs():
+    """dict of every operation type that TensorFlow's kernel side knows by now to its OpDef."""
+    listed = op_def_pb2.OpList()
+    listed.ParseFromString(_c_api_session.TF_GetBuffer(_c_api_session.TF_GetAllOpList()))
+    return {op.name: op for op in listed.op}
+
+
+def has_kernel(op, device_type):
+    """Whether an operation has a kernel for a type of device, such as "GPU"."""
+    return any(kernel.device_type == device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel)
+
+
+def load_op_library(path):
+    """Loads a library of custom operations; returns the module of their Python wrappers."""
+    return tf.load_op_library(path)
+
+
+def import_nodes(graph, graph_def, existing):
+    """Adds nodes to a graph without making Python objects for them, which takes most of the time of an import.
+
+    Args:
+      graph: the tf.Graph to grow.
+      graph_def: new nodes only; may name nodes of `existing` as inputs.
+      existing: iterable of (node_name, output_index or -1 for a control input) that new nodes use from `graph`.
+    """
+    existing = list(existing)
+    if existing:
+        graph._add_new_tf_operations(compute_devices=False)
+    scoped = c_api_util.ScopedTFImportGraphDefOptions()
+    options = scoped.options
+    _c_api.TF_ImportGraphDefOptionsSetPrefix(options, "")
+    _c_api.TF_ImportGraphDefOptionsSetUniquifyNames(options, False)
+    _c_api.TF_ImportGraphDefOptionsSetValidateColocationConstraints(options, False)
+    for name, index in existing:
+        op = graph.get_operation_by_name(name)
+        if index < 0:
+            _c_api.TF_ImportGraphDefOptionsRemapControlDependency(options, name, op._c_op)
+        else:
+            _c_api.TF_ImportGraphDefOptionsAddInputMapping(options, name, index, op.outputs[index]._as_tf_output())
+    with graph._mutation_lock():
+        with c_api_util.tf_buffer(graph_def.SerializeToString()) as serialized:
+            if line() == "tf2":
+                with graph._c_graph.get() as c_graph:
+                    results = _c_api.TF_GraphImportGraphDefWithResults(c_graph, serialized, options)
+            else:
+                results = _c_api.TF_GraphImportGraphDefWithResults(graph._c_graph, serialized, options)
+            c_api_util.ScopedTFImportGraphDefResults(results)

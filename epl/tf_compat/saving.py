@@ -1,0 +1,49 @@
+"""Checkpoints, exports, graphs and events in files."""
+
+from tensorflow.python.saved_model import builder_impl as builder_module
+from tensorflow.python.summary.writer import writer as writer_module
+from tensorflow.python.training import saver as saver_module
+from tensorflow.python.training import training_util
+
+from epl.tf_compat.wrapping import line, public, wrap
+
+if line() == "tf1":
+    from tensorflow.python.training import checkpoint_management as checkpoint_management_module
+    from tensorflow.python.training.tracking import util as object_checkpoint_module
+else:
+    from tensorflow.python.checkpoint import checkpoint as object_checkpoint_module
+    from tensorflow.python.checkpoint import checkpoint_management as checkpoint_management_module
+
+
+def wrap_saver_build(wrapper):
+    wrap(saver_module.Saver, "_build", wrapper)
+
+
+def wrap_saver_save(wrapper):
+    wrap(saver_module.Saver, "save", wrapper)
+
+
+def wrap_object_checkpoints(save, update_state):
+    """Around how tf.train.Checkpoint and Keras write variables, and around what writes the file `checkpoint`."""
+    wrap(object_checkpoint_module.TrackableSaver, "save", save)
+    wrap(checkpoint_management_module, "update_checkpoint_state_internal", update_state)
+
+
+def wrap_saved_model_builder(init, save):
+    """Around the constructor of tf.saved_model.Builder, and around its `save`, on which all exports of 1.x rest."""
+    wrap(builder_module._SavedModelBuilder, "__init__", init)
+    wrap(builder_module._SavedModelBuilder, "save", save)
+
+
+def wrap_write_graph(wrapper):
+    """Around every public spelling of tf.train.write_graph."""
+    wrap(training_util, "write_graph", wrapper)
+    for module in public("train") + public("io"):
+        if "write_graph" in dir(module):
+            wrap(module, "write_graph", wrapper)
+
+
+def wrap_event_writers(wrapper):
+    """`wrapper(original, ...)` makes the object to which tf.summary.FileWriter hands its events."""
+    for name in ("EventFileWriter", "EventFileWriterV2"):
+        wrap(writer_module, name, wrapper)

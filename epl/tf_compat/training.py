@@ -1,0 +1,108 @@
+"""Optimizers, monitored sessions and their hooks."""
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.training import basic_session_run_hooks as hooks_module
+from tensorflow.python.training import monitored_session as monitored_session_module
+from tensorflow.python.training import optimizer as optimizer_module
+from tensorflow.python.training import session_manager as session_manager_module
+from tensorflow.python.training import training as training_module
+
+from epl.tf_compat.wrapping import ORIGINAL, line, public, wrap
+
+if line() == "tf1":
+    from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
+else:
+    from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
+
+
+def wrap_optimizer_init(wrapper):
+    """`wrapper(original, optimizer, ...)` around the constructor of tf.train.Optimizer and its subclasses."""
+    wrap(optimizer_module.Optimizer, "__init__", wrapper)
+
+
+def optimizer_classes():
+    """tf.train.Optimizer, Keras' one, and every subclass of them that is known by now."""
+    found, stack = [], [optimizer_module.Optimizer, keras_optimizer_module.OptimizerV2]
+    while stack:
+        cls = stack.pop()
+        found.append(cls)
+        stack.extend(cls.__subclasses__())
+    return found
+
+
+def wrap_apply_gradients(cls, wrapper):
+    """Wraps `apply_gradients` in each class of `cls`'s ancestry that defines its own; once each."""
+    for klass in cls.__mro__:
+        own = klass.__dict__.get("apply_gradients")
+        if own is not None and not hasattr(own, ORIGINAL):
+            wrap(klass, "apply_gradients", wrapper)
+
+
+def wrap_profiler_hook(wrapper):
+    """`wrapper(original, hook, step, path, step_stats)` around how tf.train.ProfilerHook writes a file."""
+    wrap(hooks_module.ProfilerHook, "_save", wrapper)
+
+
+def wrap_wait_for_session(wrapper):
+    """Around how tf.train.Supervisor waits for another process to initialise the variables."""
+    wrap(session_manager_module.SessionManager, "wait_for_session", wrapper)
+
+
+def wrap_worker_session_creator(wrapper):
+    """`wrapper(original, creator)` around how MonitoredTrainingSession(is_chief=False) makes its session."""
+    wrap(monitored_session_module.WorkerSessionCreator, "create_session", wrapper)
+
+
+def chief_session(creator):
+    """Makes the session that a WorkerSessionCreator would wait for another process to make ready."""
+    return tf.train.ChiefSessionCreator(
+        scaffold=creator._scaffold, master=creator._master, config=creator._config
+    ).create_session()
+
+
+def wrap_chief_session_creator(wrapper):
+    """`wrapper(original, creator)` around how monitored sessions that initialise or restore are made."""
+    wrap(monitored_session_module.ChiefSessionCreator, "create_session", wrapper)
+
+
+def checkpoint_of(creator):
+    """The checkpoint that a ChiefSessionCreator restores; None when there is none."""
+    folder, path = creator._checkpoint_dir, creator._checkpoint_filename_with_path
+    return path or (getattr(tf.train.get_checkpoint_state(folder), "model_checkpoint_path", None) if folder else None)
+
+
+def restore_from(creator, path):
+    """Makes a ChiefSessionCreator restore this checkpoint; with None it initialises."""
+    creator._checkpoint_dir = None
+    creator._checkpoint_filename_with_path = path
+
+
+def wrap_should_stop(wrapper):
+    """`wrapper(original, monitored)` around should_stop of every kind of monitored session."""
+    wrap(monitored_session_module._MonitoredSession, "should_stop", wrapper)
+
+
+def session_of(monitored):
+    """The tf.Session inside of a monitored one, or None when it is closed."""
+    return monitored._tf_sess()
+
+
+def wrap_monitored_training_session(wrapper):
+    """Around every public spelling of tf.train.MonitoredTrainingSession."""
+    for module in (monitored_session_module, training_module) + public("train"):
+        if "MonitoredTrainingSession" in dir(module):
+            wrap(module, "MonitoredTrainingSession", wrapper)
+
+
+def wrap_saver_hook(wrapper):
+    """`wrapper(original, hook, ...)` around the constructor of CheckpointSaverHook."""
+    wrap(hooks_module.CheckpointSaverHook, "__init__", wrapper)
+
+
+def timer_of(hook):
+    """(every_secs, every_steps) of the timer that a hook or a listener keeps."""
+    return hook._timer._every_secs, hook._timer._every_steps
+
+
+def set_timer(hook, timer):
+    hook._timer = timer
