@@ -4,13 +4,13 @@ Each reader returns a `Membership`, or None if its variables are absent. None of
 """
 
 import dataclasses
-import hashlib
 import json
 import re
 import zlib
 from typing import Tuple
 
 from epl.errors import ClusterError
+from epl.job_secret import token_of
 
 # Ports derived from a job's number lie here: below the range from which Linux gives ports to outgoing connections.
 _FIRST_PORT, _PORTS = 15000, 17000
@@ -54,11 +54,6 @@ def integer(environ, variable, minimum):
     if not re.match(r"^\s*\d+\s*$", text) or int(text) < minimum:
         raise ClusterError("environment variable %s=%r must be an integer >= %d." % (variable, text, minimum))
     return int(text)
-
-
-def derived_token(*parts):
-    """Token from what all workers of a job know. It keeps jobs apart; it is no secret."""
-    return hashlib.sha256("\n".join(("epl job",) + parts).encode("utf-8")).hexdigest()[:32]
 
 
 def read_membership(environ):
@@ -148,7 +143,7 @@ def _from_tf_config(environ):
     hosts = sum((addresses[job] for job in ("chief", "master", "worker") if job in addresses), ())
     if len(set(hosts)) != len(hosts):
         raise _tf_config_error(text, "two workers have the same address")
-    token = environ.get("EPL_JOB_TOKEN") or (derived_token(*hosts) if len(hosts) > 1 else "")
+    token = environ.get("EPL_JOB_TOKEN") or (token_of(hosts, environ) if len(hosts) > 1 else "")
     return Membership(index, hosts, token, "TF_CONFIG")
 
 
@@ -256,7 +251,7 @@ def _membership(environ, rank, machines, bootstrap, job, source):
     """`machines`: name of each worker's machine; the first is replaced by the address of worker 0."""
     host = split_address(bootstrap)[0]
     hosts = tuple("%s:0" % (host if machine == machines[0] else machine) for machine in machines)
-    token = environ.get("EPL_JOB_TOKEN") or derived_token(source, job or bootstrap)
+    token = environ.get("EPL_JOB_TOKEN") or token_of((source, job or bootstrap), environ)
     return Membership(rank, (bootstrap,) + hosts[1:], token, source)
 
 

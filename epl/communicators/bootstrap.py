@@ -6,12 +6,12 @@ Worker 0 serves (`BootstrapServer`), every worker including worker 0 has a `Boot
 import logging
 import threading
 import time
-import uuid
 
 import grpc
 
 from epl.communicators import wire
 from epl.communicators.bootstrap_server import BootstrapServer, split_address
+from epl.communicators.proof import ClientProof, Refused
 from epl.communicators.wire import EVERY_GENERATION, Ending, job_token
 from epl.errors import CommunicationError
 from epl.version import __version__
@@ -56,10 +56,9 @@ class BootstrapClient:
     def __init__(self, address, token, worker_index, worker_num, timeout_s=600.0):
         split_address(address)
         self._address = address
-        self._metadata = ((wire.TOKEN_KEY, token),)
+        self._proof = ClientProof(token, worker_index)
         self._worker = worker_index
         self._worker_num = worker_num
-        self._instance = uuid.uuid4().hex
         self._endings = []
         self._changed = threading.Condition()
         self._callbacks = []
@@ -95,24 +94,25 @@ class BootstrapClient:
     # Keys and barriers
 
     def set(self, key, value):
-        """Sets a key to bytes.
+        """Sets a key to bytes. From then on it is this worker's.
 
         Raises:
-          CommunicationError: worker 0 is gone, or the value is too large.
+          CommunicationError: worker 0 is gone, the value is too large, or the key is another worker's.
         """
         self._call("Set", {"key": key}, value)
 
-    def get(self, key, timeout_s):
-        """The value of `key`, as soon as some worker has set it.
+    def get(self, key, timeout_s, writer=None):
+        """The value of `key`, as soon as it has been set: by the worker `writer`, or by any.
 
         Raises:
           WaitTimeout: nobody set it within `timeout_s` seconds.
-          CommunicationError: a worker is lost.
+          CommunicationError: a worker is lost; or another one than `writer` has set it.
         """
-        return self._call("Get", {"key": key, "timeout_s": timeout_s}, wait_s=timeout_s)[1]
+        header = {"key": key, "timeout_s": timeout_s, "writer": writer}
+        return self._call("Get", header, wait_s=timeout_s)[1]
 
     def clear(self, prefix):
-        """Forgets all keys that begin with `prefix`."""
+        """Forgets all keys that begin with `prefix`; worker 0 those of all workers, the others their own."""
         self._call("Clear", {"prefix": prefix})
 
     def barrier(self, name, timeout_s, generation=None):
@@ -122,7 +122,7 @@ class BootstrapClient:
           CommunicationError: not all came within `timeout_s` seconds (the message names them), or one is lost, or the
             `generation`, if one is given, has ended.
         """
-        header = {"name": name, "worker": self._worker, "timeout_s": timeout_s, "generation": generation}
+        header = {"name": name, "timeout_s": timeout_s, "generation": generation}
         self._call("Barrier", header, wait_s=timeout_s)
 
     # Endings
@@ -195,7 +195,7 @@ class BootstrapClient:
             self._left = True
         self._stopped.set()
         try:
-            self._call("Leave", {"worker": self._worker}, timeout_s=_LEAVE_TIMEOUT_S)
+            self._call("Leave", {}, timeout_s=_LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             # Worker 0 may have ended before; there is nobody left to tell.
             _LOG.debug("epl: worker %d could not take leave: %s", self._worker, error)
@@ -207,24 +207,26 @@ class BootstrapClient:
         return "Worker 0 at %s" % self._address
 
     def _join(self, timeout_s):
-        header = {
-            "worker": self._worker,
-            "worker_num": self._worker_num,
-            "instance": self._instance,
-            "version": __version__,
-        }
+        header = {"worker_num": self._worker_num, "version": __version__}
         began = time.monotonic()
         deadline = began + timeout_s
         notice = began + _NOTICE_S
         while True:
             try:
                 # A foreign server that accepts and says nothing must not use up all the time with one call.
-                return self._rpc("Join", header, b"", max(0.1, min(_CALL_TIMEOUT_S, deadline - time.monotonic())))
+                limit_s = max(0.1, min(_CALL_TIMEOUT_S, deadline - time.monotonic()))
+                if not self._proof.ready:
+                    self._proof.accept(self._method("Hello")(self._proof.nonce, timeout=limit_s))
+                return self._rpc("Join", header, b"", limit_s)
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
+            except Refused as error:
+                self._let_it_be_logged()
+                code, details = grpc.StatusCode.UNAUTHENTICATED, "this is another job: %s" % error
             if code == grpc.StatusCode.UNAUTHENTICATED:
                 raise CommunicationError(
-                    "%s refused worker %d: %s. Another job uses this address, or EPL_JOB_TOKEN differs between workers."
+                    "%s refused worker %d: %s. Another job uses this address, or EPL_JOB_TOKEN differs between "
+                    "workers. Without EPL_JOB_TOKEN the workers' machines must share the user's home folder."
                     % (self._service(), self._worker, details)
                 )
             if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
@@ -246,9 +248,19 @@ class BootstrapClient:
                 )
             time.sleep(_RETRY_S)
 
+    def _let_it_be_logged(self):
+        """A call without proof, so that worker 0's log tells of who came in vain."""
+        try:
+            self._method("Join")(b"", timeout=_LEAVE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            _LOG.debug("epl: %s", error)
+
+    def _method(self, name):
+        return self._channel.unary_unary("/%s/%s" % (wire.SERVICE, name))
+
     def _rpc(self, name, header, body, timeout_s):
-        method = self._channel.unary_unary("/%s/%s" % (wire.SERVICE, name))
-        return wire.unpack(method(wire.pack(header, body), timeout=timeout_s, metadata=self._metadata))
+        sealed, opened = self._proof.seal(name, wire.pack(header, body))
+        return wire.unpack(opened(self._method(name)(sealed, timeout=timeout_s)))
 
     def _call(self, name, header, body=b"", wait_s=None, timeout_s=_CALL_TIMEOUT_S):
         if wait_s is not None:
@@ -278,7 +290,7 @@ class BootstrapClient:
     def _send_heartbeats(self):
         while not self._stopped.wait(self._heartbeat_interval_s()):
             try:
-                self._call("Heartbeat", {"worker": self._worker}, timeout_s=5 * _HEARTBEAT_S)
+                self._call("Heartbeat", {}, timeout_s=5 * _HEARTBEAT_S)
             except CommunicationError as error:
                 # The watch stream is what notices the end of worker 0; a late answer is no end.
                 _LOG.debug("epl: heartbeat of worker %d: %s", self._worker, error)
@@ -288,9 +300,10 @@ class BootstrapClient:
         why = "the stream ended"
         try:
             # No time limit: the stream lives as long as the job, and breaks with the connection.
-            for message in method(wire.pack({"worker": self._worker}), metadata=self._metadata):
+            sealed, opened = self._proof.seal("Watch", wire.pack({}))
+            for index, message in enumerate(method(sealed)):
+                header, _ = wire.unpack(opened(message, index))
                 self._heard_by_service.set()
-                header, _ = wire.unpack(message)
                 if "ending" in header:
                     self._publish(Ending(**header["ending"]))
                 if header.get("closed"):

@@ -2,7 +2,6 @@
 
 import atexit
 import errno
-import hmac
 import logging
 import socket
 import threading
@@ -11,7 +10,8 @@ from concurrent.futures import Executor, Future
 import grpc
 
 from epl.communicators import wire
-from epl.communicators.bootstrap_state import BootstrapState, WaitError
+from epl.communicators.bootstrap_state import BootstrapState, WaitError, WriteError
+from epl.communicators.proof import Refused, ServiceProof
 from epl.errors import CommunicationError
 from epl.version import __version__
 
@@ -28,7 +28,7 @@ class BootstrapServer:
 
     Args:
       address: "host:port" that this worker has in the list of workers; port 0 takes any free one.
-      token: the job's token; calls without it are refused.
+      token: the job's token; calls that do not prove it are refused.
       worker_num: number of workers.
       timeout_s: seconds; the longest that one call may wait for other workers.
 
@@ -43,14 +43,14 @@ class BootstrapServer:
         self._worker_num = worker_num
         self._timeout_s = min(timeout_s, _MAX_WAIT_S)
         self._state = BootstrapState(worker_num)
+        self._proof = ServiceProof(token)
+        self._strangers = _Strangers()
         options = [
             ("grpc.so_reuseport", 0),  # two jobs on one port must not share it silently
             ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
             ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
         ]
-        self._server = grpc.server(
-            _DaemonThreads(), handlers=(self._handlers(),), interceptors=(_TokenCheck(token),), options=options
-        )
+        self._server = grpc.server(_DaemonThreads(), handlers=(self._handlers(),), options=options)
         self.port = _bind(self._server, address)
         self._server.start()
         atexit.register(self.close)  # a script that ends with an exception ends
@@ -77,75 +77,125 @@ class BootstrapServer:
             "Barrier": self._barrier,
             "Fail": self._fail,
         }
-        handlers = {name: grpc.unary_unary_rpc_method_handler(_guarded(call)) for name, call in calls.items()}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._guarded(name, call)) for name, call in calls.items()
+        }
+        handlers["Hello"] = grpc.unary_unary_rpc_method_handler(self._hello)
         handlers["Watch"] = grpc.unary_stream_rpc_method_handler(self._watch)
         return grpc.method_handlers_generic_handler(wire.SERVICE, handlers)
 
-    # One method per call: (header, body, context) -> (header, body)
+    def _hello(self, nonce, context):
+        try:
+            return self._proof.answer(nonce)
+        except Refused as error:
+            self._turn_away(context, error)
 
-    def _join(self, header, _, context):
+    def _open(self, name, request, context):
+        """(Caller, header, body) of a call; ends it where it does not prove the token or comes from a second process
+        of a worker."""
+        try:
+            caller, message = self._proof.open(name, request)
+        except Refused as error:
+            self._turn_away(context, error)
+        header, body = wire.unpack(message)
+        if name != "Join" and not self._state.is_member(caller.worker, caller.identity):
+            _refuse(context, "this process has not joined the job as worker %d" % caller.worker)
+        return caller, header, body
+
+    def _turn_away(self, context, error):
+        self._strangers.log(context.peer())
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is another job: %s" % error)
+
+    def _guarded(self, name, call):
+        """Turns what goes wrong in a call into a gRPC status that the client turns back."""
+
+        def serve(request, context):
+            try:
+                caller, header, body = self._open(name, request, context)
+                return caller.sealed(wire.pack(*call(caller, header, body, context)))
+            except WaitError as error:
+                code = grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "timeout" else grpc.StatusCode.ABORTED
+                context.abort(code, str(error))
+            except WriteError as error:
+                _LOG.warning("epl: refused: %s (from %s)", error, context.peer())
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            except (KeyError, TypeError, ValueError, CommunicationError) as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
+
+        return serve
+
+    # One method per call: (Caller, header, body, gRPC's context) -> (header, body)
+
+    def _join(self, caller, header, _, context):
         if header["version"] != __version__:
             _refuse(context, "it runs epl %s, worker 0 runs epl %s" % (header["version"], __version__))
         if header["worker_num"] != self._worker_num:
             _refuse(
                 context, "it was started for %d workers, worker 0 for %d" % (header["worker_num"], self._worker_num)
             )
-        problem = self._state.join(header["worker"], header["instance"])
+        problem = self._state.join(caller.worker, caller.identity)
         if problem:
             _refuse(context, problem)
         return {}, b""
 
-    def _leave(self, header, _, __):
-        self._state.leave(header["worker"])
+    def _leave(self, caller, _, __, ___):
+        self._state.leave(caller.worker)
         return {}, b""
 
-    def _heartbeat(self, header, _, __):
-        self._state.heard(header["worker"])
+    def _heartbeat(self, caller, _, __, ___):
+        self._state.heard(caller.worker)
         return {}, b""
 
-    def _ages(self, _, __, ___):
+    def _ages(self, _, __, ___, ____):
         return {"ages": sorted(self._state.ages().items()), "left": self._state.left()}, b""
 
-    def _set(self, header, body, _):
-        self._state.set(header["key"], body)
+    def _set(self, caller, header, body, _):
+        self._state.set(header["key"], body, caller.worker)
         return {}, b""
 
-    def _get(self, header, _, context):
-        return {}, self._state.get(header["key"], self._limit(header), context.is_active)
+    def _get(self, _, header, __, context):
+        limit_s, writer = self._limit(header), header.get("writer")
+        return {}, self._state.get(header["key"], limit_s, context.is_active, writer)
 
-    def _clear(self, header, _, __):
-        self._state.clear(header["prefix"])
+    def _clear(self, caller, header, _, __):
+        self._state.clear(header["prefix"], caller.worker)
         return {}, b""
 
-    def _barrier(self, header, _, context):
+    def _barrier(self, caller, header, _, context):
         self._state.barrier(
-            header["name"], header["worker"], self._limit(header), context.is_active, header.get("generation")
+            header["name"], caller.worker, self._limit(header), context.is_active, header.get("generation")
         )
         return {}, b""
 
-    def _fail(self, header, _, __):
-        return {"ending": vars(self._state.fail(wire.Ending(**header["ending"])))}, b""
+    def _fail(self, caller, header, _, __):
+        ending = wire.Ending(**header["ending"])
+        if ending.worker != caller.worker:
+            raise WriteError("worker %d cannot say that worker %d has ended" % (caller.worker, ending.worker))
+        return {"ending": vars(self._state.fail(ending))}, b""
 
     def _limit(self, header):
         return max(0.0, min(float(header["timeout_s"]), self._timeout_s))
 
     def _watch(self, request, context):
         """A stream of endings. That it breaks is how a worker's death is noticed."""
-        header, _ = wire.unpack(request)
-        worker = header["worker"]
-        context.add_callback(lambda: self._lose(worker))
-        yield wire.pack({})  # the watcher knows from now on that it is heard
+        caller, _, _ = self._open("Watch", request, context)
+        context.add_callback(lambda: self._lose(caller.worker))
+        for index, header in enumerate(self._news(context)):
+            yield caller.sealed(wire.pack(header), index)
+
+    def _news(self, context):
+        yield {}  # the watcher knows from now on that it is heard
         position = 0
         while context.is_active():
             endings, closed = self._state.endings_after(position, _IDLE_WATCH_S)
             position += len(endings)
             for ending in endings:
-                yield wire.pack({"ending": vars(ending)})
+                yield {"ending": vars(ending)}
             if closed:
-                yield wire.pack({"closed": True})
+                yield {"closed": True}
                 return
             if not endings:
-                yield wire.pack({})
+                yield {}
 
     def _lose(self, worker):
         self._state.lose(
@@ -173,44 +223,18 @@ class _DaemonThreads(Executor):
             future.set_exception(error)  # gRPC looks at the future
 
 
-class _TokenCheck(grpc.ServerInterceptor):
-    """Refuses calls without the job's token, and says so once per caller in the log."""
+class _Strangers(object):
+    """Says of each caller without the token once that it was refused."""
 
-    def __init__(self, token):
-        self._token = token.encode("utf-8")
+    def __init__(self):
         self._logged = set()
-        self._refuse = grpc.unary_unary_rpc_method_handler(self._abort)
-        self._refuse_stream = grpc.unary_stream_rpc_method_handler(self._abort)
 
-    def intercept_service(self, continuation, handler_call_details):
-        given = dict(handler_call_details.invocation_metadata or ()).get(wire.TOKEN_KEY, "")
-        if hmac.compare_digest(given.encode("utf-8"), self._token):
-            return continuation(handler_call_details)
-        return self._refuse_stream if handler_call_details.method.endswith("/Watch") else self._refuse
-
-    def _abort(self, _, context):
+    def log(self, peer):
         # The peer is like "ipv4:10.0.0.7:53124"; its port changes with every attempt.
-        caller = context.peer().rsplit(":", 1)[0]
+        caller = peer.rsplit(":", 1)[0]
         if caller not in self._logged and len(self._logged) < 100:
             self._logged.add(caller)
             _LOG.warning("epl: refused a connection from %s, which does not have this job's token", caller)
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is another job: the token is wrong")
-
-
-def _guarded(call):
-    """Turns what goes wrong in a call into a gRPC status that the client turns back."""
-
-    def serve(request, context):
-        try:
-            header, body = call(*wire.unpack(request), context)
-            return wire.pack(header, body)
-        except WaitError as error:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "timeout" else grpc.StatusCode.ABORTED
-            context.abort(code, str(error))
-        except (KeyError, TypeError, ValueError, CommunicationError) as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
-
-    return serve
 
 
 def _refuse(context, why):

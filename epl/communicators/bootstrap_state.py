@@ -21,6 +21,10 @@ class WaitError(Exception):
         self.code = code
 
 
+class WriteError(Exception):
+    """A worker would change, or has changed, what is another one's."""
+
+
 class _Barrier:
     """One use of a barrier."""
 
@@ -41,7 +45,7 @@ class BootstrapState:
         self._worker_num = worker_num
         self._clock = clock
         self._changed = threading.Condition()
-        self._values = {}
+        self._values = {}  # key -> (value, worker that set it)
         self._barriers = {}  # name -> _Barrier
         self._endings = []
         self._instances = {}  # worker -> identity of its process
@@ -54,6 +58,8 @@ class BootstrapState:
     def join(self, worker, instance):
         """Registers a worker's process. Returns what is wrong with it, or None."""
         with self._changed:
+            if not 0 <= worker < self._worker_num:
+                return "there is no worker %d in a job of %d" % (worker, self._worker_num)
             known = self._instances.setdefault(worker, instance)
             if known != instance:
                 return (
@@ -62,6 +68,11 @@ class BootstrapState:
                 )
             self._heard[worker] = self._clock()
             return None
+
+    def is_member(self, worker, instance):
+        """Whether this process is the one that joined as this worker."""
+        with self._changed:
+            return self._instances.get(worker) == instance
 
     def heard(self, worker):
         with self._changed:
@@ -135,21 +146,37 @@ class BootstrapState:
 
     # Keys
 
-    def set(self, key, value):
+    def set(self, key, value, worker):
+        """A worker sets a key. Raises WriteError when another one has set it: a key belongs to who sets it first."""
         with self._changed:
-            self._values[key] = value
+            owner = self._values.get(key, (None, worker))[1]
+            if owner != worker:
+                raise WriteError("worker %d cannot set the key '%s', which is worker %d's" % (worker, key, owner))
+            self._values[key] = value, worker
             self._changed.notify_all()
 
-    def get(self, key, timeout_s, alive):
-        """The value of `key`, as soon as it has one. Raises WaitError."""
+    def get(self, key, timeout_s, alive, writer=None):
+        """The value of `key`, as soon as it has one; of a `writer` alone if one is given. Raises WaitError, or
+        WriteError when somebody else has set it."""
         with self._changed:
-            self._wait(lambda: key in self._values, timeout_s, alive, lambda: "nobody has set the key '%s'" % key)
-            return self._values[key]
+            who = "nobody has" if writer is None else "worker %d has not" % writer
+            self._wait(lambda: key in self._values, timeout_s, alive, lambda: who + " set the key '%s'" % key)
+            value, owner = self._values[key]
+            if writer not in (None, owner):
+                raise WriteError("the key '%s' is worker %d's to set, but worker %d did" % (key, writer, owner))
+            return value
 
-    def clear(self, prefix):
-        """Forgets all keys that begin with `prefix`."""
+    def clear(self, prefix, worker):
+        """Forgets all keys that begin with `prefix`. Raises WriteError when one is another worker's; worker 0 may."""
         with self._changed:
-            for key in [key for key in self._values if key.startswith(prefix)]:
+            found = [key for key in self._values if key.startswith(prefix)]
+            foreign = [key for key in found if self._values[key][1] != worker]
+            if foreign and worker != 0:
+                raise WriteError(
+                    "worker %d cannot clear the key '%s', which is worker %d's"
+                    % (worker, foreign[0], self._values[foreign[0]][1])
+                )
+            for key in found:
                 del self._values[key]
 
     # Barriers

@@ -118,7 +118,7 @@ class Pool:
           CommunicationError: as by `connect`; or a worker failed meanwhile.
         """
         try:
-            return _FIGURES.unpack(self._client.get(key, 0.0))
+            return _FIGURES.unpack(self._client.get(key, 0.0, writer=0))
         except WaitTimeout:
             self._await_workers(generation)
         if self._opened != generation:

@@ -4,14 +4,13 @@ A message is: the header's length (4 bytes, big-endian), the header (JSON, UTF-8
 """
 
 import dataclasses
-import hashlib
 import json
 import struct
 
 from epl.errors import CommunicationError
+from epl.job_secret import token_of
 
 SERVICE = "epl.Bootstrap"
-TOKEN_KEY = "epl-token"
 # Addresses and digests are small; the largest values are fetch names of a step, far below this.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 EVERY_GENERATION = -1
@@ -79,9 +78,7 @@ def unpack(message):
 def job_token(cluster):
     """The token that proves membership in the job.
 
-    `epl-launch` gives every job a secret one. Without it the list of workers serves, which keeps jobs apart that were
-    pointed at each other by mistake, though not an attacker.
+    `epl-launch` gives every job on one machine a secret one, EPL_JOB_TOKEN any job. Without it the user's own secret
+    serves, see `epl.job_secret`.
     """
-    if cluster.token:
-        return cluster.token
-    return hashlib.sha256(",".join(cluster.hosts).encode("utf-8")).hexdigest()
+    return cluster.token or token_of(cluster.hosts)

@@ -81,7 +81,7 @@ class Job(object):
         )
         if self.cluster.worker_index == 0:
             self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
-        self.seed = int(self._client.get(_JOB_SEED_KEY, timeout_s))
+        self.seed = int(self._client.get(_JOB_SEED_KEY, timeout_s, writer=0))
         self.pool = Pool(self.cluster, self._config, self._client)
         self._client.watch(self._on_ending)
         atexit.register(self.close)
@@ -182,7 +182,7 @@ class Job(object):
           CommunicationError: it left nothing within `timeout_s` seconds.
         """
         key = self._left_by(kind, number, worker)
-        data = self._client.get(key, timeout_s)
+        data = self._client.get(key, timeout_s, writer=worker)
         self._client.clear(key)
         return data
 
@@ -227,7 +227,7 @@ class Job(object):
         key = _MEET_KEY % (self._met + (worker,))
         while True:
             try:
-                return self._client.get(key, _MEET_SLICE_S)
+                return self._client.get(key, _MEET_SLICE_S, writer=worker)
             except WaitTimeout:
                 ending = self._client.ending(self._met[0])
                 if ending is not None and ending.worker != self.cluster.worker_index:

@@ -1,11 +1,10 @@
 """What all workers do at the same point of their program, however long some of them take to come there."""
 
-import pickle
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl.errors import UnsupportedError, WorkerError
+from epl.session import plain
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import job
 
@@ -25,17 +24,17 @@ def from_chief(make):
     if not several_workers():
         return make()
     if not is_chief():
-        # Workers show each other the job's token, so what arrives here comes from this very program.
-        value, failure = pickle.loads(job().meet(b"")[0])
+        value, failure = plain.unpack(job().meet(b"")[0])
         if failure is not None:
             raise WorkerError("worker 0 failed: %s" % failure, worker=0, cause=failure)
         return value
     try:
         value = make()
+        message = plain.pack((value, None))
     except Exception as error:
-        job().meet(pickle.dumps((None, "%s: %s" % (type(error).__name__, error))))
+        job().meet(plain.pack((None, "%s: %s" % (type(error).__name__, error))))
         raise
-    job().meet(pickle.dumps((value, None)))
+    job().meet(message)
     return value
 
 
@@ -71,7 +70,7 @@ class MergeMetrics(tf.train.SessionRunHook):
 
     def end(self, session):
         own = session.run(self._variables)
-        everyone = [pickle.loads(reply) for reply in job().meet(pickle.dumps(own))]
+        everyone = [plain.unpack(reply) for reply in job().meet(plain.pack(own))]
         merged = [_merge(v.op.name, values) for v, values in zip(self._variables, zip(*everyone))]
         feeds = {v.initializer.inputs[1]: value for v, value in zip(self._variables, merged)}
         session.run([v.initializer for v in self._variables], feeds)

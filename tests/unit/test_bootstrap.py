@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 
+import grpc
 import pytest
 
 from epl.cluster import Cluster
 from epl.communicators import bootstrap_state, wire
 from epl.communicators.bootstrap import EVERY_GENERATION, BootstrapClient, BootstrapServer, Ending, job_token
+from epl.communicators.proof import ClientProof
 from epl.errors import CommunicationError
 from tests.helpers.processes import clean_environment, free_ports
 
@@ -70,14 +72,61 @@ def test_keys(job):
     waiting = in_thread(lambda: second.get("a", 10))
     first.set("a", b"\0\xff" * 1000)
     assert waiting() == b"\0\xff" * 1000
-    first.set("b/1", b"")
+    second.set("b/1", b"")
     assert second.get("b/1", 1) == b""
     second.clear("b/")
     started = time.monotonic()
     with pytest.raises(CommunicationError, match="Nobody has set the key 'b/1' within 0.3 s"):
         first.get("b/1", 0.3)
+    with pytest.raises(CommunicationError, match="Worker 1 has not set the key 'b/1' within 0.3 s"):
+        first.get("b/1", 0.3, writer=1)
     assert time.monotonic() - started < 3
     assert first.get("a", 1)
+
+
+def test_a_key_belongs_to_who_sets_it(job, caplog):
+    _, (chief, first, second) = job(3)
+    first.set("a", b"1")
+    first.set("a", b"2")
+    for refused, told in (
+        (lambda: second.set("a", b"3"), "Worker 2 cannot set the key 'a', which is worker 1's"),
+        (lambda: second.clear("a"), "Worker 2 cannot clear the key 'a', which is worker 1's"),
+        (lambda: second.get("a", 5, writer=0), "The key 'a' is worker 0's to set, but worker 1 did"),
+        (lambda: second.fail(1, "error", 0, "not so", 0), "Worker 2 cannot say that worker 1 has ended"),
+    ):
+        with pytest.raises(CommunicationError, match=told):
+            refused()
+    assert "worker 2 cannot set the key 'a'" in caplog.text
+    assert second.get("a", 5, writer=1) == b"2"
+    chief.clear("a")
+    with pytest.raises(CommunicationError, match="within 0.1 s"):
+        first.get("a", 0.1)
+
+
+def test_a_third_host_that_has_the_token_speaks_for_nobody(job):
+    """It knows the token and all addresses, and wants workers to take its bytes for those of worker 1."""
+    address, (chief, first) = job(2)
+    with pytest.raises(CommunicationError, match="two processes say that they are worker 1"):
+        BootstrapClient(address, TOKEN, 1, 2, timeout_s=10)
+    with pytest.raises(CommunicationError, match="there is no worker 2 in a job of 2"):
+        BootstrapClient(address, TOKEN, 2, 2, timeout_s=10)
+    # A client that leaves out joining.
+    guest = ClientProof(TOKEN, 1)
+    with grpc.insecure_channel(address) as channel:
+        guest.accept(channel.unary_unary("/%s/Hello" % wire.SERVICE)(guest.nonce, timeout=10))
+        for name, header in (("Set", {"key": "meet/g0/0/1"}), ("Watch", {}), ("Leave", {})):
+            call = channel.unary_stream if name == "Watch" else channel.unary_unary
+            with pytest.raises(grpc.RpcError, match="has not joined the job as worker 1"):
+                list(call("/%s/%s" % (wire.SERVICE, name))(guest.seal(name, wire.pack(header, b"!"))[0], timeout=10))
+    first.set("meet/g0/0/1", b"own")
+    assert chief.get("meet/g0/0/1", 5, writer=1) == b"own"
+
+
+def test_a_service_without_the_token_is_refused(job):
+    """A worker tells nothing to who answers at worker 0's address without being of the job."""
+    address, _ = job(1)
+    with pytest.raises(CommunicationError, match="refused worker 0: this is another job: it does not prove"):
+        BootstrapClient(address, "the right token", 0, 1, timeout_s=10)
 
 
 def test_message_size_is_bounded(job):
@@ -319,12 +368,17 @@ def test_name_that_cannot_be_resolved():
         BootstrapServer("no-such-host.invalid:2222", TOKEN, 1)
 
 
-def test_token_of_a_job_without_launcher_depends_on_its_workers():
+def test_token_of_a_job_without_launcher_depends_on_its_workers_and_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     hosts = ["10.0.0.1:2222", "10.0.0.2:2222"]
     one = Cluster(worker_num=2, worker_index=0, hosts=hosts)
     two = Cluster(worker_num=2, worker_index=1, hosts=hosts)
     other = Cluster(worker_num=2, worker_index=0, hosts=["10.0.0.1:2222", "10.0.0.3:2222"])
+    before = job_token(one)
     assert job_token(one) == job_token(two) != job_token(other)
+    # Who knows the addresses knows nothing yet: the user's secret is in it.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    assert job_token(one) != before
     assert job_token(Cluster(worker_num=2, hosts=hosts, token="secret")) == "secret"
 
 

@@ -35,6 +35,7 @@ LEVELS = {
     "tf_compat": 1,
     "tf_compat_learn": 1.5,
     "config_keys": 0.5,
+    "job_secret": 0.5,
     "errors": 0,
     "version": 0,
 }
@@ -50,6 +51,7 @@ WITHOUT_TENSORFLOW = {
     "config",
     "config_keys",
     "gpus",
+    "job_secret",
     "errors",
     "version",
 }
