@@ -19,12 +19,9 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import tensorflow.compat.v1 as tf  # noqa: E402  the affinity and the log level come first
 
 import epl  # noqa: E402
-from epl.capture.record import make_model  # noqa: E402
+from epl import compiler  # noqa: E402
+from epl.capture.record import make_program  # noqa: E402
 from epl.graph import collector  # noqa: E402
-from epl.passes.micro_batches import unroll  # noqa: E402
-from epl.passes.pipeline import own_part, rewrite  # noqa: E402
-from epl.plan.micro_batches import plan_micro_batches  # noqa: E402
-from epl.plan.plan import make_plan  # noqa: E402
 
 LIMIT_S = 2.0
 PIPELINE_LIMIT_S = 30.0
@@ -65,10 +62,9 @@ def seconds(graph, workers, repeats):
     for _ in range(repeats):
         began = time.perf_counter()
         with collector.paused():  # as a session does it
-            model = make_model(graph)
-            rewritten = rewrite(model.graph, make_plan(model, epl.Env.get().config, cluster))
+            program = compiler.compile(make_program(graph), epl.Env.get().config, cluster)
         times.append(time.perf_counter() - began)
-    return statistics.median(times), len(rewritten.nodes)
+    return statistics.median(times), len(program.graph.nodes)
 
 
 def bert_large():
@@ -95,11 +91,8 @@ def pipeline_seconds(graph, micro_batches):
     cluster = epl.Cluster(worker_num=STAGES, worker_index=1, gpu_num_per_worker=1)
     began = time.perf_counter()
     with collector.paused():  # as a session does it
-        user_model = make_model(graph)
-        model, _ = unroll(user_model, plan_micro_batches(user_model, config))
-        plan = make_plan(model, config, cluster)
-        part = own_part(rewrite(model.graph, plan, alike=model.alike), plan)
-    return time.perf_counter() - began, len(part.whole.nodes), len(part.graph.nodes)
+        program = compiler.compile(make_program(graph), config, cluster)
+    return time.perf_counter() - began, len(program.whole.nodes), len(program.graph.nodes)
 
 
 def pipeline():

@@ -1,4 +1,4 @@
-"""What is written down while a graph is built, and the Model that comes out of it.
+"""What is written down while a graph is built, and the Program that comes out of it.
 
 One Record hangs on each tf.Graph. Besides the tags on operations it holds what no operation can carry: which tensors
 are the gradients of which variables.
@@ -7,9 +7,10 @@ are the gradients of which variables.
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.capture.specs import spec_reader
 from epl.graph import tags
 from epl.graph.index import Graph
-from epl.graph.model import ApplyCall, Gradient, Model, TaskGraph, Variable
+from epl.program.program import ApplyCall, Gradient, Program, TaskGraph, Variable
 
 _ATTRIBUTE = "_epl_record"
 
@@ -67,13 +68,13 @@ def gradient_of(value):
     return None
 
 
-def make_model(tf_graph):
-    """A Model of the graph as it stands now."""
+def make_program(tf_graph):
+    """The Program of the graph as it stands now."""
     record = record_of(tf_graph)
     graph = Graph.from_graph_def(tf_compat.tagged_graph_def(tf_graph))
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
         variables = _variables(tf_graph, graph, record.local_variables)
-    return Model(
+    return Program(
         graph=graph,
         taskgraphs=list(record.taskgraphs),
         variables=variables,
@@ -81,6 +82,8 @@ def make_model(tf_graph):
         computed=list(record.computed),
         merges={key: list(names) for key, names in record.merges.items()},
         role=record.role,
+        spec_of=spec_reader(tf_graph),
+        forward_op=lambda name: tf_compat.original_op_name(tf_graph.get_operation_by_name(name)),
     )
 
 

@@ -18,10 +18,14 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
         all are copies of one node: of these only the edges are checked.
     """
     before, changed, moved = {}, graph.nodes, {}
-    if changed_since is not None and changed_since.nodes.keys() <= graph.nodes.keys():
-        # Removing a node may harm those that did not change.
-        before = changed_since.nodes
-        changed, moved = graph.changes_since(changed_since)
+    if changed_since is not None:
+        if changed_since.nodes.keys() <= graph.nodes.keys():
+            before = changed_since.nodes
+            changed, moved = graph.changes_since(changed_since)
+        else:
+            # Removing a node may harm those that did not change: what they take may be gone.
+            nodes, known = changed_since.nodes, alike
+            alike = frozenset(name for name, node in graph.nodes.items() if name in known or nodes.get(name) is node)
     groups = _check_groups(graph, _others(changed, alike)) + _check_groups(graph, _others(moved, alike))
     problems = _check_inputs(graph, changed) + groups
     if problems:

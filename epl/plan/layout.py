@@ -137,7 +137,7 @@ def make_layout(taskgraphs, cluster, colocate=False, worker_index=None, num_chun
     """Lays the TaskGraphs out over the cluster's devices.
 
     Args:
-      taskgraphs: list of epl.graph.model.TaskGraph; empty = the whole model is one replicate(1).
+      taskgraphs: list of epl.program.program.TaskGraph; empty = the whole model is one replicate(1).
       cluster: has worker_num, worker_index, gpu_num_per_worker, device_type.
       colocate: all TaskGraphs share the same devices (cluster.colocate_split_and_replicate).
       worker_index: whose part to lay out; default the cluster's own.

@@ -98,7 +98,7 @@ def plan_micro_batches(model, config):
     """The MicroBatches of a Model; None when a step has one micro-batch, or there is nothing to train or to merge.
 
     Args:
-      model: an epl.graph.model.Model, as the user built it.
+      model: an epl.program.program.Model, as the user built it.
       config: an epl.Config.
 
     Raises:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Dict, Optional, Tuple
 
 from epl.graph.index import canonical_tensor, node_of
-from epl.graph.model import ALONE, Variable
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
@@ -18,6 +17,7 @@ from epl.plan.positions import positions_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
+from epl.program.program import ALONE, Variable
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Plan:
         several workers.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
+      job_seed: a number that all workers share and that differs from job to job.
+      collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
     """
 
     layout: Layout
@@ -81,6 +83,8 @@ class Plan:
     positions: Dict[str, int] = field(default_factory=dict)
     first_peer_slot: int = 0
     link: Optional[Link] = None
+    job_seed: int = 0
+    collectives_on_gpu: bool = False
 
     @property
     def gradient_scale(self):
@@ -119,7 +123,7 @@ def make_plan(model, config, cluster):
     """Plans how a Model runs on a cluster. Needs no device, no session and no other worker.
 
     Args:
-      model: an epl.graph.model.Model.
+      model: an epl.program.program.Model.
       config: an epl.Config.
       cluster: an epl.Cluster.
 

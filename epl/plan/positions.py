@@ -26,7 +26,7 @@ def positions_of(model, analysis, stage_of, layout):
     Empty for crews of one worker.
 
     Args:
-      model: an epl.graph.model.Model.
+      model: an epl.program.program.Model.
       analysis: its Analysis.
       stage_of: dict of node to stage.
       layout: a Layout.

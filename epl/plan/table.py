@@ -1,12 +1,12 @@
 """Plans as text, for people."""
 
 
-def plan_table(plan, model=None, max_rows=8):
+def plan_table(plan, program=None, max_rows=8):
     """The plan as a table: what runs where, and what one step sends.
 
     Args:
       plan: an epl.plan.plan.Plan.
-      model: the Model, for the number of operations; may be left out.
+      program: the compiled Program, for the number of operations; may be left out.
       max_rows: rows of devices before the rest is summed up.
     """
     layout = plan.layout
@@ -21,7 +21,7 @@ def plan_table(plan, model=None, max_rows=8):
     hidden = layout.num_workers * layout.devices_per_worker - (len(rows) - 1)
     if hidden > 0:
         lines.append("  ... and %d further devices, in the same way" % hidden)
-    lines.extend(_facts(plan, model))
+    lines.extend(_facts(plan, program))
     return "\n".join(lines)
 
 
@@ -65,14 +65,14 @@ def columns(rows):
     return lines
 
 
-def _facts(plan, model):
+def _facts(plan, program):
     layout = plan.layout
     facts = []
-    if model is not None:
+    if program is not None:
         facts.append(
             (
                 "operations",
-                "%d, of which %d are copied for each instance" % (len(model.graph.nodes), len(plan.analysis.cloned)),
+                "%d in the model, %d in this worker's graph" % (len(program.one_copy.nodes), len(program.graph.nodes)),
             )
         )
     facts.append(("variables", "%d" % len(plan.variables)))

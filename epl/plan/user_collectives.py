@@ -39,7 +39,7 @@ def find_user_collectives(model, analysis, layout):
     """The user's collectives in the order of creation; none where there is nobody to talk to.
 
     Args:
-      model: an epl.graph.model.Model.
+      model: an epl.program.program.Model.
       analysis: its Analysis.
       layout: its Layout.
 

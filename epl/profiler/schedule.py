@@ -5,13 +5,10 @@ import os
 import re
 import sys
 
-from epl.capture.record import make_model
 from epl.env import Env
-from epl.plan.plan import make_plan
 from epl.plan.schedule import FORWARD, Action
 from epl.plan.simulate import Slot, timeline_of
 from epl.profiler.trace import TraceHook, executions, gather, stem
-from epl.session.automatic import with_automatic_stages
 from epl.session.pictures import schedule_page
 
 _LOG = logging.getLogger("epl")
@@ -56,11 +53,7 @@ class ScheduleHook(TraceHook):
         self._write(run)
 
     def _write(self, run):
-        env = Env.get()
-        graph = self._driver.user_graph
-        model, _ = with_automatic_stages(make_model(graph), graph, env.config, env.cluster)
-        plan = make_plan(model, env.config, env.cluster)
-        page = schedule_page(graph, model, plan, env.config.pipeline, sys.argv[0], self.timeline)
+        page = schedule_page(self._driver.rewritten.program, Env.get().config.pipeline, sys.argv[0], self.timeline)
         os.makedirs(self._output_dir, exist_ok=True)
         self.path = os.path.join(self._output_dir, "schedule-%d.html" % run)
         with open(self.path, "w", encoding="utf-8") as file:

@@ -4,7 +4,7 @@ import collections
 
 from epl.errors import CaptureError
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.cut import Message, stands_inside
+from epl.passes.worker.cut import Message, stands_inside
 from epl.rules import effects
 
 # Workers that have a communicator of their own: which slot of the pool, its name, and their indices in order.
@@ -18,7 +18,7 @@ def needed_messages(part, reached, stop):
     """The Messages of a Part that a step needs.
 
     Args:
-      part: an epl.passes.cut.Part.
+      part: an epl.passes.worker.cut.Part.
       reached: names of the whole graph's nodes that the step runs.
       stop: those of them that are fed, so that what they take is not needed.
     """

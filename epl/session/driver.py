@@ -10,7 +10,7 @@ import numpy as np
 from epl import tf_compat
 from epl.communicators import library
 from epl.errors import NoDataError
-from epl.passes.broadcast import sync_slot
+from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
 from epl.session import file_errors
@@ -210,14 +210,14 @@ class Driver(object):
 
     def _show(self, rewritten):
         """Prints the plan once, when there is something to train."""
-        if self._shown or not rewritten.model.apply_calls:
+        if self._shown or not rewritten.program.apply_calls:
             return
         self._shown = True
         if self._cluster.worker_index == 0:
-            _LOG.info("%s", plan_table(rewritten.plan, rewritten.model))
-            if rewritten.automatic is not None:
-                _LOG.info("%s", rewritten.automatic.table())
-            named = passed_over(rewritten.model.graph)
+            _LOG.info("%s", plan_table(rewritten.plan, rewritten.program))
+            if rewritten.program.automatic is not None:
+                _LOG.info("%s", rewritten.program.automatic.table())
+            named = passed_over(rewritten.program.one_copy)
             if named:
                 _LOG.warning(
                     "the program distributes its operations itself (%s). EPL computes all of a copy of the model on "
@@ -321,7 +321,7 @@ class Driver(object):
     def divided(self):
         """Whether the workers of a crew have parts of the graph, so that no worker has all variables."""
         self._step((), (), ())
-        return self._rewritten.part is not None
+        return self._rewritten.program.part is not None
 
     @_for_programs
     def help(self, fetches, feeds):
@@ -354,9 +354,9 @@ class Driver(object):
         if reader not in self._rewritten.plan.layout.crew:
             return
         with self._lock:
-            before = self._rewritten.part
+            before = self._rewritten.program
             step = self._rewritten.assistance(rows, reader, self._cluster.worker_index)
-            if self._rewritten.part is not before:
+            if self._rewritten.program is not before:
                 self._inner.load(self._rewritten.own_graph)
         if step.targets:
             self._job.pool.join(step.groups)

@@ -11,10 +11,10 @@ from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
-from epl.graph.model import ALONE, EACH_WORKER
 from epl.plan.plan import layout_of
-from epl.session.automatic import divided_over_workers
+from epl.program.program import ALONE, EACH_WORKER
 from epl.session.chief import is_chief, several_workers
+from epl.session.layout import divided_over_workers
 from epl.session.meeting import MergeMetrics, from_chief, wait_for_all
 from epl.session.monitored import share_timer
 

@@ -4,11 +4,11 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import record_of
-from epl.graph.model import EACH_WORKER
+from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
-from epl.session.automatic import divided_over_workers
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
+from epl.session.layout import divided_over_workers
 from epl.session.meeting import check_found_by_all, from_chief
 
 

@@ -2,29 +2,25 @@
 
 import os
 
-from epl.capture.specs import spec_reader
 from epl.plan.cost import estimate
 from epl.plan.timeline import estimated_timeline, page
 
 
-def schedule_page(graph, model, plan, pipeline, script, measured=None):
+def schedule_page(program, pipeline, script, measured=None):
     """A web page with one training iteration of one model replica.
 
     Args:
-      graph: the user's tf.Graph.
-      model: the Model that it was made into, without copies for micro-batches.
-      plan: its Plan.
+      program: a compiled Program.
       pipeline: the `pipeline` part of the configuration.
       script: path of the program, for the title.
       measured: a Timeline of a run, which is shown beside the estimated one; None for none.
     """
-    costs = estimate(model.graph, plan.analysis.cloned, spec_reader(graph))
+    graph, plan = program.one_copy, program.plan
+    costs = estimate(graph, [name for name in plan.analysis.cloned if name in graph.nodes], program.spec_of)
     names, stage_of, chunks = [stage.name for stage in plan.layout.stages], plan.stage_of, pipeline.num_chunks
     if _on_one_device(plan.layout):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1
-    line = estimated_timeline(
-        model.graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks
-    )
+    line = estimated_timeline(graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks)
     title = "%s: %s, %d %s, %d %s" % (
         os.path.basename(script),
         pipeline.strategy,

@@ -6,12 +6,11 @@ import os
 import runpy
 import sys
 
-from epl.capture.record import make_model
+from epl.capture.record import make_program
+from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
-from epl.plan.plan import make_plan
 from epl.plan.table import plan_table
-from epl.session.automatic import with_automatic_stages
 from epl.session.hooks import PREVIEW, Preview
 from epl.session.pictures import schedule_page
 
@@ -92,9 +91,8 @@ def show(graph, options):
     """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
     env = Env.get()
     try:
-        model, automatic = with_automatic_stages(make_model(graph), graph, env.config, env.cluster)
-        plan = make_plan(model, env.config, env.cluster)
-        picture = schedule_page(graph, model, plan, env.config.pipeline, options.script) if options.timeline else None
+        program = compile_program(make_program(graph), env.config, env.cluster)
+        picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -105,7 +103,7 @@ def show(graph, options):
         except OSError as error:
             print("--timeline %s cannot be written: %s" % (options.timeline, error.strerror), file=sys.stderr)
             return _REFUSED
-    print(plan.to_json() if options.json else plan_table(plan, model, options.rows))
-    if automatic is not None and not options.json:
-        print(automatic.table())
+    print(program.plan.to_json() if options.json else plan_table(program.plan, program, options.rows))
+    if program.automatic is not None and not options.json:
+        print(program.automatic.table())
     return 0

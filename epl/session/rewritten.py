@@ -4,22 +4,18 @@ import collections
 import copy
 import hashlib
 
-from epl import tf_compat
-from epl.capture.record import make_model
+from epl import compiler, tf_compat
+from epl.capture.record import make_program
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.micro_batches import unroll
-from epl.passes.pipeline import own_part, rewrite
+from epl.passes.worker.cut import with_messages
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
-from epl.plan.plan import make_plan, with_link
 from epl.rules import effects
-from epl.session.automatic import with_automatic_stages
 from epl.session.crews import (
     fetched_messages,
     groups_of,
@@ -41,12 +37,8 @@ class Rewritten(object):
         it; None: as is assumed for where the workers are.
 
     Attributes:
-      model: what capture found, with a copy of the model for each micro-batch.
-      automatic: the AutoStages if EPL chose the stages, else None.
-      micro_batches: the Unrolled that says which these are.
-      plan: the Plan.
+      program: the Program of this worker.
       graph: the rewritten Graph: this worker's, or its crew's.
-      part: this worker's Part of it; None for crews of one worker.
       partners: an EplSend of the user to its EplRecv.
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
@@ -54,33 +46,41 @@ class Rewritten(object):
     @collector.paused()
     def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None):
         self.version = tf_compat.graph_version(tf_graph)
-        user_model, self.automatic = with_automatic_stages(make_model(tf_graph), tf_graph, config, cluster)
-        self.model, self.micro_batches = unroll(user_model, plan_micro_batches(user_model, config))
-        self.plan = make_plan(self.model, config, cluster)
         on_gpu = collectives_on_gpu(cluster, config)
-        # What workers measure is memory of the host. Only once the plan is known to be a good one do they meet for it.
-        if measure_link is not None and self.plan.link is not None and not on_gpu:
-            self.plan = with_link(self.plan, self.model, config, measure_link())
-        self.graph = rewrite(self.model.graph, self.plan, job_seed=job_seed, on_gpu=on_gpu, alike=self.model.alike)
-        self.part = own_part(self.graph, self.plan)
-        keys = collective_keys(self.plan, self.model.graph)
-        self._keys = settle(keys, self.graph, self.plan, self.model.micro_batches)
+        self.program = compiler.compile(make_program(tf_graph), config, cluster, job_seed, on_gpu, measure_link)
+        self.graph = self.program.whole
+        keys = collective_keys(self.plan, self.program.planned)
+        self._keys = settle(keys, self.graph, self.plan, self.program.divided)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
         self._differing = None
         self._assistances = {}
-        self.has_reference_variables = any(self.model.graph.nodes[v].op != "VarHandleOp" for v in self.model.variables)
+        self.has_reference_variables = any(
+            self.program.one_copy.nodes[v].op != "VarHandleOp" for v in self.program.variables
+        )
+
+    @property
+    def plan(self):
+        return self.program.plan
+
+    @property
+    def part(self):
+        return self.program.part
+
+    @property
+    def micro_batches(self):
+        return self.program.micro_batches
 
     @property
     def own_graph(self):
         """What this worker's session holds."""
-        return self.graph if self.part is None else self.part.graph
+        return self.program.graph
 
     def has(self, name):
         """Whether this worker has a node of the graph."""
-        return self.part is None or self.part.is_here(name)
+        return self.program.has(name)
 
     def peer_groups(self, slots):
         """The Groups of workers with the same stages that need communicators for these slots of the pool."""
@@ -89,7 +89,7 @@ class Rewritten(object):
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
-        self.part = self.part.with_messages(self.plan, messages)
+        self.program = with_messages(self.program, messages)
 
     def assistance(self, rows, reader, worker):
         """What this worker runs so that another one of its crew can read; `rows` of that one, see `rows`."""
@@ -161,7 +161,7 @@ class Rewritten(object):
 
     def changed_by(self, writes):
         """The variables that writes change, but for those of which each copy keeps a value of its own."""
-        analysis, graph = self.plan.analysis, self.model.graph
+        analysis, graph = self.plan.analysis, self.program.planned
         if self.plan.layout.num_workers == 1:
             return frozenset()
         return frozenset(
@@ -173,7 +173,9 @@ class Rewritten(object):
         """Nodes of the user's graph that differ from copy to copy although gradients and state are merged."""
         if self._differing is None:
             merged = merged_edges(self.plan.aggregation, self.plan.state)
-            self._differing = frozenset(differing(self.model.graph, self.plan.analysis.varying, merged)) - self._writes
+            self._differing = (
+                frozenset(differing(self.program.planned, self.plan.analysis.varying, merged)) - self._writes
+            )
         return self._differing
 
     @property
@@ -300,7 +302,7 @@ class Step(object):
         instances = plan.layout.instances if node_of(name) in plan.analysis.cloned else plan.layout.instances[:1]
         copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
         names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
-        if _is_batch(self._rewritten.model.graph, name):
+        if _is_batch(self._rewritten.program.planned, name):
             return [(copy, part, len(names)) for part, copy in enumerate(names)]
         return [(copy, 0, 1) for copy in names]
 
@@ -311,7 +313,7 @@ class Step(object):
         variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
         """
         graph = self._rewritten.graph
-        users = self._rewritten.model.graph
+        users = self._rewritten.program.planned
         updates = graph.ancestors(self._updates, stop=self._rewritten.differing.union(self._collectives))
         compared = graph.ancestors(self._compared()) - updates
         return (

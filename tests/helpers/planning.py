@@ -4,15 +4,15 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+from epl import compiler
 from epl.capture import hooks
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.cluster import Cluster
 from epl.communicators import library
 from epl.config import Config
 from epl.env import Env
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.passes.pipeline import rewrite
 from epl.plan.plan import make_plan
 
 
@@ -33,17 +33,26 @@ def cluster(workers=1, devices=2, index=0, device_type="CPU"):
 
 
 def plan_of(graph, workers=1, devices=2, index=0, **config):
-    """(Model, Plan) of a tf.Graph; `config` with "__" for the dot."""
-    model = make_model(graph)
+    """(captured Program, Plan) of a tf.Graph; `config` with "__" for the dot."""
+    model = make_program(graph)
     values = {key.replace("__", "."): value for key, value in config.items()}
     return model, make_plan(model, Config(values), cluster(workers, devices, index))
 
 
-def rewritten(graph, workers=1, devices=2, index=0, job_seed=0, **config):
-    """(Model, Plan, rewritten Graph) of a tf.Graph."""
+def compiled(graph, workers=1, devices=2, index=0, job_seed=0, device_type="CPU", on_gpu=False, **config):
+    """The Program of a worker for a tf.Graph, or for a Program that was captured."""
     library.ops()  # so that the types of EPL's own operations are checked too
-    model, plan = plan_of(graph, workers, devices, index, **config)
-    return model, plan, rewrite(model.graph, plan, job_seed)
+    values = Config({key.replace("__", "."): value for key, value in config.items()})
+    place = cluster(workers, devices, index, device_type)
+    program = make_program(graph) if isinstance(graph, tf.Graph) else graph
+    return compiler.compile(program, values, place, job_seed, on_gpu)
+
+
+def rewritten(graph, workers=1, devices=2, index=0, job_seed=0, **config):
+    """(captured Program, Plan, rewritten Graph) of a tf.Graph."""
+    program = make_program(graph)
+    done = compiled(program, workers, devices, index, job_seed, **config)
+    return program, done.plan, done.whole
 
 
 def variable(name, shape=(4, 4), use_resource=False, **kwargs):

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.plan.alike import first_values
 
 
@@ -11,7 +11,7 @@ def values_of(build, fed=()):
     with tf.Graph().as_default() as graph:
         build()
         initial = {v.initializer.name: v.op.name for v in tf.global_variables()}
-    found = first_values(make_model(graph).graph, initial, frozenset(fed))
+    found = first_values(make_program(graph).graph, initial, frozenset(fed))
     return {initial[write]: digest for write, digest in found.items()}
 
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.capture.specs import spec_reader
 from epl.errors import PlanError
 from epl.plan.analysis import analyse
@@ -19,7 +19,7 @@ from tests.helpers.planning import batch, capture, control_flow, sgd, variable
 
 def facts_of(graph, speeds=None):
     """(Graph, Costs, operations in control flow) of a tf.Graph."""
-    model = make_model(graph)
+    model = make_program(graph)
     analysis = analyse(model)
     costs = estimate(model.graph, analysis.cloned, spec_reader(graph), speeds)
     return model.graph, costs, analysis.in_control_flow

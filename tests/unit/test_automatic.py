@@ -3,12 +3,13 @@
 import pytest
 
 import epl
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import PlanError
 from epl.graph import tags
+from epl.passes.model.add_stages import add_stages
 from epl.plan.stages import stages_of, used_taskgraphs
-from epl.session.automatic import with_automatic_stages
+from epl.program.target import Target
 from tests.helpers import planning
 
 AUTO = Config({"auto.auto_parallel": True})
@@ -17,8 +18,8 @@ AUTO = Config({"auto.auto_parallel": True})
 def test_operations_and_their_gradients_get_the_stage():
     with planning.capture() as graph:
         planning.sgd(planning.layers(count=4))
-    model, chosen = with_automatic_stages(make_model(graph), graph, AUTO, planning.cluster(1, 2))
-    assert [choice.stage for choice in chosen.choices] == [0, 1] and len(model.taskgraphs) == 2
+    model = add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
+    assert [choice.stage for choice in model.automatic.choices] == [0, 1] and len(model.taskgraphs) == 2
     stage = stages_of(model, used_taskgraphs(model))
     for number, expected in ((0, 0), (3, 1)):
         assert stage["w%d" % number] == stage["GradientDescent/update_w%d/ApplyGradientDescent" % number] == expected
@@ -30,8 +31,8 @@ def test_operations_and_their_gradients_get_the_stage():
 def test_nothing_to_choose(devices, config):
     with planning.capture() as graph:
         planning.sgd(planning.layers())
-    model = make_model(graph)
-    assert with_automatic_stages(model, graph, config, planning.cluster(1, devices)) == (model, None)
+    program = make_program(graph)
+    assert add_stages(program, Target(config, planning.cluster(1, devices))) is program
 
 
 def test_scopes_and_automatic_stages_do_not_go_together():
@@ -39,4 +40,4 @@ def test_scopes_and_automatic_stages_do_not_go_together():
         with epl.replicate(device_count=1, name="mine"):
             planning.sgd(planning.layers())
     with pytest.raises(PlanError, match="without scopes, but this one has 1 .'mine' at .*test_automatic.py"):
-        with_automatic_stages(make_model(graph), graph, AUTO, planning.cluster(1, 2))
+        add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.capture.record import make_model, record_of
+from epl.capture.record import make_program, record_of
 from epl.cluster import Cluster
 from epl.env import Env
 from epl.errors import CaptureError, PlanError, UnsupportedError
@@ -20,7 +20,7 @@ from tests.helpers.planning import capture, variable
 
 def phases(graph):
     """dict of node name to phase."""
-    return {node.name: tags.phase(node) for node in make_model(graph).graph.nodes.values()}
+    return {node.name: tags.phase(node) for node in make_program(graph).graph.nodes.values()}
 
 
 def gradients_of(call):
@@ -65,7 +65,7 @@ def test_scopes_are_taskgraphs_and_backward_follows_forward():
         with epl.replicate(1, name="second"):
             loss = tf.reduce_mean(tf.matmul(hidden, variable("b"), name="second_matmul"))
         planning.sgd(loss)
-    model = make_model(graph)
+    model = make_program(graph)
     assert [(t.index, t.kind, t.device_count, t.name) for t in model.taskgraphs] == [
         (0, "replicate", 1, "first"), (1, "replicate", 1, "second")]  # fmt: skip
     assert all(re.match(r"test_capture\.py:\d+$", t.place) for t in model.taskgraphs)
@@ -85,7 +85,7 @@ def test_one_scope_entered_twice_is_one_taskgraph():
         tf.constant(2.0, name="outside")
         with scope:
             tf.constant(3.0, name="again")
-    model = make_model(graph)
+    model = make_program(graph)
     assert len(model.taskgraphs) == 1
     assert tags.TASKGRAPH in model.graph.nodes["again"].attr and tags.TASKGRAPH not in model.graph.nodes["outside"].attr
 
@@ -98,7 +98,7 @@ def test_default_strategy():
         with epl.replicate(1, name="scope"):
             tf.constant(0.0, name="in_scope")
         tf.constant(0.0, name="after")
-    model = make_model(graph)
+    model = make_program(graph)
     of = {name: tags.get_int(node, tags.TASKGRAPH, -1) for name, node in model.graph.nodes.items()}
     assert of == {"before": -1, "inside": 0, "in_scope": 1, "after": 0}
     assert [t.name for t in model.taskgraphs] == ["default", "scope"]
@@ -129,7 +129,7 @@ def test_minimize():
     with capture() as graph:
         loss, _ = simple()
         tf.train.AdamOptimizer(0.1).minimize(loss)
-    model = make_model(graph)
+    model = make_program(graph)
     (call,) = model.apply_calls
     assert call.optimizer == "AdamOptimizer" and list(gradients_of(call)) == ["w"]
     assert [(gradient, name) for gradient, name in model.computed] == list(call.gradients)
@@ -146,7 +146,7 @@ def test_ways_to_hand_gradients_over(hand_over):
         loss, _ = simple()
         optimizer = tf.train.GradientDescentOptimizer(0.1)
         hand_over(optimizer, optimizer.compute_gradients(loss))
-    (call,) = make_model(graph).apply_calls
+    (call,) = make_program(graph).apply_calls
     assert gradients_of(call) == {"w": node_of(record_of(graph).computed[0][0].values)}
 
 
@@ -158,7 +158,7 @@ def test_none_gradients_are_left_out():
         pairs = optimizer.compute_gradients(loss, [w, unused])
         assert pairs[1][0] is None
         optimizer.apply_gradients(pairs)
-    model = make_model(graph)
+    model = make_program(graph)
     assert list(gradients_of(model.apply_calls[0])) == ["w"] and [name for _, name in model.computed] == ["w"]
 
 
@@ -169,7 +169,7 @@ def test_variables_by_their_operation(resource):
         table = variable("table", [10, 4], use_resource=resource)
         rows = tf.gather(table, tf.cast(planning.batch()[:, 0], tf.int32))
         planning.sgd(tf.reduce_mean(tf.matmul(rows, w)))
-    model = make_model(graph)
+    model = make_program(graph)
     assert set(gradients_of(model.apply_calls[0])) == {"scope/w", "table"} == set(model.variables)
     assert {name: v.shape for name, v in model.variables.items()} == {"scope/w": (4, 4), "table": (10, 4)}
     sparse = {name: gradient.indices is not None for gradient, name in model.apply_calls[0].gradients}
@@ -196,10 +196,10 @@ def test_an_optimizer_around_another_is_one_call():
     with capture() as graph:
         loss, _ = simple()
         Outer(Outer(tf.train.MomentumOptimizer(0.1, 0.9))).minimize(loss)
-    (call,) = make_model(graph).apply_calls
+    (call,) = make_program(graph).apply_calls
     assert call.optimizer == "Outer"
     assert gradients_of(call)["w"] == node_of(record_of(graph).computed[0][0].values)
-    (update,) = [node for node in make_model(graph).graph.nodes.values() if node.op == "ApplyMomentum"]
+    (update,) = [node for node in make_program(graph).graph.nodes.values() if node.op == "ApplyMomentum"]
     assert tags.phase(update) == tags.APPLY and tags.get_int(update, tags.APPLY_CALL, -1) == 0
     model, plan = planning.plan_of(graph)
     (consumers,) = plan.aggregation.consumers.values()
@@ -225,7 +225,7 @@ def test_an_overridden_apply_gradients():
     with capture() as graph:
         loss, _ = simple()
         ByHand().minimize(loss)
-    (call,) = make_model(graph).apply_calls
+    (call,) = make_program(graph).apply_calls
     assert call.optimizer == "ByHand" and list(gradients_of(call)) == ["w"]
     model, plan = planning.plan_of(graph)
     assert plan.state == ()  # the moments are made of aggregated gradients
@@ -239,7 +239,7 @@ def test_two_losses_two_optimizers():
         for name in ("generator", "critic"):
             w = variable(name)
             tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.matmul(x, w)), var_list=[w])
-    calls = make_model(graph).apply_calls
+    calls = make_program(graph).apply_calls
     assert [call.index for call in calls] == [0, 1]
     assert [list(gradients_of(call)) for call in calls] == [["generator"], ["critic"]]
 
@@ -253,7 +253,7 @@ def test_second_order_gradients():
         optimizer = tf.train.GradientDescentOptimizer(0.1)
         ((outer, _),) = optimizer.compute_gradients(loss + penalty)
         optimizer.apply_gradients([(outer, w)])
-    model = make_model(graph)
+    model = make_program(graph)
     assert [node_of(g.values) for g, _ in model.computed] == [inner.op.name, outer.op.name]
     for after in (False, True):
         _, plan = planning.plan_of(graph, communication__clip_after_allreduce=after)
@@ -265,7 +265,7 @@ def test_gradients_inside_of_a_while_loop_gradient_are_one_call():
         w = variable("w")
         _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.matmul(y, w)), [0, planning.batch()])
         tf.gradients(tf.reduce_mean(y), [w])
-    assert [name for _, name in make_model(graph).computed] == ["w"]
+    assert [name for _, name in make_program(graph).computed] == ["w"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_local_variables_and_those_in_no_collection():
         variable("normal")
         variable("local", collections=[tf.GraphKeys.LOCAL_VARIABLES])
         variable("loose", collections=[])
-    found = make_model(graph).variables
+    found = make_program(graph).variables
     assert {name: (v.is_local, v.initializers) for name, v in found.items()} == {
         "normal": (False, ("normal/Assign",)),
         "local": (True, ("local/Assign",)),

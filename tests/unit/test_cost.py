@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.capture.specs import spec_reader
 from epl.plan.analysis import analyse
 from epl.plan.cost import Speeds, cut_bytes, estimate, stage_costs
@@ -16,7 +16,7 @@ NO_MEMORY = Speeds(flops=1.0, memory_bytes=1e30, overhead_s=0.0, unknown_dim=10)
 
 def costs_of(graph, speeds=UNIT):
     """(Graph, Costs) of a tf.Graph."""
-    model = make_model(graph)
+    model = make_program(graph)
     names = analyse(model).cloned or model.graph.nodes
     return model.graph, estimate(model.graph, names, spec_reader(graph), speeds)
 

@@ -1,7 +1,7 @@
 """What each worker of a crew gets of a graph, and that their parts run to the end together."""
 
 import collections
-from dataclasses import replace
+import types
 
 import hypothesis
 import pytest
@@ -9,32 +9,22 @@ import tensorflow.compat.v1 as tf
 from hypothesis import strategies as st
 
 import epl
-from epl.capture.record import make_model
+from epl import compiler
+from epl.capture.record import make_program
 from epl.communicators import library
 from epl.config import Config
 from epl.errors import PassError, UnsupportedError
 from epl.graph.index import node_of
-from epl.passes import pipeline
-from epl.passes.micro_batches import unroll
-from epl.passes.pipeline import own_part, rewrite
-from epl.plan.micro_batches import plan_micro_batches
-from epl.plan.plan import make_plan
 from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
 from tests.helpers import planning
 
 
 def parts_of(graph, workers, devices=1, **keys):
-    """The Part of each worker of the first crew, and their Plans."""
-    library.ops()
-    config = Config({key.replace("__", "."): value for key, value in keys.items()})
-    found = []
-    for index in range(workers):
-        model = make_model(graph)
-        model, _ = unroll(model, plan_micro_batches(model, config))
-        plan = make_plan(model, config, planning.cluster(workers, devices, index))
-        if index in plan.layout.crew and plan.layout.crew_index == 0:
-            found.append((own_part(rewrite(model.graph, plan), plan), plan))
-    return [part for part, _ in found], [plan for _, plan in found]
+    """What each worker of the first crew has: its Part with its graph, and the Plans."""
+    found = [planning.compiled(graph, workers, devices, index, **keys) for index in range(workers)]
+    found = [program for program in found if program.plan.layout.crew_index == 0]
+    parts = [types.SimpleNamespace(graph=p.graph, is_here=p.has, of=p.part, **vars(p.part)) for p in found]
+    return parts, [program.plan for program in found]
 
 
 def stages(count, body=None):
@@ -149,18 +139,18 @@ def test_what_a_step_runs_on_each_worker():
     whole = parts[0].whole
     reached = whole.ancestors([train.name, "loss_1"])
     for part, plan in zip(parts, plans):
-        messages = needed_messages(part, reached, frozenset())
+        messages = needed_messages(part.of, reached, frozenset())
         assert messages and {m.source for m in messages} == {0, 1}
-        targets = own_targets(part, (train.name,), reached, frozenset(), plan)
+        targets = own_targets(part.of, (train.name,), reached, frozenset(), plan)
         run = part.graph.ancestors(targets)
         updates = {n for n in whole.nodes if "Adam/update_w" in n and whole.nodes[n].op == "ApplyAdam"}
         assert {n for n in updates if part.is_here(n)} == updates & run != set()
         assert "global_step" in run
-    assert own_tensor(parts[1], "loss_1:0") == "loss_1:0"
-    (fetched,) = fetched_messages(parts[0], ["loss_1:0", "global_step:0"])
+    assert own_tensor(parts[1].of, "loss_1:0") == "loss_1:0"
+    (fetched,) = fetched_messages(parts[0].of, ["loss_1:0", "global_step:0"])
     assert (fetched.source, fetched.target) == (1, 0)
-    assert own_tensor(parts[0], "loss_1:0") == fetched.receive + ":0"
-    groups = groups_of(plans[0].layout, parts[0], [], [fetched])
+    assert own_tensor(parts[0].of, "loss_1:0") == fetched.receive + ":0"
+    groups = groups_of(plans[0].layout, parts[0].of, [], [fetched])
     assert [g.members for g in groups] == [(1, 0)] and groups[0].slot >= parts[0].first_slot
 
 
@@ -169,9 +159,9 @@ def test_evaluating_needs_no_gradients():
         stages(2)
     parts, _ = parts_of(graph, 2)
     reached = parts[0].whole.ancestors(["loss_1"])
-    assert {m.source for m in needed_messages(parts[0], reached, frozenset())} == {0}
+    assert {m.source for m in needed_messages(parts[0].of, reached, frozenset())} == {0}
     fed = frozenset(["Tanh_1"])
-    assert needed_messages(parts[0], parts[0].whole.ancestors(["loss_1"], stop=fed), fed) == []
+    assert needed_messages(parts[0].of, parts[0].whole.ancestors(["loss_1"], stop=fed), fed) == []
 
 
 @pytest.mark.parametrize("restores", [True, False])
@@ -222,7 +212,7 @@ def test_what_cannot_be_sent_is_refused():
             parts_of(graph, 2)
 
 
-def test_resources_cannot_be_sent():
+def test_resources_cannot_be_sent(monkeypatch):
     with planning.control_flow("v1"), planning.capture() as graph:
         x = tf.placeholder(tf.float32, [None, 4])
         with epl.replicate(device_count=1):
@@ -232,31 +222,36 @@ def test_resources_cannot_be_sent():
             loss = tf.reduce_mean(tf.square(tf.matmul(rows.stack()[0], planning.variable("w1"))))
         planning.sgd(loss)
     library.ops()
-    model = make_model(graph)
+    model = make_program(graph)
     handles = [n for n, node in model.graph.nodes.items() if node.op == "TensorArrayV3"]
     assert handles
-    plan = make_plan(model, Config(), planning.cluster(2, 1))
-    for name in handles:  # as if the array itself depended on the data
-        plan.positions[name] = 0
+    usual = compiler.make_plan
+
+    def moved(*args):
+        plan = usual(*args)
+        for name in handles:  # as if the array itself depended on the data
+            plan.positions[name] = 0
+        return plan
+
+    monkeypatch.setattr(compiler, "make_plan", moved)
     with pytest.raises(
         UnsupportedError, match="is in another stage and so in another worker, but a resource cannot be"
     ):
-        own_part(rewrite(model.graph, plan), plan)
+        compiler.compile(model, Config(), planning.cluster(2, 1))
 
 
 def test_a_part_that_is_not_well_formed_is_refused(monkeypatch):
-    usual = pipeline.cut
-
-    def broken(graph, plan):
-        part = usual(graph, plan)
-        edit = part.graph.editor()
+    def broken(program, plan):
+        edit, part = program.graph.editor(), program.part
         edit.set_input(next(m.send for m in part.messages if m.source == part.position), 0, "gone")
-        return replace(part, graph=edit.finish())
+        return program.with_graph(edit.finish())
 
-    monkeypatch.setattr(pipeline, "cut", broken)
+    monkeypatch.setattr(compiler, "PASSES", compiler.PASSES + (broken,))
     with planning.capture() as graph:
         stages(2)
-    with pytest.raises(PassError, match="after the pass 'cut' .*/send' has the input 'gone', which does not exist"):
+    with pytest.raises(
+        PassError, match="after the pass 'broken' .*cut.*/send' has the input 'gone', which does not exist"
+    ):
         parts_of(graph, 2)
 
 

@@ -12,10 +12,8 @@ from epl.communicators import gpu, library, native
 from epl.config import Config
 from epl.errors import CommunicationError
 from epl.graph.index import node_of
-from epl.passes.gpu_collectives import move_collectives_to_gpu
-from epl.passes.pipeline import rewrite
+from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.plan.names import clone_tensor
-from epl.plan.plan import make_plan
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op
 
@@ -102,13 +100,10 @@ def test_kernels_for_gpus_are_registered_without_cuda():
 
 def on_gpus(build, copies=2, workers=2, on_gpu=True, **settings):
     """(graph, plan) of a model on workers with GPUs."""
-    library.ops()
     with capture() as graph:
         build()
-    model, _ = planning.plan_of(graph, workers, copies)
-    values = {key.replace("__", "."): value for key, value in settings.items()}
-    plan = make_plan(model, Config(values), planning.cluster(workers, copies, device_type="GPU"))
-    return rewrite(model.graph, plan, on_gpu=on_gpu), plan
+    done = planning.compiled(graph, workers, copies, device_type="GPU", on_gpu=on_gpu, **settings)
+    return done.whole, done.plan
 
 
 def train():
@@ -195,5 +190,5 @@ def test_users_collectives_move_too():
 def test_the_pass_leaves_a_graph_of_cpus_alone():
     with capture() as graph:
         train()
-    _, plan, after = planning.rewritten(graph, 2, 2)
-    assert move_collectives_to_gpu(after, plan, on_gpu=True) is after
+    done = planning.compiled(graph, 2, 2, on_gpu=True)
+    assert move_collectives_to_gpu(done, done.plan) is done

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
-from epl.graph.model import TaskGraph
 from epl.plan.layout import make_layout
+from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 
 

@@ -5,14 +5,14 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture import collections
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
-from epl.passes.micro_batches import unroll
-from epl.plan.micro_batches import plan_micro_batches
+from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.plan.names import micro_batch_name
+from epl.program.target import Target
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 from tests.helpers.checks import pairs
@@ -21,22 +21,24 @@ from tests.helpers.checks import pairs
 def unrolled(graph, count=3, **config):
     values = {"pipeline.num_micro_batch": count}
     values.update((key.replace("__", "."), value) for key, value in config.items())
-    model = make_model(graph)
-    return model, unroll(model, plan_micro_batches(model, Config(values)))
+    program = make_program(graph)
+    return program, copy_micro_batches(program, Target(Config(values), planning.cluster()))
 
 
 def test_one_micro_batch_changes_nothing():
     with planning.capture() as graph:
         planning.sgd(planning.layers())
-    model, (same, division) = unrolled(graph, 1)
-    assert same is model and division.count == 1 and not division.nodes
+    model, same = unrolled(graph, 1)
+    division = same.micro_batches
+    assert same.graph is model.graph and division.count == 1 and not division.nodes
 
 
 @pytest.mark.parametrize("resource", [False, True])
 def test_copies_of_what_differs_and_one_of_all_else(resource):
     with planning.capture() as graph:
         planning.sgd(planning.layers(resource=resource))
-    model, (made, division) = unrolled(graph)
+    model, made = unrolled(graph)
+    division = made.micro_batches
     nodes = made.graph.nodes
     assert not lint(made.graph, tf_compat.op_def)  # which looks at the copies too that are left out later
     assert made.alike == {micro_batch_name(name, 2): micro_batch_name(name, 1) for name in division.nodes}
@@ -53,7 +55,7 @@ def test_copies_of_what_differs_and_one_of_all_else(resource):
 def test_gradients_are_added_up_and_applied_once():
     with planning.capture() as graph:
         planning.sgd(planning.layers())
-    model, (made, _) = unrolled(graph)
+    model, made = unrolled(graph)
     for call, before in pairs(made.apply_calls, model.apply_calls):
         for (gradient, variable), (old, _) in pairs(call.gradients, before.gradients):
             mean = made.graph.nodes[gradient.values]
@@ -69,7 +71,7 @@ def test_gradients_are_added_up_and_applied_once():
 def test_seeded_random_operations_get_other_seeds():
     with planning.capture(seed=3) as graph:
         planning.sgd(planning.layers(x=tf.nn.dropout(planning.batch(), rate=0.5, seed=7)))
-    _, (made, _) = unrolled(graph)
+    _, made = unrolled(graph)
     seeds = [(n.attr["seed"].i, n.attr["seed2"].i) for n in planning.of_op(made.graph, "RandomUniform")]
     assert len(seeds) == 3 and len(set(seeds)) == 3
 
@@ -103,7 +105,7 @@ def test_a_later_micro_batch_reads_what_the_earlier_one_changed():
         average = planning.variable("average", [])
         with tf.control_dependencies([tf.assign_sub(average, 0.1 * (average - loss), name="move")]):
             planning.sgd(loss)
-    _, (made, _) = unrolled(graph)
+    _, made = unrolled(graph)
     for micro_batch in (1, 2):
         read = micro_batch_name("average/read", micro_batch)
         assert micro_batch_name("move", micro_batch - 1) in made.graph.ancestors([read])

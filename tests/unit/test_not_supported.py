@@ -9,15 +9,15 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl import tf_compat
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import UnsupportedError
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.passes import share_data
-from epl.passes.micro_batches import unroll
+from epl.passes.copies.micro_batches import copy_micro_batches
+from epl.passes.model import share_data
 from epl.plan import micro_batches
-from epl.plan.micro_batches import plan_micro_batches
+from epl.program.target import Target
 from epl.session.devices import passed_over
 from tests.helpers import planning
 from tests.unit.test_docs import ROOT, files, occurs, python_strings, read
@@ -28,13 +28,14 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def in_micro_batches(graph):
-    unroll(make_model(graph), plan_micro_batches(make_model(graph), Config({"pipeline.num_micro_batch": 2})))
+    target = Target(Config({"pipeline.num_micro_batch": 2}), planning.cluster())
+    copy_micro_batches(make_program(graph), target)
 
 
 def test_an_update_before_the_gradients_of_a_second_one():
     with planning.capture() as graph:
         planning.sgd(planning.layers())
-    made = make_model(graph).graph
+    made = make_program(graph).graph
     update = planning.of_op(made, "ApplyGradientDescent")[0].name
     with pytest.raises(UnsupportedError, match="'%s' is needed by gradients or merged outputs of every" % update):
         micro_batches._check(made, {update})

@@ -8,12 +8,13 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
 import epl
-from epl import tf_compat
+from epl import compiler, tf_compat
+from epl.capture.record import make_program
+from epl.config import Config
 from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.passes import pipeline
-from epl.passes.place import place
+from epl.passes.model.place import place
 from epl.plan.names import clone_name, copy_name, merged_name, sync_name
 from tests.helpers import planning, processes
 from tests.helpers.planning import capture, control_flow, of_op, rewritten, variable
@@ -336,17 +337,20 @@ def test_size_does_not_grow_with_the_workers():
 # The runner.
 
 
+def compile_with(graph, **options):
+    return compiler.compile(make_program(graph), Config(), planning.cluster(), **options)
+
+
 def test_dump(tmp_path):
     with capture() as graph:
         planning.sgd(planning.layers())
-    model, plan = planning.plan_of(graph)
-    after = pipeline.rewrite(model.graph, plan, dump_dir=str(tmp_path / "new" / "folder"))
+    after = compile_with(graph, dump_dir=str(tmp_path / "new" / "folder"))
     files = sorted(os.listdir(str(tmp_path / "new" / "folder")))
     assert files[0].split("_")[1].startswith("place.") and any("aggregate_gradients.pbtxt" in name for name in files)
     assert len([name for name in files if name.endswith(".pbtxt")]) == len([n for n in files if n.endswith(".txt")])
     last = [name for name in files if name.endswith(".pbtxt")][-1]
     shown = text_format.Parse((tmp_path / "new" / "folder" / last).read_text(), tf_compat.GraphDef())
-    assert shown == after.to_graph_def(tf_compat.GraphDef)
+    assert shown == after.graph.to_graph_def(tf_compat.GraphDef)
     counts = next((tmp_path / "new" / "folder").glob("*_clone_instances.txt")).read_text()
     assert "+1  IteratorGetNext\n" in counts and "Iterator\n" not in counts
 
@@ -363,30 +367,28 @@ def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
     with capture() as graph:
         loss = planning.layers()
         planning.sgd(loss)
-    model, plan = planning.plan_of(graph)
 
-    def break_it(graph, plan):
-        edit = graph.editor()
+    def break_it(program, plan):
+        edit = program.graph.editor()
         edit.set_input(loss.op.name, 0, "gone")
         edit.set_input(loss.op.name, 1, "gone_too")
-        return edit.finish()
+        return program.with_graph(edit.finish())
 
-    usual = pipeline.passes()
-    monkeypatch.setattr(pipeline, "passes", lambda *options: [place, break_it] + usual)
+    monkeypatch.setattr(compiler, "PASSES", (place, break_it) + compiler.PASSES)
     with pytest.raises(PassError) as caught:
-        pipeline.rewrite(model.graph, plan)
+        compile_with(graph)
     text = str(caught.value)
-    assert "after the pass 'break_it' (ran before: place)" in text
+    assert "after the pass 'break_it' (ran before: add_stages, copy_micro_batches, place)" in text
     assert "'%s' has the input 'gone', which does not exist" % loss.op.name in text and "1 further problem" in text
 
 
 def test_a_broken_graph_is_refused_before_any_pass():
     with capture() as graph:
         planning.sgd(planning.layers())
-    model, plan = planning.plan_of(graph)
-    del model.graph.nodes["w0"]
+    program = make_program(graph)
+    del program.graph.nodes["w0"]
     with pytest.raises(PassError, match=r"the user's graph \(ran before: none\)"):
-        pipeline.rewrite(model.graph, plan)
+        compiler.compile(program, Config(), planning.cluster())
 
 
 def test_seeds_outside_of_training_are_the_same_on_all_workers():

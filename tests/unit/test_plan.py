@@ -328,8 +328,8 @@ def test_training_inside_of_a_function_is_refused():
 def test_table_of_one_worker():
     with capture() as graph:
         planning.sgd(planning.layers())
-    model, plan = plan_of(graph, 1, 2)
-    lines = plan_table(plan, model).splitlines()
+    done = planning.compiled(graph, 1, 2)
+    lines = plan_table(done.plan, done).splitlines()
     assert lines[0] == "Plan: 2 model replicas on 1 worker x 2 CPU"
     assert [line.split() for line in lines[3:5]] == [
         ["0", "CPU:0", "0", "all", "model"],
@@ -337,17 +337,18 @@ def test_table_of_one_worker():
     ]
     text = "\n".join(lines)
     assert "4 dense in 1 groups, 0 sparse; mean over 2 instances" in text
-    assert "%d, of which" % len(model.graph.nodes) in text and "further devices" not in text
+    counts = len(plan_of(graph, 1, 2)[0].graph.nodes), len(done.graph.nodes)
+    assert "%d in the model, %d in this worker's graph" % counts in text and "further devices" not in text
 
 
 def test_table_of_64_workers():
-    model, plan = plan_of(wide_graph(), 64, 8)
-    lines = plan_table(plan, model).splitlines()
+    plan = plan_of(wide_graph(), 64, 8)[1]
+    lines = plan_table(plan).splitlines()
     assert lines[0] == "Plan: 512 model replicas on 64 workers x 8 CPU"
     assert [line.split()[:3] for line in lines[3:11]] == [["0", "CPU:%d" % i, str(i)] for i in range(8)]
     assert lines[11].strip() == "... and 504 further devices, in the same way"
     assert "3.0 MiB" in lines[-1]  # 12 x 256 x 256 x 4 bytes
-    assert len(plan_table(plan, model, max_rows=1000).splitlines()) == len(lines) - 1 + 504
+    assert len(plan_table(plan, max_rows=1000).splitlines()) == len(lines) - 1 + 504
 
 
 def test_table_of_shares():

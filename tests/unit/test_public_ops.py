@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.capture.hooks import INNER
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.cluster import Cluster
 from epl.config import Config
 from epl.env import Env
@@ -36,7 +36,7 @@ def cluster(workers, devices=1, index=0):
 
 
 def plan_of(graph, workers=2, devices=1, index=0):
-    return make_plan(make_model(graph), Config(), cluster(workers, devices, index))
+    return make_plan(make_program(graph), Config(), cluster(workers, devices, index))
 
 
 def run(fetches):
@@ -181,7 +181,7 @@ def test_plan_holds_the_collectives(graph, two_workers):
         assert [c.takes_part for c in found] == takes_part
         assert found[1].tag == found[2].tag and found[2].partner == "send"
         assert len({c.tag for c in found}) == 3
-        keys = collective_keys(plan, make_model(graph).graph)
+        keys = collective_keys(plan, make_program(graph).graph)
         assert keys["send"][0] == keys["recv"][0]
         assert sorted(keys, key=keys.get) == ["all_reduce", "recv", "send", "barrier"]
     assert received.shape.as_list() == [2]

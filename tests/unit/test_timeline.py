@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.capture.record import make_model
+from epl.capture.record import make_program
 from epl.capture.specs import spec_reader
 from epl.capture.strategy import replicate
 from epl.env import Env
@@ -146,7 +146,7 @@ def test_times_come_from_the_model():
         h = tf.matmul(batch(8, 4), variable("w0", (4, 16)), name="first")
         y = tf.matmul(h, variable("w1", (16, 2)), name="second")
         sgd(tf.reduce_sum(tf.tanh(y, name="tanh"), name="loss"))
-    model = make_model(graph)
+    model = make_program(graph)
     speeds = Speeds(flops=1.0, memory_bytes=1e30, link_bytes=4.0, overhead_s=0.0)
     costs = estimate(model.graph, analyse(model).cloned, spec_reader(graph), speeds)
     line = estimated_timeline(model.graph, costs, {"second": 1, "tanh": 1}, 2, "PreferBackward", 2)

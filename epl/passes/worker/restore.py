@@ -9,13 +9,17 @@ from epl.plan.names import PREFIX
 _STRING = 7
 
 
-def restore_own(graph):
+def restore_own(program, plan):
     """RestoreV2 operations read no more tensors than the graph uses; those that nothing uses stay as they are."""
+    del plan
+    graph = program.graph
+    if program.part is None:
+        return program
     edit = graph.editor()
     changed = False
     for name in graph.find(lambda op: op == "RestoreV2"):
         changed |= _narrow(graph, edit, name)
-    return edit.finish() if changed else graph
+    return program.with_graph(edit.finish()) if changed else program
 
 
 def _narrow(graph, edit, name):

@@ -16,10 +16,11 @@ _UINT8 = 4
 _STRING = 7
 
 
-def merge_outputs(graph, plan):
+def merge_outputs(program, plan):
     """One collective for each merged tensor."""
+    graph = program.graph
     if not plan.merges:
-        return graph
+        return program
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.tensor)
@@ -39,7 +40,7 @@ def merge_outputs(graph, plan):
             )
         scale = 1.0 / (workers * len(plan.layout.instances)) if merge.how == "mean" else 1.0
         edit.add(all_reduce_node(plan, merge.name, [merge.tensor], dtype, scale, 0, merge.tag, workers))
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _concatenate(edit, plan, merge, dtype, workers):

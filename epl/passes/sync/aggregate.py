@@ -15,10 +15,11 @@ _FLOAT32 = 1
 _INT32 = 3
 
 
-def aggregate_gradients(graph, plan):
+def aggregate_gradients(program, plan):
     """One all-reduce for each group of dense gradients, two all-gathers for each sparse one."""
+    graph = program.graph
     if not plan.aggregation.groups and not plan.aggregation.sparse:
-        return graph
+        return program
     edit = graph.editor()
     for group in plan.aggregation.groups:
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
@@ -37,7 +38,7 @@ def aggregate_gradients(graph, plan):
         )
         rewire(edit, plan, plan.aggregation.consumers[sparse.values], values)
         rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _constant(edit, plan, name, value, dtype):

@@ -14,13 +14,14 @@ _SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
 _CHIEF = 0
 
 
-def show_merged(graph, plan):
+def show_merged(program, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
+    graph = program.graph
     if plan.layout.num_instances == 1:
-        return graph
+        return program
     writes = graph.find((effects.SUMMARY_WRITES | effects.SUMMARY_WRITERS).__contains__)
     if not (plan.merges or writes):
-        return graph
+        return program
     edit = graph.editor()
     for merge in plan.merges:
         for consumer, position in shown_by(graph, merge.tensor, merge.how):
@@ -28,7 +29,7 @@ def show_merged(graph, plan):
     for name in writes:
         if plan.layout.crew_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def shown_by(graph, tensor, how):

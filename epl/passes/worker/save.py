@@ -19,14 +19,11 @@ _PART_BYTES = 64 << 20
 _FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
 
 
-def save_in_parts(graph, part, plan):
-    """Divides each SaveV2 of a worker's graph that takes messages.
-
-    Args:
-      graph: this worker's Graph.
-      part: the Part that it is of; its messages tell what is received, in their order.
-      plan: the Plan.
-    """
+def save_in_parts(program, plan):
+    """Divides each SaveV2 of a worker's graph that takes messages; they are received in their order."""
+    graph, part = program.graph, program.part
+    if part is None:
+        return program
     received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.position}
     saves = [
         name
@@ -34,11 +31,11 @@ def save_in_parts(graph, part, plan):
         if any(node_of(text) in received for text in graph.nodes[name].input)
     ]
     if not saves:
-        return graph
+        return program
     edit = graph.editor()
     for name in saves:
         _divide(graph, edit, part, plan, name, received)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _divide(graph, edit, part, plan, name, received):

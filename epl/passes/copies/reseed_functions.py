@@ -6,15 +6,16 @@ Each instance but rank 0 calls copies of such functions, in which the seeds are 
 """
 
 from epl.graph.functions import Functions
-from epl.passes.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.seeds import derive, seeds_of, set_seed
 from epl.plan.names import PREFIX, clone_name
 from epl.rules import effects
 
 
-def reseed_functions(graph, plan):
+def reseed_functions(program, plan):
     """Makes the copies and lets the instances' nodes call them; runs after cloning."""
+    graph = program.graph
     if not graph.library.function:
-        return graph
+        return program
     edit = graph.editor()
     copies = {
         "rank_%d" % i.rank: (lambda name, index=i.index: clone_name(name, index))
@@ -22,7 +23,7 @@ def reseed_functions(graph, plan):
         if i.rank
     }
     changed = call_copies(graph, edit, graph.in_order(plan.analysis.cloned), copies)
-    return edit.finish() if changed else graph
+    return program.with_graph(edit.finish()) if changed else program
 
 
 def call_copies(graph, edit, names, copies):

@@ -19,11 +19,12 @@ _STRING = 7
 _RECORDS = frozenset(["TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"])
 
 
-def share_data(graph, plan):
+def share_data(program, plan):
     """Divides what plan.data says over the workers."""
+    graph = program.graph
     data = plan.data
     if not data.lists and not data.records:
-        return graph
+        return program
     edit = graph.editor()
     library, changed = type(graph.library)(), {}
     library.CopyFrom(graph.library)
@@ -38,7 +39,7 @@ def share_data(graph, plan):
         else:
             _share_records(target, plan, share)
     edit.set_library(library)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 class _Main(object):

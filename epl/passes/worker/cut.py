@@ -19,8 +19,6 @@ from epl.graph import tags, types
 from epl.graph.build import Type, make_node
 from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.passes.restore import restore_own
-from epl.passes.save import save_in_parts
 from epl.plan.names import PREFIX, clone_name, cloned_name, tag_of
 from epl.rules import effects
 
@@ -93,14 +91,13 @@ class Channels:
         return (source * self.size + target) * self._kinds + kind
 
 
-@dataclass
+@dataclass(frozen=True)
 class Part:
-    """What one worker of a crew runs of a graph.
+    """Which part of a graph one worker of a crew runs.
 
     Attributes:
       position: this worker's in its crew.
       whole: the Graph that was cut.
-      graph: this worker's own.
       positions: node of the whole graph to the one worker that has it; other nodes are everywhere.
       messages: in the order in which they are sent.
       channels: the Channels.
@@ -109,7 +106,6 @@ class Part:
 
     position: int
     whole: Graph
-    graph: Graph
     positions: Dict[str, int]
     messages: Tuple[Message, ...]
     channels: Channels
@@ -133,36 +129,37 @@ class Part:
             if target != source
         ]
 
-    def with_messages(self, plan, messages):
-        """The same with the nodes of further messages; the same object if they are all there."""
-        nodes = self.graph.nodes
-        sent = [m for m in messages if m.source == self.position and m.send not in nodes]
-        received = [m for m in messages if m.target == self.position and m.receive not in nodes]
-        if not sent and not received:
-            return self
-        edit = self.graph.editor()
-        for message in sent:
-            add_send(edit, plan, self, message)
-        for message in received:
-            add_receive(edit, plan, self, message)
-        return replace(self, graph=edit.finish())
+
+def with_messages(program, messages):
+    """The Program with the nodes of further messages; the same object if they are all there."""
+    nodes, part = program.graph.nodes, program.part
+    sent = [m for m in messages if m.source == part.position and m.send not in nodes]
+    received = [m for m in messages if m.target == part.position and m.receive not in nodes]
+    if not sent and not received:
+        return program
+    edit = program.graph.editor()
+    for message in sent:
+        add_send(edit, program.plan, part, message)
+    for message in received:
+        add_receive(edit, program.plan, part, message)
+    return program.with_graph(edit.finish())
 
 
-def cut(graph, plan):
-    """The Part of this worker; None for crews of one worker.
+def cut(program, plan):
+    """Leaves this worker its Part; nothing to do for crews of one worker.
 
     Raises:
       UnsupportedError: something that cannot be sent is used by two workers.
     """
     layout = plan.layout
     if len(layout.crew) == 1:
-        return None
+        return program
+    graph = program.graph
     positions = _positions(graph, plan)
     channels = Channels(len(layout.crew), len(layout.stage_positions))
     messages = _messages(graph, plan, positions, channels)
-    part = Part(layout.position, graph, graph, positions, messages, channels, first_slot=2 * plan.first_peer_slot)
-    part.graph = _own(graph, plan, part)
-    return part
+    part = Part(layout.position, graph, positions, messages, channels, first_slot=2 * plan.first_peer_slot)
+    return replace(program, graph=_own(graph, plan, part), part=part)
 
 
 def _positions(graph, plan):
@@ -257,7 +254,7 @@ def _own(graph, plan, part):
     for message in part.messages:
         if message.source == part.position:
             add_send(edit, plan, part, message)
-    return save_in_parts(restore_own(edit.finish()), part, plan)
+    return edit.finish()
 
 
 def add_send(edit, plan, part, message):

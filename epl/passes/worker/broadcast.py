@@ -18,17 +18,18 @@ from epl.plan.names import clone_name, copy_name, sync_name, tag_of
 _CHIEF = 0
 
 
-def broadcast_variables(graph, plan):
+def broadcast_variables(program, plan):
     """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set."""
+    graph = program.graph
     layout = plan.layout
     if layout.num_instances == 1 and layout.num_workers == 1:
-        return graph
+        return program
     edit = graph.editor()
     for variable in plan.variables.values():
         _broadcast(graph, edit, plan, variable)
         if len(layout.instances) > 1 and variable.name in plan.analysis.cloned:
             _copy(graph, edit, plan, variable)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def sync_slot(plan, variable):

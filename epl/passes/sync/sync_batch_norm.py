@@ -19,10 +19,11 @@ _FLOAT32 = 1
 _INT32 = 3
 
 
-def sync_batch_norm(graph, plan):
+def sync_batch_norm(program, plan):
     """Synchronises what plan.batch_norms names."""
+    graph = program.graph
     if not plan.batch_norms:
-        return graph
+        return program
     edit = graph.editor()
     for norm in plan.batch_norms:
         if isinstance(norm, SyncedMean):
@@ -34,7 +35,7 @@ def sync_batch_norm(graph, plan):
             _forward(edit, plan, norm)
             for gradient in norm.gradients:
                 _backward(edit, plan, norm, gradient)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 class _Builder(object):

@@ -1,8 +1,8 @@
-"""What was learnt while a model was built: plain data that plans and passes start from."""
+"""The value that everything works on: a graph with what is known of it, from capture to what a worker runs."""
 
 import collections
-from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from epl.graph.index import Graph
 
@@ -70,21 +70,31 @@ class ApplyCall:
 ALONE, EACH_WORKER = "alone", "each worker"
 
 
-@dataclass
-class Model:
-    """The user's graph and what is known of it.
+@dataclass(frozen=True)
+class Program:
+    """A graph and what is known of it: what capture makes of the user's, and what passes make of that.
+
+    All but `graph` speaks of nodes by their names in the user's graph.
 
     Attributes:
-      graph: tagged graph, as the user built it.
+      graph: tagged graph, as it stands.
       taskgraphs: in order of first use.
       variables: by name of their operation.
       apply_calls: in order.
       computed: (Gradient, operation of what it was taken with respect to) pairs, as tf.gradients returned them.
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
-      micro_batches: the graph is no longer the user's: it has a copy of the model for each micro-batch.
+      spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
+      forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
+      automatic: the epl.plan.auto_stages.AutoStages where EPL chose the stages, else None.
+      micro_batches: the Unrolled that says which nodes have a copy for each micro-batch; None before the copies.
       alike: node to another one of which it is a copy: its type, the types that it takes and gives, and its TaskGraph
         are the same.
+      plan: the epl.plan.plan.Plan that the passes go by; None before there is one.
+      one_copy: the graph before anything of it was copied; None before there is a plan.
+      planned: the graph that the plan speaks of.
+      part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
+        where one worker computes it.
     """
 
     graph: Graph
@@ -94,5 +104,30 @@ class Model:
     computed: List[Tuple[Gradient, str]] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
-    micro_batches: bool = False
+    spec_of: Optional[Callable] = None
+    forward_op: Optional[Callable] = None
+    automatic: Optional[Any] = None
+    micro_batches: Optional[Any] = None
     alike: Dict[str, str] = field(default_factory=dict)
+    plan: Optional[Any] = None
+    one_copy: Optional[Graph] = None
+    planned: Optional[Graph] = None
+    part: Optional[Any] = None
+
+    @property
+    def whole(self):
+        """The graph of all workers that compute a copy of the model together."""
+        return self.graph if self.part is None else self.part.whole
+
+    @property
+    def divided(self):
+        """Whether a training step has several micro-batches."""
+        return self.micro_batches is not None and self.micro_batches.count > 1
+
+    def has(self, name):
+        """Whether this worker has a node of `whole`."""
+        return self.part is None or self.part.is_here(name)
+
+    def with_graph(self, graph):
+        """The same with another graph; the same object for the same graph."""
+        return self if graph is self.graph else replace(self, graph=graph)

@@ -16,17 +16,18 @@ from epl.rules import effects
 _ALIASES = frozenset(["Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze"])
 
 
-def order_reads(graph, plan):
+def order_reads(program, plan):
     """Control edges from the readers of scalar variables to the operations that change these, outside of optimizers."""
+    graph = program.graph
     if plan.layout.num_instances == 1:
-        return graph
+        return program
     late = {}
     for write in plan.analysis.writes:
         readers = _readers(graph, plan, write)
         if readers:
             late[write] = readers
     if not late:
-        return graph
+        return program
     edit = graph.editor()
     updates = [w for w in plan.analysis.writes if tags.phase(graph.nodes[w]) == tags.APPLY]
     used = graph.ancestors(updates)
@@ -35,7 +36,7 @@ def order_reads(graph, plan):
         needed = graph.ancestors([write])
         waits = [r for r in readers if r in used and r not in needed and r not in dependent]
         edit.node(write).input.extend("^" + reader for reader in waits)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _readers(graph, plan, write):

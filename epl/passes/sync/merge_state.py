@@ -9,10 +9,11 @@ from epl.graph.build import Type, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 
 
-def merge_state(graph, plan):
+def merge_state(program, plan):
     """One all-reduce for each group of changes; additions to rows are gathered, so that each copy makes all of them."""
+    graph = program.graph
     if not plan.state:
-        return graph
+        return program
     edit = graph.editor()
     for group in plan.state:
         if group.rows:
@@ -22,7 +23,7 @@ def merge_state(graph, plan):
         edit.add(all_reduce_node(plan, group.name, group.values, group.dtype, scale, group.slot, group.tag))
         for index, consumer in enumerate(group.consumers):
             rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _gather_rows(graph, edit, plan, group):

@@ -33,20 +33,16 @@ _SHORT_FLOATS = (14, 19)  # bfloat16 and float16: too short to add up in
 _LOCAL = {"sum": "AddN", "mean": "AddN", "min": "Minimum", "max": "Maximum", "prod": "Mul"}
 
 
-def move_collectives_to_gpu(graph, plan, on_gpu=False):
-    """Moves what can run there.
-
-    Args:
-      on_gpu: whether NCCL connects the workers; else what is between workers stays on the host, where the place pass
-        has put it.
-    """
+def move_collectives_to_gpu(program, plan):
+    """Moves what can run there; without NCCL what is between workers stays where the place pass has put it."""
+    graph = program.graph
     several = plan.layout.num_crews > 1
-    if plan.layout.device_type != "GPU" or (several and not on_gpu):
-        return graph
+    if plan.layout.device_type != "GPU" or (several and not plan.collectives_on_gpu):
+        return program
     can_move = _can_move if several else _can_become_local
     moved = [name for name in graph.find(_MOVED.__contains__) if can_move(graph, graph.nodes[name])]
     if not moved:
-        return graph
+        return program
     edit = graph.editor()
     device = plan.layout.device(0)
     for name in moved:
@@ -58,7 +54,7 @@ def move_collectives_to_gpu(graph, plan, on_gpu=False):
         if not several:
             _become_local(edit, node)
     _forget_colocation(graph, edit, frozenset("loc:@" + name for name in moved))
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _can_move(graph, node):

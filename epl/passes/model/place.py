@@ -13,8 +13,9 @@ from epl.plan.analysis import is_large_constant
 from epl.rules import effects
 
 
-def place(graph, plan):
+def place(program, plan):
     """Places instance 0 and everything that instances share."""
+    graph = program.graph
     edit = graph.editor()
     layout = plan.layout
     stage_devices = [layout.device(index) for index in layout.instances[0].devices]
@@ -38,7 +39,7 @@ def place(graph, plan):
         device = device_of(name)
         everywhere = positions and name not in positions
         edit.move(name, device, functools.partial(kept, device), tags.EVERYWHERE if everywhere else None)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _on_host(graph):

@@ -6,19 +6,16 @@ without a seed get one that all workers share, so that every worker draws the sa
 """
 
 from epl.graph import tags
-from epl.passes.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.seeds import derive, seeds_of, set_seed
 from epl.plan.names import clone_name
 from epl.rules import effects
 
 
-def reseed(graph, plan, job_seed=0):
-    """Sets the seeds of all instances; runs after cloning.
-
-    Args:
-      job_seed: a number that all workers share and that differs from job to job.
-    """
+def reseed(program, plan):
+    """Sets the seeds of all instances; runs after cloning."""
+    graph = program.graph
     if plan.layout.num_instances == 1 and plan.layout.num_workers == 1:
-        return graph
+        return program
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
     for name in graph.find(effects.RANDOM.__contains__):
@@ -30,8 +27,8 @@ def reseed(graph, plan, job_seed=0):
             if name in plan.analysis.cloned:
                 _set_by_rank(edit, plan, name, seeds)
         elif name in initial and plan.layout.num_workers > 1:
-            set_seed(edit.node(name), derive(job_seed, name))
-    return edit.finish()
+            set_seed(edit.node(name), derive(plan.job_seed, name))
+    return program.with_graph(edit.finish())
 
 
 def _only_for_initial_values(graph, plan):

@@ -4,7 +4,7 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
     x -> y -> grad -> apply   becomes           (then)        Add -> Mul (1/2) -> apply
                                         x/1 -> y/1 -> grad/1 /
 
-What comes out is a Model again, of one device and without parallelism, to which everything else is done as usual.
+What comes out is a program again, of one device and without parallelism, to which everything else is done as usual.
 """
 
 import functools
@@ -18,15 +18,16 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.late import Late
-from epl.graph.model import Gradient, Model
-from epl.passes.copies import Template, marks_of
-from epl.passes.gates import Gates, order_actions, order_changes
+from epl.passes.copies.gates import Gates, order_actions, order_changes
+from epl.passes.copies.reseed_functions import call_copies
+from epl.passes.copies.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.template import Template, marks_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.passes.reseed_functions import call_copies
-from epl.passes.seeds import derive, seeds_of, set_seed
-from epl.passes.summaries import shown_by
+from epl.passes.sync.summaries import shown_by
 from epl.plan.analysis import variable_of
+from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.program.program import Gradient
 from epl.rules import effects
 
 _FLOAT32 = 1
@@ -62,22 +63,17 @@ class Unrolled:
         return self.fetched.get(tensor, tensor)
 
 
-def unroll(model, plan):
+def copy_micro_batches(program, target):
     """Makes the copies.
 
-    Args:
-      model: the Model as the user built it.
-      plan: its MicroBatches, or None.
-
-    Returns:
-      (the new Model, Unrolled); for None the same model and an Unrolled without copies.
-
     Raises:
+      UnsupportedError: the model cannot be divided; says where and why.
       PlanError: a tensor that is to be averaged holds no floating-point numbers.
     """
+    plan = plan_micro_batches(program, target.config)
     if plan is None:
-        return model, Unrolled(1, frozenset(), frozenset(), {}, ())
-    graph = model.graph
+        return replace(program, micro_batches=Unrolled(1, frozenset(), frozenset(), {}, ()))
+    graph = program.graph
     edit = graph.editor()
     for name, waits in plan.not_awaited.items():
         kept = [text for text in graph.nodes[name].input if text not in waits]
@@ -89,35 +85,29 @@ def unroll(model, plan):
     gates = Gates(edit, plan)
     order_actions(graph, edit, plan, gates, added)
     order_changes(graph, edit, plan, gates)
-    merges, fetched = _merge(graph, edit, plan, model)
-    counted = _counted(graph, edit, plan, model)
+    merges, fetched = _merge(graph, edit, plan, program)
+    counted = _counted(graph, edit, plan, program)
     _reseed(graph, edit, plan)
-    unrolled = _with_graph(model, edit.finish(), replaced, merges, alike)
-    return unrolled, Unrolled(
+    unrolled = Unrolled(
         plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts, counted
     )
+    found = _with_sums(program.with_graph(edit.finish()), replaced)
+    return replace(found, merges=merges, micro_batches=unrolled, alike=alike)
 
 
-def _with_graph(model, graph, replaced, merges, alike):
-    """The Model of the new graph, in which gradients go by their accumulated names."""
+def _with_sums(program, replaced):
+    """The same program; gradients go by their accumulated names."""
 
     def gradient(old):
         values = replaced.get(canonical_tensor(old.values), old.values)
         return Gradient(values, old.indices and replaced.get(canonical_tensor(old.indices), old.indices))
 
-    return Model(
-        **dict(
-            vars(model),
-            graph=graph,
-            apply_calls=[
-                replace(call, gradients=tuple((gradient(g), v) for g, v in call.gradients))
-                for call in model.apply_calls
-            ],
-            computed=[(gradient(g), target) for g, target in model.computed],
-            merges=merges,
-            micro_batches=True,
-            alike=alike,
-        )
+    return replace(
+        program,
+        apply_calls=[
+            replace(call, gradients=tuple((gradient(g), v) for g, v in call.gradients)) for call in program.apply_calls
+        ],
+        computed=[(gradient(g), variable) for g, variable in program.computed],
     )
 
 
@@ -262,7 +252,7 @@ _HOW = {"mean": "EplAllReduce", "sum": "EplAllReduce", "concat": "EplAllGather"}
 
 
 def _merge(graph, edit, plan, model):
-    """The tensors of collections, merged over micro-batches: (the Model's new merges, tensor to merged tensor)."""
+    """The tensors of collections, merged over micro-batches: (the new `merges`, tensor to merged tensor)."""
     merges, fetched = {}, {}
     for key in sorted(model.merges):
         how = key.split("_")[1]

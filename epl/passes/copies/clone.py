@@ -9,17 +9,18 @@ instances share (iterators, tables, queues, large constants) is not copied; the 
 
 from epl.graph import tags
 from epl.graph.build import set_attr
-from epl.passes.copies import Template
+from epl.passes.copies.template import Template
+from epl.passes.model.place import device_of_clone
 from epl.passes.nodes import instance_tensor
-from epl.passes.place import device_of_clone
 from epl.plan.names import clone_name
 from epl.rules import effects
 
 
-def clone_instances(graph, plan):
+def clone_instances(program, plan):
     """Adds a copy of every cloned node for each instance but the first."""
+    graph = program.graph
     if len(plan.layout.instances) == 1:
-        return graph
+        return program
     edit = graph.editor()
     names = graph.in_order(plan.analysis.cloned)
     # Groups around nodes that instances share cannot hold for a clone on a device of its own.
@@ -27,7 +28,7 @@ def clone_instances(graph, plan):
     for instance in plan.layout.instances[1:]:
         for node, template in templates:
             edit.add(_clone(node, template, plan, instance))
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _clone(node, template, plan, instance):

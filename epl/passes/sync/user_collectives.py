@@ -9,10 +9,11 @@ from epl.graph.build import set_attr
 from epl.plan.names import clone_name
 
 
-def join_user_collectives(graph, plan):
+def join_user_collectives(program, plan):
     """Each collective of the user becomes one over the instances of all workers."""
+    graph = program.graph
     if not plan.user_collectives:
-        return graph
+        return program
     edit = graph.editor()
     for collective in plan.user_collectives:
         node = edit.node(collective.name)
@@ -20,7 +21,7 @@ def join_user_collectives(graph, plan):
         set_attr(node, "workers", plan.layout.num_crews)
         set_attr(node, "collective_name", collective.label)
         _join(graph, edit, plan, node)
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _join(graph, edit, plan, node):

@@ -13,10 +13,11 @@ from epl.plan.names import PREFIX, clone_name
 from epl.rules import effects
 
 
-def share_batches(graph, plan):
+def share_batches(program, plan):
     """Puts an EplBatchShare between each output of a data source and its consumers; nothing to do for one share."""
+    graph = program.graph
     if plan.layout.shares == 1:
-        return graph
+        return program
     edit = graph.editor()
     first_of = {}
     for instance in plan.layout.instances:
@@ -25,7 +26,7 @@ def share_batches(graph, plan):
     for instance in plan.layout.instances:
         for name in sources:
             _share(graph, edit, plan, name, instance, first_of[instance.replica])
-    return edit.finish()
+    return program.with_graph(edit.finish())
 
 
 def _share(graph, edit, plan, name, instance, first):

@@ -1,0 +1,166 @@
+"""From a captured program to what a worker runs: all rewrites in their order, and the runner that checks each of them.
+
+A pass is a function `(program, plan) -> program`. Those on the one copy of the model come before the plan, which is
+made of what they leave; they get a Target in its place.
+"""
+
+import collections
+import os
+from dataclasses import replace
+
+from epl import tf_compat
+from epl.errors import PassError
+from epl.graph.lint import lint
+from epl.passes.copies.clone import clone_instances
+from epl.passes.copies.micro_batches import copy_micro_batches
+from epl.passes.copies.reseed import reseed
+from epl.passes.copies.reseed_functions import reseed_functions
+from epl.passes.copies.share_batches import share_batches
+from epl.passes.model.add_stages import add_stages
+from epl.passes.model.order_reads import order_reads
+from epl.passes.model.place import place
+from epl.passes.model.share_data import share_data
+from epl.passes.promises import PROMISES
+from epl.passes.sync.aggregate import aggregate_gradients
+from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
+from epl.passes.sync.merge_outputs import merge_outputs
+from epl.passes.sync.merge_state import merge_state
+from epl.passes.sync.summaries import show_merged
+from epl.passes.sync.sync_batch_norm import sync_batch_norm
+from epl.passes.sync.user_collectives import join_user_collectives
+from epl.passes.worker.broadcast import broadcast_variables
+from epl.passes.worker.cut import cut
+from epl.passes.worker.restore import restore_own
+from epl.passes.worker.save import save_in_parts
+from epl.plan.plan import layout_of, make_plan, with_link
+from epl.plan.stages import used_taskgraphs
+from epl.program.target import Target
+
+_DUMP_DIR = "EPL_DUMP_DIR"
+
+# On the one copy of the model, before anything is planned: (program, target) -> program.
+ON_ONE_COPY = (
+    add_stages,  # first: what else is decided for the model may differ by stage
+)
+
+# Between the two the plan is made. (program, plan) -> program.
+PASSES = (
+    # Still on one copy, but by the plan.
+    share_data,  # changes which data a worker sees; first, as it knows the user's graph only
+    order_reads,  # before copies: they wait as the original does
+    place,  # before copies: they take their device from the original's
+    # Copies.
+    clone_instances,
+    reseed,  # changes numbers; after copies, as each instance has its own seed
+    reseed_functions,  # the same for what is inside functions
+    share_batches,  # needs the sources of all instances
+    # These join the copies again.
+    sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
+    aggregate_gradients,
+    merge_state,
+    join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
+    merge_outputs,
+    move_collectives_to_gpu,  # after all that add collectives of the training
+    show_merged,  # takes what merge_outputs has made
+    # This worker's part.
+    broadcast_variables,  # no pass but those that cut looks at what it adds
+    cut,  # after all that know of several stages
+    restore_own,  # after cutting: what nobody here uses any more is not read
+    save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
+)
+
+
+def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, measure_link=None, dump_dir=None):
+    """Makes of a captured program what one worker runs.
+
+    Args:
+      program: an epl.program.program.Program, as capture made it; stays as it is.
+      config, cluster: an epl.Config and the epl.Cluster, whose `worker_index` says for which worker.
+      job_seed: a number that all workers share and that differs from job to job.
+      collectives_on_gpu: whether collectives between workers may take and give tensors on GPUs.
+      measure_link: function that returns the Link between the workers, called where groups of gradients follow from
+        it and once the plan is known to be a good one; None: as is assumed for where the workers are.
+      dump_dir: folder for the graph after each pass; default the environment variable EPL_DUMP_DIR, else none.
+
+    Returns:
+      The Program of this worker, with its plan.
+
+    Raises:
+      PlanError, UnsupportedError, CaptureError: the program cannot run in this way; says why and what to do.
+      PassError: a pass left a graph that is not well formed; names the pass and those before it.
+    """
+    runner = _Runner(program, dump_dir or os.environ.get(_DUMP_DIR))
+    target = Target(config, cluster)
+    for pass_ in ON_ONE_COPY:
+        program = runner.run(pass_, program, target)
+    one_copy = program.graph
+    program = runner.run(copy_micro_batches, program, target)
+    plan = make_plan(program, config, cluster)
+    # What workers measure is memory of the host.
+    if measure_link is not None and plan.link is not None and not collectives_on_gpu:
+        plan = with_link(plan, program, config, measure_link())
+    plan = replace(plan, job_seed=job_seed, collectives_on_gpu=collectives_on_gpu)
+    program = replace(program, plan=plan, one_copy=one_copy, planned=program.graph)
+    for pass_ in PASSES:
+        program = runner.run(pass_, program, plan)
+    return program
+
+
+def lay_out(program, config, cluster):
+    """The Layout that `compile` would give a program, without the rest."""
+    target = Target(config, cluster)
+    for pass_ in ON_ONE_COPY:
+        program = pass_(program, target)
+    return layout_of(used_taskgraphs(program), config, cluster)
+
+
+class _Runner(object):
+    """Runs passes one after the other, checks what each of them leaves and writes it down where that is asked for.
+
+    Args:
+      program: the Program before the first pass.
+      dump_dir: a folder, or None.
+
+    Raises:
+      PassError: the graph is not well formed as it is.
+    """
+
+    def __init__(self, program, dump_dir):
+        self._dump_dir = dump_dir
+        self._done = []
+        self._check(program, None, "the user's graph", None, None)
+
+    def run(self, pass_, program, plan):
+        """What a pass makes of a program."""
+        name, after = pass_.__name__, pass_(program, plan)
+        if after.graph is not program.graph:
+            self._check(after, program.graph, "after the pass '%s'" % name, PROMISES.get(name), plan)
+            if self._dump_dir:
+                _dump(after.graph, program.graph, self._dump_dir, len(self._done), name)
+        self._done.append(name)
+        return after
+
+    def _check(self, program, before, where, promise, plan):
+        problems = lint(program.graph, tf_compat.op_def, changed_since=before, alike=program.alike)
+        if promise is not None and not problems:
+            problems = promise(program.graph, plan)
+        if problems:
+            further = "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else ""
+            raise PassError(
+                "%s (ran before: %s) the graph is not as it must be: %s%s"
+                % (where, ", ".join(self._done) or "none", problems[0], further)
+            )
+
+
+def _dump(graph, before, dump_dir, number, name):
+    """Writes NN_name.pbtxt, and in NN_name.txt how the numbers of operations changed."""
+    os.makedirs(dump_dir, exist_ok=True)
+    path = os.path.join(dump_dir, "%02d_%s" % (number, name))
+    with open(path + ".pbtxt", "w") as out:
+        out.write(str(graph.to_graph_def(tf_compat.GraphDef)))
+    counts = collections.Counter(n.op for n in graph.nodes.values())
+    counts.subtract(n.op for n in before.nodes.values())
+    with open(path + ".txt", "w") as out:
+        for op, change in sorted(counts.items()):
+            if change:
+                out.write("%+6d  %s\n" % (change, op))

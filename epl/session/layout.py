@@ -1,0 +1,14 @@
+"""How a program that is still being built will lie on the devices."""
+
+from epl.capture.record import make_program, record_of
+from epl.compiler import lay_out
+from epl.env import Env
+
+
+def divided_over_workers(tf_graph):
+    """Whether the stages of a graph's model lie in several workers, so that no worker has all its variables."""
+    env = Env.get()
+    may_be = len(record_of(tf_graph).taskgraphs) > 1 or env.config.auto.auto_parallel
+    if env.cluster.worker_num == 1 or not may_be:
+        return False
+    return len(lay_out(make_program(tf_graph), env.config, env.cluster).crew) > 1

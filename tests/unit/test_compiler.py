@@ -1,0 +1,38 @@
+"""One way from a captured program to what runs: `python -m epl.plan` goes it too."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.capture.record import make_program
+from epl.env import Env
+from epl.session import preview
+from epl.session.rewritten import Rewritten
+from tests.helpers import planning
+
+
+def shown(graph, capsys, **settings):
+    """(exit status, what `python -m epl.plan` prints, its errors) for a graph and settings with "__" for the dot."""
+    Env.get().reset(epl.Config({key.replace("__", "."): value for key, value in settings.items()}))
+    status = preview.show(graph, preview.parser().parse_args(["train.py"]))
+    return (status,) + tuple(capsys.readouterr())
+
+
+def test_the_plan_command_refuses_what_a_run_would(capsys):
+    with planning.capture() as graph:
+        staged = tf.raw_ops.Unstage(dtypes=[tf.float32])[0]
+        planning.sgd(tf.reduce_sum(staged * planning.variable("w", [])))
+    assert shown(graph, capsys)[0] == 0
+    status, _, error = shown(graph, capsys, pipeline__num_micro_batch=2)
+    assert status == 2 and "takes a batch from a staging area" in error
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_plan_command_counts_what_runs(capsys, micro_batches):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    _, text, _ = shown(graph, capsys, pipeline__num_micro_batch=micro_batches)
+    env = Env.get()
+    run = Rewritten(graph, env.config, env.cluster, 0)
+    counts = len(make_program(graph).graph.nodes), len(run.own_graph.nodes)
+    assert "%d in the model, %d in this worker's graph" % counts in text
