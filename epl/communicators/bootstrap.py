@@ -3,6 +3,7 @@
 Worker 0 serves (`BootstrapServer`), every worker including worker 0 has a `BootstrapClient`.
 """
 
+import collections
 import logging
 import threading
 import time
@@ -33,6 +34,11 @@ _HEARTBEAT_S = 1.0
 _HEARTBEATS_PER_S = 100.0
 # Whoever waits for longer says so, and again after as long.
 _NOTICE_S = 10.0
+
+
+# ages: worker that has joined and not left to the seconds since its last sign of life; left: those that ended in good
+# order.
+Members = collections.namedtuple("Members", "ages left")
 
 
 class WaitTimeout(CommunicationError):
@@ -163,6 +169,27 @@ class BootstrapClient:
                 if left <= 0:
                     return None
                 self._changed.wait(left)
+
+    @property
+    def worker(self):
+        """Index of this worker."""
+        return self._worker
+
+    @property
+    def worker_num(self):
+        """Workers of the job."""
+        return self._worker_num
+
+    def members(self):
+        """The Members as worker 0 knows them.
+
+        Raises:
+          CommunicationError: worker 0 is gone.
+        """
+        if self._closed:
+            return Members({}, [0])
+        header, _ = self._call("Ages", {}, timeout_s=_CALL_TIMEOUT_S)
+        return Members(dict(map(tuple, header["ages"])), header["left"])
 
     def departed(self):
         """Indices of the workers that have ended in good order, as far as worker 0 can still say."""

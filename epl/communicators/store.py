@@ -1,14 +1,9 @@
 """The bootstrap service as the native library sees it: a store of keys."""
 
 import ctypes
-import time
 
 from epl.communicators import native
-from epl.communicators.bootstrap import WaitTimeout
-from epl.errors import CommunicationError
-
-# While workers wait for each other to connect, they look this often whether one of them has ended.
-_SLICE_S = 1.0
+from epl.communicators.waiting import wait_for_key
 
 
 class StoreAdapter:
@@ -44,20 +39,8 @@ class StoreAdapter:
 
     def wait_for(self, key, timeout_s):
         """The value of `key`; does not wait for workers that will not come."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                return self._client.get(key, min(left, _SLICE_S))
-            except WaitTimeout:
-                if left <= _SLICE_S:
-                    raise
-            ending = self._client.ending(self._generation)
-            if ending is not None:
-                raise CommunicationError("worker %d has failed: %s" % (ending.worker, ending.message))
-            departed = self._client.departed()
-            if departed:
-                raise CommunicationError("worker %d has ended already" % departed[0])
+        what = "the others to connect ('%s')" % key
+        return wait_for_key(self._client, key, what, generation=self._generation, limit_s=timeout_s)
 
     def _attempt(self, action):
         try:

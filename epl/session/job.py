@@ -9,9 +9,10 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
-from epl.communicators.bootstrap import BootstrapClient, WaitTimeout
+from epl.communicators.bootstrap import BootstrapClient
 from epl.communicators.bootstrap_server import BootstrapServer
 from epl.communicators.pool import Pool
+from epl.communicators.waiting import wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
 from epl.plan.links import Link
@@ -29,7 +30,6 @@ _NOTICE_S = 10.0
 _GENERATIONS_PER_INIT = 1 << 20
 _MEET_PREFIX = "meet/g%d/%d/"
 _MEET_KEY = _MEET_PREFIX + "%d"
-_MEET_SLICE_S = 2.0
 # How the operations of csrc/ops begin what a communicator says.
 _MARK = "epl communication:"
 
@@ -224,19 +224,17 @@ class Job(object):
 
     def _wait_for(self, worker):
         """What a worker brought to the meeting under way."""
-        key = _MEET_KEY % (self._met + (worker,))
-        while True:
-            try:
-                return self._client.get(key, _MEET_SLICE_S, writer=worker)
-            except WaitTimeout:
-                ending = self._client.ending(self._met[0])
-                if ending is not None and ending.worker != self.cluster.worker_index:
-                    raise self._error(ending)
-                if worker in self._client.departed():
-                    raise CommunicationError(
-                        "worker %d has ended, but worker %d waits for it: every worker must make the same calls of "
-                        "Estimator's train and evaluate" % (worker, self.cluster.worker_index)
-                    )
+        communication = self._config.communication
+        return wait_for_key(
+            self._client,
+            _MEET_KEY % (self._met + (worker,)),
+            "worker %d to come to the same call" % worker,
+            worker,
+            generation=self._met[0],
+            error_of=self._error,
+            start_s=communication.start_timeout_s,
+            silence_s=communication.timeout_s,
+        )
 
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
