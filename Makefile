@@ -22,8 +22,8 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 
 test: ## all tests, quick ones first
 	@scripts/setup_others.sh
-	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc'
-	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc'
+	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc tests/faults'
+	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc tests/faults'
 
 test-nightly: ## only the tests that train long to show that something is learnt
 	@scripts/lines.sh 'python -m pytest --nightly -m nightly $(ARGS)'
@@ -33,7 +33,7 @@ test-all: ## all tests, the nightly ones and every combination included; takes h
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/setup_others.sh
-	@scripts/lines.sh '$(PYTEST) tests/multiproc'
+	@scripts/lines.sh '$(PYTEST) tests/multiproc tests/faults'
 
 lint: ## errors, house rules, format
 	@scripts/lint.sh

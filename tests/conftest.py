@@ -1,11 +1,13 @@
 """Fixtures of all tests. TensorFlow is imported by the tests that need it, not here."""
 
 import os
+import random
 
 import hypothesis
 import pytest
 
 from tests.helpers import processes, zoo_results
+from tests.helpers.forks import Template
 from tests.helpers.remote import Job
 
 # How long an example takes says more about the machine than about the code.
@@ -20,7 +22,17 @@ ON_REQUEST = {"exhaustive": ("--exhaustive",), "nightly": ("--nightly", "--exhau
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all tests, every combination; takes hours")
     parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly; takes minutes")
+    parser.addoption("--fault-seed", type=int, help="of the faults that are drawn; printed, random if left out")
     parser.addoption("--second-line", action="store_true", help="leave out what the other TensorFlow line runs (once)")
+
+
+def pytest_configure(config):
+    given = config.getoption("--fault-seed")
+    config.fault_seed = random.SystemRandom().randrange(10**6) if given is None else given
+
+
+def pytest_report_header(config):
+    return "faults are drawn with --fault-seed %d" % config.fault_seed
 
 
 def pytest_collection_modifyitems(config, items):
@@ -37,6 +49,27 @@ def no_foreign_cluster(monkeypatch):
     """Variables that a launcher or a shell has set do not reach the tests."""
     for key in processes.foreign_variables(os.environ):
         monkeypatch.delenv(key)
+
+
+@pytest.fixture(scope="session")
+def template():
+    """Starts Python processes that have imported TensorFlow already: `template.python`, like `processes.python`."""
+    with Template() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def run(template):
+    """run(folder, *arguments): the output of a Python command in `folder`, which has to end well."""
+
+    def run_python(folder, *arguments):
+        environ = processes.clean_environment(TMPDIR=folder)
+        log = os.path.join(str(folder), "output.txt")
+        ended = template.python(arguments, environ, log, str(folder)).wait(400)
+        assert ended.code == 0, ended
+        return ended.output
+
+    return run_python
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,24 @@ PIPELINES = "tests.helpers.programs.pipelines:"
 MODELS = ("tied_mlp", "batch_norm_cnn", "tiny_bert")
 # The same with the largest one left out, where another test has it too.
 SMALLER = MODELS[:2] + (pytest.param("tiny_bert", marks=pytest.mark.exhaustive),)
+# The same with the largest one on one line only.
+LARGEST_ONCE = MODELS[:2] + (pytest.param("tiny_bert", marks=pytest.mark.once),)
 # Of a tensor's largest number: sums over micro-batches round otherwise than sums over a batch, which shows where terms
 # cancel out.
 ATOL = 5e-6
 SCHEDULES = ("PreferForward", "PreferBackward")
 
 
-@pytest.mark.parametrize("stages, micro_batches", [(1, 7), (2, 2), (2, 7), (4, 4)])
-@pytest.mark.parametrize("model", SMALLER)
+# With these the next test has every model with every number of stages and micro-batches.
+OTHERS = [("batch_norm_cnn", 1, 7), ("tied_mlp", 2, 7), ("batch_norm_cnn", 2, 2), ("tied_mlp", 4, 4)]
+
+
+@pytest.mark.parametrize(
+    "model, stages, micro_batches",
+    [("tied_mlp", 1, 7), ("batch_norm_cnn", 2, 7), ("tied_mlp", 2, 2), ("batch_norm_cnn", 4, 4)]
+    + [pytest.param(*each, marks=pytest.mark.once) for each in OTHERS]
+    + [pytest.param("tiny_bert", *each, marks=pytest.mark.exhaustive) for each in ((1, 7), (2, 2), (2, 7), (4, 4))],
+)
 def test_stages_in_one_worker(by_hand, two_devices, model, stages, micro_batches):
     check_stages(by_hand, two_devices, model, stages, micro_batches)
 
@@ -50,7 +60,7 @@ def test_several_stages_on_a_device(by_hand, two_devices, model, stages, micro_b
         assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", LARGEST_ONCE)
 @pytest.mark.parametrize("stages, micro_batches", [(2, 4)])
 def test_two_replicas_of_stages(by_hand, two_devices, model, stages, micro_batches):
     want = by_hand(model, micro_batches, 2)
@@ -65,7 +75,7 @@ def test_two_replicas_of_several_stages_on_a_device(by_hand, two_devices):
     assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), ("tiny_bert", 4)])
+@pytest.mark.parametrize("model, stages", [("batch_norm_cnn", 2), pytest.param("tiny_bert", 4, marks=pytest.mark.once)])
 def test_stages_chosen_automatically(by_hand, two_devices, model, stages):
     want = by_hand(model, 4, 1)
     got = two_devices(PIPELINES + "train", stages, model, 1, 4, 1, automatic=stages)

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from tests.faults.job import SCRIPT, Job, alive, names_worker
 from tests.helpers import processes
 
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_script.py")
 # A killed worker must be noticed within this time; the launcher needs some of it to end the others.
 NOTICE_S = 10
 # communication.timeout_s of the test that waits for it.
@@ -26,80 +26,19 @@ def exhaustive(*values):
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
-class Run(object):
-    """`epl-launch` with the fault script."""
-
-    def __init__(self, folder, scenario, victim=-1, workers=2, **environ):
-        self.folder = str(folder)
-        arguments = [
-            "-m",
-            "epl.launch",
-            "--num_workers",
-            workers,
-            "--gpu_per_worker",
-            1,
-            "--device",
-            "cpu",
-            "--log_dir",
-            os.path.join(self.folder, "logs"),
-            SCRIPT,
-            scenario,
-            self.folder,
-            victim,
-        ]
-        self.launcher = processes.python(
-            arguments, processes.clean_environment(**environ), os.path.join(self.folder, "output")
-        )
-        self.workers = workers
-
-    def read(self, name):
-        path = os.path.join(self.folder, name)
-        if not os.path.exists(path):
-            return None
-        with open(path) as file:
-            return file.read()
-
-    def wait_for_file(self, name, timeout_s=90):
-        deadline = time.time() + timeout_s
-        while self.read(name) is None:
-            assert self.launcher.running() and time.time() < deadline, self.launcher.output()[-4000:]
-            time.sleep(0.05)
-
-    def end(self, timeout_s=90):
-        return self.launcher.wait(timeout_s)
-
-    def pids(self):
-        return [int(self.read("pid.%d" % index)) for index in range(self.workers)]
-
-
 @pytest.fixture(name="start")
-def start_runs(tmp_path):
-    """Starts runs; nothing of them is left after the test."""
-    runs = []
+def start_jobs(tmp_path, template):
+    """Starts a job; nothing of it is left after the test."""
+    started = []
 
-    def start(*args, **kwargs):
-        runs.append(Run(tmp_path, *args, **kwargs))
-        return runs[-1]
+    def start(scenario, victim=-1, workers=2, **environ):
+        environ = processes.clean_environment(**environ)
+        started.append(Job(template.python, tmp_path, scenario, victim, workers, 1, environ))
+        return started[-1]
 
     yield start
-    for run in runs:
-        for index in range(run.workers):
-            pid = run.read("pid.%d" % index)
-            if pid and alive(int(pid)):
-                os.kill(int(pid), signal.SIGKILL)
-        run.launcher.kill()
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (IOError, OSError):
-        return False
-
-
-def names_worker(text, index):
-    return re.search(r"worker[ _:#\[]*%d\b" % index, text, re.IGNORECASE) is not None
+    for job in started:
+        job.__exit__()
 
 
 @pytest.mark.alone
@@ -127,10 +66,10 @@ def test_killed_worker(start, workers, victim, stages):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("victim", [0, 1])
-def test_killed_worker_is_noticed_without_a_launcher(tmp_path, victim):
+def test_killed_worker_is_noticed_without_a_launcher(template, tmp_path, victim):
     environments = processes.worker_environments(2, 1)
     children = [
-        processes.python([SCRIPT, "hang", tmp_path, victim], environ, tmp_path / ("log.%d" % index))
+        template.python([SCRIPT, "hang", tmp_path, victim], environ, tmp_path / ("log.%d" % index))
         for index, environ in enumerate(environments)
     ]
     try:
@@ -228,25 +167,30 @@ def tf_config(hosts, index):
     return json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
 
 
-def single(tmp_path, timeout_s=60, name="log", **environ):
-    """One worker process by itself."""
+@pytest.fixture(name="single")
+def single_fixture(template, tmp_path):
+    """Runs one worker process by itself."""
+    return lambda *args, **kwargs: single_worker(template, tmp_path, *args, **kwargs)
+
+
+def single_worker(template, tmp_path, timeout_s=60, name="log", **environ):
     environ = dict(
         {"EPL_GPU_PER_WORKER": 1, "EPL_DEVICE": "cpu", "EPL_COMMUNICATION_START_TIMEOUT_S": 5, "EPL_JOB_TOKEN": "t"},
         **environ,
     )
-    return processes.python([SCRIPT, "none", tmp_path], processes.clean_environment(**environ), tmp_path / name).wait(
+    return template.python([SCRIPT, "none", tmp_path], processes.clean_environment(**environ), tmp_path / name).wait(
         timeout_s
     )
 
 
-def test_port_taken(tmp_path):
+def test_port_taken(single):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(5)
         port = taken.getsockname()[1]
         hosts = ["127.0.0.1:%d" % port, "127.0.0.1:%d" % processes.free_ports(1)[0]]
-        chief = single(tmp_path, TF_CONFIG=tf_config(hosts, 0))
-        other = single(tmp_path, TF_CONFIG=tf_config(hosts, 1))
+        chief = single(TF_CONFIG=tf_config(hosts, 0))
+        other = single(TF_CONFIG=tf_config(hosts, 1))
     assert chief.code == 1 and chief.seconds < 30 and hosts[0] in last_error(chief), chief
     assert re.search(r"in use|taken|another process|listen", last_error(chief)), chief
     # Something answers there, but it is not worker 0.
@@ -259,16 +203,16 @@ def last_error(ended):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:%d", "no-such-host.invalid:%d"])
-def test_unreachable_host(tmp_path, host):
+def test_unreachable_host(single, host):
     hosts = [host % processes.free_ports(1)[0], "127.0.0.1:%d" % processes.free_ports(1)[0]]
-    ended = single(tmp_path, TF_CONFIG=tf_config(hosts, 1))
+    ended = single(TF_CONFIG=tf_config(hosts, 1))
     assert ended.code == 1 and ended.seconds < 40, ended
     assert hosts[0] in last_error(ended), ended
 
 
-def test_worker_that_never_comes(tmp_path):
+def test_worker_that_never_comes(single):
     hosts = ["127.0.0.1:%d" % port for port in processes.free_ports(2)]
-    ended = single(tmp_path, TF_CONFIG=tf_config(hosts, 0))
+    ended = single(TF_CONFIG=tf_config(hosts, 0))
     assert ended.code == 1 and ended.seconds < 40, ended
     assert re.search(r"(worker|rank)\S*\s+\[?1\b", last_error(ended), re.IGNORECASE), ended
 
@@ -284,8 +228,8 @@ def test_worker_that_never_comes(tmp_path):
         json.dumps({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}),
     ],
 )
-def test_wrong_tf_config(tmp_path, config):
-    ended = single(tmp_path, TF_CONFIG=config)
+def test_wrong_tf_config(single, config):
+    ended = single(TF_CONFIG=config)
     if config == "{}":  # what an empty TF_CONFIG means to TensorFlow too: a single worker
         assert ended.code == 0, ended
         return
@@ -293,20 +237,18 @@ def test_wrong_tf_config(tmp_path, config):
     assert "TF_CONFIG" in last_error(ended) and "ClusterError" in last_error(ended), ended
 
 
-def test_foreign_process_without_the_token(tmp_path):
+def test_foreign_process_without_the_token(template, single, tmp_path):
     environments = processes.worker_environments(2, 1, token="the right one")
     hosts = json.loads(environments[0]["TF_CONFIG"])["cluster"]["worker"]
-    children = [processes.python([SCRIPT, "none", tmp_path], environments[0], tmp_path / "log.0")]
+    children = [template.python([SCRIPT, "none", tmp_path], environments[0], tmp_path / "log.0")]
     try:
         wait_for_port(hosts[0])
         with socket.create_connection(hosts[0].split(":"), 5) as raw:
             raw.sendall(b"GET / HTTP/1.0\r\n\r\n" + os.urandom(4000))
-        stranger = single(
-            tmp_path, name="stranger", TF_CONFIG=environments[1]["TF_CONFIG"], EPL_JOB_TOKEN="a wrong one"
-        )
+        stranger = single(name="stranger", TF_CONFIG=environments[1]["TF_CONFIG"], EPL_JOB_TOKEN="a wrong one")
         assert stranger.code == 1 and "token" in last_error(stranger), stranger
         assert "the right one" not in stranger.output
-        children.append(processes.python([SCRIPT, "none", tmp_path], environments[1], tmp_path / "log.1"))
+        children.append(template.python([SCRIPT, "none", tmp_path], environments[1], tmp_path / "log.1"))
         ends = [child.wait(90) for child in children]
     finally:
         for child in children:

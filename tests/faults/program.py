@@ -1,0 +1,292 @@
+"""What the workers run to which something happens: program.py SCENARIO FOLDER [WORKER].
+
+Every worker leaves FOLDER/pid.<index> and, when something raises, FOLDER/error.<index> with the error's classes and
+message. WORKER is the index of the worker to which the scenario happens. With FAULT_STAGES=2 in the environment each
+worker has a stage of a pipeline instead of a copy of the model.
+
+With the scenario "injected" the variables FAULT and FAULT_MOMENT say what happens of the table, and when; the file
+FOLDER/acted is as old as that.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import epl
+
+FAULT_STEP = 3
+MIDDLE_STEP = 5  # after the first checkpoint and before the second
+STAGES = int(os.environ.get("FAULT_STAGES", "1"))
+
+
+def write(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path + ".tmp", "w") as file:
+        file.write(text)
+    os.rename(path + ".tmp", path)
+
+
+def worker_index():
+    """From the launcher's variables, which are there before epl.init()."""
+    return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+
+class Fault(object):
+    """The fault of an injection, at the worker to which it happens."""
+
+    def __init__(self, folder):
+        self.kind, self._moment = os.environ["FAULT"], os.environ["FAULT_MOMENT"]
+        self._folder, self._ports = folder, _ports_of_workers()
+        self._inside_step = self.kind in ("kill", "stop")
+
+    def at(self, moment, in_graph=False):
+        """Happens now if it is to happen at `moment`; what a process does to itself it cannot do in TensorFlow's
+        threads."""
+        in_step = moment in ("first", "middle")
+        if moment != self._moment or (in_step and in_graph != self._inside_step):
+            return
+        self._moment = None
+        write(self._folder, "acted", "")
+        getattr(self, self.kind)()
+
+    def kill(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def exit_0(self):
+        sys.exit(0)
+
+    def exit_3(self):
+        sys.exit(3)
+
+    def wrong_config(self):
+        os.environ["EPL_PIPELINE_NUM_MICRO_BATCH"] = "some"
+
+    def file_limit(self):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    def cut(self):
+        for connection in _internet_sockets():
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # one that listens
+
+    def foreign(self):
+        own = {
+            each.getsockname()[1]
+            for each in _internet_sockets()
+            if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        }
+        write(self._folder, "ports", json.dumps(sorted(own | self._ports)))
+        deadline = time.time() + 60
+        while not os.path.exists(os.path.join(self._folder, "talked")) and time.time() < deadline:
+            time.sleep(0.02)
+
+    def error(self):
+        raise KeyError("no such luck")
+
+
+class NoFault(object):
+    """The same at the other workers."""
+
+    def at(self, moment, in_graph=False):
+        pass
+
+
+def _ports_of_workers():
+    hosts = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+    return {int(host.rpartition(":")[2]) for host in hosts}
+
+
+def _internet_sockets():
+    """Copies of the sockets of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # no socket, or closed meanwhile
+        if found.family in (socket.AF_INET, socket.AF_INET6):
+            yield found
+        else:
+            found.close()
+
+
+class FaultAtSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListener):
+    """The moment "save": the chief has begun to save, the others have done the step after which it does."""
+
+    def __init__(self, fault, step):
+        self._fault, self._at = fault, 2 * int(os.environ["FAULT_SAVE_AT"])
+        self._step = step
+
+    def before_save(self, session, global_step_value):
+        if global_step_value == self._at:
+            self._fault.at("save")
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self._step)
+
+    def after_run(self, run_context, run_values):
+        if run_values.results == self._at:
+            self._fault.at("save")
+
+    def end(self, session, global_step_value=None):
+        """Both interfaces have it, with and without the step."""
+
+
+class Script(object):
+    """A small training job with one thing that goes wrong."""
+
+    def __init__(self, scenario, folder, victim, fault):
+        self.scenario, self.folder, self.fault = scenario, folder, fault
+        self.index = epl.Env.get().cluster.worker_index
+        self.hit = self.index == victim
+        self.produced = 0
+        write(folder, "pid.%d" % self.index, str(os.getpid()))
+
+    def rows(self):
+        """Called in the graph for each batch."""
+        step, self.produced = self.produced, self.produced + 1
+        self.at_step(step, True)
+        if self.hit and step == FAULT_STEP:
+            if self.scenario == "hang":
+                write(self.folder, "in_step", "")
+                time.sleep(1000)
+            if self.scenario == "raise_in_graph":
+                raise ValueError("no such luck")
+        time.sleep(0.02)
+        return np.random.RandomState(step).normal(size=(4, 3)).astype(np.float32)
+
+    def at_step(self, step, in_graph=False):
+        if self.scenario == "injected" and step in (0, MIDDLE_STEP):
+            self.fault.at("middle" if step else "first", in_graph)
+
+    def inputs(self):
+        if self.scenario == "data_ends":
+            rows = np.ones([4 * (4 if self.hit else 7), 3], np.float32)
+            return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(4)).get_next()
+        rows = tf.py_func(self.rows, [], tf.float32)
+        rows.set_shape([4, 3])
+        return rows
+
+    def watched(self, tensor):
+        """The tensor, once `rows` was called for this batch."""
+        return tensor + 0 * tf.reduce_sum(tf.py_func(self.rows, [], tf.float32))
+
+    def build_pipeline(self):
+        with epl.replicate(device_count=1, name="first"):
+            hidden = tf.layers.dense(self.inputs(), 4, name="hidden")
+        with epl.replicate(device_count=1, name="last"):
+            hidden = self.watched(hidden) if self.scenario != "data_ends" else hidden
+            return tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
+
+    def build(self):
+        if STAGES > 1:
+            return self.finish(self.build_pipeline())
+        units = 5 if self.hit and self.scenario == "other_graph" else 4
+        with epl.replicate(device_count=1):
+            hidden = tf.layers.dense(self.inputs(), units, name="hidden")
+            loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
+        return self.finish(loss)
+
+    def finish(self, loss):
+        big = tf.get_variable("big", [256, 1024], trainable=False, initializer=tf.random_normal_initializer())
+        step = tf.train.get_or_create_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=step)
+        return train_op, big
+
+    def train(self):
+        train_op, big = self.build()
+        if self.scenario == "disk_full":
+            return self.save_twice(train_op, big)
+        if self.scenario == "injected":
+            return self.train_injected(train_op)
+        if self.scenario == "raise_at_start":
+            self.start_or_raise()
+        done = 0
+        try:
+            with tf.train.MonitoredTrainingSession() as sess:
+                while not sess.should_stop() and done < 40:
+                    if self.hit and done == FAULT_STEP and self.scenario == "raise_in_script":
+                        raise KeyError("no such luck")
+                    sess.run(train_op)
+                    done += 1
+                    print("worker %d did step %d" % (self.index, done))
+                    sys.stdout.flush()
+        finally:
+            write(self.folder, "steps.%d" % self.index, str(done))
+        return done
+
+    def train_injected(self, train_op):
+        """Trains with checkpoints, and with the moments of the table."""
+        at_save = FaultAtSave(self.fault, tf.train.get_or_create_global_step())
+        kept, every = os.path.join(self.folder, "kept"), int(os.environ["FAULT_SAVE_AT"])
+        if epl.Env.get().cluster.worker_index == 0:
+            saver = {"chief_only_hooks": [tf.train.CheckpointSaverHook(kept, save_steps=every, listeners=[at_save])]}
+        else:
+            saver = {"hooks": [at_save]}
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=kept, save_checkpoint_secs=None, save_summaries_steps=0, log_step_count_steps=0, **saver
+        ) as sess:
+            for step in range(int(os.environ["FAULT_STEPS"])):
+                self.at_step(step)
+                sess.run(train_op)
+        self.fault.at("end")
+
+    def start_or_raise(self):
+        """The others are about to measure their links with one that then raises."""
+        if not self.hit:
+            return write(self.folder, "started", "")
+        while not os.path.exists(os.path.join(self.folder, "started")):
+            time.sleep(0.05)
+        time.sleep(1)
+        raise KeyError("no such luck")
+
+    def save_twice(self, train_op, big):
+        """Saves, takes away the room for files of more than 64 KB, and saves again."""
+        path = os.path.join(self.folder, "model")
+        saver = tf.train.Saver()
+        with tf.Session() as sess:
+            sess.run(tf.global_variables_initializer())
+            sess.run(train_op)
+            value = sess.run(big)
+            saver.save(sess, path, global_step=1)
+            if self.index == 0:
+                np.save(os.path.join(self.folder, "big.npy"), value)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+            sess.run(train_op)
+            saver.save(sess, path, global_step=2)
+            sess.run(train_op)
+
+
+def main(scenario, folder, victim="-1"):
+    tf.disable_v2_behavior()
+    fault = NoFault()
+    if scenario == "injected":
+        write(folder, "pid.%d" % worker_index(), str(os.getpid()))
+        if worker_index() == int(victim):
+            fault = Fault(folder)
+    fault.at("start")
+    epl.init()
+    script = Script(scenario, folder, int(victim), fault)
+    fault.at("init")
+    try:
+        done = script.train()
+    except Exception as error:
+        classes = ",".join(base.__name__ for base in type(error).__mro__)
+        write(folder, "error.%d" % script.index, "%s\n%s" % (classes, error))
+        raise
+    print("worker %d finished after %s steps" % (script.index, done))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

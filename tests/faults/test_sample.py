@@ -1,0 +1,28 @@
+"""Faults drawn from the table happen to real jobs. The seed is that of the session: see its first lines."""
+
+import pytest
+
+from tests.faults import table
+from tests.faults.injection import inject, problems
+
+CI_COUNT = 8
+
+
+def pytest_generate_tests(metafunc):
+    """Drawn ones in every run; with --exhaustive the whole table."""
+    sample = table.drawn(CI_COUNT, metafunc.config.fault_seed, table.HOLDING)
+    rest = [pytest.param(each, marks=marks(each)) for each in table.ALL if each not in sample]
+    metafunc.parametrize("injection", sample + rest, ids=str)
+
+
+def marks(injection):
+    not_yet = (injection.fault, injection.moment) in table.NOT_YET
+    return [pytest.mark.exhaustive] + ([pytest.mark.xfail] if not_yet else [])
+
+
+@pytest.mark.alone
+@pytest.mark.once
+def test_the_table_holds(template, tmp_path, injection):
+    outcome = inject(template.python, injection, tmp_path)
+    wrong = problems(injection, outcome)
+    assert not wrong, "%s\n%s" % (wrong, outcome.output[-6000:])
