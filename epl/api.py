@@ -13,6 +13,7 @@ from epl.cluster_sources import for_programs
 from epl.config import Config
 from epl.env import Env
 from epl.errors import CaptureError
+from epl.launch import notes
 from epl.session import chief as _chief
 from epl.session import estimator as _estimator
 from epl.session import hooks as _session_hooks
@@ -66,7 +67,9 @@ def init(config=None):
     _estimator.install()
     _keras.install()
     if not os.environ.get(_session_hooks.PREVIEW):
+        notes.tell(notes.JOINING, os.environ)
         _session_hooks.start_job(before)
+        notes.tell(notes.JOINED, os.environ)
 
 
 def _log_to_stderr():

@@ -224,14 +224,7 @@ class Config:
         Raises:
           ConfigError: the file cannot be read, is no YAML mapping, or has unknown keys or wrong values.
         """
-        try:
-            with open(path, "r", encoding="utf-8") as stream:
-                values = yaml.safe_load(stream)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("cannot read configuration file %s: %s" % (path, error)) from error
-        except yaml.YAMLError as error:
-            raise ConfigError("configuration file %s is not valid YAML: %s" % (path, error)) from error
-        return cls(_checked_dict(values, str(path)), environ)
+        return cls(read_yaml(path), environ)
 
     def __eq__(self, other):
         return self._values == other._values if isinstance(other, Config) else NotImplemented
@@ -245,6 +238,27 @@ class Config:
         """Shows the keys that differ from their defaults."""
         defaults = keys()
         return "Config(%r)" % {name: value for name, value in self._values.items() if value != defaults[name].default}
+
+
+def read_yaml(path):
+    """The checked values by key of a YAML file.
+
+    Raises:
+      ConfigError: as `Config.from_yaml`.
+    """
+    try:
+        with open(path, "r", encoding="utf-8") as stream:
+            values = yaml.safe_load(stream)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("cannot read configuration file %s: %s" % (path, error)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError("configuration file %s is not valid YAML: %s" % (path, error)) from error
+    return _checked_dict(values, str(path))
+
+
+def as_variables(values):
+    """Environment variables that say what the dict `values` of keys says."""
+    return {keys()[name].variable: keys()[name].text(value) for name, value in values.items()}
 
 
 def _unknown_category(name):

@@ -135,6 +135,10 @@ class Key:
             return _WRONG
         return value
 
+    def text(self, value):
+        """The text of which `parse` makes the legal `value`."""
+        return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
     def parse(self, text):
         """Value of the environment variable text `text`; raises as `check` does."""
         source = "environment variable %s" % self.variable

@@ -44,6 +44,7 @@ epl.init(config)
   any other value raises `NotImplementedError` with the name of the key.
 - `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines
   such as `communication.max_splits: 3`; what it leaves out comes from the environment and the defaults.
+- `epl-launch --config run.yaml script.py` gives the keys of such a file to a script that calls `epl.init()` alone.
 """
 
 TITLES = {

@@ -225,7 +225,7 @@ class BootstrapClient:
             self._call("Leave", {}, timeout_s=_LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             # Worker 0 may have ended before; there is nobody left to tell.
-            _LOG.debug("epl: worker %d could not take leave: %s", self._worker, error)
+            _LOG.debug("worker %d could not take leave: %s", self._worker, error)
         self._channel.close()
 
     # The rest is internal.
@@ -320,7 +320,7 @@ class BootstrapClient:
                 self._call("Heartbeat", {}, timeout_s=5 * _HEARTBEAT_S)
             except CommunicationError as error:
                 # The watch stream is what notices the end of worker 0; a late answer is no end.
-                _LOG.debug("epl: heartbeat of worker %d: %s", self._worker, error)
+                _LOG.debug("heartbeat of worker %d: %s", self._worker, error)
 
     def _watch(self):
         method = self._channel.unary_stream("/%s/Watch" % wire.SERVICE)
@@ -363,4 +363,4 @@ def _tell(callback, ending):
         callback(ending)
     except Exception:  # pylint: disable=broad-except
         # The thread that listens must live on for the others.
-        _LOG.exception("epl: a listener failed while it was told that worker %d ended", ending.worker)
+        _LOG.exception("a listener failed while it was told that worker %d ended", ending.worker)

@@ -117,7 +117,7 @@ class BootstrapServer:
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "timeout" else grpc.StatusCode.ABORTED
                 context.abort(code, str(error))
             except WriteError as error:
-                _LOG.warning("epl: refused: %s (from %s)", error, context.peer())
+                _LOG.warning("refused: %s (from %s)", error, context.peer())
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             except (KeyError, TypeError, ValueError, CommunicationError) as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
@@ -234,7 +234,7 @@ class _Strangers(object):
         caller = peer.rsplit(":", 1)[0]
         if caller not in self._logged and len(self._logged) < 100:
             self._logged.add(caller)
-            _LOG.warning("epl: refused a connection from %s, which does not have this job's token", caller)
+            _LOG.warning("refused a connection from %s, which does not have this job's token", caller)
 
 
 def _refuse(context, why):

@@ -64,7 +64,7 @@ class BootstrapState:
             if known != instance:
                 return (
                     "two processes say that they are worker %d of this job. Give every process its own index "
-                    "(TF_CONFIG task.index), and end what is left of an earlier run." % worker
+                    "(TF_CONFIG task.index), and end what is left of an earlier run" % worker
                 )
             self._heard[worker] = self._clock()
             return None

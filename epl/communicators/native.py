@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 
 from epl.communicators import interface
 from epl.communicators.build import COMM_LIBRARY
@@ -134,11 +135,18 @@ _LOADED = {}
 def library_path(name):
     """The path of a library of this installation.
 
+    In the folder of the sources Python finds ./epl before the installed epl. Where nothing is built there, the
+    installed epl's library serves; one of other sources is refused when it is loaded.
+
     Raises:
       CommunicationError: it was not built.
     """
     path = os.path.join(FOLDER, name)
     if not os.path.exists(path):
+        for folder in sys.path:
+            installed = os.path.join(folder, "epl", "communicators", "lib", name)
+            if os.path.exists(installed):
+                return installed
         raise CommunicationError(
             "The native part of epl is not built: there is no %s. Run `pip install .` in the source folder, or "
             "`make csrc` to build it in place." % path

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from epl.config import Config, as_variables, read_yaml
 from epl.errors import LaunchError
 from epl.gpus import machine_gpus, tensorflow_knows_gpus, visible_gpus
 
@@ -26,6 +27,44 @@ _KEPT_MEMORY = {
 _ALL_KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 # Threads of an arena take turns. That costs two of them nothing that can be measured; many might wait for each other.
 _MOST_THREADS_OF_AN_ARENA = 8
+
+
+def config_variables(path, environ):
+    """What `--config` adds to the workers' variables.
+
+    Args:
+      path: of the YAML file; None: there is none.
+      environ: variables of the launcher. What they say besides holds too; where both say something, the file counts.
+
+    Returns:
+      (variables, names of those in `environ` that they overrule).
+
+    Raises:
+      ConfigError: the file cannot be read, or is wrong together with the variables.
+    """
+    if path is None:
+        return {}, []
+    Config.from_yaml(path, environ)
+    found = as_variables(read_yaml(path))
+    return found, sorted(name for name in found if environ.get(name, found[name]) != found[name])
+
+
+def only_these_gpus(names, environ):
+    """`environ` as a program sees it that may use the GPUs `names` alone; None: all that it sees now.
+
+    Raises:
+      LaunchError: CUDA_VISIBLE_DEVICES hides one of them.
+    """
+    if not names:
+        return environ
+    seen = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", ",".join(names)).split(",")]
+    hidden = [name for name in names if name not in seen]
+    if hidden:
+        raise LaunchError(
+            "--gpus names %s, which CUDA_VISIBLE_DEVICES=%s hides. Unset it, or name others."
+            % (", ".join(hidden), environ["CUDA_VISIBLE_DEVICES"])
+        )
+    return dict(environ, CUDA_VISIBLE_DEVICES=",".join(names))
 
 
 def choose_gpus(device, num_workers, gpu_per_worker, environ, total=None):

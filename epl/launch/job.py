@@ -5,7 +5,7 @@ import select
 import signal
 import time
 
-from epl.launch import processes
+from epl.launch import notes, processes
 from epl.launch.workers import root_cause
 
 # Peers notice a dead worker by themselves and say so; this is the time that they get before they are told to end.
@@ -14,6 +14,10 @@ PEER_GRACE_S = 3.0
 GIVE_UP_AFTER_S = 10.0
 # After the last worker's end: time for its output to come, should something outside its session hold the pipe open.
 DRAIN_S = 1.0
+# So often it is looked whether a worker is stopped, or waits for one that will not come.
+LOOK_S = 1.0
+# A worker that is stopped when all others have ended gets this time to go on.
+STOPPED_GRACE_S = 30.0
 # The loop looks around at least so often, should a signal be missed.
 _LONGEST_WAIT_S = 0.5
 
@@ -38,6 +42,8 @@ class Job:
         self._end_at = None  # when to tell the workers to end
         self._kill_at = None
         self._killed_since = None
+        self._look_at = 0.0
+        self._held = {}  # workers that are stopped, by index: since when
         self._wake_read, self._wake_write = os.pipe()
         for descriptor in (self._wake_read, self._wake_write):
             os.set_blocking(descriptor, False)
@@ -89,6 +95,7 @@ class Job:
         while not self._all_gone():
             self._wait(self._next_wait())
             self._note_ends()
+            self._look_around()
             self._stop_if_due()
         deadline = time.monotonic() + DRAIN_S
         while any(worker.open for worker in self.workers) and time.monotonic() < deadline:
@@ -140,6 +147,37 @@ class Job:
                 self.ended.append(worker)
                 if worker.code and self._end_at is None:
                     self._end_at = time.monotonic() + PEER_GRACE_S
+                    for held in self._stopped_workers():
+                        held.stopped = True
+
+    def _stopped_workers(self):
+        stopped = processes.stopped([worker.session for worker in self.workers if worker.code is None])
+        return [worker for worker in self.workers if worker.code is None and worker.session in stopped]
+
+    def _look_around(self):
+        """Notice workers that wait for one that has ended without epl.init(), and those that are stopped."""
+        now = time.monotonic()
+        if now < self._look_at or self._end_at is not None:
+            return
+        self._look_at = now + LOOK_S
+        gone = [worker for worker in self.ended if worker.code == 0 and worker.note.state == ""]
+        waiting = [worker for worker in self.workers if worker.code is None and worker.note.state == notes.JOINING]
+        if gone and waiting:
+            gone[0].waited_for_by = waiting[0].index
+            self._end_at = now
+            return
+        held = self._stopped_workers()
+        self._held = {worker.index: self._held.get(worker.index, now) for worker in held}
+        for worker in held:
+            if self._held[worker.index] == now:
+                self._console.say(
+                    "worker %d is stopped (SIGSTOP); `kill -CONT -%d` lets it go on" % (worker.index, worker.session)
+                )
+        running = [worker for worker in self.workers if worker.code is None]
+        if held and held == running and self.ended and now - max(self._held.values()) > STOPPED_GRACE_S:
+            for worker in held:
+                worker.stopped = True
+            self._end_at = now
 
     def _sessions(self):
         return [worker.session for worker in self.workers if not worker.empty]
@@ -178,6 +216,8 @@ class Job:
         for worker in self.workers:
             if worker.code is None and worker.stopped_with is None:
                 worker.stopped_with = number
+                if number == signal.SIGINT:
+                    worker.stream.interrupt()
         processes.signal_members(self._sessions(), number)
 
     def cause(self):

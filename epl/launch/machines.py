@@ -86,7 +86,19 @@ def read_machines(machine_list):
                 '%s: %r is not of the form "ip" or "ip:port" with a port from 1 to 65535.%s' % (where, entry, hint)
             )
         machines.append((match.group(1), port))
+    if len(machines) == 1 and machines[0][0] == machine_list and not _resolves(machine_list):
+        raise LaunchError(
+            "--machine_list %s: there is no file of that name, and no machine either. Give addresses as in "
+            '"10.0.0.1,10.0.0.2", or a file with one a line.' % machine_list
+        )
     return machines
+
+
+def _resolves(host):
+    try:
+        return bool(socket.getaddrinfo(host.strip("[]"), None))
+    except OSError:
+        return False
 
 
 def _rank_of_this_machine(machines):

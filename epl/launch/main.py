@@ -2,12 +2,13 @@
 
 import os
 import signal
+import stat
 import sys
 import tempfile
 import time
 
-from epl.errors import LaunchError
-from epl.launch import environment, machines, processes
+from epl.errors import EplError
+from epl.launch import environment, machines, notes, processes
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import Console, Stream
@@ -45,7 +46,7 @@ def main(argv=None):
     try:
         options = parse(sys.argv[1:] if argv is None else list(argv))
         job = _Preparation(options)
-    except (LaunchError, OSError) as error:
+    except (EplError, OSError) as error:
         sys.stderr.write("epl-launch: error: %s\n" % error)
         return USAGE_STATUS
     sys.stdout.flush()
@@ -62,8 +63,12 @@ class _Preparation:
         )
         number = len(self.local)
         self.gpus, self.why_not_gpus = environment.choose_gpus(
-            options.device, number, options.gpu_per_worker, os.environ
+            options.device,
+            number,
+            options.gpu_per_worker,
+            environment.only_these_gpus(options.gpus, os.environ),
         )
+        self.config, self.overruled = environment.config_variables(options.config, os.environ)
         cores = environment.usable_cores()
         self.threads = environment.threads_per_worker(len(cores), number, environment.container_quota())
         can_bind = options.bind == "auto" and hasattr(os, "sched_setaffinity")
@@ -79,15 +84,25 @@ class _Preparation:
     def log_path(self, index):
         return os.path.join(self.log_dir, "worker-%d.log" % index)
 
+    def note_path(self, index):
+        return os.path.join(self.log_dir, ".worker-%d.note" % index)
+
     def open_log(self, index):
-        log = open(self.log_path(index), "ab", buffering=0)
+        """The log, which only this user may read; what is there already under its name has to be a file."""
+        path = self.log_path(index)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        log = open(os.open(path, flags, 0o600), "ab", buffering=0)
+        if not stat.S_ISREG(os.fstat(log.fileno()).st_mode):
+            log.close()
+            raise OSError("%s is no file; a log cannot be written to it" % path)
+        os.fchmod(log.fileno(), 0o600)
         if log.tell():
             log.write(b"=== epl-launch, %s ===\n" % time.strftime("%Y-%m-%d %H:%M:%S").encode("ascii"))
         return log
 
     def variables(self, options, place):
         """Variables of the local worker number `place`."""
-        return environment.worker_environment(
+        variables = environment.worker_environment(
             os.environ,
             self.addresses,
             self.local[place],
@@ -96,6 +111,9 @@ class _Preparation:
             self.threads,
             self.token,
         )
+        variables.update(self.config)
+        variables[notes.VARIABLE] = os.path.abspath(self.note_path(self.local[place]))
+        return variables
 
     def headline(self, options):
         devices = options.gpu_per_worker
@@ -111,12 +129,15 @@ class _Preparation:
             text += " (%s)" % self.why_not_gpus
         if len(self.local) != len(self.addresses):
             text += "; this machine runs workers %d to %d" % (self.local[0], self.local[-1])
-        return text
+        kept = ", kept if something fails" if self.log_dir_is_ours else ""
+        return "%s. Logs%s: %s/worker-<index>.log" % (text, kept, self.log_dir)
 
 
 def _run(options, plan):
     console = Console(sys.stdout.fileno())
     console.say(plan.headline(options))
+    for name in plan.overruled:
+        console.say("%s counts, not %s=%s of the environment" % (options.config, name, os.environ[name]))
     guard = processes.Guard()
     start_error = None
     try:
@@ -130,6 +151,7 @@ def _run(options, plan):
     finally:
         guard.close()
     for worker in job.workers:
+        worker.note.remove()
         if worker.stream.log_error is not None:
             console.say("cannot write %s: %s" % (plan.log_path(worker.index), worker.stream.log_error))
     console.finish()
@@ -156,8 +178,10 @@ def _start(options, plan, console, job):
                     " ".join("%s=%s" % (name, variables[name]) for name in _OWN_VARIABLES if name in variables),
                 )
             )
-        stream = Stream(index, console, plan.open_log(index))
-        job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream))
+        everything = options.debug or "TF_CPP_MIN_LOG_LEVEL" in os.environ
+        stream = Stream(index, console, plan.open_log(index), everything)
+        note = notes.Note(plan.note_path(index))
+        job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream, note))
 
 
 def _conclude(options, plan, job):

@@ -3,14 +3,28 @@
 import argparse
 import difflib
 import os
+import re
 import shutil
 import sys
 
 from epl.errors import LaunchError
+from epl.launch.machines import read_machines
+from epl.version import __version__
 
 DESCRIPTION = """\
 Starts worker processes that all run the same script, each with its share of this machine's devices and cores, and
 shows their output. When one fails, all end. Options of the script follow its name and are passed on unchanged."""
+
+EXAMPLES = """\
+examples:
+  epl-launch --num_workers 2 train.py --lr 0.1      two processes, one device each
+  epl-launch --num_workers 1 --gpu_per_worker 4 run.sh
+                                                    one process that trains on four devices
+  epl-launch --gpus 0,1,2,3 train.py                a process for each of these GPUs
+  epl-launch --config run.yaml --num_workers 2 train.py
+                                                    configuration keys from a file
+  epl-launch --num_workers 8 --ips 10.0.0.1,10.0.0.2 train.py
+                                                    on each of two machines: four processes here, four there"""
 
 
 def _at_least(minimum):
@@ -23,24 +37,51 @@ def _at_least(minimum):
     return integer
 
 
+def _gpu_names(text):
+    names = [name.strip() for name in text.split(",")]
+    if not all(re.match(r"^(\d+|(GPU|MIG)-[\w/-]+)$", name) for name in names) or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError('%r must be different numbers of GPUs, such as "0,1"' % text)
+    return names
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="epl-launch",
         description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         usage="epl-launch [options] script.sh|script.py [arguments of the script]",
     )
     add = parser.add_argument
-    add("--num_workers", type=_at_least(1), default=1, metavar="N", help="workers on all machines together (default 1)")
+    add("--version", action="version", version="epl-launch %s" % __version__)
+    add(
+        "--num_workers",
+        type=_at_least(1),
+        metavar="N",
+        help="workers on all machines together (default: one for each GPU of --gpus, else one for each machine)",
+    )
     add(
         "--gpu_per_worker",
         type=_at_least(1),
-        default=1,
         metavar="M",
-        help="devices of each worker: GPUs, or CPU devices where there are none (default 1)",
+        help="devices of each worker: GPUs, or CPU devices where there are none (default 1; the share of --gpus)",
+    )
+    add(
+        "--gpus",
+        type=_gpu_names,
+        metavar="LIST",
+        help='GPUs of this machine that the workers divide, such as "0,1" (default: those of CUDA_VISIBLE_DEVICES, '
+        "or all)",
+    )
+    add(
+        "--config",
+        metavar="FILE",
+        help="YAML file of configuration keys, as epl.Config.to_yaml writes it (default: EPL_... variables only)",
     )
     add(
         "--machine_list",
+        "--ips",
         metavar="LIST",
         help='machines over which the workers are divided evenly: "ip[:port],...", '
         "or a file with one a line. Run epl-launch with the same list on each (default: this machine alone)",
@@ -93,8 +134,40 @@ def parse(arguments):
     options.script, options.script_arguments = rest[0], rest[1:]
     if options.machine_rank is not None and options.machine_list is None:
         raise LaunchError("--machine_rank needs --machine_list, which says which machines there are.")
+    if options.gpus and options.device == "cpu":
+        raise LaunchError("--gpus names GPUs, but --device cpu asks for none. Leave one of them out.")
     script_command(options.script)
+    _set_numbers(options)
     return options
+
+
+def _set_numbers(options):
+    """How many workers with how many devices, as far as the command line leaves it open."""
+    machines = len(read_machines(options.machine_list)) if options.machine_list is not None else 1
+    if not options.gpus:
+        options.num_workers = options.num_workers or machines
+        options.gpu_per_worker = options.gpu_per_worker or 1
+        return
+    options.device = "gpu"
+    here = len(options.gpus)
+    if options.num_workers is None:
+        options.num_workers = machines * (here // (options.gpu_per_worker or 1) or 1)
+    if options.gpu_per_worker is None:
+        options.gpu_per_worker = here * machines // options.num_workers or 1
+    if options.num_workers * options.gpu_per_worker != here * machines:
+        raise LaunchError(
+            "--gpus names %d GPU%s%s, but %d worker%s with %d each use %d. Name as many as are used, or leave "
+            "--num_workers or --gpu_per_worker out."
+            % (
+                here,
+                "" if here == 1 else "s",
+                " on each of %d machines" % machines if machines > 1 else "",
+                options.num_workers,
+                "" if options.num_workers == 1 else "s",
+                options.gpu_per_worker,
+                options.num_workers * options.gpu_per_worker,
+            )
+        )
 
 
 def _raise(message):
@@ -125,10 +198,12 @@ def script_command(script):
       LaunchError: there is no such file, or it is neither a .sh nor a .py.
     """
     if not os.path.isfile(script):
-        raise LaunchError(
-            "script %s %s.%s"
-            % (script, "is a directory" if os.path.isdir(script) else "does not exist", _nearest_scripts(script))
-        )
+        problem = "does not exist"
+        if os.path.isdir(script):
+            problem = "is a directory"
+        elif os.path.islink(script):
+            problem = "is a link to %s, which does not exist" % os.readlink(script)
+        raise LaunchError("script %s %s.%s" % (script, problem, _nearest_scripts(script)))
     if script.endswith(".py"):
         return [sys.executable, script]
     if not script.endswith(".sh"):
@@ -139,10 +214,14 @@ def script_command(script):
     return [bash, script]
 
 
+def _is_script(folder, entry):
+    return entry.endswith((".sh", ".py")) and os.path.isfile(os.path.join(folder, entry))
+
+
 def _nearest_scripts(script):
     folder, name = os.path.split(script)
     try:
-        there = sorted(entry for entry in os.listdir(folder or ".") if entry.endswith((".sh", ".py")))
+        there = sorted(entry for entry in os.listdir(folder or ".") if _is_script(folder, entry))
     except OSError:
         return " There is no directory %s either." % folder
     near = difflib.get_close_matches(name, there, n=3, cutoff=0.5)

@@ -2,9 +2,11 @@
 
 import collections
 import os
-import re
 import select
 import time
+
+from epl.launch.errors_seen import ErrorsSeen
+from epl.launch.noise import Noise
 
 # An unfinished line is shown after this time, so that "Loading... " is seen before "done" comes.
 PARTIAL_LINE_S = 0.2
@@ -12,7 +14,6 @@ PARTIAL_LINE_S = 0.2
 LONGEST_PIECE = 64 * 1024
 TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
-_ERROR_LINE = re.compile(rb"[A-Za-z_][\w.]*(Error|Exception|Interrupt): ")
 # With this much text that the terminal has not taken, workers' pipes are left to fill up, which holds the workers.
 _CONSOLE_LIMIT = 1024 * 1024
 # A pipe that is ready to be written takes at least this much without blocking.
@@ -102,9 +103,10 @@ class Stream:
       worker: its index.
       console: the `Console`.
       log: binary file for the unchanged output, or None.
+      everything: show noise of TensorFlow's too, which otherwise is in the log alone.
     """
 
-    def __init__(self, worker, console, log=None):
+    def __init__(self, worker, console, log=None, everything=False):
         self._worker = worker
         self._console = console
         self._log = log
@@ -114,7 +116,8 @@ class Stream:
         self._after_return = False  # a "\n" now would belong to the "\r" before
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
-        self._error = None
+        self._noise = None if everything else Noise()
+        self.errors = ErrorsSeen()
         self.log_error = None
 
     def feed(self, data, now):
@@ -139,6 +142,10 @@ class Stream:
             self._since = now
 
     def _pass_on(self, ends):
+        if ends and not self._begun and self._noise is not None and self._noise.has(bytes(self._line)):
+            self._since = None
+            self._line.clear()
+            return
         if self._line or not self._begun:
             self._console.piece(self._worker, bytes(self._line), ends)
         elif ends:
@@ -147,8 +154,7 @@ class Stream:
             self._tail_line += self._line[: _TAIL_LINE_BYTES - len(self._tail_line)]
         if ends:
             self._tail.append(bytes(self._tail_line))
-            if _ERROR_LINE.match(self._tail_line):
-                self._error = bytes(self._tail_line)
+            self.errors.take(self._tail_line.decode("utf-8", "replace"))
             self._tail_line.clear()
         self._begun = not ends
         self._since = None
@@ -172,16 +178,14 @@ class Stream:
             self._log.close()
             self._log = None
 
+    def interrupt(self):
+        """The worker is interrupted because the user has asked for it: it need not say where."""
+        if self._noise is not None:
+            self._noise.interrupted = True
+
     def last_lines(self):
         """The last lines as text; bytes that are no UTF-8 are replaced."""
         return [line.decode("utf-8", "replace") for line in self._tail]
-
-    def last_error(self):
-        """The last line that names an error the way Python does at the end of a traceback, or None.
-
-        It need not be among the last lines: TensorFlow prints where an operation was made after it.
-        """
-        return None if self._error is None else self._error.decode("utf-8", "replace")
 
     def _write_log(self, data):
         if self._log is None:

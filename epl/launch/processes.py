@@ -16,6 +16,16 @@ _PR_SET_PDEATHSIG = 1
 
 def members(sessions):
     """Living members (zombies left out) of `sessions`, a collection of session ids: {process id: session id}."""
+    return {pid: session for pid, (session, state) in _states(sessions).items() if state not in (b"Z", b"X")}
+
+
+def stopped(sessions):
+    """Those of `sessions` with a member that is stopped (SIGSTOP); a set."""
+    return {session for session, state in _states(sessions).values() if state == b"T"}
+
+
+def _states(sessions):
+    """{process id: (session id, letter of its state)} of the members of `sessions`."""
     sessions = set(sessions)
     found = {}
     for name in os.listdir("/proc") if sessions else ():
@@ -27,8 +37,8 @@ def members(sessions):
                 fields = stream.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has just ended
-        if fields[0] not in (b"Z", b"X") and int(fields[3]) in sessions:
-            found[int(name)] = int(fields[3])
+        if int(fields[3]) in sessions:
+            found[int(name)] = int(fields[3]), fields[0]
     return found
 
 

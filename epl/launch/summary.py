@@ -1,4 +1,4 @@
-"""What the launcher says at the end of a job that failed."""
+"""What the launcher says at the end of a job that failed: the cause comes last, where one looks first."""
 
 import signal
 
@@ -12,40 +12,54 @@ def failure_text(ended, running, log_dir, everything=False):
       ended: workers of this machine in the order in which they ended.
       running: workers that could not be ended.
       log_dir: where the logs are, or None.
-      everything: show the last lines of all workers, not only of the one that began it.
+      everything: show the last lines of all workers, not only of the one that began it, and these whole.
     """
     cause = root_cause(ended)
-    lines = [
-        "epl-launch: worker %d failed after %.1f s: %s.%s" % (cause.index, cause.seconds, cause.ending(), _hint(cause))
-    ]
-    lines += _tail(cause)
+    lines = []
     for worker in sorted(ended, key=lambda each: each.index):
         if worker is cause:
             continue
-        if worker.failed_itself:
-            lines.append("epl-launch: worker %d ended because of it: %s." % (worker.index, worker.ending()))
-        elif worker.stopped_with is not None:
-            lines.append("epl-launch: worker %d was still running and was ended by epl-launch." % worker.index)
-        else:
-            lines.append("epl-launch: worker %d had ended well." % worker.index)
+        lines.append("epl-launch: worker %d %s." % (worker.index, _fate(worker, cause)))
         if everything:
             lines += _tail(worker)
     for worker in running:
         lines.append("epl-launch: worker %d could not be ended, not even by SIGKILL." % worker.index)
     if log_dir is not None:
         lines.append("epl-launch: whole output: %s/worker-<index>.log" % log_dir)
-    return "\n".join(lines) + "\n"
+    if everything and cause.stream.errors.message:
+        lines += _tail(cause)
+    lines.append(
+        "epl-launch: worker %d %s after %.1f s: %s.%s"
+        % (cause.index, "failed" if cause.code else "ended", cause.seconds, cause.ending(), _hint(cause))
+    )
+    return "\n".join(lines + _why(cause)) + "\n"
+
+
+def _fate(worker, cause):
+    if worker.stopped:
+        return "was stopped (SIGSTOP) and was ended by epl-launch"
+    if worker.failed_itself:
+        return "ended because of it: %s" % worker.ending()
+    if worker.stopped_with is not None:
+        return "was still running and was ended by epl-launch"
+    return "had ended well"
+
+
+def _why(cause):
+    """The error of the worker and where its program raised it; its last lines where no error is among them."""
+    if not cause.code or cause.stopped:
+        return []
+    seen = cause.stream.errors
+    if seen.message and cause.signal_number is None:
+        return ["  | " + line for line in seen.message + ["  " + line for line in seen.place]]
+    return _tail(cause)
 
 
 def _tail(worker):
     tail = worker.stream.last_lines()
     if not tail:
         return ["epl-launch: worker %d printed nothing." % worker.index]
-    lines = ["epl-launch: last lines of worker %d:" % worker.index] + ["  | " + line for line in tail]
-    error = worker.stream.last_error()
-    if error is not None and error not in tail:
-        lines += ["epl-launch: the error of worker %d:" % worker.index, "  | " + error]
-    return lines
+    return ["epl-launch: last lines of worker %d:" % worker.index] + ["  | " + line for line in tail]
 
 
 def _hint(worker):

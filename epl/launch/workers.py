@@ -8,6 +8,8 @@ import time
 
 # What a worker prints last that ends only because another one did.
 _OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b")
+# And one that has lost the others, or has waited for them in vain.
+_MISSED_OTHERS = re.compile(r"^(epl\.errors\.)?(Worker|Communication)Error\b")
 
 
 class Worker:
@@ -19,14 +21,18 @@ class Worker:
       environ: all its variables.
       setup: function to run in the child between fork and exec.
       stream: its `output.Stream`.
+      note: its `notes.Note`.
     """
 
-    def __init__(self, index, command, environ, setup, stream):
+    def __init__(self, index, command, environ, setup, stream, note):
         self.index = index
         self.stream = stream
         self.code = None  # exit code, or minus the number of the signal; None while it runs
         self.seconds = None  # how long it ran
         self.stopped_with = None  # number of the first signal that we sent it while it ran
+        self.stopped = False  # SIGSTOP held it when the end of the job began, or until our patience ended
+        self.waited_for_by = None  # the worker that waits in epl.init() for this one, which has ended without
+        self.note = note
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command,
@@ -72,8 +78,8 @@ class Worker:
 
     @property
     def failed_itself(self):
-        """Whether it ended badly before anybody told it to end."""
-        return bool(self.code) and self.stopped_with is None
+        """Whether it ended badly, or too early, before anybody told it to end."""
+        return self.waited_for_by is not None or bool(self.code) and self.stopped_with is None
 
     @property
     def signal_number(self):
@@ -84,15 +90,29 @@ class Worker:
     @property
     def blames_another(self):
         """Whether its last lines say that it ended because of another worker."""
-        return any(_OTHERS_FAULT.match(line) for line in self.stream.last_lines())
+        return any(_OTHERS_FAULT.match(line) for line in self._last_words())
+
+    @property
+    def missed_others(self):
+        """Whether its last lines say that it lost other workers, or waited for them in vain."""
+        return any(_MISSED_OTHERS.match(line) for line in self._last_words())
+
+    def _last_words(self):
+        return self.stream.errors.message + self.stream.last_lines()
 
     @property
     def exit_status(self):
-        """Exit status for the launcher: the code, or 128 + signal."""
-        return 128 - self.code if self.code < 0 else self.code
+        """Exit status for the launcher: the code, or 128 + signal; 1 for one that ended well, but too early."""
+        return 128 - self.code if self.code < 0 else self.code or 1
 
     def ending(self):
         """How it ended, in words."""
+        if self.stopped:
+            return "it was stopped (SIGSTOP), and the others waited for it in vain"
+        if self.waited_for_by is not None:
+            return "exit code 0, but without epl.init(), in which worker %d waits for it" % self.waited_for_by
+        if self.code == 0:
+            return "exit code 0, while the others still trained"
         if self.code < 0:
             return "killed by %s" % _signal_name(-self.code)
         if self.signal_number is not None:
@@ -109,12 +129,18 @@ def _signal_name(number):
 
 
 def root_cause(workers):
-    """Of the workers that failed by themselves, given in the order of their ends, the one that began it; or None.
+    """Of `workers`, given in the order of their ends, the one that began the end of a job that failed; or None.
 
     A killed worker comes before those that exited; those whose last words name another worker come last: they may be
-    quicker to end than the one that failed.
+    quicker to end than the one that failed. Where all who failed have only lost another, it is one that is stopped, or
+    one that had ended well while they still needed it.
     """
     failed = [worker for worker in workers if worker.failed_itself]
+    held = [worker for worker in workers if worker.stopped]
     if not failed:
-        return None
-    return min(failed, key=lambda worker: (worker.signal_number is None, worker.blames_another))
+        return held[0] if held else None
+    first = min(failed, key=lambda worker: (worker.signal_number is None, worker.blames_another))
+    if not first.missed_others or first.signal_number is not None:
+        return first
+    gone = [worker for worker in workers[: workers.index(first)] if worker.code == 0]
+    return (held + gone + [first])[0]

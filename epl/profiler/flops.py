@@ -21,7 +21,8 @@ class FlopsProfilerHook(TraceHook):
     Attributes:
       flops: of the last traced run on this worker; None before.
       by_op: the same for each type of operation.
-      flops_per_second: mean rate of this worker since the trace before; None until there is one.
+      flops_per_second: mean rate of this worker from one trace to the next, or from the only one to the session's end;
+        None until then.
 
     Args:
       every_n_steps: runs from one count to the next; 0: count once.
@@ -34,14 +35,28 @@ class FlopsProfilerHook(TraceHook):
         self.flops_per_second = None
         self._since = None
 
+    def end(self, session):
+        """A training too short for two traces has a rate all the same: of the runs after the only one."""
+        if self._since is not None and self.flops_per_second is None and self._run - 1 > self._since[1]:
+            self._rate(self._run - 1)
+            _LOG.info(
+                "FLOPs of runs %d to %d on worker %d: %s/s",
+                self._since[1] + 1,
+                self._run - 1,
+                Env.get().cluster.worker_index,
+                readable(self.flops_per_second),
+            )
+
+    def _rate(self, run):
+        before, number = self._since
+        self.flops_per_second = self.flops * (run - number) / max(time.monotonic() - before, 1e-9)
+
     def on_trace(self, run, metadata):
         count = count_flops(executions(metadata))
-        now = time.monotonic()
         if self._since is not None:
-            before, number = self._since
-            self.flops_per_second = self.flops * (run - number) / max(now - before, 1e-9)
+            self._rate(run)
         self.flops, self.by_op = count.total, count.by_op
-        self._since = (now, run)
+        self._since = (time.monotonic(), run)
         if count.unknown:
             _LOG.warning(
                 "FLOPs: the shapes of %d operations are not known, so they are not counted ('%s'%s)",

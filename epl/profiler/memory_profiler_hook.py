@@ -6,7 +6,7 @@ import logging
 import os
 
 from epl.env import Env
-from epl.profiler.picture import memory_picture
+from epl.profiler.picture import IDLE, memory_picture
 from epl.profiler.trace import Phases, TraceHook, executions, gather, short_device
 
 _LOG = logging.getLogger("epl")
@@ -97,22 +97,37 @@ def device_memory(found, phases, variables):
 
     Returns:
       dict of device to {"peak": bytes, "variables": bytes, "points": [[microseconds since the step began, bytes,
-      phase], ...], "largest": [[operation, bytes], ...] at the peak}.
+      phase or "idle"], ...], "largest": [[operation, bytes], ...] at the peak}.
     """
     changes = collections.OrderedDict((device, []) for device in sorted(variables))
+    running = collections.defaultdict(list)
     for each in found:
         phase = phases.of(each)
+        running[each.device].append((each.start_us, each.start_us + each.duration_us, phase))
         for when, size in each.memory:
             changes.setdefault(each.device, []).append((when, size, phase, each.name))
+    for device, each in changes.items():
+        if each:
+            each.extend((when, 0, phase, "") for when, phase in _pauses(running[device]))
     start = min((when for each in changes.values() for when, _, _, _ in each), default=0)
     return {device: _curve(each, variables.get(device, 0), start) for device, each in changes.items()}
+
+
+def _pauses(running):
+    """Where a device begins to do nothing, and where it goes on: (microseconds, IDLE or the phase of what begins)."""
+    busy_until = None
+    for start, end, phase in sorted(running):
+        if busy_until is not None and start > busy_until:
+            yield busy_until, IDLE
+            yield start, phase
+        busy_until = end if busy_until is None else max(end, busy_until)
 
 
 def _curve(changes, variables, start):
     level = peak = variables
     points, live, at_peak = [], collections.Counter(), {}
     # What is given back counts before what is taken in the same microsecond.
-    for when, size, phase, name in sorted(changes, key=lambda c: (c[0], c[1])):
+    for when, size, phase, name in sorted(changes, key=lambda c: (c[0], c[1], c[2] != IDLE)):
         level += size
         live[name] += size
         points.append([when - start, level, phase])

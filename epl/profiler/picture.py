@@ -1,6 +1,9 @@
 """Pictures of measurements, as SVG: any browser shows them, and nothing has to be installed to draw them."""
 
+import math
 from xml.sax.saxutils import escape
+
+IDLE = "idle"  # nothing runs on the device
 
 _COLOURS = {
     "forward": "#4c78a8",
@@ -8,7 +11,11 @@ _COLOURS = {
     "communication": "#54a24b",
     "apply": "#b279a2",
     "other": "#9d9d9d",
+    IDLE: "#e3e3e3",
 }
+# Text on colours: a white rim keeps it legible.
+_RIM = 'paint-order="stroke" stroke="white" stroke-width="3" stroke-linejoin="round"'
+_TICKS = 8  # of the time axis, about
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 900, 180, 90, 50, 60
 _MIB = 2.0**20
 
@@ -31,7 +38,7 @@ def memory_picture(devices, title):
         '<text x="%d" y="20" font-size="16">%s</text>' % (_LEFT, escape(title)),
     ]
     for place, (phase, colour) in enumerate(_COLOURS.items()):
-        x = _LEFT + 130 * place
+        x = _LEFT + 120 * place
         parts.append('<rect x="%d" y="28" width="10" height="10" fill="%s"/>' % (x, colour))
         parts.append('<text x="%d" y="38">%s</text>' % (x + 15, phase))
     for number, (name, each) in enumerate(devices.items()):
@@ -69,7 +76,23 @@ def _chart(name, each, top):
             dash,
         )
         yield '<text x="%d" y="%.1f" text-anchor="end">%.1f MiB</text>' % (_LEFT - 5, y(size) + 4, size / _MIB)
-        yield '<text x="%d" y="%.1f" text-anchor="end" fill="#444">%s</text>' % (_LEFT + _WIDTH, y(size) - 3, label)
+        yield '<text x="%d" y="%.1f" text-anchor="end" %s>%s</text>' % (_LEFT + _WIDTH - 3, y(size) - 4, _RIM, label)
     yield '<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="black"/>' % (_LEFT, _LEFT + _WIDTH, bottom, bottom)
     yield '<text x="%d" y="%d" font-size="14">%s</text>' % (_LEFT, top - 5, escape(name))
-    yield '<text x="%d" y="%d" text-anchor="end">%.2f ms</text>' % (_LEFT + _WIDTH, bottom + 15, last / 1000.0)
+    for when in ticks(last / 1000.0):
+        yield '<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="black"/>' % (
+            x(when * 1000),
+            x(when * 1000),
+            bottom,
+            bottom + 4,
+        )
+        yield '<text x="%.1f" y="%d" text-anchor="middle">%g</text>' % (x(when * 1000), bottom + 16, when)
+    yield '<text x="%d" y="%d" text-anchor="end">ms</text>' % (_LEFT - 5, bottom + 16)
+
+
+def ticks(last):
+    """Round numbers from 0 to at most `last`, evenly apart: about _TICKS of them."""
+    rough = last / float(_TICKS)
+    ten = 10.0 ** math.floor(math.log10(rough))
+    step = next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough)
+    return [round(number * step, 6) for number in range(int(last / step + 1e-9) + 1)]

@@ -162,7 +162,7 @@ class TraceHook(tf.train.SessionRunHook):
         """Called after a traced run.
 
         Args:
-          run: its number in this session, from 0.
+          run: its number in this session, from 0: the first that is traced has number 1.
           metadata: its RunMetadata.
         """
         raise AssertionError("a TraceHook has to say what it does with a trace")

@@ -253,6 +253,8 @@ class Job(object):
             ending = self._publish(_kind(error), "%s: %s" % (type(error).__name__, _first_line(error)))
         else:
             ending = self._client.ending(self._generation, _CAUSE_WAIT_S) or self._report(error)
+        if ending is not None and ending.kind == _DATA_ENDED and ending.worker == self.cluster.worker_index:
+            _LOG.info("the data of worker %d has ended: no worker runs step %d any more", ending.worker, ending.step)
         self._broken = True
         self.pool.abort(_sentence(ending) if ending is not None else _first_line(error))
         if ending is None or ending.worker == self.cluster.worker_index:

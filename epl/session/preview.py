@@ -13,8 +13,16 @@ from epl.errors import EplError
 from epl.plan.table import plan_table
 from epl.session.hooks import PREVIEW, Preview
 from epl.session.pictures import schedule_page
+from epl.version import __version__
 
 _NO_RUN = 3
+EXAMPLES = """\
+examples:
+  python -m epl.plan --gpu_per_worker 4 train.py --lr 0.1
+                                        how train.py would be laid out on one process with four devices
+  python -m epl.plan --num_workers 64 --gpu_per_worker 8 --rows 4 train.py
+  EPL_PIPELINE_NUM_MICRO_BATCH=8 python -m epl.plan --gpu_per_worker 2 --timeline schedule.html train.py
+                                        the schedule of a pipeline as a picture"""
 _REFUSED = 2
 
 
@@ -54,7 +62,10 @@ def parser():
         description="Runs a training script up to its first session run and prints how it would be laid out on "
         "a cluster. "
         "Needs no devices and no other worker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.add_argument("--version", action="version", version="epl.plan of EPL %s" % __version__)
     made.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
     made.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
     made.add_argument("--json", action="store_true", help="print the plan as JSON")

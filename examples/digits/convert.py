@@ -11,7 +11,11 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from sklearn.datasets import load_digits
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError:
+    raise SystemExit('The digits come with scikit-learn, which is not here: pip install "scikit-learn>=1.0"')
 
 SEED = 2024
 TEST_SHARE = 5  # one image in five is kept for the test

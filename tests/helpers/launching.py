@@ -24,15 +24,15 @@ def note(name, text=""):
 
 
 class Launch:
-    """A running epl-launch."""
+    """A running epl-launch; `python`: how Python is to run it."""
 
-    def __init__(self, folder, arguments, environ=None, **popen):
+    def __init__(self, folder, arguments, environ=None, python=("-m", "epl.launch"), **popen):
         variables = clean_environment(NOTES=folder, TMPDIR=folder, **(environ or {}))
         options = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         options.update(popen)
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "epl.launch"] + arguments,
+            [sys.executable] + list(python) + arguments,
             cwd=str(folder),
             env=variables,
             start_new_session=True,

@@ -107,7 +107,10 @@ def test_shell_scripts_find_this_python(launch):
 def test_cpu_devices_are_announced(launch):
     status, out, _ = launch("pass", "--num_workers", "2", "--gpu_per_worker", "500").wait()
     assert status == 0
-    assert re.match(r"\[epl-launch\] 2 workers with 500 CPU devices each \(.*1000 needed\)\n", out)
+    assert re.match(
+        r"\[epl-launch\] 2 workers with 500 CPU devices each \(.*1000 needed\)\. Logs, kept .*/worker-<index>.log\n",
+        out,
+    )
 
 
 def test_gpus_that_are_not_there(launch):

@@ -36,8 +36,12 @@ def test_one_failure_ends_all_and_is_summed_up(launch, tmp_path):
     status, out, err = job.wait()
     assert status == 1 and time.monotonic() - start < 10
     assert lines_of(out, 2) == ["epl.errors.WorkerError: worker 1 failed"]  # peers have time for their last words
-    assert re.match(r"epl-launch: worker 1 failed after \d+\.\d s: exit code 1\.\n", err)
-    assert "  | line 39\n" in err and "  | ValueError: no good\n" in err and "  | line 1\n" not in err
+    cause = err[err.index("epl-launch: worker 1 failed") :]  # the last of what is said
+    assert re.match(
+        r"epl-launch: worker 1 failed after \d+\.\d s: exit code 1\.\n  \| ValueError: no good\n"
+        r'  \|   File ".*train.py", line \d+, in <module>\n  \|   raise ValueError\("no good"\)\n$',
+        cause,
+    )
     assert "worker 2 ended because of it: exit code 7." in err
     assert "worker 0 was still running and was ended by epl-launch." in err
     logs = re.search(r"whole output: (.*)/worker-<index>.log", err).group(1)
@@ -54,7 +58,7 @@ def test_the_quicker_victim_is_not_blamed(launch):
         "--num_workers",
         "2",
     ).wait()
-    assert status == 3 and err.startswith("epl-launch: worker 0 failed") and "worker 1 ended because of it" in err
+    assert status == 3 and "\nepl-launch: worker 0 failed" in err and "worker 1 ended because of it" in err
 
 
 @pytest.mark.parametrize(
@@ -113,8 +117,48 @@ def test_stopped_workers_are_ended(launch):
     start = time.monotonic()
     status, _, err = job.wait()
     assert time.monotonic() - start < 7  # it goes on to take its SIGTERM; no need for SIGKILL
-    assert status == 4 and "worker 1 failed" in err and "worker 0 was still running" in err
+    assert status == 4 and "worker 1 failed" in err and "worker 0 was stopped (SIGSTOP)" in err
     assert not any(alive(pid) for pid in pids)
+
+
+def test_a_worker_that_is_stopped_at_its_end(launch):
+    """Nobody is left who would miss it."""
+    program = "note('pid')\nif INDEX == 0: os.kill(os.getpid(), signal.SIGSTOP)"
+    code = "import epl.launch.job as job, epl.launch.main as main, sys; job.STOPPED_GRACE_S = 1; sys.exit(main.main())"
+    job = launch(program, "--num_workers", "2", python=["-c", code])
+    status, out, err = job.wait()
+    assert status == 143 and "[epl-launch] worker 0 is stopped (SIGSTOP)" in out
+    assert err.endswith("s: it was stopped (SIGSTOP), and the others waited for it in vain.\n")
+
+
+def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
+    """The others would wait for it until communication.start_timeout_s."""
+    program = """
+        from epl.launch import notes
+        if INDEX == 1:
+            notes.tell(notes.JOINING, os.environ)
+            time.sleep(1000)
+    """
+    start = time.monotonic()
+    status, _, err = launch(program, "--num_workers", "2").wait()
+    assert status == 1 and time.monotonic() - start < 10
+    assert err.endswith("exit code 0, but without epl.init(), in which worker 1 waits for it.\n")
+
+
+def test_logs_are_private_and_follow_no_links(launch, tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "worker-0.log").write_text("before\n")
+    assert launch("print('x')", "--log_dir", str(logs)).wait()[0] == 0
+    assert os.listdir(str(logs)) == ["worker-0.log"]
+    assert os.stat(str(logs / "worker-0.log")).st_mode & 0o777 == 0o600
+    assert (logs / "worker-0.log").read_text().splitlines()[::2] == ["before", "x"]
+    other = tmp_path / "other"
+    other.write_text("")
+    (logs / "worker-0.log").unlink()
+    (logs / "worker-0.log").symlink_to(other)
+    status, _, err = launch("print('x')", "--log_dir", str(logs)).wait()
+    assert status == 2 and "worker-0.log" in err and other.read_text() == ""
 
 
 # `timeout` makes a process group of its own; the background job outlives the shell.

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epl import config_keys
-from epl.config import Config
+from epl.config import Config, as_variables, read_yaml
 from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError, UnsupportedError
 
@@ -38,10 +38,6 @@ def legal_values(key):
 def settings_of(some_keys):
     free = [key for key in some_keys if key.name not in DEPENDENT]
     return st.fixed_dictionaries({}, optional={key.name: legal_values(key) for key in free})
-
-
-def as_variables(values):
-    return {keys()[name].variable: str(value) for name, value in values.items()}
 
 
 @pytest.fixture(name="all_built")
@@ -111,6 +107,7 @@ def test_file_round_trip(values, tmp_path_factory):
     config = Config(values, {})
     config.to_yaml(path)
     # Other variables must not leak into a saved strategy: the file holds all keys.
+    assert Config(environ=as_variables(read_yaml(path))) == config
     assert Config.from_yaml(path, {"EPL_COMMUNICATION_MAX_SPLITS": "77"}) == config
     assert os.listdir(os.path.dirname(path)) == ["strategy.yaml"]
 

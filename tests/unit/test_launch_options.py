@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
-from epl.errors import LaunchError
+from epl.config import Config
+from epl.errors import ConfigError, LaunchError
 from epl.launch import environment, machines
 from epl.launch.main import USAGE_STATUS, main
 from epl.launch.options import parse, script_command
+from epl.version import __version__
 
 pytestmark = pytest.mark.once
 
@@ -98,12 +100,61 @@ def test_dashes_may_separate_the_script(folder):
         (["zzz"], "script zzz does not exist.$"),
         (["."], "script . is a directory"),
         (["notes.txt"], "must be a shell script"),
+        (["gone.py"], "script gone.py is a link to nothing.py, which does not exist."),
+        (["--gpus", "0,a", "run.sh"], "'0,a' must be different numbers of GPUs"),
+        (["--gpus", "0,0", "run.sh"], "'0,0' must be different numbers of GPUs"),
+        (["--gpus", "0", "--device", "cpu", "run.sh"], "--gpus names GPUs, but --device cpu asks for none"),
+        (["--gpus", "0,1,2", "--num_workers", "2", "run.sh"], "--gpus names 3 GPUs, but 2 workers with 1 each use 2"),
+        (["--ips", "nofile.txt", "run.sh"], "no file of that name, and no machine either"),
     ],
 )
 def test_wrong_command_line(folder, arguments, message):
     (folder / "notes.txt").write_text("")
+    (folder / "gone.py").symlink_to("nothing.py")
     with pytest.raises(LaunchError, match=message):
         parse(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, workers, devices",
+    [
+        ("--gpus 0,1", 2, 1),
+        ("--gpus 0,1,2,3 --num_workers 2", 2, 2),
+        ("--gpus 4,5,6,7 --gpu_per_worker 2", 2, 2),
+        ("--gpus 0,1 --ips 127.0.0.1,127.0.0.2", 4, 1),
+        ("--ips 127.0.0.1,127.0.0.2", 2, 1),
+        ("--gpu_per_worker 3", 1, 3),
+    ],
+)
+def test_numbers_that_are_left_open(folder, arguments, workers, devices):
+    options = parse(arguments.split() + ["run.sh"])
+    assert (options.num_workers, options.gpu_per_worker) == (workers, devices)
+    assert options.device == ("gpu" if "--gpus" in arguments else "auto")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == "epl-launch %s\n" % __version__
+
+
+def test_configuration_from_a_file(folder):
+    config = Config({"communication.max_splits": 3, "communication.sparse_as_dense": True}, {})
+    config.to_yaml("run.yaml")
+    found, overruled = environment.config_variables("run.yaml", {"EPL_COMMUNICATION_MAX_SPLITS": "4"})
+    assert Config(environ=found) == config and overruled == ["EPL_COMMUNICATION_MAX_SPLITS"]
+    assert environment.config_variables(None, {}) == ({}, [])
+    with pytest.raises(ConfigError, match="run.yaml.*max_splits"):
+        (folder / "run.yaml").write_text("communication.max_split: 3")
+        environment.config_variables("run.yaml", {})
+
+
+def test_only_these_gpus():
+    assert environment.only_these_gpus(None, {"A": "b"}) == {"A": "b"}
+    assert environment.only_these_gpus(["1"], {})["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment.only_these_gpus(["5"], {"CUDA_VISIBLE_DEVICES": "4,5"})["CUDA_VISIBLE_DEVICES"] == "5"
+    with pytest.raises(LaunchError, match="--gpus names 0, which CUDA_VISIBLE_DEVICES=4,5 hides"):
+        environment.only_these_gpus(["0", "4"], {"CUDA_VISIBLE_DEVICES": "4,5"})
 
 
 def test_main_prints_errors_and_gives_status_2(folder, capsys):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epl.launch.errors_seen import ErrorsSeen
 from epl.launch.output import LONGEST_PIECE, PARTIAL_LINE_S, TAIL_LINES, Console, Stream
 from epl.launch.summary import failure_text
 from epl.launch.workers import Worker, root_cause
@@ -153,6 +154,48 @@ def test_lines_are_those_of_the_worker(parts):
     assert first.last_lines() == [line.decode() for line in lines][-TAIL_LINES:]
 
 
+NOISE = b"""\
+2026-11-23 06:01:46.955341: E external/local_xla/cuda_dnn.cc:9261] Unable to register cuDNN factory: Attempting to
+2026-11-23 06:01:46.955341: E external/local_xla/cuda_driver.cc:274] out of memory
+WARNING:tensorflow:From a.py:2: dense (from tensorflow.python.layers.core) is deprecated and will be removed in a
+Instructions for updating:
+Use keras.layers.Dense instead.
+one
+/x/a.py:20: UserWarning: `tf.layers.dense` is deprecated and will be removed in a future version.
+  logits = tf.layers.dense(x, 2)
+WARNING:tensorflow:From a.py:2: dense (from tensorflow.python.layers.core) is deprecated and will be removed in a
+Traceback (most recent call last):
+"""
+
+
+def test_noise_of_tensorflow_is_in_the_log_alone(tmp_path):
+    path = tmp_path / "log"
+    screen = Screen()
+    stream = Stream(0, screen, open(str(path), "wb", buffering=0))
+    stream.feed(NOISE, 0)
+    stream.finish()
+    shown = [line for line in NOISE.splitlines() if line.startswith((b"one", b"Trace")) or b"out of memory" in line]
+    assert screen.text.splitlines() == [b"[worker 0] " + line for line in shown]
+    assert stream.last_lines() == [line.decode() for line in shown] and path.read_bytes() == NOISE
+    everything = Stream(0, Screen(), None, everything=True)
+    everything.feed(NOISE, 0)
+    assert everything.last_lines() == NOISE.decode().splitlines()
+
+
+def test_ctrl_c_shows_no_tracebacks():
+    screen, (first, second) = streams()
+    text = (
+        b"Traceback (most recent call last):\n  File x\n    y\nKeyboardInterrupt\n\nDuring handling of the above:\n\n"
+    )
+    text += b"Traceback (most recent call last):\n  File x\nmine.Error: cannot save\n  saved\n"
+    second.feed(text, 0)
+    assert screen.text.count(b"Traceback") == 2
+    first.interrupt()
+    before = len(screen.text)
+    first.feed(text, 0)
+    assert screen.text[before:] == b"[worker 0] mine.Error: cannot save\n[worker 0]   saved\n"
+
+
 def test_log_files_hold_the_output_as_it_was(tmp_path):
     path = tmp_path / "log"
     stream = Stream(0, Screen(), open(str(path), "wb", buffering=0))
@@ -205,14 +248,17 @@ class Ended:
 
     failed_itself, signal_number = Worker.failed_itself, Worker.signal_number
     blames_another, exit_status, ending = Worker.blames_another, Worker.exit_status, Worker.ending
+    missed_others, _last_words = Worker.missed_others, Worker._last_words
 
-    def __init__(self, index, code, output=b"", stopped_with=None):
+    def __init__(self, index, code, output=b"", stopped_with=None, stopped=False, waited_for_by=None):
         self.index, self.code, self.stopped_with, self.seconds = index, code, stopped_with, 1.0
+        self.stopped, self.waited_for_by = stopped, waited_for_by
         self.stream = Stream(index, Screen())
         self.stream.feed(output, 0)
 
 
 BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
+MISSED = b"Traceback\nepl.errors.CommunicationError: no sign of life from worker 0\n"
 
 
 @pytest.mark.parametrize(
@@ -227,6 +273,12 @@ BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
         ([Ended(1, 1, BLAME), Ended(0, 1, BLAME)], 1),
         ([Ended(1, -15, stopped_with=15), Ended(0, 3)], 0),
         ([Ended(1, -15, stopped_with=15)], None),
+        ([Ended(0, 0), Ended(1, 1, BLAME)], 0),
+        ([Ended(0, 0), Ended(1, 1)], 1),
+        ([Ended(1, 1, MISSED), Ended(0, -15, stopped_with=15, stopped=True)], 0),
+        ([Ended(1, 4), Ended(0, -15, stopped_with=15, stopped=True)], 1),
+        ([Ended(1, 0), Ended(0, -15, stopped_with=15, stopped=True)], 0),
+        ([Ended(1, 0, waited_for_by=0), Ended(0, -15, stopped_with=15)], 1),
     ],
 )
 def test_root_cause(workers, index):
@@ -258,13 +310,66 @@ def test_summary():
     ]
     text = failure_text(workers, [], "logs")
     lines = text.splitlines()
-    assert lines[0].startswith("epl-launch: worker 2 failed after 1.0 s: killed by SIGKILL (signal 9). Somebody killed")
-    assert [line for line in lines if line.startswith("  | ")] == ["  | line %d" % i for i in range(30, 50)]
-    assert "epl-launch: worker 0 ended because of it: exit code 1." in lines
-    assert "epl-launch: worker 1 was still running and was ended by epl-launch." in lines
-    assert "epl-launch: worker 3 had ended well." in lines
-    assert lines[-1] == "epl-launch: whole output: logs/worker-<index>.log"
+    assert lines[-22].startswith(
+        "epl-launch: worker 2 failed after 1.0 s: killed by SIGKILL (signal 9). Somebody killed"
+    )
+    assert lines[-21] == "epl-launch: last lines of worker 2:"
+    assert lines[-20:] == ["  | line %d" % i for i in range(30, 50)]
+    assert lines[:-22] == [
+        "epl-launch: worker 0 ended because of it: exit code 1.",
+        "epl-launch: worker 1 was still running and was ended by epl-launch.",
+        "epl-launch: worker 3 had ended well.",
+        "epl-launch: whole output: logs/worker-<index>.log",
+    ]
     assert "  | epl.errors.WorkerError: worker 0 failed in step 3" in failure_text(workers, [], "logs", True)
+
+
+TRACEBACK = b"""\
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    train()
+  File "/x/site-packages/tensorflow/session.py", line 3, in run
+    raise error
+tensorflow.errors.InvalidArgumentError: Graph execution error:
+
+Detected at node 'x' defined at
+Exception ignored in: <function Session.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/x/site-packages/tensorflow/session.py", line 7, in __del__
+    release()
+AttributeError: 'NoneType' object has no attribute 'TF_SessionReleaseCallable'
+worker 0: CANCELLED
+"""
+
+
+def test_the_cause_comes_last_and_nothing_after_it():
+    text = failure_text([Ended(1, 1, TRACEBACK), Ended(0, 1, BLAME)], [], "logs")
+    assert text.splitlines()[2:] == [
+        "epl-launch: worker 1 failed after 1.0 s: exit code 1.",
+        "  | tensorflow.errors.InvalidArgumentError: Graph execution error:",
+        "  | Detected at node 'x' defined at",
+        '  |   File "train.py", line 9, in <module>',
+        "  |   train()",
+    ]
+    assert "worker 0: CANCELLED" in failure_text([Ended(1, 1, TRACEBACK)], [], None, everything=True)
+
+
+@pytest.mark.parametrize(
+    "workers, words",
+    [
+        ([Ended(0, 0), Ended(1, 1, BLAME)], "worker 0 ended after 1.0 s: exit code 0, while the others still trained."),
+        (
+            [Ended(1, 1, MISSED), Ended(0, -15, stopped_with=15, stopped=True)],
+            "worker 0 failed after 1.0 s: it was stopped (SIGSTOP), and the others waited for it in vain.",
+        ),
+        (
+            [Ended(0, 0, waited_for_by=1), Ended(1, -15, stopped_with=15)],
+            "worker 0 ended after 1.0 s: exit code 0, but without epl.init(), in which worker 1 waits for it.",
+        ),
+    ],
+)
+def test_the_victim_is_not_blamed(workers, words):
+    assert failure_text(workers, [], "logs").splitlines()[-1] == "epl-launch: " + words
 
 
 def test_summary_of_a_silent_worker():
@@ -276,7 +381,19 @@ def test_the_error_is_kept_when_much_follows_it():
     first.feed(b"Traceback (most recent call last):\n  File x\nValueError: no such luck\n", 0)
     for _ in range(40):
         first.feed(b"Original stack trace, and so on\n", 0)
-    assert first.last_error() == "ValueError: no such luck"
+    assert first.errors.message == ["ValueError: no such luck"]
     assert "ValueError: no such luck" not in first.last_lines()
     second.feed(b"  indented.Error: not one\nan Error: neither\n", 0)
-    assert second.last_error() is None
+    assert second.errors.message == []
+
+
+@pytest.mark.parametrize(
+    "last, message",
+    [("KeyboardInterrupt", "KeyboardInterrupt"), ("mine.Stop: now", "mine.Stop: now"), ("not so", None)],
+)
+def test_what_ends_a_traceback(last, message):
+    seen = ErrorsSeen()
+    for line in ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "    g()", "    ~~~^^", last):
+        seen.take(line)
+    assert seen.message == ([message] if message else [])
+    assert seen.place == (['File "a.py", line 1, in f', "g()"] if message else [])

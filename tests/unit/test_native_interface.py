@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -87,3 +88,15 @@ def test_library_of_other_sources(fresh, tmp_path, number, what):
     with pytest.raises(CommunicationError, match=what) as raised:
         native.comm()
     assert path in str(raised.value) and "make csrc" in str(raised.value)
+
+
+def test_sources_that_are_not_built_use_what_is_installed(monkeypatch, tmp_path):
+    """In the folder of the sources `import epl` finds ./epl, whatever pip has installed."""
+    monkeypatch.setattr(native, "FOLDER", str(tmp_path / "sources"))
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path)])
+    with pytest.raises(CommunicationError, match="not built"):
+        native.library_path("some.so")
+    folder = tmp_path / "epl" / "communicators" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "some.so").write_text("")
+    assert native.library_path("some.so") == str(folder / "some.so")

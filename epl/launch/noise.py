@@ -1,0 +1,48 @@
+"""What TensorFlow prints at its start and about its own old calls, which alarms and tells nothing of the training."""
+
+import re
+
+# Lines of TensorFlow's C++ part: what it was built with, and libraries for GPUs that it loads twice or does not find.
+_LINES = re.compile(
+    rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] .*("
+    rb"Unable to register cu\w+ factory|Could not find cuda drivers|TF-TRT Warning: Could not find TensorRT"
+    rb"|This TensorFlow binary is optimized|Your CPU supports instructions|oneDNN custom operations are on"
+    rb"|CPU Frequency: |XLA service 0x\w+ initialized for platform Host|StreamExecutor device \(\d+\): Host"
+    rb"|MLIR V1 optimization pass is not enabled)"
+    rb"|^To enable the following instructions: .* rebuild TensorFlow"
+)
+# Advice to leave the calls of TensorFlow 1, which are what the program is made of: (its first line, lines after it).
+_ADVICE = (
+    (re.compile(rb"^WARNING:tensorflow:From .* is deprecated and will be removed"), 2),
+    (re.compile(rb"^\S+: UserWarning: `tf\.[\w.]+` is deprecated and will be removed"), 1),
+    (re.compile(rb"^\S+: FutureWarning: Passing \(type, 1\) or '1type' as a synonym of type is deprecated"), 1),
+)
+
+
+# Beside the frames, what there is of the tracebacks with which Python answers Ctrl-C.
+_INTERRUPT = (b"Traceback (most recent call last)", b"During handling of the above", b"KeyboardInterrupt")
+
+
+class Noise:
+    """Goes through the lines of one worker.
+
+    Attributes:
+      interrupted: the user has pressed Ctrl-C, and knows why the worker ends.
+    """
+
+    def __init__(self):
+        self.interrupted = False
+        self._inside = False  # of a traceback, after Ctrl-C
+        self._following = 0
+
+    def has(self, line):
+        """Whether the next line, bytes, is noise."""
+        if self.interrupted:
+            self._inside = line.startswith(_INTERRUPT) or self._inside and line[:1] in (b"", b" ")
+            if self._inside:
+                return True
+        if self._following and not line.startswith(b"Traceback"):
+            self._following -= 1
+            return True
+        self._following = next((following for first, following in _ADVICE if first.match(line)), 0)
+        return bool(self._following or _LINES.match(line))
