@@ -280,7 +280,7 @@ class BootstrapClient:
         try:
             self._method("Join")(b"", timeout=_LEAVE_TIMEOUT_S)
         except grpc.RpcError as error:
-            _LOG.debug("epl: %s", error)
+            _LOG.debug("%s", error)
 
     def _method(self, name):
         return self._channel.unary_unary("/%s/%s" % (wire.SERVICE, name))

@@ -6,7 +6,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from epl import tf_compat, tf_compat_learn
+from epl import tf_compat
 from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
@@ -36,7 +36,7 @@ def install():
         _train_with_estimator_spec=_train_spec,
         _export_all_saved_models=_export,
     )
-    tf_compat_learn.set_chief(is_chief)
+    tf_compat.wrap_learn_config(_learn_config)
     tf_compat.wrap_train_and_evaluate(_loaded_step, _evaluate_and_export, _export_after_evaluation, _listener_begin)
 
 
@@ -57,6 +57,12 @@ def _read_tf_config(original, config, tf_config):
     original(config, {})
     cluster = Env.get().cluster
     tf_compat.set_cluster_role(config, cluster.worker_index, cluster.worker_num)
+
+
+def _learn_config(original, config, *args, **kwargs):
+    """The constructor of contrib.learn's RunConfig, which knows of no task type "chief"."""
+    original(config, *args, **kwargs)
+    tf_compat.set_learn_chief(config, is_chief())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from epl.tf_compat.graphs import (
     wrap_graph_def,
 )
 from epl.tf_compat.keras import wrap_keras_metric_weight, wrap_keras_model, wrap_keras_optimizer_init
+from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
 from epl.tf_compat.saving import (
     wrap_event_writers,
     wrap_object_checkpoints,
@@ -114,6 +115,7 @@ __all__ = [
     "restore_from",
     "session_of",
     "set_cluster_role",
+    "set_learn_chief",
     "set_tag",
     "set_timer",
     "tagged_graph_def",
@@ -131,6 +133,7 @@ __all__ = [
     "wrap_gradients",
     "wrap_graph_def",
     "wrap_keras_metric_weight",
+    "wrap_learn_config",
     "wrap_keras_model",
     "wrap_keras_optimizer_init",
     "wrap_monitored_training_session",

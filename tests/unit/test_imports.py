@@ -35,7 +35,6 @@ LEVELS = {
     "config": 1,
     "gpus": 1,
     "tf_compat": 1,
-    "tf_compat_learn": 1.5,
     "config_keys": 0.5,
     "job_secret": 0.5,
     "errors": 0,

@@ -4,29 +4,20 @@ import importlib.abc
 import importlib.util
 import sys
 
-from epl import tf_compat
+from epl.tf_compat.wrapping import line, wrap
 
 _RUN_CONFIG = "tensorflow.contrib.learn.python.learn.estimators.run_config"
 
 
-def set_chief(chief):
-    """Makes each RunConfig made from here on say that its process is the chief if `chief()`.
-
-    By itself it knows of no task type "chief".
-    """
-    if tf_compat.line() == "tf1":
-        _when_imported(_RUN_CONFIG, lambda module: _wrap(module.ClusterConfig, chief))
+def wrap_learn_config(wrapper):
+    """`wrapper(original, config, ...)` around the constructor of contrib.learn's RunConfig."""
+    if line() == "tf1":
+        _when_imported(_RUN_CONFIG, lambda module: wrap(module.ClusterConfig, "__init__", wrapper))
 
 
-def _wrap(config_class, chief):
-    original = getattr(config_class.__init__, "_epl_original", config_class.__init__)
-
-    def init(config, *args, **kwargs):
-        original(config, *args, **kwargs)
-        config._is_chief = chief()
-
-    init._epl_original = original
-    config_class.__init__ = init
+def set_learn_chief(run_config, chief):
+    """Makes a RunConfig of contrib.learn say whether its process is the chief."""
+    run_config._is_chief = chief
 
 
 def _when_imported(name, then):
