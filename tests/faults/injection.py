@@ -79,8 +79,8 @@ def problems(injection, outcome):
 
 
 def _blamed(output):
-    """The worker with which the launcher's summary begins."""
-    found = re.search(r"^epl-launch: worker (\d+) (?!had ended well)", output, re.MULTILINE)
+    """The worker that the launcher's summary names as the cause."""
+    found = re.search(r"^epl-launch: worker (\d+) (?:failed|ended) after ", output, re.MULTILINE)
     return int(found.group(1)) if found else None
 
 

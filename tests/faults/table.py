@@ -55,7 +55,7 @@ class Expected(collections.namedtuple("Expected", "statuses culprit within_s wor
 
     Attributes:
       statuses: exit statuses of the launcher that are right.
-      culprit: whether the launcher's summary has to begin with the worker that the fault happened to.
+      culprit: whether the launcher's summary has to name the worker that the fault happened to.
       within_s: seconds from the fault to the launcher's end at most.
       words: regular expression that the launcher's output has to match, or None.
     """
@@ -124,7 +124,7 @@ def _all():
 
 ALL = list(_all())
 # (fault, moment) of which the table does not hold yet: left out where tests draw, expected to fail where all run.
-# The launcher begins its summary with a worker that tells of the silence or the missing one, not with that one.
+# The launcher names a worker that tells of the silence or the missing one, not with that one.
 NOT_YET = {(fault, moment) for fault in ("stop", "exit_0") for moment in MOMENTS}
 HOLDING = [each for each in ALL if (each.fault, each.moment) not in NOT_YET]
 
@@ -157,7 +157,7 @@ class Outcome(collections.namedtuple("Outcome", "status seconds blamed output al
     Attributes:
       status: the launcher's exit status; None if it had to be killed.
       seconds: from the fault to the launcher's end.
-      blamed: index of the worker with which the launcher's summary begins; None if it has none.
+      blamed: index of the worker that the launcher's summary names as the cause; None if it has none.
       output: what the launcher wrote.
       alive: process ids of workers that lived on.
       checkpoints: steps of which the folder says that it has checkpoints.
