@@ -1,27 +1,13 @@
 """tensor2tensor's transformer on several devices and workers, against plain TensorFlow on the same global batches."""
 
-import os
-
 import numpy as np
 import pytest
 
-from epl import tf_compat
-from tests.helpers.programs import translation
 from tests.multiproc.test_programs_by_others import LAYOUTS, assert_same_training
 
 PROGRAMS = "tests.helpers.programs.translation:"
 LIMIT_S = 300
-
-
-@pytest.fixture(scope="module", autouse=True)
-def packages():
-    """Skips the test where the packages cannot be, or are not; in a check of everything they have to be there."""
-    if tf_compat.line() != "tf1":
-        pytest.skip("tensor2tensor needs TensorFlow 1.15")
-    if not os.path.isdir(translation.PACKAGES):
-        reason = "tensor2tensor is not installed: scripts/setup_others.sh"
-        assert os.environ.get("STRICT") != "1", reason
-        pytest.skip(reason)
+pytestmark = pytest.mark.usefixtures("packages")
 
 
 @pytest.fixture(scope="module")

@@ -4,27 +4,20 @@ The loss is a mean over the words that are no padding. So that the mean of the c
 batch, the sentences have different lengths, but those of each copy as many words together as those of the others.
 """
 
-import importlib
-import os
-import sys
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers import processes
+from tests.helpers import others
 from tests.helpers.programs import by_others, common, estimators
 
-PACKAGES = os.path.join(processes.REPOSITORY, ".venv", "t2t")
 STEPS = 3
 LENGTH = 7
 VOCABULARY = 24
 
 
 def module(name):
-    """A module of tensor2tensor. Its packages come last on the path: what the environment has stays what is used."""
-    if PACKAGES not in sys.path:
-        sys.path.append(PACKAGES)
-    return importlib.import_module("tensor2tensor." + name)
+    """A module of tensor2tensor."""
+    return others.module("tensor2tensor." + name)
 
 
 def problem_name():

@@ -1,0 +1,29 @@
+"""The programs that stand on pages of docs/, as they stand there."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.programs import pages
+
+PAGE = "migrating.md"
+
+
+def by_hand():
+    """The weight after five steps of gradient descent on all rows."""
+    rows = np.arange(24, dtype=np.float64).reshape(8, 3) / 24
+    weight = np.ones([3, 1])
+    for _ in range(5):
+        weight -= 0.1 * 2 * np.mean((rows @ weight - 1) * rows, axis=0)[:, None]
+    return weight
+
+
+@pytest.mark.parametrize("layout", [(2, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("name", sorted(pages.on(PAGE)))
+def test_programs_of_the_page(jobs, tmp_path, name, layout):
+    first, *others = jobs[layout]("tests.helpers.programs.pages:run", PAGE, name, str(tmp_path))
+    for weight in [first] + [other for other in others if other is not None]:
+        np.testing.assert_allclose(weight, by_hand(), rtol=1e-5)
+
+
+def test_two_runs_show_updates_that_race(plain, tmp_path):
+    assert plain("tests.helpers.programs.pages:run", "troubleshooting.md", "twice.py", str(tmp_path)) == ["weight"]
