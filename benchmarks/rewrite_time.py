@@ -2,6 +2,7 @@
 
     python benchmarks/rewrite_time.py [--sizes 10000 30000 100000] [--workers 2 512]
     python benchmarks/rewrite_time.py --pipeline     BERT-large in four stages, by the number of micro-batches
+    python benchmarks/rewrite_time.py --copies       BERT of 12 layers: what is done once, and what for each copy
 
 Pins itself to one core. Prints a line for each graph and cluster, then the ratios: time per operation of the largest
 graph against the smallest (1.0 is linear), and time for the most workers against the fewest (1.0 is independent).
@@ -22,10 +23,13 @@ import epl  # noqa: E402
 from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
 from epl.graph import collector  # noqa: E402
+from epl.plan.plan import make_plan  # noqa: E402
+from epl.session.rewritten import Rewritten  # noqa: E402
 
 LIMIT_S = 2.0
 PIPELINE_LIMIT_S = 30.0
 STAGES, MICRO_BATCHES = 4, (8, 16, 32)
+COPIES = ((2, 1), (32, 8))  # micro-batches and devices of a worker
 
 
 def build(layers):
@@ -67,19 +71,19 @@ def seconds(graph, workers, repeats):
     return statistics.median(times), len(program.graph.nodes)
 
 
-def bert_large():
-    """BERT of 24 layers of 1024 numbers in four stages, with Adam; its sizes do not matter here, its operations do."""
+def bert(layers, width, stages):
+    """BERT with Adam; its sizes do not matter here, its operations do."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples", "bert_pipeline"))
     import model
 
     with tf.Graph().as_default() as graph:
         tokens = x = tf.placeholder(tf.int32, [None, 128])
-        for stage in range(STAGES):
+        for stage in range(stages):
             with epl.replicate(device_count=1, name="stage_%d" % stage):
-                x = model.embed(x, 1024) if stage == 0 else x
-                for layer in range(24 * stage // STAGES, 24 * (stage + 1) // STAGES):
+                x = model.embed(x, width) if stage == 0 else x
+                for layer in range(layers * stage // stages, layers * (stage + 1) // stages):
                     x = model.transformer_layer(x, 16, "layer_%d" % layer)
-                if stage == STAGES - 1:
+                if stage == stages - 1:
                     loss, _ = model.masked_loss(x, tokens, tf.ones_like(tokens, tf.float32))
         tf.train.AdamOptimizer(1e-4).minimize(loss, tf.train.get_or_create_global_step())
     return graph
@@ -97,7 +101,7 @@ def pipeline_seconds(graph, micro_batches):
 
 def pipeline():
     """Times the rewriting of BERT-large for one of four workers with a stage each, micro-batches included."""
-    graph = bert_large()
+    graph = bert(24, 1024, STAGES)
     count = len(graph.get_operations())
     taken = {}
     for micro_batches in MICRO_BATCHES:
@@ -115,17 +119,61 @@ def pipeline():
     print("time per micro-batch, %d against %d: ratio %.2f" % (many, few, taken[many] / many / (taken[few] / few)))
 
 
+def copies_seconds(graph, train, micro_batches, devices, repeats):
+    """Medians of (seconds of the plan, seconds of what workers compare before the first step, and of all that makes the
+    copies; operations of the worker) with two workers."""
+    config = epl.Config({"pipeline.num_micro_batch": micro_batches})
+    cluster = epl.Cluster(worker_num=2, worker_index=1, gpu_num_per_worker=devices)
+    taken = []
+    for _ in range(repeats):
+        with collector.paused():  # as a session does it
+            program = make_program(graph)
+            began = time.perf_counter()
+            make_plan(program, config, cluster)
+            planned = time.perf_counter()
+            made = compiler.compile(program, config, cluster)
+            compiled = time.perf_counter()
+            made.graph.to_graph_def(tf.GraphDef)
+            ended = time.perf_counter()
+            step = Rewritten(graph, config, cluster, 0).step((), (train,), ())
+            asked = time.perf_counter()
+            step.lines()
+            lines = time.perf_counter() - asked
+        taken.append((planned - began, lines, ended - compiled + (compiled - planned) - (planned - began)))
+        count = len(made.graph.nodes)
+    return tuple(statistics.median(each) for each in zip(*taken)) + (count,)
+
+
+def copies(repeats):
+    """What does not depend on the number of copies, and the time for each copied operation."""
+    graph, train = bert(12, 768, 1), "Adam"
+    found = {}
+    for micro_batches, devices in COPIES:
+        found[micro_batches, devices] = plan, lines, rest, count = copies_seconds(
+            graph, train, micro_batches, devices, repeats
+        )
+        print(
+            "%2d micro-batches on %d devices: plan %.2f s, compared before the first step %.2f s, passes %.2f s, "
+            "%d operations" % (micro_batches, devices, plan, lines, rest, count),
+            flush=True,
+        )
+    few, many = found[COPIES[0]], found[COPIES[-1]]
+    print("plan and what is compared, many against few copies: ratio %.2f" % (sum(many[:2]) / sum(few[:2])))
+    print("passes: %.1f us for each further operation" % (1e6 * (many[2] - few[2]) / (many[3] - few[3])))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10000, 30000, 100000], help="operations of the graphs")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 512], help="workers of the clusters")
     parser.add_argument("--repeats", type=int, default=3, help="times each is measured; the median counts")
     parser.add_argument("--pipeline", action="store_true", help="BERT-large by its number of micro-batches instead")
+    parser.add_argument("--copies", action="store_true", help="BERT of 12 layers by micro-batches and devices instead")
     args = parser.parse_args()
     tf.disable_v2_behavior()
     epl.init()
-    if args.pipeline:
-        pipeline()
+    if args.pipeline or args.copies:
+        pipeline() if args.pipeline else copies(args.repeats)
         return
     taken = {}
     for size in sorted(args.sizes):

@@ -50,6 +50,7 @@ PASSES = (
     order_reads,  # before copies: they wait as the original does
     place,  # before copies: they take their device from the original's
     # Copies.
+    copy_micro_batches,  # before instances, each of which has all micro-batches
     clone_instances,
     reseed,  # changes numbers; after copies, as each instance has its own seed
     reseed_functions,  # the same for what is inside functions
@@ -93,16 +94,15 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
     target = Target(config, cluster)
     for pass_ in ON_ONE_COPY:
         program = runner.run(pass_, program, target)
-    one_copy = program.graph
-    program = runner.run(copy_micro_batches, program, target)
     plan = make_plan(program, config, cluster)
     # What workers measure is memory of the host.
     if measure_link is not None and plan.link is not None and not collectives_on_gpu:
         plan = with_link(plan, program, config, measure_link())
     plan = replace(plan, job_seed=job_seed, collectives_on_gpu=collectives_on_gpu)
-    program = replace(program, plan=plan, one_copy=one_copy, planned=program.graph)
+    program = replace(program, plan=plan)
+    program = replace(program, source=program)
     for pass_ in PASSES:
-        program = runner.run(pass_, program, plan)
+        program = runner.run(pass_, program, program.plan)
     return program
 
 

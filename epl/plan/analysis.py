@@ -15,7 +15,7 @@ _LARGE_CONSTANT_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Analysis:
-    """Facts about a Model.
+    """Facts about a Program.
 
     Attributes:
       writes: operations that change a variable in training; they run in every instance. In creation order.
@@ -37,7 +37,7 @@ class Analysis:
 
 
 def analyse(model):
-    """Analyses a Model."""
+    """Analyses a Program."""
     graph = model.graph
     functions = Functions(graph.library)
     initial = _initial_writes(model)

@@ -18,7 +18,7 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
-from epl.plan.names import PREFIX, tag_of
+from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 
 _LOG = logging.getLogger("epl")
 
@@ -42,6 +42,18 @@ class SyncedMean:
     consumers: Tuple[Tuple[str, int], ...]
     tag: int
     slot: int = 0
+
+    def for_micro_batch(self, nodes, micro_batch):
+        """The same for the copies of a micro-batch; None where there are none.
+
+        Args:
+          nodes: names of those that have copies.
+          micro_batch: its number.
+        """
+        if self.place not in nodes:
+            return None
+        edges = tuple((micro_batch_name(name, micro_batch), p) for name, p in self.consumers if name in nodes)
+        return replace(_synced(micro_batch_tensor(self.tensor, micro_batch), edges), slot=self.slot)
 
     def collectives(self):
         """(node name, tag, node of the user's graph at whose place it stands)."""
@@ -67,6 +79,13 @@ class SyncedNorm:
     gradients: Tuple[str, ...]
     slot: int = 0
 
+    def for_micro_batch(self, nodes, micro_batch):
+        """As for SyncedMean."""
+        if self.node not in nodes:
+            return None
+        gradients = tuple(micro_batch_name(name, micro_batch) for name in self.gradients)
+        return replace(self, node=micro_batch_name(self.node, micro_batch), gradients=gradients)
+
     def collectives(self):
         return [(self.collective(name), tag_of(self.collective(name)), name) for name in (self.node,) + self.gradients]
 
@@ -80,10 +99,10 @@ class SyncedNorm:
 
 
 def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
-    """What has to be synchronised in a Model, in order of creation.
+    """What has to be synchronised in a Program, in order of creation.
 
     Args:
-      model, analysis: the Model and its Analysis.
+      model, analysis: the Program and its Analysis.
       stage_of: node to stage, for models of several stages.
       num_communicators: slots of the pool.
 

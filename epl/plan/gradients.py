@@ -82,7 +82,7 @@ def plan_aggregation(model, communication, link, positions=None, warn=True):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     Args:
-      model: an epl.program.program.Model.
+      model: an epl.program.program.Program.
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
       positions: node to the position of its worker in a crew of several; gradients of one worker travel together.
@@ -124,7 +124,7 @@ class _BeforeApply(object):
     def __init__(self, model, warn):
         self._graph = model.graph
         self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
-        self._warned = model.divided or not warn  # said of the user's graph already
+        self._warned = not warn
 
     def of(self, call):
         self._warn_if_clipped(call)

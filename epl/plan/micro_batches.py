@@ -13,10 +13,8 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
-from epl.plan.analysis import analyse, variable_of
+from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.gradients import plan_aggregation
-from epl.plan.links import link_of
 from epl.plan.names import PREFIX
 from epl.plan.schedule import BACKWARD, FORWARD, WEIGHT, Action, schedule
 from epl.plan.stages import stages_of, used_taskgraphs
@@ -94,21 +92,24 @@ class MicroBatches:
     order: List[List[Action]]
 
 
-def plan_micro_batches(model, config):
-    """The MicroBatches of a Model; None when a step has one micro-batch, or there is nothing to train or to merge.
+def has_micro_batches(program, config):
+    """Whether a step has several micro-batches, and anything to train or to merge."""
+    return config.pipeline.num_micro_batch > 1 and program.role is None and bool(program.apply_calls or program.merges)
+
+
+def plan_micro_batches(model, config, analysis, aggregation):
+    """The MicroBatches of a program that has some.
 
     Args:
-      model: an epl.program.program.Model, as the user built it.
+      model: an epl.program.program.Program, with one copy of the model.
       config: an epl.Config.
+      analysis: its Analysis.
+      aggregation: its Aggregation; how gradients are grouped does not matter here.
 
     Raises:
       UnsupportedError: the model cannot be divided; says where and why.
     """
-    if config.pipeline.num_micro_batch == 1 or model.role is not None or not model.apply_calls and not model.merges:
-        return None
     graph = model.graph
-    analysis = analyse(model)
-    aggregation = plan_aggregation(model, config.communication, link_of(()))  # groups do not matter here
     writes = tuple(changing_writes(model, analysis))
     gradients = _accumulated(graph, aggregation)
     merged = [node_of(name) for names in model.merges.values() for name in names]

@@ -36,11 +36,6 @@ def micro_batch_tensor(text, micro_batch):
     return micro_batch_name(text, micro_batch)
 
 
-def original_name(name, micro_batch):
-    """The node that `name`, of a micro-batch, is the copy of."""
-    return name[len(micro_batch_name("", micro_batch)) :]
-
-
 def merged_name(tensor, key):
     """The node that merges a tensor over instances for a collection of epl.GraphKeys."""
     node, index = parse_input(tensor)

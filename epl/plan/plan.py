@@ -12,6 +12,7 @@ from epl.plan.data import DataPlan, plan_data
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.links import Link, link_of
+from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.names import merged_name, tag_of
 from epl.plan.positions import positions_of
 from epl.plan.stages import stages_of, used_taskgraphs
@@ -57,6 +58,7 @@ class Plan:
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
+      micro_batches: how a training step is divided; None where it has one micro-batch.
       positions: node to the position in its crew of the worker that computes it; empty for crews of one worker.
       first_peer_slot: the first communicator between a worker's peers; above those between all workers where crews have
         several workers.
@@ -80,6 +82,7 @@ class Plan:
     user_collectives: Tuple[UserCollective, ...] = ()
     data: DataPlan = DataPlan()
     batch_norms: Tuple = ()
+    micro_batches: Optional[MicroBatches] = None
     positions: Dict[str, int] = field(default_factory=dict)
     first_peer_slot: int = 0
     link: Optional[Link] = None
@@ -120,10 +123,10 @@ class Plan:
 
 
 def make_plan(model, config, cluster):
-    """Plans how a Model runs on a cluster. Needs no device, no session and no other worker.
+    """Plans how a Program runs on a cluster. Needs no device, no session and no other worker.
 
     Args:
-      model: an epl.program.program.Model.
+      model: an epl.program.program.Program.
       config: an epl.Config.
       cluster: an epl.Cluster.
 
@@ -139,12 +142,17 @@ def make_plan(model, config, cluster):
     analysis = analyse(model)
     communication = config.communication
     check_sources(model.graph, analysis, layout)
-    aggregation, state, merges, batch_norms = Aggregation((), (), {}), (), (), ()
+    aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
     stage_of = stages_of(model, used)
     positions = positions_of(model, analysis, stage_of, layout)
     link = link_of(cluster.hosts)
+    several = has_micro_batches(model, config)
+    if several or layout.num_instances > 1:
+        gradients = plan_aggregation(model, communication, link, positions)
+    if several:
+        micro_batches = plan_micro_batches(model, config, analysis, gradients)
     if layout.num_instances > 1:
-        aggregation = plan_aggregation(model, communication, link, positions)
+        aggregation = gradients
         if communication.clip_after_allreduce:
             check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
         if role is None:
@@ -169,6 +177,7 @@ def make_plan(model, config, cluster):
         stage_of=stage_of,
         user_collectives=find_user_collectives(model, analysis, layout),
         batch_norms=batch_norms,
+        micro_batches=micro_batches,
         positions=positions,
         first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
         data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),

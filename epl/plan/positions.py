@@ -26,7 +26,7 @@ def positions_of(model, analysis, stage_of, layout):
     Empty for crews of one worker.
 
     Args:
-      model: an epl.program.program.Model.
+      model: an epl.program.program.Program.
       analysis: its Analysis.
       stage_of: dict of node to stage.
       layout: a Layout.
@@ -60,7 +60,7 @@ def _not_counted(model, analysis, variables, data):
     variables changes them.
 
     Args:
-      model, analysis: the Model and its Analysis.
+      model, analysis: the Program and its Analysis.
       variables: names of all variables.
       data: names of what may give each worker something else.
     """

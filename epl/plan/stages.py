@@ -27,7 +27,7 @@ def stages_of(model, used):
     if len(used) < 2:
         return {}
     graph = model.graph
-    nodes = {name: node for name, node in graph.nodes.items() if name not in model.alike}
+    nodes = graph.nodes
     position = {t.index: i for i, t in enumerate(used)}
     stage = {}
     for name, node in nodes.items():
@@ -45,7 +45,6 @@ def stages_of(model, used):
         if name not in stage:
             known = [stage[c] for c, _ in graph.consumers.get(name, ()) if c in stage]
             stage[name] = min(known) if known else 0
-    stage.update((name, stage[other]) for name, other in model.alike.items())
     _settle_users_of_variables(graph, stage)
     return stage
 

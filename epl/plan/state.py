@@ -7,13 +7,13 @@ What is added to a metric's variable is summed even where it is the same everywh
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, parse_input
 from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, original_name, tag_of
+from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
@@ -42,6 +42,22 @@ class StateGroup:
     tag: int
     rows: bool = False
 
+    def for_micro_batch(self, nodes, micro_batch):
+        """The same for the copies of a micro-batch; None where there are none.
+
+        Args:
+          nodes: names of those that have copies.
+          micro_batch: its number.
+        """
+        own = [i for i, (write, _) in enumerate(self.consumers) if write in nodes]
+        if not own:
+            return None
+        chosen = [self.values[i] for i in own]
+        values = [micro_batch_tensor(v, micro_batch) if parse_input(v).node in nodes else v for v in chosen]
+        consumers = tuple((micro_batch_name(self.consumers[i][0], micro_batch), self.consumers[i][1]) for i in own)
+        name = "%s_state/%s" % (PREFIX, consumers[0][0])
+        return replace(self, name=name, values=tuple(values), consumers=consumers, tag=tag_of(name))
+
     def collectives(self):
         """(node name, tag) of the collectives that merge it."""
         if not self.rows:
@@ -64,10 +80,10 @@ def changing_writes(model, analysis):
 
 
 def plan_state(model, analysis, positions=None, stage_of=None):
-    """The StateGroups of a Model; warns of changes that cannot be merged.
+    """The StateGroups of a Program; warns of changes that cannot be merged.
 
     Args:
-      model, analysis: the Model and its Analysis.
+      model, analysis: the Program and its Analysis.
       positions: node to the position of its worker in a crew of several; what one worker changes travels together.
       stage_of: node to stage, for models of several stages. Their changes travel apart, or the next work of a stage on
         its device would wait for those behind it.
@@ -85,10 +101,9 @@ def plan_state(model, analysis, positions=None, stage_of=None):
             rows.append(_rows(graph, write, known.dtype % 100))
         else:
             # Writes that the same operations wait for always run together, so they may travel together.
-            micro_batch = tags.get_int(node, tags.MICRO_BATCH)
-            waiting = _waiting(graph, original_name(write, micro_batch)) or (write,)
+            waiting = tuple(sorted({consumer for consumer, _ in graph.consumers.get(write, ())})) or (write,)
             place = (positions.get(write, 0), stage_of.get(write, 0))
-            kind = (known.dtype % 100, how == "mean", micro_batch, place, waiting)
+            kind = (known.dtype % 100, how == "mean", place, waiting)
             keyed.setdefault(kind, []).append(write)
     if unmerged:
         _LOG.warning(
@@ -99,8 +114,8 @@ def plan_state(model, analysis, positions=None, stage_of=None):
             unmerged[0],
             ", ..." if len(unmerged) > 1 else "",
         )
-    _warn_of_memories(graph, analysis, [w for (_, mean, _, _, _), writes in keyed.items() if mean for w in writes])
-    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _, _), writes in keyed.items()) + tuple(rows)
+    _warn_of_memories(graph, analysis, [w for (_, mean, _, _), writes in keyed.items() if mean for w in writes])
+    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items()) + tuple(rows)
 
 
 def _warn_of_memories(graph, analysis, writes):
@@ -121,12 +136,6 @@ def _warn_of_memories(graph, analysis, writes):
             found[0],
             " and %d other variables" % (len(found) - 1) if len(found) > 1 else "",
         )
-
-
-def _waiting(graph, write):
-    """The user's own operations that wait for a write."""
-    waiting = {consumer for consumer, _ in graph.consumers.get(write, ())}
-    return tuple(sorted(c for c in waiting if not {tags.MICRO_BATCH, tags.ROLE} & set(graph.nodes[c].attr)))
 
 
 def _how(node, variable):

@@ -72,7 +72,8 @@ def _facts(plan, program):
         facts.append(
             (
                 "operations",
-                "%d in the model, %d in this worker's graph" % (len(program.one_copy.nodes), len(program.graph.nodes)),
+                "%d in the model, %d in this worker's graph"
+                % (len(program.source.graph.nodes), len(program.graph.nodes)),
             )
         )
     facts.append(("variables", "%d" % len(plan.variables)))

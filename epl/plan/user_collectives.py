@@ -39,7 +39,7 @@ def find_user_collectives(model, analysis, layout):
     """The user's collectives in the order of creation; none where there is nobody to talk to.
 
     Args:
-      model: an epl.program.program.Model.
+      model: an epl.program.program.Program.
       analysis: its Analysis.
       layout: its Layout.
 

@@ -91,8 +91,7 @@ class Program:
       alike: node to another one of which it is a copy: its type, the types that it takes and gives, and its TaskGraph
         are the same.
       plan: the epl.plan.plan.Plan that the passes go by; None before there is one.
-      one_copy: the graph before anything of it was copied; None before there is a plan.
-      planned: the graph that the plan speaks of.
+      source: the Program for which the plan was made, with one copy of the model; None before that.
       part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
         where one worker computes it.
     """
@@ -110,19 +109,13 @@ class Program:
     micro_batches: Optional[Any] = None
     alike: Dict[str, str] = field(default_factory=dict)
     plan: Optional[Any] = None
-    one_copy: Optional[Graph] = None
-    planned: Optional[Graph] = None
+    source: Optional[Any] = None
     part: Optional[Any] = None
 
     @property
     def whole(self):
         """The graph of all workers that compute a copy of the model together."""
         return self.graph if self.part is None else self.part.whole
-
-    @property
-    def divided(self):
-        """Whether a training step has several micro-batches."""
-        return self.micro_batches is not None and self.micro_batches.count > 1
 
     def has(self, name):
         """Whether this worker has a node of `whole`."""

@@ -217,7 +217,7 @@ class Driver(object):
             _LOG.info("%s", plan_table(rewritten.plan, rewritten.program))
             if rewritten.program.automatic is not None:
                 _LOG.info("%s", rewritten.program.automatic.table())
-            named = passed_over(rewritten.program.one_copy)
+            named = passed_over(rewritten.program.source.graph)
             if named:
                 _LOG.warning(
                     "the program distributes its operations itself (%s). EPL computes all of a copy of the model on "

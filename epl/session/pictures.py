@@ -15,8 +15,8 @@ def schedule_page(program, pipeline, script, measured=None):
       script: path of the program, for the title.
       measured: a Timeline of a run, which is shown beside the estimated one; None for none.
     """
-    graph, plan = program.one_copy, program.plan
-    costs = estimate(graph, [name for name in plan.analysis.cloned if name in graph.nodes], program.spec_of)
+    graph, plan = program.source.graph, program.source.plan
+    costs = estimate(graph, plan.analysis.cloned, program.spec_of)
     names, stage_of, chunks = [stage.name for stage in plan.layout.stages], plan.stage_of, pipeline.num_chunks
     if _on_one_device(plan.layout):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1

@@ -49,8 +49,8 @@ class Rewritten(object):
         on_gpu = collectives_on_gpu(cluster, config)
         self.program = compiler.compile(make_program(tf_graph), config, cluster, job_seed, on_gpu, measure_link)
         self.graph = self.program.whole
-        keys = collective_keys(self.plan, self.program.planned)
-        self._keys = settle(keys, self.graph, self.plan, self.program.divided)
+        keys = collective_keys(self.plan, self.graph)
+        self._keys = settle(keys, self.graph, self.plan, self.micro_batches.count > 1)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
@@ -58,7 +58,7 @@ class Rewritten(object):
         self._differing = None
         self._assistances = {}
         self.has_reference_variables = any(
-            self.program.one_copy.nodes[v].op != "VarHandleOp" for v in self.program.variables
+            self.program.source.graph.nodes[v].op != "VarHandleOp" for v in self.program.variables
         )
 
     @property
@@ -161,7 +161,7 @@ class Rewritten(object):
 
     def changed_by(self, writes):
         """The variables that writes change, but for those of which each copy keeps a value of its own."""
-        analysis, graph = self.plan.analysis, self.program.planned
+        analysis, graph = self.plan.analysis, self.graph
         if self.plan.layout.num_workers == 1:
             return frozenset()
         return frozenset(
@@ -170,17 +170,32 @@ class Rewritten(object):
 
     @property
     def differing(self):
-        """Nodes of the user's graph that differ from copy to copy although gradients and state are merged."""
+        """Nodes of the model that differ from copy to copy although gradients and state are merged; and gradients."""
         if self._differing is None:
-            merged = merged_edges(self.plan.aggregation, self.plan.state)
-            self._differing = (
-                frozenset(differing(self.program.planned, self.plan.analysis.varying, merged)) - self._writes
-            )
+            plan, graph = self.program.source.plan, self.program.source.graph
+            merged = merged_edges(plan.aggregation, plan.state)
+            found = differing(graph, plan.analysis.varying, merged).difference(plan.analysis.writes)
+            self._differing = frozenset(found.union(node_of(t) for t in plan.aggregation.consumers))
         return self._differing
 
     @property
     def writes(self):
         return self._writes
+
+    def in_one_copy(self, names):
+        """The user's nodes from which nodes of the first instance take data, or which they are."""
+        users, originals = self.program.source.graph.nodes, self.micro_batches.originals
+        found, seen, stack = set(), set(), list(names)
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in users or name in originals:
+                found.add(originals.get(name, name))
+            elif tags.INSTANCE not in self.graph.nodes[name].attr:
+                stack.extend(producer for producer, index in self.graph.inputs[name] if index >= 0)
+        return found
 
 
 class Step(object):
@@ -302,7 +317,7 @@ class Step(object):
         instances = plan.layout.instances if node_of(name) in plan.analysis.cloned else plan.layout.instances[:1]
         copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
         names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
-        if _is_batch(self._rewritten.program.planned, name):
+        if _is_batch(self._rewritten.program.source.graph, name):
             return [(copy, part, len(names)) for part, copy in enumerate(names)]
         return [(copy, 0, 1) for copy in names]
 
@@ -312,19 +327,15 @@ class Step(object):
         These are the settings, the collectives, and the nodes of the user's graph that collectives and updates of
         variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
         """
-        graph = self._rewritten.graph
-        users = self._rewritten.program.planned
-        updates = graph.ancestors(self._updates, stop=self._rewritten.differing.union(self._collectives))
-        compared = graph.ancestors(self._compared()) - updates
+        users = self._rewritten.program.source.graph
+        updates = users.ancestors(self._updates, stop=self._rewritten.differing)
+        compared = users.ancestors(self._rewritten.in_one_copy(self._compared())) - updates
         return (
             [_settings(self._rewritten.plan)]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives
             + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in self.messages]
-            + [
-                _describe(users.nodes[name], with_value=name in updates)
-                for name in users.in_order((compared | updates) & set(users.nodes))
-            ]
+            + [_describe(users.nodes[name], with_value=name in updates) for name in users.in_order(compared | updates)]
         )
 
     def _changes_nothing(self, reached):

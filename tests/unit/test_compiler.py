@@ -36,3 +36,16 @@ def test_the_plan_command_counts_what_runs(capsys, micro_batches):
     run = Rewritten(graph, env.config, env.cluster, 0)
     counts = len(make_program(graph).graph.nodes), len(run.own_graph.nodes)
     assert "%d in the model, %d in this worker's graph" % counts in text
+
+
+def test_what_workers_compare_does_not_grow_with_the_copies():
+    """One copy of the model says it all, whatever number of micro-batches and devices there is."""
+    with planning.capture() as graph:
+        train = planning.sgd(planning.layers())
+    found = []
+    for devices, micro_batches in ((1, 2), (3, 5)):
+        config = epl.Config({"pipeline.num_micro_batch": micro_batches})
+        run = Rewritten(graph, config, planning.cluster(2, devices), 0)
+        assert run.program.source.plan.analysis.cloned <= set(make_program(graph).graph.nodes)
+        found.append(run.step((), (train.name,), ()).lines())
+    assert found[0] == found[1] and any("ApplyGradientDescent" in line for line in found[0])

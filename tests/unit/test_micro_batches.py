@@ -3,6 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+import epl
 from epl import tf_compat
 from epl.capture import collections
 from epl.capture.record import make_program
@@ -12,17 +13,17 @@ from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
 from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.plan.names import micro_batch_name
-from epl.program.target import Target
+from epl.plan.plan import make_plan
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
-from tests.helpers.checks import pairs
 
 
 def unrolled(graph, count=3, **config):
     values = {"pipeline.num_micro_batch": count}
     values.update((key.replace("__", "."), value) for key, value in config.items())
     program = make_program(graph)
-    return program, copy_micro_batches(program, Target(Config(values), planning.cluster()))
+    plan = make_plan(program, Config(values), planning.cluster(1, 1))
+    return program, copy_micro_batches(program, plan)
 
 
 def test_one_micro_batch_changes_nothing():
@@ -56,16 +57,15 @@ def test_gradients_are_added_up_and_applied_once():
     with planning.capture() as graph:
         planning.sgd(planning.layers())
     model, made = unrolled(graph)
-    for call, before in pairs(made.apply_calls, model.apply_calls):
-        for (gradient, variable), (old, _) in pairs(call.gradients, before.gradients):
-            mean = made.graph.nodes[gradient.values]
+    for call in model.apply_calls:
+        for old, variable in call.gradients:
+            (applied,) = [n for n in planning.of_op(made.graph, "ApplyGradientDescent") if n.input[0] == variable]
+            mean = made.graph.nodes[applied.input[2]]
             assert mean.op == "Mul"
             last = made.graph.nodes[mean.input[0]]
             first = made.graph.nodes[last.input[0]]
             ends = [first.input[0], first.input[1], last.input[1]]
             assert [node_of(t) for t in ends] == [micro_batch_name(node_of(old.values), m) for m in range(3)]
-            applied = [n for n in planning.of_op(made.graph, "ApplyGradientDescent") if n.input[0] == variable]
-            assert [n.input[2] for n in applied] == [gradient.values]
 
 
 def test_seeded_random_operations_get_other_seeds():
@@ -123,8 +123,13 @@ def test_what_cannot_be_divided_is_refused():
 
 def test_number_of_chunks():
     with planning.capture() as graph:
-        planning.sgd(planning.layers())
+        with epl.replicate(1):
+            x = planning.batch() * planning.variable("first", [])
+        with epl.replicate(1):
+            planning.sgd(tf.reduce_sum(x * planning.variable("second", [])))
     with pytest.raises(ConfigError, match="num_devices|chunks|stage"):
         unrolled(graph, pipeline__num_chunks=2, pipeline__strategy="PreferBackward")
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
     with pytest.raises(PlanError, match="does not divide the 1 scopes"):
         planning.plan_of(graph, pipeline__num_chunks=2, pipeline__strategy="Interleaved")

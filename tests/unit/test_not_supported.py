@@ -10,14 +10,11 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl import tf_compat
 from epl.capture.record import make_program
-from epl.config import Config
 from epl.errors import UnsupportedError
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.passes.model import share_data
 from epl.plan import micro_batches
-from epl.program.target import Target
 from epl.session.devices import passed_over
 from tests.helpers import planning
 from tests.unit.test_docs import ROOT, files, occurs, python_strings, read
@@ -28,8 +25,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def in_micro_batches(graph):
-    target = Target(Config({"pipeline.num_micro_batch": 2}), planning.cluster())
-    copy_micro_batches(make_program(graph), target)
+    planning.plan_of(graph, pipeline__num_micro_batch=2)
 
 
 def test_an_update_before_the_gradients_of_a_second_one():

@@ -25,9 +25,11 @@ class Gates(object):
     Args:
       edit: the Editor that gets them.
       plan: the MicroBatches.
+      devices: of each stage, of the first copy of the model.
     """
 
-    def __init__(self, edit, plan):
+    def __init__(self, edit, plan, devices):
+        self._devices = devices
         self._edit = edit
         self._plan = plan
         self._made = {purpose.name: [] for purpose in plan.purposes}
@@ -57,6 +59,7 @@ class Gates(object):
         return tuple(found)
 
     def _at(self, stage, node):
+        node.device = self._devices[stage]
         set_attr(node, tags.TASKGRAPH, self._plan.taskgraphs[stage])
         return tagged(node, "gate")
 

@@ -4,7 +4,8 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
     x -> y -> grad -> apply   becomes           (then)        Add -> Mul (1/2) -> apply
                                         x/1 -> y/1 -> grad/1 /
 
-What comes out is a program again, of one device and without parallelism, to which everything else is done as usual.
+What comes out is a program again, of one device and without parallelism, to which everything else is done as usual. Its
+plan says of the copies what it said of the one copy that it was made for.
 """
 
 import functools
@@ -25,9 +26,7 @@ from epl.passes.copies.template import Template, marks_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.sync.summaries import shown_by
 from epl.plan.analysis import variable_of
-from epl.plan.micro_batches import plan_micro_batches
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
-from epl.program.program import Gradient
 from epl.rules import effects
 
 _FLOAT32 = 1
@@ -44,6 +43,7 @@ class Unrolled:
       writes: changes of state; who runs one runs the copies too.
       fetched: tensor to what a fetch of it gets: its merged value.
       counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
+      originals: copy to the node of the user's of which it is one; for the sum of a gradient what makes that.
       parts: node of the user's to (kind, stage): the action of the schedule that computes it.
       gates: (node names whose being reached means that a purpose is served, names of its gates) pairs.
     """
@@ -55,6 +55,7 @@ class Unrolled:
     gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
     parts: Dict[str, Tuple[str, int]] = field(default_factory=dict)
     counted: FrozenSet[str] = frozenset()
+    originals: Dict[str, str] = field(default_factory=dict)
 
     def shown(self, tensor):
         """The tensor that a fetch of `tensor`, a canonical name, gets as far as micro-batches go."""
@@ -63,52 +64,112 @@ class Unrolled:
         return self.fetched.get(tensor, tensor)
 
 
-def copy_micro_batches(program, target):
+def copy_micro_batches(program, plan):
     """Makes the copies.
 
     Raises:
-      UnsupportedError: the model cannot be divided; says where and why.
       PlanError: a tensor that is to be averaged holds no floating-point numbers.
     """
-    plan = plan_micro_batches(program, target.config)
-    if plan is None:
+    if plan.micro_batches is None:
         return replace(program, micro_batches=Unrolled(1, frozenset(), frozenset(), {}, ()))
+    whole, plan = plan, plan.micro_batches
     graph = program.graph
     edit = graph.editor()
     for name, waits in plan.not_awaited.items():
         kept = [text for text in graph.nodes[name].input if text not in waits]
         del edit.node(name).input[:]
         edit.node(name).input.extend(kept)
-    alike = _copy(graph, edit, plan)
+    originals, alike = _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
-    gates = Gates(edit, plan)
+    gates = Gates(edit, plan, [whole.layout.device(index) for index in whole.layout.instances[0].devices])
     order_actions(graph, edit, plan, gates, added)
     order_changes(graph, edit, plan, gates)
-    merges, fetched = _merge(graph, edit, plan, program)
+    fetched = _merge(graph, edit, plan, program, whole.layout.host_device)
     counted = _counted(graph, edit, plan, program)
     _reseed(graph, edit, plan)
+    result = edit.finish()
+    planned = _plan_of_copies(result, whole, originals, replaced, [n for n in result.nodes if n not in graph.nodes])
+    originals.update((node_of(total), node_of(tensor)) for tensor, total in replaced.items())
     unrolled = Unrolled(
-        plan.count, plan.nodes, frozenset(plan.writes), fetched, gates.by_purpose(added), plan.parts, counted
+        plan.count,
+        plan.nodes,
+        frozenset(plan.writes),
+        fetched,
+        gates.by_purpose(added),
+        plan.parts,
+        counted,
+        originals,
     )
-    found = _with_sums(program.with_graph(edit.finish()), replaced)
-    return replace(found, merges=merges, micro_batches=unrolled, alike=alike)
+    return replace(program, graph=result, micro_batches=unrolled, alike=alike, plan=planned)
 
 
-def _with_sums(program, replaced):
-    """The same program; gradients go by their accumulated names."""
+def _plan_of_copies(graph, plan, originals, replaced, added):
+    """The Plan of the graph with copies: what it says of a node it says of its copies, and sums stand for gradients.
 
-    def gradient(old):
-        values = replaced.get(canonical_tensor(old.values), old.values)
-        return Gradient(values, old.indices and replaced.get(canonical_tensor(old.indices), old.indices))
+    Args:
+      graph: the new Graph.
+      plan: the Plan of the one copy.
+      originals: copy to the node of which it is one.
+      replaced: gradient tensor to its sum.
+      added: names of the new nodes, the copies among them, in creation order.
+    """
+    analysis, layout, nodes = plan.analysis, plan.layout, plan.micro_batches.nodes
+    stage_of, positions = dict(plan.stage_of), dict(plan.positions)
+    for known in (stage_of, positions):
+        known.update((copy, known[name]) for copy, name in originals.items() if name in known)
+    if stage_of or positions:
+        stages = {taskgraph: stage for stage, taskgraph in enumerate(plan.micro_batches.taskgraphs)}
+        for name in added:
+            if name not in originals:
+                _settle(graph, name, stages, stage_of, positions)
 
+    def with_copies(names):
+        return names.union(copy for copy, name in originals.items() if name in names)
+
+    def of_all(found):
+        further = [each.for_micro_batch(nodes, m) for m in range(1, plan.micro_batches.count) for each in found]
+        return found + tuple(each for each in further if each is not None)
+
+    aggregation, written = plan.aggregation, frozenset(analysis.writes)
     return replace(
-        program,
-        apply_calls=[
-            replace(call, gradients=tuple((gradient(g), v) for g, v in call.gradients)) for call in program.apply_calls
-        ],
-        computed=[(gradient(g), variable) for g, variable in program.computed],
+        plan,
+        analysis=replace(
+            analysis,
+            writes=analysis.writes + tuple(graph.in_order(with_copies(written) - written)),
+            cloned=analysis.cloned.union(added),
+            varying=with_copies(analysis.varying),
+            in_control_flow=with_copies(analysis.in_control_flow),
+        ),
+        aggregation=replace(
+            aggregation,
+            groups=tuple(
+                replace(group, tensors=tuple(replaced.get(t, t) for t in group.tensors)) for group in aggregation.groups
+            ),
+            sparse=tuple(
+                replace(each, values=replaced[each.values], indices=replaced[each.indices])
+                for each in aggregation.sparse
+            ),
+            consumers={replaced.get(tensor, tensor): edges for tensor, edges in aggregation.consumers.items()},
+        ),
+        state=of_all(plan.state),
+        merges=tuple(replace(merge, tensor=_merged_name(merge.name)) for merge in plan.merges),
+        batch_norms=of_all(plan.batch_norms),
+        stage_of=stage_of,
+        positions=positions if len(layout.crew) > 1 else {},
     )
+
+
+def _settle(graph, name, stages, stage_of, positions):
+    """Puts a node that joins copies where it belongs, or else what it takes first."""
+    node = graph.nodes[name]
+    near = [producer for producer, index in graph.inputs[name] if index >= 0]
+    if tags.TASKGRAPH in node.attr:
+        stage_of[name] = stages.get(node.attr[tags.TASKGRAPH].i, 0)
+    elif near and near[0] in stage_of:
+        stage_of[name] = stage_of[near[0]]
+    if near and near[0] in positions:
+        positions[name] = positions[near[0]]
 
 
 def _tensor(plan, text, micro_batch):
@@ -120,22 +181,24 @@ def _copy(graph, edit, plan):
     """Adds the copies: most nodes of the new graph, so each is only made once something of it is needed.
 
     Returns:
-      dict of the names of the copies for micro-batches after the second to those of the second's, as which they are.
+      (dict of copy to original, dict of the names of the copies for micro-batches after the second to those of the
+      second's, as which they are).
     """
-    originals, slots, templates, alike = graph.in_order(plan.nodes), {}, [], {}
-    for name in originals:
+    names, originals, slots, templates, alike = graph.in_order(plan.nodes), {}, {}, [], {}
+    for name in names:
         node = edit.peek(name)
         pick = _picker([slots.setdefault(parse_input(text), len(slots)) for text in node.input])
         templates.append((name, node.op, Template(node, plan.nodes), pick))
     second = None
     for micro_batch in range(1, plan.count):
-        copies = _Copies(micro_batch, originals, slots)
+        copies = _Copies(micro_batch, names, slots)
         edit.add_all(*copies.of(templates))
+        originals.update((copy, name) for name, copy in copies.names.items())
         if second is None:
             second = copies.names
         else:
             alike.update((copy, second[name]) for name, copy in copies.names.items())
-    return alike
+    return originals, alike
 
 
 class _Copies(object):
@@ -251,26 +314,29 @@ def _scaled(graph, edit, plan, name, total, like):
 _HOW = {"mean": "EplAllReduce", "sum": "EplAllReduce", "concat": "EplAllGather"}
 
 
-def _merge(graph, edit, plan, model):
-    """The tensors of collections, merged over micro-batches: (the new `merges`, tensor to merged tensor)."""
-    merges, fetched = {}, {}
+def _merged_name(name):
+    """The node that merges over micro-batches what `name` merges over instances."""
+    return "%s_micro_batches/%s" % (PREFIX, name)
+
+
+def _merge(graph, edit, plan, model, device):
+    """Merges the tensors of collections over micro-batches; returns a dict of tensor to merged tensor."""
+    fetched = {}
     for key in sorted(model.merges):
         how = key.split("_")[1]
-        merges[key] = []
         for tensor in model.merges[key]:
             tensor = canonical_tensor(tensor)
-            name = "%s_micro_batches/%s" % (PREFIX, merged_name(tensor, key))
+            name = _merged_name(merged_name(tensor, key))
             if name not in edit:
-                _merge_one(graph, edit, plan, how, tensor, name)
+                _merge_one(graph, edit, plan, how, tensor, name, device)
                 for consumer, position in shown_by(graph, tensor, how):
                     if consumer not in plan.nodes:
                         edit.set_input(consumer, position, name)
-            merges[key].append(name)
             fetched[tensor] = name
-    return merges, fetched
+    return fetched
 
 
-def _merge_one(graph, edit, plan, how, tensor, name):
+def _merge_one(graph, edit, plan, how, tensor, name, device):
     dtype = dtype_of(graph, tensor)
     if how == "mean" and dtype not in types.FLOAT_TYPES:
         raise PlanError(
@@ -278,7 +344,7 @@ def _merge_one(graph, edit, plan, how, tensor, name):
             "first, or use a collection of sums" % tensor
         )
     inputs = [format_input(*parse_input(_tensor(plan, tensor, m))) for m in range(plan.count)]
-    node = make_node(_HOW[how], name, inputs, R=plan.count, T=Type(dtype), comm=0, tag=0, workers=1)
+    node = make_node(_HOW[how], name, inputs, device, R=plan.count, T=Type(dtype), comm=0, tag=0, workers=1)
     if how != "concat":
         set_attr(node, "N", 1)
         set_attr(node, "num_inputs", plan.count)
