@@ -121,26 +121,15 @@ def _internet_sockets():
             found.close()
 
 
-class FaultAtSave(tf.train.SessionRunHook, tf.train.CheckpointSaverListener):
-    """The moment "save": the chief has begun to save, the others have done the step after which it does."""
+class FaultAtSave(tf.train.CheckpointSaverListener):
+    """The moment "save": this worker is about to take its part in the second checkpoint."""
 
-    def __init__(self, fault, step):
+    def __init__(self, fault):
         self._fault, self._at = fault, 2 * int(os.environ["FAULT_SAVE_AT"])
-        self._step = step
 
     def before_save(self, session, global_step_value):
         if global_step_value == self._at:
             self._fault.at("save")
-
-    def before_run(self, run_context):
-        return tf.train.SessionRunArgs(self._step)
-
-    def after_run(self, run_context, run_values):
-        if run_values.results == self._at:
-            self._fault.at("save")
-
-    def end(self, session, global_step_value=None):
-        """Both interfaces have it, with and without the step."""
 
 
 class Script(object):
@@ -228,14 +217,14 @@ class Script(object):
 
     def train_injected(self, train_op):
         """Trains with checkpoints, and with the moments of the table."""
-        at_save = FaultAtSave(self.fault, tf.train.get_or_create_global_step())
         kept, every = os.path.join(self.folder, "kept"), int(os.environ["FAULT_SAVE_AT"])
-        if epl.Env.get().cluster.worker_index == 0:
-            saver = {"chief_only_hooks": [tf.train.CheckpointSaverHook(kept, save_steps=every, listeners=[at_save])]}
-        else:
-            saver = {"hooks": [at_save]}
+        saver = tf.train.CheckpointSaverHook(kept, save_steps=every, listeners=[FaultAtSave(self.fault)])
         with tf.train.MonitoredTrainingSession(
-            checkpoint_dir=kept, save_checkpoint_secs=None, save_summaries_steps=0, log_step_count_steps=0, **saver
+            hooks=[saver],
+            checkpoint_dir=kept,
+            save_checkpoint_secs=None,
+            save_summaries_steps=0,
+            log_step_count_steps=0,
         ) as sess:
             for step in range(int(os.environ["FAULT_STEPS"])):
                 self.at_step(step)
