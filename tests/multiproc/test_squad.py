@@ -4,18 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.helpers.processes import clean_environment
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLE = os.path.join(ROOT, "examples", "bert_squad")
 QUESTIONS = os.path.join(EXAMPLE, "small", "train.json")
-TIMEOUT_S = 300
 ROWS = 4  # of a worker's batch
 COMPARED = 20  # steps; far on, small differences in rounding have grown in any training
 
@@ -50,21 +45,6 @@ print(json.dumps(found))
 """
 
 
-def run(folder, *arguments):
-    """Runs Python with `arguments` in `folder`; returns its output, fails with it if that fails."""
-    result = subprocess.run(
-        [sys.executable, "-u"] + [str(each) for each in arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=str(folder),
-        env=clean_environment(TF_CPP_MIN_LOG_LEVEL="3"),
-        universal_newlines=True,
-        timeout=TIMEOUT_S,
-    )
-    assert result.returncode == 0, result.stdout
-    return result.stdout
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A copy of the example without EPL."""
@@ -81,14 +61,14 @@ def plain(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pretrained(plain, tmp_path_factory):
+def pretrained(run, plain, tmp_path_factory):
     path = tmp_path_factory.mktemp("pretrained") / "bert_model.ckpt"
     run(plain, "-c", PRETRAIN, path)
     return path
 
 
 @pytest.fixture(scope="module")
-def trained(pretrained, tmp_path_factory):
+def trained(run, pretrained, tmp_path_factory):
     """(folder, output) of a training by two workers that then answer the questions that they have learnt."""
     folder = tmp_path_factory.mktemp("trained") / "out"
     launch = ["-m", "epl.launch", "--num_workers", "2", "--gpu_per_worker", "1", "--device", "cpu"]
@@ -112,7 +92,7 @@ def test_training_learns_the_questions(trained):
     assert "exact match %.2f %%" % scores["exact_match"] in output
 
 
-def test_losses_are_those_of_one_device(plain, pretrained, trained, tmp_path):
+def test_losses_are_those_of_one_device(run, plain, pretrained, trained, tmp_path):
     options = ["--output_dir", tmp_path, "--train_batch_size", 2 * ROWS, "--log_steps", 1, "--predict_file", ""]
     output = run(plain, "finetune.py", "--stop_at_step", COMPARED, "--init_checkpoint", pretrained, *options)
     assert "21 of 23 variables" in output and "21 of 23 variables" in trained[1]
@@ -121,7 +101,7 @@ def test_losses_are_those_of_one_device(plain, pretrained, trained, tmp_path):
     np.testing.assert_allclose(got[:COMPARED], want, rtol=1e-5)
 
 
-def test_one_process_gives_the_same_answers(plain, trained, tmp_path):
+def test_one_process_gives_the_same_answers(run, plain, trained, tmp_path):
     """With the checkpoint of the two workers, on plain TensorFlow; and score.py says the same of them."""
     shutil.copytree(str(trained[0]), str(tmp_path / "out"))
     for name in ("scores", "predictions", "nbest_predictions"):
