@@ -18,6 +18,9 @@ PACKAGES = {
     "ppo2": (False, False),
     "sonnet": (False, True),
     "opennmt": (True, False),
+    "keras_package": (False, True),
+    "bert4keras": (False, False),
+    "tensorpack": (True, False),
 }
 KINDS = {
     "adversarial": (False, True),
@@ -30,6 +33,8 @@ KINDS = {
     "text": (False, True),
     "own_trainer": (False, False),
 }
+# Not exact yet; docs/programs.md says how. One that passes is to leave this list.
+NOT_EXACT = ("keras_package", "bert4keras", "tensorpack")
 QUICK = ("ppo2", "private")
 
 
@@ -37,6 +42,8 @@ def cases():
     for module, programs in (("packages", PACKAGES), ("kinds", KINDS)):
         for name, (writes, micro) in programs.items():
             marks = [] if name in QUICK else [pytest.mark.exhaustive]
+            if name in NOT_EXACT:
+                marks.append(pytest.mark.xfail(reason="docs/programs.md says what differs"))
             function = "tests.helpers.programs.%s:%s" % (module, name)
             yield pytest.param(function, writes, micro, id=name, marks=marks)
 
