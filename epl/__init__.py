@@ -23,6 +23,7 @@ __all__ = [
     "init",
     "ops",
     "profiler",
+    "recompute",
     "replicate",
     "set_default_strategy",
     "split",

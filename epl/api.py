@@ -6,6 +6,7 @@ import sys
 
 from epl import ops, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
+from epl.capture.blocks import recompute
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
 from epl.capture.strategy import replicate, set_default_strategy, split
 from epl.cluster import Cluster
@@ -31,6 +32,7 @@ __all__ = [
     "init",
     "ops",
     "profiler",
+    "recompute",
     "replicate",
     "set_default_strategy",
     "split",

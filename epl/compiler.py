@@ -19,6 +19,7 @@ from epl.passes.copies.share_batches import share_batches
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.place import place
+from epl.passes.model.recompute import recompute
 from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
@@ -41,6 +42,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 # On the one copy of the model, before anything is planned: (program, target) -> program.
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
+    recompute,  # after stages, as each computes again what is its own
 )
 
 # Between the two the plan is made. (program, plan) -> program.
@@ -108,9 +110,7 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
 
 def lay_out(program, config, cluster):
     """The Layout that `compile` would give a program, without the rest."""
-    target = Target(config, cluster)
-    for pass_ in ON_ONE_COPY:
-        program = pass_(program, target)
+    program = add_stages(program, Target(config, cluster))
     return layout_of(used_taskgraphs(program), config, cluster)
 
 

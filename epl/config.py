@@ -62,6 +62,9 @@ PAIR_RULES = (
         "gradient_checkpoint.end_taskgraph", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
     ),
     _needs(
+        "gradient_checkpoint.memory_limit_mb", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
+    ),
+    _needs(
         "gradient_checkpoint.check_gradients",
         "gradient_checkpoint.type",
         ("auto", "collection"),

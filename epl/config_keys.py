@@ -210,11 +210,10 @@ KEYS = (
         "gradient_checkpoint.type",
         STRING,
         "",
-        "Recompute activations in the backward pass to save memory. "
+        "Compute activations again in the backward pass to save memory. "
         '"collection": keep only the tensors of the graph collection "checkpoints"; "auto": EPL chooses; '
-        '"": off.',
+        '"": off, but for blocks marked with epl.recompute().',
         choices=("", "collection", "auto"),
-        built=False,
     ),
     Key(
         "gradient_checkpoint.end_taskgraph",
@@ -222,7 +221,15 @@ KEYS = (
         -1,
         'Index of the last TaskGraph to which gradient_checkpoint.type="auto" applies. -1: all.',
         minimum=-1,
-        built=False,
+    ),
+    Key(
+        "gradient_checkpoint.memory_limit_mb",
+        NUMBER,
+        0.0,
+        'MiB that the activations of a micro-batch may take on a device, by estimate; gradient_checkpoint.type="auto" '
+        "computes as little again as that allows. Dimensions that the graph does not know count as 32. 0: the smallest "
+        "peak for which a step takes at most a third longer.",
+        minimum=0.0,
     ),
     Key(
         "gradient_checkpoint.check_gradients",

@@ -38,7 +38,8 @@ epl.init(config)
   value of the wrong type or out of range is a `ConfigError` that says what is allowed.
 - So are keys that contradict each other or leave one without effect: `io.drop_last_files` together with
   `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
-  `gradient_checkpoint.end_taskgraph` unless `gradient_checkpoint.type` is `"auto"`;
+  `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
+  `"auto"`;
   `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
   any other value raises `NotImplementedError` with the name of the key.

@@ -41,6 +41,8 @@ def _create_op(original, graph, op, *args, **kwargs):
     record = record_of(graph)
     if record.phase != tags.FORWARD:
         tf_compat.set_tag(op, tags.PHASE, record.phase)
+    elif record.block is not None:
+        tf_compat.set_tag(op, tags.RECOMPUTE, record.block)
     if record.depth[tags.APPLY]:
         tf_compat.set_tag(op, tags.APPLY_CALL, len(record.apply_calls) - 1)
     if record.phase == tags.BACKWARD and tf_compat.original_op_type(op) in _STATISTICS:

@@ -13,6 +13,8 @@ from epl.graph.index import Graph
 from epl.program.program import ApplyCall, Gradient, Program, TaskGraph, Variable
 
 _ATTRIBUTE = "_epl_record"
+# Where programs put the tensors that recomputation keeps; other libraries call it so too.
+_CHECKPOINTS = "checkpoints"
 
 
 class Record(object):
@@ -29,6 +31,8 @@ class Record(object):
         self.merges = {}
         self.role = None
         self.local_variables = set()
+        self.block = None  # number of the block marked with epl.recompute() that is open
+        self.num_blocks = 0
 
     def taskgraph(self, strategy):
         """The index of the TaskGraph that a strategy stands for; made at its first use."""
@@ -84,6 +88,7 @@ def make_program(tf_graph):
         role=record.role,
         spec_of=spec_reader(tf_graph),
         forward_op=lambda name: tf_compat.original_op_name(tf_graph.get_operation_by_name(name)),
+        checkpoints=[t.name for t in tf_graph.get_collection(_CHECKPOINTS) if isinstance(t, tf.Tensor)],
     )
 
 

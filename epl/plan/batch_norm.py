@@ -22,7 +22,7 @@ from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 
 _LOG = logging.getLogger("epl")
 
-_FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
+FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
 
 
@@ -149,7 +149,7 @@ def _refuse(name, why):
 
 def _is_fused(node):
     training = node.attr["is_training"].b if "is_training" in node.attr else True
-    return node.op in _FUSED_NORMS and training
+    return node.op in FUSED_NORMS and training
 
 
 def _norm(graph, analysis, name):

@@ -36,6 +36,11 @@ def micro_batch_tensor(text, micro_batch):
     return micro_batch_name(text, micro_batch)
 
 
+def recomputed_name(name):
+    """The node's copy that computes it again for the backward pass."""
+    return "%s_recompute/%s" % (PREFIX, name)
+
+
 def merged_name(tensor, key):
     """The node that merges a tensor over instances for a collection of epl.GraphKeys."""
     node, index = parse_input(tensor)

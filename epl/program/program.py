@@ -84,6 +84,7 @@ class Program:
       computed: (Gradient, operation of what it was taken with respect to) pairs, as tf.gradients returned them.
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
+      checkpoints: names of the tensors that the user wants to be kept for the backward pass.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
       automatic: the epl.plan.auto_stages.AutoStages where EPL chose the stages, else None.
@@ -103,6 +104,7 @@ class Program:
     computed: List[Tuple[Gradient, str]] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
+    checkpoints: List[str] = field(default_factory=list)
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None
     automatic: Optional[Any] = None

@@ -27,6 +27,16 @@ def test_a_worker_for_each_stage(by_hand, two_workers, model, micro_batches, str
         assert_same_training(got, want, atol=ATOL)
 
 
+@pytest.mark.parametrize("stages, micro_batches, replicas", [(1, 1, 2), (2, 4, 1)])
+def test_recomputation(by_hand, two_workers, stages, micro_batches, replicas):
+    want = by_hand("batch_norm_cnn", micro_batches, replicas)
+    auto = {"gradient_checkpoint__type": "auto"}
+    for got in two_workers(
+        PIPELINES + "train", 1, "batch_norm_cnn", stages, micro_batches, replicas, "PreferBackward", **auto
+    ):
+        assert_same_training(got, want, atol=ATOL)
+
+
 @pytest.mark.parametrize("model, together", [("tied_mlp", True), ("batch_norm_cnn", False)])
 def test_four_stages_in_two_workers(by_hand, two_by_two, model, together):
     want = by_hand(model, 4, 1)

@@ -19,7 +19,13 @@ pytestmark = pytest.mark.once
 BUILT = [key for key in KEYS if key.built]
 NOT_BUILT = [key for key in KEYS if not key.built]
 # They contradict some values of other keys, see test_impossible_pairs.
-DEPENDENT = ("io.unbalanced_io_slicing", "io.drop_last_files", "pipeline.num_stages")
+DEPENDENT = (
+    "io.unbalanced_io_slicing",
+    "io.drop_last_files",
+    "pipeline.num_stages",
+    "gradient_checkpoint.end_taskgraph",
+    "gradient_checkpoint.memory_limit_mb",
+)
 
 
 def legal_values(key):
@@ -55,6 +61,7 @@ def test_documented_keys_have_their_documented_defaults():
         "pipeline.strategy": "PreferBackward",
         "gradient_checkpoint.type": "",
         "gradient_checkpoint.end_taskgraph": -1,
+        "gradient_checkpoint.memory_limit_mb": 0.0,
         "gradient_checkpoint.check_gradients": False,
         "zero.level": "",
         "offload.level": "",
@@ -357,6 +364,7 @@ def test_config_is_not_hashable_and_unlike_other_things():
         ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
         ({"pipeline.num_stages": 2}, "has no effect while auto.auto_parallel=False"),
         ({"gradient_checkpoint.type": "collection", "gradient_checkpoint.end_taskgraph": 1}, "has no effect while"),
+        ({"gradient_checkpoint.memory_limit_mb": 10}, "has no effect while gradient_checkpoint.type=''"),
         ({"gradient_checkpoint.check_gradients": True}, "has no effect while gradient_checkpoint.type=''"),
         ({"cluster.run_visible_devices": "1,0,1"}, "names a device twice"),
     ],

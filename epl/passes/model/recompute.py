@@ -1,0 +1,95 @@
+r"""Computes parts of the forward pass a second time, when the backward pass needs them.
+
+    x ---> y ---> z ---> loss              x ----> y -> z ---> loss      y is given back once z has been computed;
+    |      |      |       |     becomes    |       ,-> y' |      |       y' is computed when dz is there
+    v      v      v       v                v      /    v  v      v
+    dx <- dy <-- dz <-- dloss              dx <- / -- dy<-dz <- dloss
+
+Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). TensorFlow's own optimizer does not merge the
+copies with what they are copies of, as they wait for something else.
+"""
+
+from epl import tf_compat
+from epl.graph import tags
+from epl.graph.build import set_attr
+from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.passes.copies.template import Template
+from epl.plan.analysis import analyse
+from epl.plan.cost import estimate
+from epl.plan.keep import plan_recomputation
+from epl.plan.names import recomputed_name
+
+
+def recompute(program, target):
+    """Gives the backward pass copies of parts of the forward pass, where the configuration or the program asks for it.
+
+    Raises:
+      PlanError, UnsupportedError: see epl.plan.keep.plan_recomputation.
+    """
+    if not program.computed:
+        return program
+    analysis = analyse(program)
+    plan = plan_recomputation(
+        program,
+        target.config,
+        analysis,
+        lambda: estimate(program.graph, analysis.cloned, program.spec_of),
+        _is_stateful,
+    )
+    return program if plan is None else program.with_graph(with_copies(program.graph, plan))
+
+
+def _is_stateful(op):
+    """True for operation types that keep state, and for those that only a function of the graph stands for."""
+    definition = tf_compat.op_def(op)
+    return definition is None or definition.is_stateful
+
+
+def with_copies(graph, plan):
+    """The Graph with the copies.
+
+    Args:
+      graph: the tagged Graph of one copy of the model.
+      plan: an epl.plan.recompute.Recomputation of it.
+    """
+    edit = graph.editor()
+    for group in plan.groups:
+        members = frozenset(group.nodes)
+        shared = group.shared
+        for name in group.nodes:
+            edit.add(_copy(graph, name, members, shared, group.triggers))
+        for reader, write in group.before:
+            edit.node(write).input.append("^" + recomputed_name(reader))
+    for user, position in plan.users:
+        edit.set_input(user, position, _own(graph.nodes[user].input[position]))
+    return edit.finish()
+
+
+def _copy(graph, name, members, shared, triggers):
+    """The copy of a node: it takes copies of what its group computes, and the rest from the forward pass.
+
+    Control inputs are left out, as what they name has run in the forward pass. A copy that takes nothing of its group
+    waits for the group's gradients.
+    """
+    node = graph.nodes[name]
+    inputs, waits = [], True
+    for text in node.input:
+        if text[0] == "^":
+            continue
+        if node_of(text) in members and canonical_tensor(text) not in shared:
+            inputs.append(_own(text))
+            waits = False
+        else:
+            inputs.append(text)
+    if waits:
+        inputs.extend("^" + trigger for trigger in triggers)
+    copy = Template(node, members).copy(recomputed_name, inputs)
+    set_attr(copy, tags.PHASE, tags.BACKWARD)
+    if tags.TASKGRAPH in node.attr:
+        set_attr(copy, tags.TASKGRAPH, node.attr[tags.TASKGRAPH].i)
+    return copy
+
+
+def _own(text):
+    name, index = parse_input(text)
+    return format_input(recomputed_name(name), index)

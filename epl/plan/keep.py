@@ -1,0 +1,227 @@
+"""What is kept of the forward pass for the backward pass, where recomputation is asked for.
+
+Three ways to say it: the tensors of the collection "checkpoints", blocks marked with `epl.recompute()`, or cuts that
+EPL chooses (`epl.plan.segments`).
+"""
+
+import logging
+
+from epl.errors import PlanError, UnsupportedError
+from epl.graph import tags
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan.batch_norm import FUSED_NORMS
+from epl.plan.forward import Forward
+from epl.plan.recompute import recomputation
+from epl.plan.segments import Chain, Span
+from epl.plan.stages import stages_of, used_taskgraphs
+from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
+_MIB = 1 << 20
+
+
+def plan_recomputation(program, config, analysis, costs_of, is_stateful):
+    """What a program computes again.
+
+    Args:
+      program: an epl.program.program.Program as the user built it, with the stages that it has.
+      config: an epl.Config.
+      analysis: its Analysis.
+      costs_of: function that returns the Costs (epl.plan.cost) of the forward pass; not called where nothing is asked
+        for.
+      is_stateful: function from an operation type to bool.
+
+    Returns:
+      A Recomputation; None where none is asked for, or nothing is trained.
+
+    Raises:
+      PlanError: no tensor is in the collection "checkpoints", or a limit cannot be held.
+      UnsupportedError: the model takes gradients of gradients.
+    """
+    wanted = config.gradient_checkpoint
+    graph = program.graph
+    marked = any(tags.RECOMPUTE in node.attr for node in graph.nodes.values())
+    if not program.computed or not (wanted.type or marked):
+        return None
+    _check_first_gradients(program)
+    forward = Forward(graph, analysis, is_stateful, _synchronised(graph, config))
+    costs = costs_of()
+    if wanted.type == "auto":
+        kept = _chosen(program, forward, costs, wanted)
+    elif wanted.type == "collection":
+        kept = _collected(program, forward)
+    else:
+        kept = forward.roots()
+    kept = kept.difference(inside_blocks(forward)) if marked else kept
+    kept = kept.union(
+        at_borders(forward, stages_of(program, used_taskgraphs(program))), small_masks(forward, costs.bytes_of)
+    )
+    return recomputation(forward, analysis, kept)
+
+
+def _check_first_gradients(program):
+    graph = program.graph
+    for name, node in graph.nodes.items():
+        source = graph.nodes.get(program.forward_op(name)) if tags.phase(node) == tags.BACKWARD else None
+        if source is not None and tags.phase(source) == tags.BACKWARD:
+            raise UnsupportedError(
+                "'%s' belongs to the gradient of '%s', which is itself part of a gradient. Recomputation does not go "
+                'together with gradients of gradients: set gradient_checkpoint.type to "" and mark no block with '
+                "epl.recompute()." % (name, source.name)
+            )
+
+
+def _synchronised(graph, config):
+    """Statistics that batch normalisation takes over all replicas: a copy of one replica's would not be the same."""
+    if not config.communication.sync_batch_norm:
+        return frozenset()
+    found = set(graph.find(FUSED_NORMS.__contains__))
+    for node in graph.nodes.values():
+        if tags.FORWARD_OP in node.attr:
+            source = graph.nodes.get(tags.get_str(node, tags.FORWARD_OP))
+            if source is not None and source.op == "Mean":
+                found.add(source.name)
+    return frozenset(found)
+
+
+def _collected(program, forward):
+    if not program.checkpoints:
+        raise PlanError(
+            'gradient_checkpoint.type="collection" keeps the tensors of the graph collection "checkpoints", but there '
+            'is none in it. Add some with tf.add_to_collection("checkpoints", tensor), or let EPL choose with '
+            'gradient_checkpoint.type="auto".'
+        )
+    return {forward.root(canonical_tensor(tensor)) for tensor in program.checkpoints}
+
+
+def _chosen(program, forward, costs, wanted):
+    """The tensors that EPL keeps: stage by stage, as each has the memory of its own device."""
+    used, nodes = used_taskgraphs(program), frozenset(forward.nodes)
+    limit = wanted.memory_limit_mb * _MIB or None
+    stage_of = stages_of(program, used)
+    kept = set(forward.roots())
+    for stage, taskgraph in enumerate(used or [None]):
+        if taskgraph is not None and 0 <= wanted.end_taskgraph < taskgraph.index:
+            continue
+        among = {n for n in nodes if stage_of[n] == stage} if stage_of else nodes
+        chosen, cuts, whole = cut_into_segments(forward, costs, limit, among)
+        if cuts is None:
+            continue
+        kept = {t for t in kept if node_of(t) not in among} | chosen
+        _LOG.info(
+            "Recomputation%s: %d segments, %d of them computed again in the backward pass; activations of a "
+            "micro-batch about %.1f MiB instead of %.1f MiB at the peak, by estimate.",
+            " in stage %d" % stage if stage_of else "",
+            len(cuts.segments),
+            sum(segment.again for segment in cuts.segments),
+            cuts.peak_bytes / _MIB,
+            whole.peak_bytes / _MIB,
+        )
+    return kept
+
+
+def small_masks(forward, bytes_of):
+    """Tensors to keep instead of random numbers: what is made of these alone, where it is smaller (a dropout's mask).
+
+    Args:
+      forward: a Forward.
+      bytes_of: function of a canonical tensor name to its bytes.
+    """
+    graph, known, found = forward.graph, frozenset(forward.nodes), set()
+    for name in forward.nodes:
+        if graph.nodes[name].op not in effects.RANDOM:
+            continue
+        best = tensor = name
+        while True:
+            takers = {c for c, _ in graph.consumers.get(node_of(tensor), ()) if c in known}
+            follower = next(iter(takers)) if len(takers) == 1 else None
+            if follower not in forward.repeatable or set(forward.inputs(follower)) != {tensor}:
+                break
+            tensor = follower
+            if bytes_of(tensor) <= bytes_of(best):
+                best = tensor
+        if best != name:
+            found.add(best)
+    return found
+
+
+def cut_into_segments(forward, costs, limit_bytes=None, among=None):
+    """Chooses the tensors to keep, see `epl.plan.segments`.
+
+    Args:
+      forward: a Forward.
+      costs: Costs of the forward pass (epl.plan.cost).
+      limit_bytes: of activations at the peak; None: the smallest peak for which the step takes at most a third longer.
+      among: names of nodes; of the others everything is kept. None: all.
+
+    Returns:
+      (frozenset of canonical names of tensors to keep, the Segmentation, the Segmentation without cuts).
+
+    Raises:
+      PlanError: no cuts keep the limit; says what the smallest peak would be.
+    """
+    nodes = [n for n in forward.nodes if among is None or n in among]
+    positions = {name: i for i, name in enumerate(nodes)}
+    last, used = {}, {forward.root(tensor) for _, _, tensor in forward.uses}
+    for i, name in enumerate(nodes):
+        for tensor in forward.inputs(name):
+            last[forward.root(tensor)] = i
+    spans = {}
+    for tensor in sorted(used.union(last)):
+        first = positions.get(node_of(tensor))
+        if first is not None and node_of(tensor) in forward.repeatable:
+            spans[tensor] = Span(first, max(first, last.get(tensor, first)), costs.bytes_of(tensor), tensor in used)
+    if not spans:
+        return frozenset(), None, None
+    seconds = [costs.ops[n].forward_s if n in costs.ops and n in forward.repeatable else 0.0 for n in nodes]
+    chain = Chain(list(spans.values()), seconds)
+    if limit_bytes is None:
+        allowed = sum(cost.total_s for cost in costs.ops.values()) / 3
+        cuts = chain.smallest_peak_within(allowed)
+    else:
+        cuts = chain.fastest(limit_bytes)
+        if cuts is None:
+            raise PlanError(
+                "gradient_checkpoint.memory_limit_mb=%g cannot be kept: with the smallest peak that recomputation "
+                "reaches, activations need %.1f MiB of one micro-batch (%.1f MiB without it). Use a larger limit, or "
+                "smaller batches."
+                % (
+                    limit_bytes / _MIB,
+                    chain.smallest_peak().peak_bytes / _MIB,
+                    chain.everything_kept().peak_bytes / _MIB,
+                )
+            )
+    kept = set()
+    for segment in cuts.segments:
+        for tensor, span in spans.items():
+            crosses = span.first < segment.end <= span.last
+            if crosses or (not segment.again and segment.begin <= span.first < segment.end):
+                kept.add(tensor)
+    return frozenset(kept), cuts, chain.everything_kept()
+
+
+def at_borders(forward, stage_of):
+    """Tensors that another stage of a pipeline takes: each stage computes only its own part again."""
+    found = set()
+    for name in forward.nodes if stage_of else ():
+        for tensor in forward.inputs(name):
+            if stage_of.get(node_of(tensor)) != stage_of.get(name):
+                found.add(forward.root(tensor))
+    for user, _, tensor in forward.uses if stage_of else ():
+        if stage_of.get(node_of(tensor)) != stage_of.get(user):
+            found.add(forward.root(tensor))
+    return found
+
+
+def inside_blocks(forward):
+    """Tensors that only the block marked with `epl.recompute()` in which they are made uses in the forward pass."""
+    graph = forward.graph
+    block = {name: tags.get_int(graph.nodes[name], tags.RECOMPUTE, -1) for name in forward.nodes}
+    made = {tensor for tensor in forward.roots() if block.get(node_of(tensor), -1) >= 0}
+    outside = {
+        forward.root(tensor)
+        for name in forward.nodes
+        for tensor in forward.inputs(name)
+        if block[name] != block[node_of(forward.root(tensor))]
+    }
+    return made - outside

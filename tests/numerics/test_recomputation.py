@@ -1,0 +1,43 @@
+"""Recomputation together with replicas, micro-batches, pipelines and synchronised batch normalisation."""
+
+import pytest
+
+from tests.helpers.checks import assert_same_training
+from tests.numerics.test_pipelines import ATOL
+
+PIPELINES = "tests.helpers.programs.pipelines:"
+AUTO = {"gradient_checkpoint__type": "auto"}
+# (devices, stages, micro-batches, replicas, schedule)
+LAYOUTS = [
+    (2, 1, 1, 2, "PreferBackward"),
+    (1, 1, 3, 1, "PreferBackward"),
+    (2, 2, 4, 1, "PreferBackward"),
+    (2, 2, 4, 1, "ZeroBubble"),
+]
+
+
+LARGEST = pytest.param("tiny_bert", marks=pytest.mark.exhaustive)
+
+
+def test_a_transformer_in_stages(by_hand, two_devices):
+    check(by_hand, two_devices, "tiny_bert", LAYOUTS[2])
+
+
+@pytest.mark.parametrize("model", ["tied_mlp", "batch_norm_cnn", LARGEST])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "x".join(map(str, layout)))
+def test_equals_one_device(by_hand, two_devices, model, layout):
+    check(by_hand, two_devices, model, layout)
+
+
+def check(by_hand, two_devices, model, layout):
+    devices, stages, micro_batches, replicas, strategy = layout
+    want = by_hand(model, micro_batches, replicas)
+    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, replicas, strategy, **AUTO)
+    assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])
+def test_synchronised_batch_normalisation(by_hand, two_devices, model):
+    want = by_hand(model, 1, 2, together=True)
+    got = two_devices(PIPELINES + "train", 2, model, 1, 1, 2, communication__sync_batch_norm=True, **AUTO)
+    assert_same_training(got, want, atol=ATOL)
