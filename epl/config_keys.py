@@ -449,6 +449,16 @@ KEYS = (
         choices=("all", "chief"),
     ),
     Key(
+        "graph.harmless_ops",
+        STRING,
+        "",
+        "Types of operations, separated by commas, that keep state and that EPL does not know, but may copy with the "
+        "model all the same: each copy of the model has one, with a state of its own. EPL refuses to copy what it does "
+        "not know, as copies could draw the same random numbers, or read the same data.",
+        pattern=r"^([\w>]+(,[\w>]+)*)?$",
+        pattern_doc='operation types separated by commas, such as "MyOp,MyOtherOp", or ""',
+    ),
+    Key(
         "auto.auto_parallel",
         BOOL,
         False,

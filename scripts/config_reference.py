@@ -55,6 +55,7 @@ TITLES = {
     "communication": "Communication",
     "estimator": "Estimator",
     "gradient_checkpoint": "Gradient checkpointing",
+    "graph": "The graph",
     "io": "Input files",
     "offload": "Offload",
     "optimizer": "Optimizer",

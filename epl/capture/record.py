@@ -89,7 +89,14 @@ def make_program(tf_graph):
         spec_of=spec_reader(tf_graph),
         forward_op=lambda name: tf_compat.original_op_name(tf_graph.get_operation_by_name(name)),
         checkpoints=[t.name for t in tf_graph.get_collection(_CHECKPOINTS) if isinstance(t, tf.Tensor)],
+        stateful=tf_compat.stateful_types(_types(graph)),
     )
+
+
+def _types(graph):
+    """The types of all operations, those in functions included."""
+    bodies = (node.op for function in graph.library.function for node in function.node_def)
+    return {node.op for node in graph.nodes.values()}.union(bodies)
 
 
 _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")

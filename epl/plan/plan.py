@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Dict, Optional, Tuple
+from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
 from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
 from epl.plan.data import DataPlan, plan_data
+from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.links import Link, link_of
@@ -17,6 +18,7 @@ from epl.plan.names import merged_name, tag_of
 from epl.plan.positions import positions_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
+from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.program.program import ALONE, Variable
 
@@ -66,6 +68,7 @@ class Plan:
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
       collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
+      generators: variables from which random numbers are drawn.
     """
 
     layout: Layout
@@ -88,6 +91,7 @@ class Plan:
     link: Optional[Link] = None
     job_seed: int = 0
     collectives_on_gpu: bool = False
+    generators: FrozenSet[str] = frozenset()
 
     @property
     def gradient_scale(self):
@@ -142,6 +146,8 @@ def make_plan(model, config, cluster):
     analysis = analyse(model)
     communication = config.communication
     check_sources(model.graph, analysis, layout)
+    if layout.num_instances > 1 or has_micro_batches(model, config):
+        check_effects(model, analysis.cloned, config.graph.harmless_ops)
     aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
     stage_of = stages_of(model, used)
     positions = positions_of(model, analysis, stage_of, layout)
@@ -180,6 +186,7 @@ def make_plan(model, config, cluster):
         micro_batches=micro_batches,
         positions=positions,
         first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
+        generators=find_generators(model) if layout.num_instances > 1 else frozenset(),
         data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),
         link=link if layout.num_crews > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

@@ -2,7 +2,7 @@
 
 import collections
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from epl.graph.index import Graph
 
@@ -95,6 +95,7 @@ class Program:
       source: the Program for which the plan was made, with one copy of the model; None before that.
       part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
         where one worker computes it.
+      stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
     """
 
     graph: Graph
@@ -110,6 +111,7 @@ class Program:
     automatic: Optional[Any] = None
     micro_batches: Optional[Any] = None
     alike: Dict[str, str] = field(default_factory=dict)
+    stateful: FrozenSet[str] = frozenset()
     plan: Optional[Any] = None
     source: Optional[Any] = None
     part: Optional[Any] = None

@@ -1,7 +1,7 @@
 """What operation types do besides computing outputs from inputs, as far as it matters for copying a model.
 
 One table gives each such type its kind. A type that is in no table, and of which TensorFlow says that it keeps no state
-(`OpDef.is_stateful`), is pure.
+(`OpDef.is_stateful`), is pure; one that keeps some is refused where a model with it would be copied (epl.plan.unknown).
 """
 
 import functools
@@ -236,6 +236,10 @@ DIFFERING = of_kind(SOURCE, SEEDED, KEYED, DRAWN, IMPURE, COLLECTIVE) | frozense
     ["RandomDataset", "RandomDatasetV2", "ExperimentalRandomDataset"]
 )
 
+
+# Where the seed, or the key that is made of one, is among the inputs of a type of the kind KEYED.
+SEED_INPUT = {op: 1 for op in of_kind(KEYED)}
+SEED_INPUT.update(StatelessMultinomial=2, StatelessSampleDistortedBoundingBox=3)
 
 # Take a batch from a staging area, which the program fills.
 STAGED = frozenset(["Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnstage", "OrderedMapUnstageNoKey"])

@@ -304,6 +304,8 @@ class Step(object):
         return step
 
     def _alike(self, initial, fed):
+        # Each worker turns the state of a generator of random numbers after it has got worker 0's.
+        initial = {w: v for w, v in initial.items() if v not in self._rewritten.plan.generators}
         digests = first_values(self._rewritten.graph, initial, fed)
         several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
         return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}

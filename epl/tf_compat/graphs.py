@@ -105,6 +105,15 @@ def load_op_library(path):
     return tf.load_op_library(path)
 
 
+def stateful_types(types):
+    """Those of some operation types of which TensorFlow says that they keep state (OpDef.is_stateful)."""
+    found = {op: op_def(op) for op in types}
+    if None in found.values():  # 1.15's Python side does not know all types of its other side
+        every = op_defs()
+        found = {op: known or every.get(op) for op, known in found.items()}
+    return frozenset(op for op, known in found.items() if known is not None and known.is_stateful)
+
+
 def import_nodes(graph, graph_def, existing):
     """Adds nodes to a graph without making Python objects for them, which takes most of the time of an import.
 

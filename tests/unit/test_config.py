@@ -94,6 +94,7 @@ def test_documented_keys_have_their_documented_defaults():
         "io.unbalanced_io_slicing": False,
         "io.drop_last_files": False,
         "io.shard_dataset": False,
+        "graph.harmless_ops": "",
         "auto.auto_parallel": False,
     }
 

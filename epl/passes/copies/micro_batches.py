@@ -21,7 +21,7 @@ from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, 
 from epl.graph.late import Late
 from epl.passes.copies.gates import Gates, order_actions, order_changes
 from epl.passes.copies.reseed_functions import call_copies
-from epl.passes.copies.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.passes.copies.template import Template, marks_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.sync.summaries import shown_by
@@ -87,7 +87,7 @@ def copy_micro_batches(program, plan):
     order_changes(graph, edit, plan, gates)
     fetched = _merge(graph, edit, plan, program, whole.layout.host_device)
     counted = _counted(graph, edit, plan, program)
-    _reseed(graph, edit, plan)
+    _reseed(graph, edit, plan, originals)
     result = edit.finish()
     planned = _plan_of_copies(result, whole, originals, replaced, [n for n in result.nodes if n not in graph.nodes])
     originals.update((node_of(total), node_of(tensor)) for tensor, total in replaced.items())
@@ -373,13 +373,16 @@ def _counted(graph, edit, plan, model):
     return frozenset(found)
 
 
-def _reseed(graph, edit, plan):
+def _reseed(graph, edit, plan, originals):
     """Random operations of each micro-batch draw numbers of their own, or dropout would drop the same units."""
     marks = ["micro_batch_%d" % m for m in range(1, plan.count)]
     names = graph.in_order(plan.nodes)
     for micro_batch, mark in enumerate(marks, 1):
         for name in names:
             node = graph.nodes[name]
-            if node.op in effects.RANDOM and "seed" in node.attr and any(seeds_of(node)):
+            if node.op in effects.RANDOM and any(seeds_of(node)):
                 set_seed(edit.node(micro_batch_name(name, micro_batch)), derive(seeds_of(node), mark))
+            elif node.op in effects.SEED_INPUT:
+                for added in turn_seed(edit.node(micro_batch_name(name, micro_batch)), derive("seed of copy", mark)):
+                    originals[edit.add(added).name] = name  # where it is, this is
     call_copies(graph, edit, names, {mark: (lambda n, m=m: micro_batch_name(n, m)) for m, mark in enumerate(marks, 1)})

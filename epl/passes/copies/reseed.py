@@ -6,7 +6,7 @@ without a seed get one that all workers share, so that every worker draws the sa
 """
 
 from epl.graph import tags
-from epl.passes.copies.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.plan.names import clone_name
 from epl.rules import effects
 
@@ -20,9 +20,13 @@ def reseed(program, plan):
     initial = _only_for_initial_values(graph, plan)
     for name in graph.find(effects.RANDOM.__contains__):
         node = graph.nodes[name]
-        if "seed" not in node.attr or tags.INSTANCE in node.attr:
+        if tags.INSTANCE in node.attr:
             continue
+        if node.op in effects.SEED_INPUT and name in plan.analysis.cloned:
+            _turn_by_rank(edit, plan, name)
         seeds = seeds_of(node)
+        if not seeds:
+            continue
         if any(seeds):
             if name in plan.analysis.cloned:
                 _set_by_rank(edit, plan, name, seeds)
@@ -35,6 +39,14 @@ def _only_for_initial_values(graph, plan):
     """Nodes that first values come from and training does not need."""
     variables = set(plan.variables)
     return graph.ancestors(plan.analysis.initial_writes, stop=variables) - plan.analysis.cloned
+
+
+def _turn_by_rank(edit, plan, name):
+    for instance in plan.layout.instances:
+        if instance.rank:
+            copy = edit.node(clone_name(name, instance.index))
+            for added in turn_seed(copy, derive("seed of copy", instance.rank)):
+                edit.add(added)
 
 
 def _set_by_rank(edit, plan, name, seeds):

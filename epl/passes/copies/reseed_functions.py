@@ -6,7 +6,7 @@ Each instance but rank 0 calls copies of such functions, in which the seeds are 
 """
 
 from epl.graph.functions import Functions
-from epl.passes.copies.seeds import derive, seeds_of, set_seed
+from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.plan.names import PREFIX, clone_name
 from epl.rules import effects
 
@@ -52,7 +52,7 @@ def call_copies(graph, edit, names, copies):
 
 
 def _is_seeded(node):
-    return node.op in effects.RANDOM and any(seeds_of(node))
+    return node.op in effects.SEED_INPUT or (node.op in effects.RANDOM and any(seeds_of(node)))
 
 
 def _copy_name(name, mark):
@@ -89,8 +89,10 @@ def _with_copies(library, random, marks):
 def _reseed(copy, function, random, mark):
     copy.CopyFrom(function)
     copy.signature.name = _copy_name(function.signature.name, mark)
-    for node in copy.node_def:
-        if _is_seeded(node):
+    for node in list(copy.node_def):
+        if node.op in effects.SEED_INPUT:
+            copy.node_def.extend(turn_seed(node, derive("seed of copy", mark), in_function=True))
+        elif _is_seeded(node):
             set_seed(node, derive(seeds_of(node), mark))
         _redirect(node, random, mark)
     # TensorFlow finds the gradient of a While or If by these names.

@@ -11,11 +11,13 @@ alone before one that does not. They are apart because a session's nodes never c
 copies when the user's graph grows.
 """
 
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
+from epl.passes.copies.seeds import derive
 from epl.passes.nodes import tagged
 from epl.plan.names import clone_name, copy_name, sync_name, tag_of
 
 _CHIEF = 0
+_INT64 = 9
 
 
 def broadcast_variables(program, plan):
@@ -43,11 +45,26 @@ def sync_slot(plan, variable):
 def _copy(graph, edit, plan, variable):
     name = copy_name(variable.name)
     value, dtype, resource = _read(graph, edit, variable, name)
-    waits = [
-        _assign(edit, graph, variable.name, instance.index, value, name, dtype, resource)
-        for instance in plan.layout.instances[1:]
-    ]
+    first, waits = plan.layout.instances[0], []
+    for instance in plan.layout.instances[1:]:
+        own = value
+        if variable.name in plan.generators:
+            own = _turned(edit, plan, name, instance, value, _seed_of(first.rank) ^ _seed_of(instance.rank))
+        waits.append(_assign(edit, graph, variable.name, instance.index, own, name, dtype, resource))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.layout.host_device))
+
+
+def _seed_of(rank):
+    """By what the generators of a rank differ from those of rank 0, which are those that the user made."""
+    return derive("generator", rank) if rank else 0
+
+
+def _turned(edit, plan, name, instance, value, seed):
+    """The state of a generator that draws other numbers; its rank's own."""
+    device = plan.layout.host_device
+    key = edit.add(constant("%s/seed_%d" % (name, instance.index), seed, _INT64, device)).name
+    turned = make_node("BitwiseXor", "%s/turned_%d" % (name, instance.index), [value, key], device, T=Type(_INT64))
+    return edit.add(turned).name
 
 
 def _read(graph, edit, variable, name):
@@ -87,6 +104,8 @@ def _broadcast(graph, edit, plan, variable):
                 "collective",
             )
         ).name
+        if variable.name in plan.generators:
+            value = _turned(edit, plan, name, layout.instances[0], value, _seed_of(layout.instances[0].rank))
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
         value, _, _ = _read(graph, edit, variable, name)
