@@ -61,13 +61,13 @@ def keyed(seed):
 
 
 def drawn():
-    """Random operations that draw from a variable."""
-    generator = tf.random.experimental.Generator.from_seed(5)
+    """Random operations that draw from a variable each, or their order would be left open."""
+    generators = [tf.random.experimental.Generator.from_seed(5 + i) for i in range(4)]
     return {
-        "StatefulStandardNormal": generator.normal(SHAPE),
-        "StatefulUniform": generator.uniform(SHAPE),
-        "StatefulTruncatedNormal": generator.truncated_normal(SHAPE),
-        "StatefulUniformFullInt": generator.uniform_full_int(SHAPE, tf.int64),
+        "StatefulStandardNormal": generators[0].normal(SHAPE),
+        "StatefulUniform": generators[1].uniform(SHAPE),
+        "StatefulTruncatedNormal": generators[2].truncated_normal(SHAPE),
+        "StatefulUniformFullInt": generators[3].uniform_full_int(SHAPE, tf.int64),
     }
 
 
