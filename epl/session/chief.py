@@ -11,11 +11,14 @@ from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.file_errors import told
 from epl.session.hooks import driver_of
+from epl.session.saved import Save, are_several, check_seen
 
 
 def install():
     """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
     tf_compat.wrap_saver_save(told(_save))
+    tf_compat.wrap_saver_restore(_restore)
+    tf_compat.wrap_supervisor_saves(_save_by_timer)
     tf_compat.wrap_object_checkpoints(told(_save_objects), told(_update_state))
     tf_compat.wrap_saved_model_builder(told(_saved_model_builder), told(_save_model))
     tf_compat.wrap_write_graph(told(_write_graph))
@@ -39,16 +42,33 @@ def _profile(original, *args, **kwargs):
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
-    if is_chief():
+    if not are_several():
         return original(saver, sess, save_path, global_step, *args, **kwargs)
+    save = Save(save_path)
+    if is_chief():
+        return save.write(lambda: original(saver, sess, save_path, global_step, *args, **kwargs))
     driver = driver_of(sess)
     if driver is not None and saver.saver_def is not None:
         driver.help((saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,))
     if global_step is None:
-        return save_path
-    if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
-        global_step = tf_compat.tf.train.global_step(sess, global_step)
-    return "%s-%d" % (save_path, global_step)
+        path = save_path
+    else:
+        if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
+            global_step = tf_compat.tf.train.global_step(sess, global_step)
+        path = "%s-%d" % (save_path, global_step)
+    save.wait(path)
+    return path
+
+
+def _restore(original, saver, sess, save_path, *args, **kwargs):
+    if save_path is not None and are_several() and not is_chief():
+        check_seen(save_path)
+    return original(saver, sess, save_path, *args, **kwargs)
+
+
+def _save_by_timer(original, *args, **kwargs):
+    """The thread with which a Supervisor saves every so many minutes: workers do not come to that together."""
+    return original(*args, **kwargs) if is_chief() else None
 
 
 def _save_objects(original, saver, file_prefix, *args, **kwargs):
@@ -59,7 +79,13 @@ def _save_objects(original, saver, file_prefix, *args, **kwargs):
             "tf.train.Checkpoint cannot save a pipeline whose stages lie in several workers, as it builds what it "
             "saves only when it does. Use tf.train.Saver, built before the first session.run on every worker."
         )
-    return original(saver, file_prefix, *args, **kwargs) if is_chief() else file_prefix
+    if not are_several():
+        return original(saver, file_prefix, *args, **kwargs)
+    save = Save(file_prefix)
+    if is_chief():
+        return save.write(lambda: original(saver, file_prefix, *args, **kwargs))
+    save.wait()
+    return file_prefix
 
 
 def _update_state(original, *args, **kwargs):
@@ -80,13 +106,18 @@ def _saved_model_builder(original, builder, export_dir, *args, **kwargs):
 
 
 def _save_model(original, builder, as_text=False):
-    path = original(builder, as_text)
+    if not are_several():
+        return original(builder, as_text)
     if not hasattr(builder, _EXPORT):
-        return path
+        return Save(tf_compat.export_folder_of(builder), _EXPORT).write(lambda: original(builder, as_text))
     export_dir, private = getattr(builder, _EXPORT)
+    save = Save(export_dir, _EXPORT)
+    path = original(builder, as_text)
     shutil.rmtree(private, True)
     as_bytes = tf_compat.tf.compat.as_bytes
-    return os.path.join(as_bytes(export_dir), os.path.basename(as_bytes(path)))
+    path = os.path.join(as_bytes(export_dir), os.path.basename(as_bytes(path)))
+    save.wait(path)
+    return path
 
 
 def _write_graph(original, graph_or_graph_def, logdir, name, *args, **kwargs):

@@ -6,6 +6,7 @@ import logging
 import random
 import sys
 import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
@@ -30,6 +31,7 @@ _NOTICE_S = 10.0
 _GENERATIONS_PER_INIT = 1 << 20
 _MEET_PREFIX = "meet/g%d/%d/"
 _MEET_KEY = _MEET_PREFIX + "%d"
+_TOLD_KEY = "told/%d/%s"  # after how many calls of epl.init, and a topic
 # How the operations of csrc/ops begin what a communicator says.
 _MARK = "epl communication:"
 
@@ -62,6 +64,7 @@ class Job(object):
         self._sessions = 0
         self._generation = 0
         self._broken = False
+        self._exchanges = 0  # in this generation
         self._met = (0, -1)  # generation and number of the latest meeting
         self._link = None
         self.seed = 0
@@ -109,6 +112,7 @@ class Job(object):
             self._sessions = 0
             # Not the next number: a worker may have lived through more failures than another, and all must meet here.
             self._generation = (self._generation // _GENERATIONS_PER_INIT + 1) * _GENERATIONS_PER_INIT
+            self._exchanges = 0
             self._broken = False
             self._link = None  # another back end may carry the data now
             self.step = 0
@@ -165,6 +169,7 @@ class Job(object):
             raise FromPeer(self._error(lost))
         if self._broken:
             self._generation += 1
+            self._exchanges = 0
             self._broken = False
 
     @property
@@ -189,8 +194,14 @@ class Job(object):
     def _left_by(self, kind, number, worker):
         return "left/%d/%s/%d/%d/" % (self._generation, kind, number, worker)
 
+    @property
+    def place(self):
+        """How far this worker has come, as text: the same for all who have come as far together."""
+        return "%d/%s" % (self._generation, "ended" if self._broken else self._exchanges)
+
     def exchange(self, message):
         """Gives each worker's bytes to every worker, in their order."""
+        self._exchanges += 1
         return self.pool.exchange(message)
 
     def meet(self, message):
@@ -224,17 +235,32 @@ class Job(object):
 
     def _wait_for(self, worker):
         """What a worker brought to the meeting under way."""
+        what = "worker %d to come to the same call" % worker
+        return self._wait(_MEET_KEY % (self._met + (worker,)), what, worker, generation=self._met[0])
+
+    def _wait(self, key, what, worker, **limits):
+        """What a worker sets, see `wait_for_key`."""
         communication = self._config.communication
-        return wait_for_key(
-            self._client,
-            _MEET_KEY % (self._met + (worker,)),
-            "worker %d to come to the same call" % worker,
-            worker,
-            generation=self._met[0],
-            error_of=self._error,
-            start_s=communication.start_timeout_s,
-            silence_s=communication.timeout_s,
-        )
+        limits.update(start_s=communication.start_timeout_s, silence_s=communication.timeout_s)
+        return wait_for_key(self._client, key, what, worker, error_of=self._error, **limits)
+
+    def tell(self, topic, data):
+        """Leaves bytes for all other workers under a topic, a text; nobody waits."""
+        self._client.set(_TOLD_KEY % (self._generation // _GENERATIONS_PER_INIT, topic), data)
+
+    def told(self, topic, what, limit_s=None):
+        """What the chief tells under a topic; waits for as long as all live, or for `limit_s` seconds.
+
+        Args:
+          what: for the log and errors, what is waited for, in words that go on after "worker 1 waits for".
+
+        Raises:
+          WorkerError: a worker failed meanwhile.
+          CommunicationError: the chief is gone or silent; WaitTimeout: it has told nothing in time.
+        """
+        key = _TOLD_KEY % (self._generation // _GENERATIONS_PER_INIT, topic)
+        generation = self._generation + (1 if self._broken else 0)
+        return self._wait(key, what, 0, generation=generation, limit_s=limit_s)
 
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.

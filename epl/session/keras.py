@@ -12,8 +12,10 @@ from epl.env import Env
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
 from epl.session.meeting import check_found_by_all, wait_for_all
+from epl.session.saved import Save, are_several
 
 _LOG = logging.getLogger("epl")
+_ONE_FILE = (".h5", ".hdf5", ".keras")
 
 
 def install():
@@ -53,16 +55,36 @@ def _fit(original, model, *args, **kwargs):
     return result
 
 
-def _save(original, *args, **kwargs):
+def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     """The chief writes; where other workers have some of the variables, they help until it is through."""
-    driver = _driver()
+    if not are_several() or not isinstance(filepath, (str, os.PathLike)):
+        return original(model, filepath, overwrite, *args, **kwargs) if is_chief() else None
+    driver, save = _driver(), Save(filepath)
     if not is_chief():
-        return driver.help_until_done() if driver is not None else None
+        if driver is not None:
+            driver.help_until_done()
+        save.wait()
+        return None
     try:
-        return original(*args, **kwargs)
+        return save.write(lambda: _write(original, model, filepath, overwrite, *args, **kwargs))
     finally:
         if driver is not None:
             driver.done()
+
+
+def _write(original, model, filepath, overwrite, *args, **kwargs):
+    """Whoever reads the file meanwhile goes on reading the one before, whole, and its lock is in nobody's way."""
+    filepath = str(filepath)
+    if not filepath.endswith(_ONE_FILE) or "://" in filepath or not overwrite and os.path.exists(filepath):
+        return original(model, filepath, overwrite, *args, **kwargs)
+    folder, name = os.path.split(filepath)
+    private = os.path.join(folder, ".%d_%s" % (os.getpid(), name))
+    try:
+        original(model, private, overwrite, *args, **kwargs)
+        os.replace(private, filepath)
+    finally:
+        if os.path.exists(private):
+            os.remove(private)
 
 
 def _driver():

@@ -115,8 +115,10 @@ class SharedTimer(tf.train.SecondOrStepTimer):
 
     def should_trigger_for_step(self, step):
         clock = current_agreement().clock
-        if clock is None or self._then is None or self.last_triggered_step() is None:
+        if clock is None or self.last_triggered_step() is None:
             return super().should_trigger_for_step(step)
+        if self._then is None:  # triggered before the workers had a clock in common
+            self._then = clock
         return self.last_triggered_step() != step and clock >= self._then + self._seconds
 
     def update_last_triggered_step(self, step):

@@ -35,6 +35,11 @@ def executing_eagerly():
     return tf.executing_eagerly()
 
 
+def is_root_graph():
+    """True where the default graph is the process's own: outside of all `with graph.as_default()`."""
+    return ops._default_graph_stack.is_cleared()
+
+
 def is_function_graph(graph):
     """True for the graphs of function bodies (Defun, tf.function, branches and loop bodies of control flow v2)."""
     return graph.building_function

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf_compat.wrapping import line, wrap
+from epl.tf_compat.wrapping import line, public, wrap
 
 if line() == "tf1":
     from tensorflow.python.keras import backend as keras_backend_module
@@ -15,7 +15,10 @@ else:
 
 
 def wrap_keras_model(make_train_function, make_test_function, fit, save, save_weights, load_weights, csv_log, values):
-    """Around tf.keras in graph mode: methods of Model, CSVLogger's calls, the variables that may lack `values`."""
+    """Around tf.keras in graph mode: methods of Model, CSVLogger's calls, the variables that may lack `values`.
+
+    `save` is around tf.keras.models.save_model as well.
+    """
     wrap(keras_backend_module, "_get_variables", values)
     training = keras_training_module.Model
     wrap(training, "_make_train_function", make_train_function)
@@ -23,6 +26,8 @@ def wrap_keras_model(make_train_function, make_test_function, fit, save, save_we
     wrap(training, "fit", fit)
     for name, wrapper in (("save", save), ("save_weights", save_weights), ("load_weights", load_weights)):
         wrap(next(cls for cls in training.__mro__ if name in cls.__dict__), name, wrapper)
+    for module in public("keras"):
+        wrap(module.models, "save_model", save)
     for name in ("on_train_begin", "on_epoch_end", "on_train_end"):
         wrap(tf.keras.callbacks.CSVLogger, name, csv_log)
 

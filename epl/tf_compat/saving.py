@@ -3,6 +3,7 @@
 from tensorflow.python.saved_model import builder_impl as builder_module
 from tensorflow.python.summary.writer import writer as writer_module
 from tensorflow.python.training import saver as saver_module
+from tensorflow.python.training import supervisor as supervisor_module
 from tensorflow.python.training import training_util
 
 from epl.tf_compat.wrapping import line, public, wrap
@@ -23,6 +24,15 @@ def wrap_saver_save(wrapper):
     wrap(saver_module.Saver, "save", wrapper)
 
 
+def wrap_saver_restore(wrapper):
+    wrap(saver_module.Saver, "restore", wrapper)
+
+
+def wrap_supervisor_saves(wrapper):
+    """Around what the thread of a tf.train.Supervisor that saves does each time."""
+    wrap(supervisor_module.SVTimerCheckpointThread, "run_loop", wrapper)
+
+
 def wrap_object_checkpoints(save, update_state):
     """Around how tf.train.Checkpoint and Keras write variables, and around what writes the file `checkpoint`."""
     wrap(object_checkpoint_module.TrackableSaver, "save", save)
@@ -33,6 +43,11 @@ def wrap_saved_model_builder(init, save):
     """Around the constructor of tf.saved_model.Builder, and around its `save`, on which all exports of 1.x rest."""
     wrap(builder_module._SavedModelBuilder, "__init__", init)
     wrap(builder_module._SavedModelBuilder, "save", save)
+
+
+def export_folder_of(builder):
+    """The folder that a tf.saved_model.Builder writes."""
+    return builder._export_dir
 
 
 def wrap_write_graph(wrapper):

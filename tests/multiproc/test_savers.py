@@ -59,3 +59,16 @@ def test_no_room_for_a_file_is_not_the_end_of_data(plain, two_devices, tmp_path)
 def test_a_damaged_checkpoint_is_named(two_devices, tmp_path, size):
     kind, text = two_devices(SAVERS + "damaged", str(tmp_path), size)
     assert kind == "DataLossError" and "'%s'" % (tmp_path / "model") in text
+
+
+def test_what_is_saved_can_be_read_at_once(two_workers, tmp_path):
+    (found, no_error, state), (others, error, same) = two_workers(SAVERS + "saved_and_read", str(tmp_path))
+    assert found == others == ["model-1", 1, "model-2", 2, "model-3", 3]
+    assert_same_state(same, state, 0, 0)
+    assert no_error is None and error[0] == "UnsupportedError"
+    assert "worker 1 wants to read '%s" % (tmp_path / "of_1" / "model") in error[1]
+
+
+def test_a_worker_that_saves_alone_is_told_so(two_workers, tmp_path):
+    none, error = two_workers(SAVERS + "saved_alone", str(tmp_path))
+    assert none is None and "worker 0 has not saved it within 4 s" in error

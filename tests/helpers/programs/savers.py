@@ -2,6 +2,7 @@
 
 import os
 import resource
+import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -198,4 +199,55 @@ def damaged(epl, folder, size):
             saver.restore(sess, path)
         except tf.errors.OpError as error:
             return type(error).__name__, str(error)
+    return None
+
+
+def saved_and_read(epl, folder):
+    """All workers save into one folder and read at once what they have saved; one saves alone, then not the chief."""
+    common.init(epl)
+    index = common.workers(epl)[0]
+    feeds = common.Feeds(epl)
+    tf.get_variable("large", [1 << 20], trainable=False)
+    step = tf.train.get_or_create_global_step()
+    train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(common.classifier(feeds.x, feeds.labels), global_step=step)
+    saver, found = tf.train.Saver(), []
+    with common.session() as sess:
+        common.initialize(sess)
+        for number in range(3):
+            sess.run(train_op, feeds.of(number))
+            if index == 0:
+                saver.save(sess, os.path.join(folder, "chief"))  # nobody waits for it
+                time.sleep(0.5)  # the others are at their save long before
+            path = saver.save(sess, os.path.join(folder, "model"), global_step=step)
+            found.append(os.path.basename(tf.train.get_checkpoint_state(folder).model_checkpoint_path))
+            assert tf.train.latest_checkpoint(folder) == path
+            saver.restore(sess, path)
+            found.append(int(tf.train.load_checkpoint(path).get_tensor("global_step")))
+        elsewhere = os.path.join(folder, "of_%d" % index)  # the chief's is another folder: this one is not shared
+        if index == 0:
+            os.makedirs(elsewhere)
+        path, error = saver.save(sess, os.path.join(elsewhere, "model")), None
+        try:
+            saver.restore(sess, path)
+        except epl.errors.EplError as raised:
+            error = type(raised).__name__, str(raised)
+        state = common.state(sess)
+        sess.run(train_op, feeds.of(3))
+    return found, error, state
+
+
+def saved_alone(epl, folder):
+    """Only worker 1 saves. Returns the error there; the chief goes on to the next step."""
+    common.init(epl, {"communication.timeout_s": 5})
+    feeds = common.Feeds(epl)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(common.classifier(feeds.x, feeds.labels))
+    saver = tf.train.Saver()
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(train_op, feeds.of(0))
+        if common.workers(epl)[0] == 1:
+            try:
+                saver.save(sess, os.path.join(folder, "model"))
+            except epl.errors.CommunicationError as error:
+                return str(error)
     return None

@@ -1,0 +1,161 @@
+"""Once `save` returns, the file is there: for the chief, who writes it, and for every worker that calls `save` too.
+
+The chief tells when it begins to write a file and when it is through; whoever calls the same `save` waits for that.
+They know that it is the same by the file's name without its folder, which may differ, and by how far they have come
+together, so that the chief may save alone too. A worker that saves alone gets an error: nothing would be written.
+"""
+
+import collections
+import json
+import logging
+import os
+import time
+
+import tensorflow.compat.v1 as tf
+
+from epl.communicators.bootstrap import WaitTimeout
+from epl.env import Env
+from epl.errors import CommunicationError, UnsupportedError, WorkerError
+from epl.session.hooks import current_job, job
+
+_LOG = logging.getLogger("epl")
+# A file of another machine may take that long to be seen on a disk that both share.
+_SEEN_S = 10.0
+_LOOK_EVERY_S = 0.05
+# Of communication.timeout_s: whoever waits says so before the others lose patience with it.
+_PATIENCE = 0.8
+# By one of these a checkpoint, a file of Keras, a SavedModel is known.
+_PARTS = ("", ".index", "/saved_model.pb")
+
+
+def are_several():
+    """True where other workers may wait for what the chief saves: not where a script is only planned."""
+    return Env.get().cluster.worker_num > 1 and current_job() is not None
+
+
+class Saves(object):
+    """What this worker has saved so far; kept by Env."""
+
+    def __init__(self):
+        self._counts = collections.Counter()
+        self.apart = set()  # folders of this worker in which it does not see what the chief writes
+
+    def next(self, name):
+        """The topic under which the next save of that name is told."""
+        topic = "saved/%s/%s" % (job().place, name)
+        self._counts[topic] += 1
+        return "%s/%d" % (topic, self._counts[topic])
+
+
+def _saves():
+    return Env.get().state("saves", Saves)
+
+
+class Save(object):
+    """One call of `save`, from its beginning on.
+
+    Args:
+      path: of the file, as far as it is known before it is written.
+      name: what is the same on all workers; default the file's name without its folder.
+    """
+
+    def __init__(self, path, name=None):
+        self._path = path = _text(path)
+        self._topic = _saves().next(name or os.path.basename(path))
+
+    def write(self, write):
+        """On the chief: calls `write()` and tells the others. Returns its value, the path, if it is any."""
+        job().tell(self._topic + "/begun", b"{}")
+        try:
+            result = write()
+        except Exception as error:
+            self._tell(failure="%s: %s" % (type(error).__name__, error))
+            raise
+        path = _text(result or self._path)
+        self._tell(path=path, looks=_looks_of(path))
+        return result
+
+    def _tell(self, **news):
+        job().tell(self._topic + "/done", json.dumps(news).encode())
+
+    def wait(self, path=None):
+        """On the others: returns when the chief has written the file and this worker sees it.
+
+        A worker whose disk the chief does not write to is warned once; what it reads there is not what was saved.
+
+        Args:
+          path: the file's name here.
+
+        Returns:
+          The file's name as the chief has it.
+
+        Raises:
+          WorkerError: the chief could not write it.
+          CommunicationError: the chief does not save it.
+        """
+        path = _text(path or self._path)
+        env = Env.get()
+        worker, limit_s = env.cluster.worker_index, _PATIENCE * env.config.communication.timeout_s
+        what = "worker 0 to save '%s'" % path
+        try:
+            job().told(self._topic + "/begun", what, limit_s)
+        except WaitTimeout:
+            raise CommunicationError(
+                "worker %d saves '%s', but worker 0 has not saved it within %g s: all workers must save at the same "
+                "steps, or worker 0 alone, which writes the files" % (worker, path, limit_s)
+            ) from None
+        news = json.loads(job().told(self._topic + "/done", what).decode())
+        if "failure" in news:
+            text = "worker 0 could not write '%s': %s" % (path, news["failure"])
+            raise WorkerError(text, worker=0, cause=news["failure"])
+        if news["looks"] is not None:
+            _look(path, news, worker)
+        return news["path"]
+
+
+def _look(path, news, worker):
+    """Waits until a file looks as the chief says."""
+    apart, folder = _saves().apart, os.path.dirname(path)
+    patience_s = _SEEN_S if path == news["path"] and folder not in apart else 0.0
+    deadline = time.monotonic() + patience_s
+    while _looks_of(path) != news["looks"]:
+        if time.monotonic() >= deadline:
+            if folder not in apart:
+                _LOG.warning(
+                    "worker %d does not see '%s', which worker 0 has written: the folder is not shared. Training goes "
+                    "on, but this worker cannot read what is saved there.",
+                    worker,
+                    path,
+                )
+            apart.add(folder)
+            return
+        time.sleep(_LOOK_EVERY_S)
+    apart.discard(folder)
+
+
+def check_seen(path):
+    """Raises UnsupportedError for a checkpoint that this worker wants to read, but that only the chief can see."""
+    folder = os.path.dirname(_text(path))
+    if folder in _saves().apart and _looks_of(path) is None:
+        raise UnsupportedError(
+            "worker %d wants to read '%s', which worker 0 has written where this worker does not see it. Put it into a "
+            "folder that all machines share, or let worker 0 restore alone: the others take its values with the next "
+            "step." % (Env.get().cluster.worker_index, path)
+        )
+
+
+def _looks_of(path):
+    """[which part of a saved file it is known by, its size, when it was written]; None where there is none."""
+    for part in _PARTS:
+        name = _text(path) + part
+        try:
+            if not tf.io.gfile.isdir(name):
+                found = tf.io.gfile.stat(name)
+                return [part, found.length, found.mtime_nsec]
+        except tf.errors.OpError:
+            continue
+    return None
+
+
+def _text(path):
+    return tf.compat.as_str_any(tf.compat.path_to_str(path))
