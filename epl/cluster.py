@@ -1,5 +1,6 @@
 """The workers of a job and their devices: plain data, without TensorFlow."""
 
+import copy
 import os
 
 from epl.cluster_sources import integer, read_membership, split_address
@@ -97,6 +98,12 @@ class Cluster:
             token=members.token,
             visible_device_list=visible,
         )
+
+    def with_devices(self, number):
+        """The same cluster with that many devices in each worker."""
+        other = copy.copy(self)
+        other._gpu_num_per_worker = number  # pylint: disable=protected-access
+        return other
 
     @property
     def worker_num(self):

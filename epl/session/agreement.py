@@ -6,6 +6,7 @@ then they agree anew. Workers that have built different graphs are refused, with
 """
 
 import collections
+import functools
 import hashlib
 import json
 import struct
@@ -20,13 +21,14 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
 # What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
 # variables with new first values that other workers have given them too if they have done the same, to a digest of what
-# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.crews.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages")
+# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.crews. `whole`: a step
+# with a single copy of the model in each worker, as what is fed does not divide.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Wish.__new__.__defaults__ = (TOGETHER, {}, ())
+Wish.__new__.__defaults__ = (TOGETHER, {}, (), False)
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -73,7 +75,7 @@ def agree(exchange, wish, step, make_step, agreement):
       exchange: function from bytes to a list of all workers' bytes.
       wish: this worker's Wish; `fetches` and `targets` tuples of names, `fresh` a sorted tuple of variables.
       step: the Step for it.
-      make_step: function (extra_fetches, extra_targets) to the Step that runs these as well.
+      make_step: function (extra_fetches, extra_targets, whole) to the Step that runs these as well.
       agreement: the process's Agreement.
 
     Returns:
@@ -83,11 +85,9 @@ def agree(exchange, wish, step, make_step, agreement):
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    alike = ["%s %s" % item for item in sorted(wish.alike.items())]
-    news = _digest_of_names(wish.fresh) + _digest_of_names(alike)
-    block = _digest(wish.session, step) + news + _KINDS[wish.kind]
+    block = _digest(wish.session, step.fingerprint) + _news(wish) + _KINDS[wish.kind, wish.whole]
     blocks = agreement.exchange(exchange, block)
-    if all(other == block for other in blocks):
+    if blocks.count(block) == len(blocks):
         if wish.kind == OVER:
             raise SessionOver(range(len(blocks)))
         return Agreed(step, wish.fresh) if wish.kind in (TOGETHER, READS) else Agreed(done=wish.kind == DONE)
@@ -105,18 +105,33 @@ def agree(exchange, wish, step, make_step, agreement):
         return Agreed(None, fresh, readers[0], wishes[readers[0]])
     if any(w.kind != TOGETHER for w in wishes):
         return Agreed(done=any(w.kind == DONE for w in wishes))
-    step = make_step(_union(w.fetches for w in wishes), _union(w.targets for w in wishes))
-    digest = _digest(wish.session, step)
+    fetches, targets = _union(w.fetches for w in wishes), _union(w.targets for w in wishes)
+    step = make_step(fetches, targets, any(w.whole for w in wishes))
+    digest = _digest(wish.session, step.fingerprint)
     if any(other != digest for other in exchange(digest)):
         raise _difference(exchange, step)
     return Agreed(step, fresh)
 
 
-_KINDS = {TOGETHER: b"\0", OVER: b"\1", READS: b"\2", HELPS: b"\3", HELPS_ON: b"\4", DONE: b"\5"}
+_KINDS = {
+    (kind, whole): bytes([number, whole])
+    for number, kind in enumerate((TOGETHER, OVER, READS, HELPS, HELPS_ON, DONE))
+    for whole in (False, True)
+}
+_NO_NEWS = b"\0" * 16
 
 
-def _digest(session, step):
-    return hashlib.sha256(("%d " % session).encode() + step.fingerprint).digest()[:_DIGEST_BYTES]
+@functools.lru_cache(maxsize=1024)  # the same few steps are run again and again
+def _digest(session, fingerprint):
+    return hashlib.sha256(("%d " % session).encode() + fingerprint).digest()[:_DIGEST_BYTES]
+
+
+def _news(wish):
+    """A digest of the variables that have new first values."""
+    if not wish.fresh and not wish.alike:
+        return _NO_NEWS
+    alike = ["%s %s" % item for item in sorted(wish.alike.items())]
+    return _digest_of_names(wish.fresh) + _digest_of_names(alike)
 
 
 def _digest_of_names(names):

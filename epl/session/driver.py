@@ -9,6 +9,7 @@ import numpy as np
 
 from epl import tf_compat
 from epl.communicators import library
+from epl.config import Config
 from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
@@ -27,7 +28,7 @@ from epl.session.agreement import (
     current_agreement,
 )
 from epl.session.devices import passed_over
-from epl.session.inner import InnerSession, divide, own_copy
+from epl.session.inner import InnerSession, View, divide, divides, own_copy
 from epl.session.job import FromPeer
 from epl.session.rewritten import Rewritten
 
@@ -68,6 +69,7 @@ class Driver(object):
         self._lock = threading.RLock()
         self._rewritten = None
         self._inner = None
+        self._whole = None  # what `_for_whole_batches` gives
         self._steps = {}
         self._number = None
         self._over = False  # all workers know that this session is through
@@ -93,6 +95,10 @@ class Driver(object):
         """
         names = tuple(feeds)
         step = self._step(fetches, targets, names)
+        if not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
+            plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
+            alike = plan.layout.shares == 1 and len(plan.layout.crew) == 1 and not plan.user_collectives
+            step = self._step(fetches, targets, names, alike)
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
@@ -170,22 +176,44 @@ class Driver(object):
             if self._inner is not None:
                 self._inner.close()
                 self._inner = None
-                self._rewritten = None
+                self._rewritten = self._whole = None
                 self._steps.clear()
 
-    def _step(self, fetches, targets, feeds):
+    def _step(self, fetches, targets, feeds, whole=False):
         version = tf_compat.graph_version(self._graph)
         if self._rewritten is None or self._rewritten.version != version:
             self._rewrite()
-        key = (fetches, targets, feeds)
+        key = (fetches, targets, feeds, whole)
         step = self._steps.get(key)
         if step is None:
             with self._lock:  # threads of queues make steps while the program does
-                step = self._rewritten.step(fetches, targets, feeds)
+                rewritten, view = self._for_whole_batches() if whole else (self._rewritten, None)
+                step = rewritten.step(fetches, targets, feeds)
+                step.whole, step.view = whole, view
                 if step.groups:
-                    self._inner.load(self._rewritten.own_graph)  # with the nodes of its messages
+                    self._inner.load(rewritten.own_graph, view)  # with the nodes of its messages
                 self._steps[key] = step
         return step
+
+    def _for_whole_batches(self):
+        """The program with one copy of the model in this worker, or its crew, that takes a batch in one piece.
+
+        What is fed and cannot be divided evenly over all copies is computed by it, as one device would. Made when it is
+        needed first.
+
+        Returns:
+          (Rewritten, its View in the session).
+        """
+        if self._whole is None:
+            devices = 1 + max(self._rewritten.plan.layout.instances[0].devices)
+            config = Config(dict(self._config.to_dict(), **{"pipeline.num_micro_batch": 1}), {})
+            link = self._job.link
+            measured = None if link is None else lambda: link
+            cluster = self._cluster.with_devices(devices)
+            made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured), View()
+            self._inner.load(made.own_graph, view)
+            self._whole = made, view
+        return self._whole
 
     def _rewrite(self):
         # No lock is held: workers may have to measure their link, for which they wait for each other.
@@ -205,6 +233,7 @@ class Driver(object):
                 self._fresh |= self._valued & new
                 self._uncopied |= self._valued & new
             self._rewritten = rewritten
+            self._whole = None
             self._steps = {}
             self._show(rewritten)
 
@@ -232,10 +261,15 @@ class Driver(object):
             for name, part, of in parts:
                 names.append(name)
                 values.append(divide(fed, feeds[fed], part, of))
+        if step.whole:
+            with self._lock:
+                self._uncopied |= step.updated  # the other copies do not take part
         names.extend(step.open_gates)
         values.extend(_NOTHING for _ in step.open_gates)
         try:
-            fetched = self._inner.run(tuple(names), values, step.fetches, step.targets, run_options, metadata)
+            fetched = self._inner.run(
+                tuple(names), values, step.fetches, step.targets, run_options, metadata, step.view
+            )
         except tf_compat.tf.errors.OpError as error:
             raised = file_errors.in_run(error, self._rewritten.own_graph, dict(zip(names, values)))
             if raised is error:
@@ -246,14 +280,14 @@ class Driver(object):
 
     def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
         """Runs a step that communicates; one at a time in this process."""
-        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER)
+        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER, whole=step.whole)
         if step.only_reads:
             wish = wish._replace(messages=self._rewritten.rows(step.alone().messages))
 
-        def union(all_fetches, all_targets):
+        def union(all_fetches, all_targets, whole):
             extra = tuple(t for t in all_fetches if t not in fetches)
             more = tuple(t for t in all_targets if t not in targets)
-            return self._step(fetches + extra, targets + more, names)
+            return self._step(fetches + extra, targets + more, names, whole)
 
         def run(agreed):
             self._make_copies(agreed)
@@ -271,7 +305,8 @@ class Driver(object):
         Args:
           wish: a Wish; its session and fresh variables are filled in.
           step: the Step for it.
-          union: function from all workers' fetches and targets to the Step that runs them.
+          union: function from all workers' fetches and targets, and whether their batches are taken whole, to the Step
+            that runs them.
           run: function that runs a Step and returns the values of its fetches.
         """
         job = self._job

@@ -8,8 +8,53 @@ import tensorflow.compat.v1 as tf
 from epl import tf_compat
 from epl.capture.hooks import INNER
 from epl.errors import CaptureError
-from epl.graph.index import parse_input
+from epl.graph.index import node_of, parse_input
 from epl.graph.late import copy_of
+from epl.plan.names import PREFIX
+from epl.rules import effects
+
+_KEEP_STATE = effects.VARIABLES | effects.SHARED_RESOURCES
+_LOCATION = b"loc:@"
+
+
+class View(object):
+    """What a session has of one rewriting of a program.
+
+    Attributes:
+      nodes: its nodes by name.
+      names: of those that have another name in the session, that name.
+    """
+
+    def __init__(self):
+        self.nodes = {}
+        self.names = {}
+
+    def tensor(self, text):
+        """A tensor, an operation or an input by its name in the session."""
+        name = node_of(text)
+        return text.replace(name, self.names[name], 1) if name in self.names else text
+
+    def rename(self, nodes):
+        """Gives NodeDefs the names that they, and what they take, have in the session."""
+        if not self.names:
+            return
+        for node in nodes:
+            node.name = self.names.get(node.name, node.name)
+            node.input[:] = [self.tensor(text) for text in node.input]
+            if "_class" in node.attr:
+                groups = node.attr["_class"].list.s
+                groups[:] = [_LOCATION + self.tensor(g[len(_LOCATION) :].decode()).encode() for g in groups]
+
+
+def _check_states(graph, names):
+    """Raises CaptureError for what keeps a state and would have to be another one."""
+    for name in graph.in_order(names):
+        if graph.nodes[name].op in _KEEP_STATE:
+            raise CaptureError(
+                "the graph was changed after the session had run it: operation '%s' (%s) would have to be another one, "
+                "but it keeps a state. Build the whole training graph (all optimizers and epl scopes) before the first "
+                "session.run." % (name, graph.nodes[name].op)
+            )
 
 
 class InnerSession(object):
@@ -39,45 +84,68 @@ class InnerSession(object):
             proto.use_per_session_threads = True
             proto.experimental.disable_thread_spinning = True
         self._session = tf.Session(graph=self._graph, config=proto)
-        self._nodes = {}
+        self._base = View()
+        self._times = 0
         self._functions = set()
         self._runners = {}
 
-    def load(self, graph):
+    def load(self, graph, view=None):
         """Adds what is new in a rewritten graph.
 
+        What has to compute something else than before, as training has come to what could be run already, is added
+        under another name, with all that follows from it; `run` finds it by its own. So is what another rewriting of
+        the same program computes otherwise than the first.
+
+        Args:
+          graph: the Graph.
+          view: the View of the rewriting that it is of; default the first one's.
+
         Raises:
-          CaptureError: a node that the session already has would change.
+          CaptureError: something that keeps a state, a variable for instance, would have to be another one.
         """
-        new = [name for name, node in graph.nodes.items() if name not in self._nodes]
-        for name, node in self._nodes.items():
-            if name in graph.nodes and graph.nodes[name] is not node and _differ(graph.nodes[name], node):
-                raise CaptureError(
-                    "the graph was changed after the session had run it: operation '%s' would have to be rewritten. "
-                    "Build the "
-                    "whole training graph (all optimizers and epl scopes) before the first session.run." % name
-                )
-        if not new:
+        view, base = view or self._base, self._base
+        changed = [
+            name
+            for name, node in view.nodes.items()
+            if name in graph.nodes and graph.nodes[name] is not node and _differ(graph.nodes[name], node)
+        ]
+        again = [name for name in graph.in_order(graph.descendants(changed)) if name in view.nodes] if changed else []
+        new = [name for name in graph.nodes if name not in view.nodes]
+        _check_states(graph, again)
+        if view is not base:
+            new = self._own(graph, view, new)
+        if not new and not again:
             return
-        graph_def = graph.to_graph_def(tf_compat.GraphDef, new)
+        self._times += 1
+        prefix = "%s_again_%d/" % (PREFIX, self._times)
+        view.names.update((name, prefix + name) for name in (again if view is base else again + new))
+        if again:
+            self._runners.clear()
+        graph_def = graph.to_graph_def(tf_compat.GraphDef, new + again)
+        view.rename(graph_def.node)
         del graph_def.library.function[:]
         graph_def.library.function.extend(f for f in graph.library.function if f.signature.name not in self._functions)
         del graph_def.library.gradient[:]
         graph_def.library.gradient.extend(g for g in graph.library.gradient if g.function_name not in self._functions)
         self._functions.update(f.signature.name for f in graph.library.function)
-        fresh = set(new)
-        existing = sorted(
-            {
-                parse_input(text)
-                for name in new
-                for text in graph.nodes[name].input
-                if parse_input(text).node not in fresh
-            }
-        )
-        tf_compat.import_nodes(self._graph, graph_def, existing)
-        self._nodes.update((name, graph.nodes[name]) for name in new)
+        fresh = {node.name for node in graph_def.node}
+        inputs = {parse_input(text) for node in graph_def.node for text in node.input}
+        tf_compat.import_nodes(self._graph, graph_def, sorted(each for each in inputs if each.node not in fresh))
+        view.nodes.update((name, graph.nodes[name]) for name in new + again)
 
-    def run(self, feeds, values, fetches, targets, run_options=None, metadata=None):
+    def _own(self, graph, view, new):
+        """Those of the new nodes of another rewriting that the first one does not have alike; it shares the others."""
+        nodes = self._base.nodes
+        other = [name for name in new if name not in nodes or _differ(graph.nodes[name], nodes[name])]
+        own = graph.descendants(other).difference(view.nodes)
+        _check_states(graph, own.intersection(nodes))
+        for name in own.symmetric_difference(new):
+            view.nodes[name] = graph.nodes[name]
+            if name in self._base.names:
+                view.names[name] = self._base.names[name]
+        return graph.in_order(own)
+
+    def run(self, feeds, values, fetches, targets, run_options=None, metadata=None, view=None):
         """Runs the graph.
 
         Args:
@@ -86,14 +154,17 @@ class InnerSession(object):
           fetches, targets: tuples of names.
           run_options: serialized RunOptions.
           metadata: a TF_Buffer for the RunMetadata.
+          view: the View of the rewriting whose names these are; default the first one's.
 
         Returns:
           The fetches' values.
         """
-        key = (feeds, fetches, targets, run_options)
+        view = view or self._base
+        key = (view, feeds, fetches, targets, run_options)
         runner = self._runners.get(key)
         if runner is None:
-            runner = tf_compat.NamedRunner(self._session, feeds, fetches, targets, run_options)
+            names = [tuple(map(view.tensor, each)) for each in (feeds, fetches, targets)]
+            runner = tf_compat.NamedRunner(self._session, *names, run_options=run_options)
             self._runners[key] = runner
         return runner(values, metadata)
 
@@ -125,6 +196,11 @@ def own_copy(value):
     return value if not isinstance(value, np.ndarray) or value.flags.owndata else value.copy()
 
 
+def divides(value, parts):
+    """Whether a fed value's first dimension divides evenly."""
+    return parts == 1 or np.ndim(value) == 0 or len(value) % parts == 0
+
+
 def divide(name, value, part, parts):
     """Part `part` of `parts` equal ones of a fed value's first dimension; scalars are handed on whole.
 
@@ -134,7 +210,7 @@ def divide(name, value, part, parts):
     if parts == 1 or np.ndim(value) == 0:
         return value
     size = len(value)
-    if size % parts:
+    if not divides(value, parts):
         raise ValueError(
             "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker "
             "(%d = %d x %d + %d). Feed a multiple of %d: a placeholder whose first dimension is unknown takes the "

@@ -216,9 +216,13 @@ class Step(object):
       only_reads: True when the call only takes variables from other workers of the crew; they can help any time.
       messages: the Messages between workers of the crew, in their order.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
+      whole: True when there is one copy of the model in this worker, or its crew, as what is fed does not divide.
+      view: how the session calls the nodes; None: by their names.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
+
+    whole, view = False, None
 
     def __init__(self, rewritten, fetches, targets, feeds):
         self._rewritten = rewritten
@@ -296,6 +300,11 @@ class Step(object):
         self.groups = groups_of(layout, part, sorted(orders), messages)
         self.orders = _with_messages(orders, part, messages)
 
+    @property
+    def updated(self):
+        """Names of the variables that the call changes, in whatever way."""
+        return frozenset(variable_of(self._rewritten.graph, write) for write in self._updates).difference([None])
+
     def alone(self):
         """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""
         position = self._rewritten.part.position
@@ -370,7 +379,7 @@ class Assistance(object):
       messages: this worker's Messages among those that the other one needs.
     """
 
-    feeds, fetches, may_alias = (), (), False
+    feeds, fetches, may_alias, whole, view = (), (), False, False, None
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

@@ -98,3 +98,9 @@ def test_graphs_that_grow_between_calls(plain, two_by_two):
     want = plain(KERAS + "grown")
     for got in two_by_two(KERAS + "grown"):
         assert_same_results(got, want)
+
+
+def test_weights_are_read_before_training_with_micro_batches(plain, two_workers):
+    want = plain(KERAS + "weights_first", 1)
+    for got in two_workers(KERAS + "weights_first", 4):
+        assert_same_results(got, want)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state, pairs
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, pairs
 
 SESSIONS = "tests.helpers.programs.sessions:"
 
@@ -97,3 +97,20 @@ def test_graphs_with_constants_that_are_no_numbers_may_grow(plain, two_devices):
     want, got = plain(SESSIONS + "late_summaries"), two_devices(SESSIONS + "late_summaries")
     assert_same_state(got[0], want[0])
     assert got[1:] == want[1:]
+
+
+def assert_same_uneven(got, want):
+    assert_same_training(got, want)
+    assert_same(got["metrics"], want["metrics"])
+    assert_same(got["predicted"], want["predicted"])
+    for rows, wanted in pairs(got["rows"], want["rows"]):
+        assert_same(rows, wanted)
+
+
+@pytest.mark.parametrize("layout", [(1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_batches_that_do_not_divide(jobs, plain, layout, micro_batches):
+    sizes = [8, 6, 8, 2, 10, 16]  # of two workers with two devices or micro-batches each: 4, 3, 4, 1, 5 and 8 rows
+    want = plain(SESSIONS + "uneven", sizes)
+    for got in jobs[layout](SESSIONS + "uneven", sizes, micro_batches):
+        assert_same_uneven(got, want)

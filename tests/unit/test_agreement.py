@@ -60,11 +60,11 @@ def run(wishes, graphs=None):
         wish = wishes[index]
         graph = graphs[index] if graphs else ["a = Const()"]
 
-        def make_step(fetches, targets):
-            return FakeStep(graph, fetches, targets)
+        def make_step(fetches, targets, whole):
+            return FakeStep(graph + ["whole"] * whole, fetches, targets)
 
         try:
-            step = make_step(wish.fetches, wish.targets)
+            step = make_step(wish.fetches, wish.targets, wish.whole)
             results[index] = agree(workers.exchange_of(index), wish, step, make_step, Agreement())
         except (SessionOver, WorkerError) as error:
             results[index] = error
@@ -89,6 +89,11 @@ def test_equal_wishes_take_one_exchange():
     results, workers = run([wish(["loss:0"])] * 3)
     assert workers.exchanges == [1, 1, 1]
     assert all(agreed.step.fetches == ("loss:0",) and agreed.fresh == () for agreed in results)
+
+
+def test_all_take_their_batches_whole_where_one_has_to():
+    results, _ = run([wish(), wish()._replace(whole=True), wish()])
+    assert len({agreed.step.fingerprint for agreed in results}) == 1 and "whole" in results[0].step.lines()
 
 
 def test_a_worker_alone():

@@ -208,3 +208,19 @@ def grown(epl):
         tf.keras.backend.set_value(made.optimizer.lr, 0.01)
         numbers.extend(made.train_on_batch(*rows(epl, 4, 5)))
     return {"history": {}, "numbers": np.array(numbers), "predictions": made.predict(x), "weights": made.get_weights()}
+
+
+def weights_first(epl, micro_batches):
+    """Weights are read, and rows predicted, between `compile` and `fit`."""
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
+    made = compiled("train")
+    numbers = [float(np.sum(weight)) for weight in made.get_weights()]
+    numbers.append(made.predict(rows(None, 20, 21)[0]).mean())
+    x, labels = rows(epl, 0, STEPS)
+    history = made.fit(x, labels, batch_size=common.BATCH // common.workers(epl)[1], shuffle=False, verbose=0).history
+    return {
+        "history": {key: np.array(values, np.float64) for key, values in history.items()},
+        "numbers": np.array(numbers),
+        "predictions": made.predict(rows(None, 20, 21)[0]),
+        "weights": made.get_weights(),
+    }

@@ -26,10 +26,11 @@ def replicate_over(epl, device_count):
 
 
 def feed_rows(epl, rows):
-    """Feeds this worker `rows` rows, then a batch that fits."""
+    """Feeds this worker `rows` rows, which two devices are to share, then a batch that fits."""
     common.init(epl)
     feeds = common.Feeds(epl)
-    loss = common.classifier(feeds.x, feeds.labels)
+    with epl.replicate(device_count=2):
+        loss = common.classifier(feeds.x, feeds.labels)
     train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
     with common.session() as sess:
         common.initialize(sess)

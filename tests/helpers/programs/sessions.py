@@ -298,6 +298,39 @@ def uneven_failures(epl):
     return errors
 
 
+def uneven(epl, sizes, micro_batches=1, stages=1):
+    """Trains with batches of different sizes; a metric is updated, and rows are fetched, in the same runs.
+
+    Returns:
+      dict of losses, states, what the metric came to, the fetched rows, and predictions for three rows.
+    """
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
+    feeds = common.Feeds(epl)
+    with common.scope_of(epl)() if stages > 1 else common.no_scope():
+        hidden = tf.layers.dense(feeds.x, 8, tf.nn.tanh, kernel_initializer=tf.glorot_uniform_initializer(seed=1))
+    with common.scope_of(epl)() if stages > 1 else common.no_scope():
+        logits = tf.layers.dense(hidden, common.CLASSES, kernel_initializer=tf.glorot_uniform_initializer(seed=2))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=feeds.labels, logits=logits))
+    accuracy, update = tf.metrics.accuracy(feeds.labels, tf.argmax(logits, -1))
+    train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=tf.train.get_or_create_global_step())
+    rows = common.rows_everywhere(epl, tf.gather(feeds.x, 0, axis=1))
+    loss = common.mean_everywhere(epl, loss)
+    losses, states, metrics, seen = [], [], [], []
+    epl = None if stages > 1 else epl  # then every worker has all rows
+    with common.session() as sess:
+        common.initialize(sess)
+        for number, size in enumerate(sizes):
+            x, labels = (common.share(epl, column) for column in common.batch(number, size))
+            fed = {feeds.x: x, feeds.labels: labels}
+            value, fetched, _, _ = sess.run([loss, rows, train_op, update], fed)
+            losses.append(value)
+            seen.append(fetched)
+            metrics.append(sess.run(accuracy))
+            states.append(common.state(sess))
+        predicted = sess.run(logits, {feeds.x: common.batch(20, 3)[0]})
+    return {"losses": losses, "states": states, "metrics": metrics, "rows": seen, "predicted": predicted}
+
+
 def late_summaries(epl):
     """Gradients clipped by their global norm, which needs a constant that is no number; the graph grows twice."""
     common.init(epl)
