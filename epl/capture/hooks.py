@@ -58,7 +58,7 @@ def _taskgraph_of(record, op):
     """The TaskGraph that an operation is in, or None when only its neighbours can tell."""
     if record.phase == tags.BACKWARD:
         return record.taskgraph_of.get(tf_compat.original_op_name(op))
-    strategy = scopes().current
+    strategy = scopes().current(op.graph)
     if record.phase == tags.FORWARD and strategy is not None:
         return record.taskgraph(strategy)
     return None

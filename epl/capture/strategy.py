@@ -2,7 +2,10 @@
 
 import os
 import sys
+import weakref
 
+from epl import tf_compat
+from epl.capture.record import default_graph, has_record, record_of
 from epl.env import Env
 from epl.errors import CaptureError, PlanError, UnsupportedError
 
@@ -45,29 +48,44 @@ class Strategy(object):
 
 
 class Scopes(object):
-    """Which strategy holds for operations that are made now."""
+    """Which strategy holds for operations that are made now.
+
+    Attributes:
+      entered: that of the scope which is open, or None.
+    """
 
     def __init__(self):
-        self.default = None
-        self._entered = None
+        self.entered = None
+        self._default = None  # of graphs in which none was set
+        self._defaults = weakref.WeakKeyDictionary()  # of others
 
-    @property
-    def current(self):
-        return self._entered or self.default
+    def default(self, graph):
+        """The default strategy of a tf.Graph, or None."""
+        return self._defaults.get(graph, self._default)
+
+    def set_default(self, graph, strategy):
+        """Sets that of a graph. What is set before anything is built holds for all graphs to come as well."""
+        if tf_compat.is_root_graph() and not (has_record(graph) and record_of(graph).taskgraphs):
+            self._default = strategy
+        self._defaults[graph] = strategy
+
+    def current(self, graph):
+        """What holds in a graph now, or None."""
+        return self.entered or self.default(graph)
 
     def enter(self, strategy):
-        if self._entered is not None:
+        if self.entered is not None:
             raise CaptureError(
                 "epl.%s at %s stands inside of epl.%s at %s; strategy scopes cannot be nested. End the outer scope "
                 "before "
                 "the inner one begins: each scope is a part of the model of its own."
-                % (strategy.kind, strategy.place, self._entered.kind, self._entered.place)
+                % (strategy.kind, strategy.place, self.entered.kind, self.entered.place)
             )
-        self._entered = strategy
+        self.entered = strategy
 
     def leave(self, strategy):
-        if self._entered is strategy:
-            self._entered = None
+        if self.entered is strategy:
+            self.entered = None
 
 
 _ENV_KEY = "scopes"
@@ -121,9 +139,10 @@ def split(device_count=None, name=None):
 
 
 def set_default_strategy(strategy):
-    """Sets the strategy of all operations that are made from now on outside of any scope.
+    """Sets the strategy of all operations that are made from now on outside of any scope, in the default graph.
 
-    Calling it again begins a new part of the model.
+    Calling it again begins a new part of the model. What is set at the top of a program, before there is a model, holds
+    for the graphs of an Estimator and all others too; what is set while one is built, for that one.
 
     Raises:
       CaptureError: the argument is no strategy, or a scope is open.
@@ -131,9 +150,9 @@ def set_default_strategy(strategy):
     if not isinstance(strategy, Strategy):
         raise CaptureError("epl.set_default_strategy takes a strategy, such as epl.replicate(1), not %r" % (strategy,))
     held = scopes()
-    if held.current is not held.default:
+    if held.entered is not None:
         raise CaptureError(
             "epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
-            % (_caller(1), held.current.kind, held.current.place)
+            % (_caller(1), held.entered.kind, held.entered.place)
         )
-    held.default = strategy
+    held.set_default(default_graph(), strategy)

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
+from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
@@ -20,7 +21,7 @@ from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
-from epl.program.program import ALONE, Variable
+from epl.program.program import ALONE, EACH_WORKER, Variable
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,9 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     used = used_taskgraphs(model)
-    layout = layout_of(used, config, cluster)
-    role = model.role if not _holds_collectives(model.graph) else None
+    layout = layout_of(used, config, cluster, trains=bool(model.apply_calls))
+    used = used if len(layout.stages) == len(used) else []
+    role = _role(model, layout)
     if role is not None:
         layout = one_copy(layout, role == ALONE)
     analysis = analyse(model)
@@ -192,8 +194,20 @@ def make_plan(model, config, cluster):
     )
 
 
-def layout_of(taskgraphs, config, cluster):
-    """The Layout of a model that has these TaskGraphs as its stages."""
+def layout_of(taskgraphs, config, cluster, trains=True):
+    """The Layout of a model that has these TaskGraphs as its stages.
+
+    What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
+    """
+    try:
+        return _layout_as_marked(taskgraphs, config, cluster)
+    except (PlanError, UnsupportedError):
+        if trains:
+            raise
+        return make_layout([], cluster)
+
+
+def _layout_as_marked(taskgraphs, config, cluster):
     return make_layout(
         taskgraphs,
         cluster,
@@ -207,6 +221,15 @@ def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
     aggregation = plan_aggregation(model, config.communication, link, plan.positions, warn=False)
     return replace(plan, aggregation=aggregation, link=link)
+
+
+def _role(model, layout):
+    """The role of a graph: what neither trains nor merges anything is no pipeline over workers, but each has all of it,
+    so that it may predict, evaluate or export by itself."""
+    if _holds_collectives(model.graph):
+        return None
+    by_itself = len(layout.crew) > 1 and not model.apply_calls and not model.merges
+    return model.role or (EACH_WORKER if by_itself else None)
 
 
 def _holds_collectives(graph):

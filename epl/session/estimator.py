@@ -1,8 +1,6 @@
 """tf.estimator: every worker makes the same calls; the chief has the files, and what it finds there counts for all."""
 
-import logging
 import os
-import time
 
 import tensorflow.compat.v1 as tf
 
@@ -17,8 +15,8 @@ from epl.session.chief import is_chief, several_workers
 from epl.session.layout import divided_over_workers
 from epl.session.meeting import MergeMetrics, from_chief, wait_for_all
 from epl.session.monitored import share_timer
+from epl.session.saved import Save, are_several
 
-_LOG = logging.getLogger("epl")
 _TOGETHER = "_epl_together"  # set on an Estimator while all workers do the same with it
 
 
@@ -139,7 +137,7 @@ def _evaluate(original, estimator, input_fn, **kwargs):
 def _run_evaluation(original, estimator, all_hooks, **kwargs):
     """One step of a single device is one for each copy of the model; here a worker's copies take turns."""
     env = Env.get()
-    layout = layout_of(record_of(tf.get_default_graph()).taskgraphs, env.config, env.cluster)
+    layout = layout_of(record_of(tf.get_default_graph()).taskgraphs, env.config, env.cluster, trains=False)
     each = several_workers() and not _evaluates_on_chief()
     copies = layout.num_replicas if not each else len(layout.instances) // layout.shares
     tf_compat.multiply_evaluation_steps(all_hooks, max(1, copies))
@@ -165,7 +163,11 @@ def _export_after_evaluation(original, evaluator, *args, **kwargs):
 
 
 def _export(original, estimator, export_dir_base, *args, **kwargs):
-    if is_chief():
+    """The chief exports; the others get the folder's name as it is if they share the disk."""
+    if not are_several():
         return original(estimator, export_dir_base, *args, **kwargs)
-    _LOG.info("worker %d exports nothing; worker 0 does", Env.get().cluster.worker_index)
-    return os.path.join(tf.compat.as_bytes(export_dir_base), tf.compat.as_bytes(str(int(time.time()))))
+    save = Save(export_dir_base, "export")
+    if is_chief():
+        return save.write(lambda: original(estimator, export_dir_base, *args, **kwargs))
+    name = os.path.basename(save.wait())
+    return os.path.join(tf.compat.as_bytes(export_dir_base), tf.compat.as_bytes(name))

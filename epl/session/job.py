@@ -6,7 +6,6 @@ import logging
 import random
 import sys
 import threading
-import time
 
 import tensorflow.compat.v1 as tf
 

@@ -57,6 +57,20 @@ def test_stages_in_two_workers(plain, two_workers, tmp_path):
             assert_same_state(got, want)
 
 
+def test_evaluation_prediction_and_exports_after_a_pipeline_over_workers(plain, two_workers, tmp_path):
+    want = plain(ESTIMATORS + "after_a_pipeline", str(tmp_path / "plain"))
+    results = two_workers(ESTIMATORS + "after_a_pipeline", str(tmp_path / "stages"))
+    for metrics, predicted, _, exported in results:
+        assert set(metrics) == set(want[0])
+        for name in want[0]:
+            assert_same(metrics[name], want[0][name], what=name)
+        assert_same(predicted, want[1])
+        assert exported == results[0][3]
+    assert_same(results[0][2], want[2])
+    for made in plain(ESTIMATORS + "of_exports", str(tmp_path / "stages"), results[0][3]):
+        assert_same(made, want[2])
+
+
 def test_folder_that_only_the_chief_has(two_workers, plain_life, tmp_path):
     chief, other = two_workers(ESTIMATORS + "life", str(tmp_path), shared=False)
     for got in (chief, other):

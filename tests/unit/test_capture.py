@@ -104,6 +104,41 @@ def test_default_strategy():
     assert [t.name for t in model.taskgraphs] == ["default", "scope"]
 
 
+def test_a_default_strategy_belongs_to_the_graph_in_which_it_was_set():
+    with capture() as graph:
+        epl.set_default_strategy(epl.replicate(1, name="first"))
+        tf.constant(0.0)
+        epl.set_default_strategy(epl.replicate(1, name="last"))
+        tf.constant(0.0)
+    with tf.Graph().as_default() as other:
+        tf.constant(0.0)
+        with graph.as_default():
+            tf.constant(0.0, name="later")
+    model = make_program(graph)
+    assert tags.get_int(model.graph.nodes["later"], tags.TASKGRAPH, -1) == 1
+    assert [t.name for t in model.taskgraphs] == ["first", "last"] and make_program(other).taskgraphs == []
+
+
+@pytest.mark.skipif(tf.executing_eagerly(), reason="outside of a graph this process executes eagerly")
+def test_a_default_strategy_at_the_top_of_a_program_holds_for_all_graphs():
+    with capture():
+        pass
+    tf.reset_default_graph()
+    epl.set_default_strategy(epl.replicate(1, name="top"))
+    for _ in range(2):
+        with tf.Graph().as_default() as graph:
+            tf.constant(0.0)
+        assert [t.name for t in make_program(graph).taskgraphs] == ["top"]
+    tf.constant(0.0)
+    epl.set_default_strategy(epl.replicate(1, name="second"))  # a part of this graph's model
+    tf.constant(0.0)
+    assert [t.name for t in make_program(tf.get_default_graph()).taskgraphs] == ["top", "second"]
+    with tf.Graph().as_default() as graph:
+        tf.constant(0.0)
+    assert [t.name for t in make_program(graph).taskgraphs] == ["top"]
+    tf.reset_default_graph()
+
+
 def test_a_scope_ends_with_an_error_too():
     with capture():
         with pytest.raises(KeyError):

@@ -1,5 +1,6 @@
 """Programs with tf.estimator. Each worker reads its share of the rows, each copy of the model its share of a batch."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -145,6 +146,85 @@ def stages(epl, folder):
     warm = tf.estimator.Estimator(model_fn, config=config, params=params, warm_start_from=settings)
     warm.train(input_fn(None, 6, 9, size), hooks=[hook])
     return hook.losses, variables(estimator)[0], variables(warm)[0]
+
+
+def after_a_pipeline(epl, folder):
+    """Trains with a stage for each layer, marked by default strategies; then evaluates, predicts and exports.
+
+    Returns:
+      (metrics, predictions, predictions of a graph and a session of the program's own, the SavedModel's folder).
+    """
+    common.init(epl)
+
+    @contextlib.contextmanager
+    def stage():
+        if epl:
+            epl.set_default_strategy(epl.replicate(1))
+        yield
+
+    estimator = tf.estimator.Estimator(model_fn, config=run_config(folder), params={"scope": stage})
+    estimator.train(input_fn(None, 0, 3, common.BATCH))
+    metrics = estimator.evaluate(input_fn(epl, 10, 14, 4))
+    predicted = np.array([p["logits"] for p in estimator.predict(input_fn(None, 20, 22, 5))])
+    features = {"x": tf.placeholder(tf.float32, [None, common.FEATURES], "x")}
+    serving = tf.estimator.export.build_raw_serving_input_receiver_fn(features)
+    exported = tf.compat.as_str_any(estimator.export_saved_model(folder + "_export", serving))
+    with tf.Graph().as_default(), common.session() as sess:
+        x = tf.placeholder(tf.float32, [None, common.FEATURES], "x")
+        spec = model_fn({"x": x}, None, tf.estimator.ModeKeys.PREDICT, {"scope": common.scope_of(epl)})
+        tf.train.Saver().restore(sess, estimator.latest_checkpoint())
+        # Only one worker does it: nobody has to help.
+        own = sess.run(spec.predictions["logits"], {x: common.batch(20)[0]}) if common.workers(epl)[0] == 0 else None
+        if own is not None:
+            graph_def = tf.get_default_graph().as_graph_def()
+            logits = spec.predictions["logits"]
+            frozen = tf.graph_util.convert_variables_to_constants(sess, graph_def, [logits.op.name])
+            # The converter of 1.15 is a command beside Python.
+            os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+            lite = tf.lite.TFLiteConverter.from_session(sess, [x], [logits]).convert()
+            with open(folder + "_model.tflite", "wb") as file:
+                file.write(lite)
+            with open(folder + "_frozen.pb", "wb") as file:
+                file.write(frozen.SerializeToString())
+    return metrics, predicted, own, exported
+
+
+def of_exports(epl, folder, exported):
+    """What the files of `after_a_pipeline` compute: (SavedModel, frozen graph, freeze_graph's one, TFLite)."""
+    from tensorflow.python.tools import freeze_graph  # not part of the library: plain programs use it
+
+    rows, results = common.batch(20)[0], []
+    with tf.Graph().as_default(), common.session() as sess:
+        signature = tf.saved_model.load(sess, ["serve"], exported).signature_def["serving_default"]
+        names = signature.inputs["x"].name, signature.outputs["logits"].name
+        results.append(sess.run(names[1], {names[0]: rows}))
+    freeze_graph.freeze_graph(
+        None,
+        None,
+        False,
+        None,
+        names[1].split(":")[0],
+        None,
+        None,
+        folder + "_frozen2.pb",
+        False,
+        "",
+        input_saved_model_dir=exported,
+    )
+    for name, fed, fetched in (("_frozen.pb", "x:0", None), ("_frozen2.pb",) + names):
+        with tf.Graph().as_default() as graph, common.session() as sess:
+            with open(folder + name, "rb") as file:
+                tf.import_graph_def(tf.GraphDef.FromString(file.read()), name="")
+            fetched = fetched or next(
+                o.name + ":0" for o in graph.get_operations() if o.type == "BiasAdd" and "1" in o.name
+            )
+            results.append(sess.run(fetched, {fed: rows}))
+    lite = tf.lite.Interpreter(folder + "_model.tflite")
+    lite.resize_tensor_input(lite.get_input_details()[0]["index"], rows.shape)
+    lite.allocate_tensors()
+    lite.set_tensor(lite.get_input_details()[0]["index"], rows)
+    lite.invoke()
+    return results + [lite.get_tensor(lite.get_output_details()[0]["index"])]
 
 
 class Calls(tf.train.SessionRunHook):
