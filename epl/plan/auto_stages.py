@@ -1,5 +1,6 @@
 """Cuts a model without scopes into stages of about equal time: `auto.auto_parallel` with `pipeline.num_stages`."""
 
+import logging
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
@@ -9,7 +10,10 @@ from epl.graph.index import node_of
 from epl.plan.cost import stage_costs
 from epl.plan.pieces import row_of_pieces
 from epl.plan.table import bytes_text, columns
+from epl.program.program import TaskGraph
 from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
 
 # The slowest stage may take so much longer than it must, if fewer bytes cross the borders then.
 _SLACK = 0.1
@@ -64,6 +68,23 @@ class AutoStages:
         if self.shared:
             lines.append("  used by several stages: %s" % _listed(self.shared))
         return "\n".join(lines)
+
+
+def automatic_taskgraphs(config, cluster):
+    """The TaskGraphs of the stages into which auto.auto_parallel cuts a model: pipeline.num_stages, or as many as a
+    worker has devices. None where the model stays in one piece, which is said where nobody has asked for that."""
+    if not config.auto.auto_parallel:
+        return []
+    count = config.pipeline.num_stages or cluster.gpu_num_per_worker
+    if count == 1:
+        if not config.pipeline.num_stages:
+            _LOG.warning(
+                "auto.auto_parallel=True cuts nothing here: without pipeline.num_stages a model gets as many stages as "
+                "a worker has devices, and that is one. All workers train the whole model. Set pipeline.num_stages to "
+                "cut it into stages that lie in several workers."
+            )
+        return []
+    return [TaskGraph(i, "replicate", 1, "stage_%d" % i, "auto.auto_parallel") for i in range(count)]
 
 
 def choose_stages(graph, costs, num_stages, in_control_flow=frozenset()):

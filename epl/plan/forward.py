@@ -16,7 +16,7 @@ class Forward(object):
     Args:
       graph: the tagged Graph as the user built it.
       analysis: the Analysis of it.
-      is_stateful: function from an operation type to bool.
+      stateful: operation types that keep state.
       never: further nodes that are not to be repeated.
 
     Attributes:
@@ -25,7 +25,7 @@ class Forward(object):
       uses: (node of the backward pass, input position, canonical tensor) that take a tensor of `nodes`.
     """
 
-    def __init__(self, graph, analysis, is_stateful, never=frozenset()):
+    def __init__(self, graph, analysis, stateful, never=frozenset()):
         self.graph = graph
         backward = {n for n, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD}
         self.backward = backward
@@ -49,7 +49,7 @@ class Forward(object):
             if name not in loops
             and name not in never
             and effects.kind_of(graph.nodes[name].op) is None
-            and not is_stateful(graph.nodes[name].op)
+            and graph.nodes[name].op not in stateful
             and tags.phase(graph.nodes[name]) == tags.FORWARD
             and not any(_is_reference(graph, text) for text in graph.nodes[name].input)
         )

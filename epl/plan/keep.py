@@ -20,7 +20,7 @@ _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
 
 
-def plan_recomputation(program, config, analysis, costs_of, is_stateful):
+def plan_recomputation(program, config, analysis, costs_of):
     """What a program computes again.
 
     Args:
@@ -29,7 +29,6 @@ def plan_recomputation(program, config, analysis, costs_of, is_stateful):
       analysis: its Analysis.
       costs_of: function that returns the Costs (epl.plan.cost) of the forward pass; not called where nothing is asked
         for.
-      is_stateful: function from an operation type to bool.
 
     Returns:
       A Recomputation; None where none is asked for, or nothing is trained.
@@ -44,7 +43,7 @@ def plan_recomputation(program, config, analysis, costs_of, is_stateful):
     if not program.computed or not (wanted.type or marked):
         return None
     _check_first_gradients(program)
-    forward = Forward(graph, analysis, is_stateful, _synchronised(graph, config))
+    forward = Forward(graph, analysis, program.stateful, _synchronised(graph, config))
     costs = costs_of()
     if wanted.type == "auto":
         kept = _chosen(program, forward, costs, wanted)

@@ -9,6 +9,7 @@ from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.plan.auto_stages import automatic_taskgraphs
 from epl.plan.plan import layout_of
 from epl.program.program import ALONE, EACH_WORKER
 from epl.session.chief import is_chief, several_workers
@@ -137,7 +138,9 @@ def _evaluate(original, estimator, input_fn, **kwargs):
 def _run_evaluation(original, estimator, all_hooks, **kwargs):
     """One step of a single device is one for each copy of the model; here a worker's copies take turns."""
     env = Env.get()
-    layout = layout_of(record_of(tf.get_default_graph()).taskgraphs, env.config, env.cluster, trains=False)
+    # The evaluation's graph trains nothing, so nobody chooses stages for it, but the training has them.
+    stages = record_of(tf.get_default_graph()).taskgraphs or automatic_taskgraphs(env.config, env.cluster)
+    layout = layout_of(stages, env.config, env.cluster, trains=False)
     each = several_workers() and not _evaluates_on_chief()
     copies = layout.num_replicas if not each else len(layout.instances) // layout.shares
     tf_compat.multiply_evaluation_steps(all_hooks, max(1, copies))

@@ -8,6 +8,8 @@ from epl.config import Config
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.passes.model.add_stages import add_stages
+from epl.plan.auto_stages import automatic_taskgraphs
+from epl.plan.plan import layout_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.program.target import Target
 from tests.helpers import planning
@@ -33,6 +35,28 @@ def test_nothing_to_choose(devices, config):
         planning.sgd(planning.layers())
     program = make_program(graph)
     assert add_stages(program, Target(config, planning.cluster(1, devices))) is program
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_device_a_worker_is_said_not_to_be_cut(caplog, workers):
+    """It was ignored without a word."""
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    add_stages(make_program(graph), Target(AUTO, planning.cluster(workers, 1)))
+    assert "auto.auto_parallel=True cuts nothing here" in caplog.text and "Set pipeline.num_stages" in caplog.text
+
+
+def test_one_stage_that_is_asked_for_is_not_talked_about(caplog):
+    config = Config({"auto.auto_parallel": True, "pipeline.num_stages": 1})
+    assert automatic_taskgraphs(config, planning.cluster(2, 2)) == [] and not caplog.text
+
+
+@pytest.mark.parametrize(
+    "values, replicas", [({}, 2), ({"pipeline.num_stages": 2}, 4), ({"pipeline.num_stages": 1}, 8)]
+)
+def test_replicas_of_automatic_stages(values, replicas):
+    config, cluster = Config(dict(values, **{"auto.auto_parallel": True})), planning.cluster(2, 4)
+    assert layout_of(automatic_taskgraphs(config, cluster), config, cluster).num_replicas == replicas
 
 
 def test_scopes_and_automatic_stages_do_not_go_together():

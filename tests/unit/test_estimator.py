@@ -5,9 +5,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl import tf_compat
 from epl.config import Config
 from epl.errors import UnsupportedError, WorkerError
-from epl.session import meeting, monitored
+from epl.session import estimator, meeting, monitored
 from epl.session.agreement import current_agreement
 
 
@@ -90,3 +91,14 @@ def test_timers_go_by_the_clock_that_workers_agree_on():
     assert not timer.should_trigger_for_step(2)
     current_agreement().clock = 1010.0
     assert timer.should_trigger_for_step(3) and not timer.should_trigger_for_step(0)
+
+
+@pytest.mark.parametrize("config, copies", [({}, 4), ({"auto.auto_parallel": True, "pipeline.num_stages": 2}, 2)])
+def test_evaluation_steps_are_those_of_the_replicas_that_train(monkeypatch, config, copies):
+    """The evaluation's graph has no scopes: automatic stages were not counted, and it took twice as many steps."""
+    monkeypatch.setenv("EPL_GPU_PER_WORKER", "4")
+    epl.init(Config(config))
+    multiplied = []
+    monkeypatch.setattr(tf_compat, "multiply_evaluation_steps", lambda hooks, factor: multiplied.append(factor))
+    estimator._run_evaluation(lambda estimator, all_hooks: "done", None, all_hooks=[])
+    assert multiplied == [copies]

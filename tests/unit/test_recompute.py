@@ -35,7 +35,7 @@ def planned(graph, values=None):
     def costs():
         return estimate(program.graph, analysis.cloned, program.spec_of)
 
-    return program, plan_recomputation(program, Config(values or {}, {}), analysis, costs, stateful)
+    return program, plan_recomputation(program, Config(values or {}, {}), analysis, costs)
 
 
 def data(width=8):

@@ -6,9 +6,8 @@ from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.build import set_attr
 from epl.plan.analysis import analyse, is_large_constant
-from epl.plan.auto_stages import choose_stages
+from epl.plan.auto_stages import automatic_taskgraphs, choose_stages
 from epl.plan.cost import estimate
-from epl.program.program import TaskGraph
 
 
 def add_stages(program, target):
@@ -19,9 +18,8 @@ def add_stages(program, target):
     Raises:
       PlanError: the model has scopes, or cannot be cut; says why.
     """
-    config = target.config
-    num_stages = config.pipeline.num_stages or target.cluster.gpu_num_per_worker
-    if not config.auto.auto_parallel or not program.apply_calls or num_stages == 1:
+    stages = automatic_taskgraphs(target.config, target.cluster) if program.apply_calls else []
+    if not stages:
         return program
     if program.taskgraphs:
         scopes = ", ".join("'%s' at %s" % (t.name or t.kind, t.place) for t in program.taskgraphs)
@@ -32,12 +30,11 @@ def add_stages(program, target):
         )
     analysis = analyse(program)
     costs = estimate(program.graph, analysis.cloned, program.spec_of)
-    chosen = choose_stages(program.graph, costs, num_stages, analysis.in_control_flow)
+    chosen = choose_stages(program.graph, costs, len(stages), analysis.in_control_flow)
     edit = program.graph.editor()
     for name, node in program.graph.nodes.items():
         # What tf.gradients made for an operation goes where that is.
         stage = chosen.stage_of.get(name, chosen.stage_of.get(program.forward_op(name)))
         if stage is not None and not is_large_constant(node):
             set_attr(edit.node(name), tags.TASKGRAPH, stage)
-    stages = [TaskGraph(i, "replicate", 1, "stage_%d" % i, "auto.auto_parallel") for i in range(num_stages)]
     return replace(program, graph=edit.finish(), taskgraphs=stages, automatic=chosen)

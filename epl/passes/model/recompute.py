@@ -9,7 +9,6 @@ Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). TensorFlow'
 copies with what they are copies of, as they wait for something else.
 """
 
-from epl import tf_compat
 from epl.graph import tags
 from epl.graph.build import set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
@@ -30,19 +29,9 @@ def recompute(program, target):
         return program
     analysis = analyse(program)
     plan = plan_recomputation(
-        program,
-        target.config,
-        analysis,
-        lambda: estimate(program.graph, analysis.cloned, program.spec_of),
-        _is_stateful,
+        program, target.config, analysis, lambda: estimate(program.graph, analysis.cloned, program.spec_of)
     )
     return program if plan is None else program.with_graph(with_copies(program.graph, plan))
-
-
-def _is_stateful(op):
-    """True for operation types that keep state, and for those that only a function of the graph stands for."""
-    definition = tf_compat.op_def(op)
-    return definition is None or definition.is_stateful
 
 
 def with_copies(graph, plan):
