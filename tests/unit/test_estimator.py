@@ -8,7 +8,7 @@ import epl
 from epl import tf_compat
 from epl.config import Config
 from epl.errors import UnsupportedError, WorkerError
-from epl.session import estimator, meeting, monitored
+from epl.session import estimator, meeting, monitored, saved
 from epl.session.agreement import current_agreement
 
 
@@ -102,3 +102,14 @@ def test_evaluation_steps_are_those_of_the_replicas_that_train(monkeypatch, conf
     monkeypatch.setattr(tf_compat, "multiply_evaluation_steps", lambda hooks, factor: multiplied.append(factor))
     estimator._run_evaluation(lambda estimator, all_hooks: "done", None, all_hooks=[])
     assert multiplied == [copies]
+
+
+def test_a_checkpoint_that_only_the_chief_sees(tmp_path):
+    epl.init(Config({}))
+    path = str(tmp_path / "model.ckpt-3")
+    saved.check_seen(path)
+    saved._saves().apart.add(str(tmp_path))
+    with pytest.raises(UnsupportedError, match="which worker 0 has written where this worker does not see it"):
+        saved.check_seen(path)
+    (tmp_path / "model.ckpt-3.index").write_bytes(b"")
+    saved.check_seen(path)
