@@ -18,6 +18,7 @@ def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
     tf_compat.wrap_gradients(_gradients)
+    tf_compat.wrap_tape_gradient(_tape_gradient)
     # Classes known by now, for optimizers that exist already; later ones when one of them is made.
     for cls in tf_compat.optimizer_classes():
         tf_compat.wrap_apply_gradients(cls, _apply_gradients)
@@ -93,12 +94,30 @@ def _gradients(original, ys, xs, *args, **kwargs):
         return original(ys, xs, *args, **kwargs)
     with _Phase(record, tags.BACKWARD):
         result = original(ys, xs, *args, **kwargs)
-    sources = xs if isinstance(xs, (list, tuple)) else [xs]
-    for value, source in zip(result, sources):
+    _record_gradients(record, result, xs if isinstance(xs, (list, tuple)) else [xs])
+    return result
+
+
+def _tape_gradient(original, tape, target, sources, *args, **kwargs):
+    graph = tf.get_default_graph()
+    if tf.executing_eagerly() or tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
+        return original(tape, target, sources, *args, **kwargs)
+    record = record_of(graph)
+    if record.depth[tags.BACKWARD]:
+        return original(tape, target, sources, *args, **kwargs)
+    with _Phase(record, tags.BACKWARD):
+        result = original(tape, target, sources, *args, **kwargs)
+    _record_gradients(record, tf.nest.flatten(result), tf.nest.flatten(sources))
+    return result
+
+
+def _record_gradients(record, values, sources):
+    call = record.gradient_calls[-1] + 1 if record.gradient_calls else 0
+    for value, source in zip(values, sources):
         gradient = gradient_of(value)
         if gradient is not None:
             record.computed.append((gradient, tf_compat.variable_op_name(source)))
-    return result
+            record.gradient_calls.append(call)
 
 
 def _optimizer_init(original, optimizer, *args, **kwargs):

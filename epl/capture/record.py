@@ -4,12 +4,15 @@ One Record hangs on each tf.Graph. Besides the tags on operations it holds what 
 are the gradients of which variables.
 """
 
+from dataclasses import replace
+
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.specs import spec_reader
 from epl.graph import tags
 from epl.graph.index import Graph
+from epl.plan.by_hand import updates_by_hand
 from epl.program.program import ApplyCall, Gradient, Program, TaskGraph, Variable
 
 _ATTRIBUTE = "_epl_record"
@@ -28,6 +31,7 @@ class Record(object):
         self.depth = {tags.BACKWARD: 0, tags.APPLY: 0}
         self.apply_calls = []
         self.computed = []
+        self.gradient_calls = []
         self.merges = {}
         self.role = None
         self.local_variables = set()
@@ -78,12 +82,13 @@ def make_program(tf_graph):
     graph = Graph.from_graph_def(tf_compat.tagged_graph_def(tf_graph))
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
         variables = _variables(tf_graph, graph, record.local_variables)
-    return Program(
+    program = Program(
         graph=graph,
         taskgraphs=list(record.taskgraphs),
         variables=variables,
         apply_calls=[ApplyCall(*call) for call in record.apply_calls],
         computed=list(record.computed),
+        gradient_calls=list(record.gradient_calls),
         merges={key: list(names) for key, names in record.merges.items()},
         role=record.role,
         spec_of=spec_reader(tf_graph),
@@ -91,6 +96,7 @@ def make_program(tf_graph):
         checkpoints=[t.name for t in tf_graph.get_collection(_CHECKPOINTS) if isinstance(t, tf.Tensor)],
         stateful=tf_compat.stateful_types(_types(graph)),
     )
+    return replace(program, apply_calls=program.apply_calls + list(updates_by_hand(program)))
 
 
 def _types(graph):
@@ -103,7 +109,7 @@ _VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
 
 
 def _variables(tf_graph, graph, local):
-    initializers = {}
+    initializers, trainable = {}, set()
     local, metric = set(local), set(local)
     for key in tf_graph.get_all_collection_keys():
         for item in tf_graph.get_collection_ref(key):
@@ -120,6 +126,8 @@ def _variables(tf_graph, graph, local):
                 local.add(name)
             if key == tf.GraphKeys.METRIC_VARIABLES:
                 metric.add(name)
+            if key == tf.GraphKeys.TRAINABLE_VARIABLES:
+                trainable.add(name)
     found = {}
     for node in graph.nodes.values():
         if node.op not in _VARIABLE_OPS:
@@ -137,5 +145,6 @@ def _variables(tf_graph, graph, local):
             initializers=tuple(sorted(names)),
             is_local=node.name in local,
             is_metric=node.name in metric,
+            is_trainable=node.name in trainable,
         )
     return found

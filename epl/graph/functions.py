@@ -39,3 +39,43 @@ class Functions(object):
             body = self.bodies[name].node_def
             self._known[name, key] = any(test(n) or self.calls(n, test, key) for n in body)
         return self._known[name, key]
+
+    def changed_inputs(self, node, is_write):
+        """Positions of a caller's inputs that its functions, at any depth, write to; all where that cannot be told.
+
+        Args:
+          is_write: function from an operation type to bool; such an operation writes to its first input.
+        """
+        first = _FIRST_ARGUMENT.get(node.op, 0 if node.op in _CALLS or node.op in self.bodies else None)
+        if first is None:
+            return set(range(len(node.input)))
+        return {first + i for name in self.called_by(node) for i in self._changed_arguments(name, is_write)}
+
+    def _changed_arguments(self, name, is_write):
+        key = name, "changed"
+        if key not in self._known:
+            self._known[key] = frozenset()  # for functions that call themselves
+            body = self.bodies[name]
+            arguments = {arg.name: index for index, arg in enumerate(body.signature.input_arg)}
+            nodes = {node.name: node for node in body.node_def}
+            found = set()
+            for node in body.node_def:
+                positions = (
+                    {0} if is_write(node.op) else self.changed_inputs(node, is_write) if self.called_by(node) else ()
+                )
+                found.update(arguments.get(_origin(nodes, node.input[p])) for p in positions if p < len(node.input))
+            self._known[key] = frozenset(found - {None})
+        return self._known[key]
+
+
+# Operations that call functions with all of their inputs but for the first ones.
+_FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+_CALLS = frozenset(["While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"])
+
+
+def _origin(nodes, text):
+    """The argument of a function, or the node in it, that a tensor has come from unchanged."""
+    name = text.split(":")[0]
+    while name in nodes and nodes[name].op == "Identity":
+        name = nodes[name].input[0].split(":")[0]
+    return name

@@ -29,7 +29,7 @@ def dtype_of(graph, tensor):
     return types.base(types.output_dtypes(node, definition)[index])
 
 
-def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, **options):
+def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", **options):
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
     instances = plan.layout.instances
     inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
@@ -45,7 +45,7 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
         comm=plan.first_peer_slot + slot,
         tag=tag,
         workers=plan.layout.num_crews if workers is None else workers,
-        reduce_op="sum",
+        reduce_op=reduce_op,
         scale=float(scale),
         **options,
     )

@@ -40,10 +40,10 @@ def analyse(model):
     """Analyses a Program."""
     graph = model.graph
     functions = Functions(graph.library)
-    initial = _initial_writes(model)
+    initial = initial_writes(model)
     callers = functions.callers(graph.nodes.values())
     changing = {name for name in graph.find(effects.is_write) if variable_of(graph, name) is not None}
-    changing.update(n.name for n in callers if _changes_variable(n, graph, functions))
+    changing.update(n.name for n in callers if changes_variable(n, graph, functions))
     changing = changing.difference(initial)
     of_queues = _of_queues(graph, changing, initial)
     filling = {name for name in changing if variable_of(graph, name) in of_queues}
@@ -135,7 +135,8 @@ def is_large_constant(node):
     return node.op == "Const" and node.ByteSize() > _LARGE_CONSTANT_BYTES
 
 
-def _initial_writes(model):
+def initial_writes(model):
+    """dict of the operations that give variables their first values, or those of a checkpoint, to the variable."""
     graph = model.graph
     found = {}
     for variable in model.variables.values():
@@ -163,7 +164,7 @@ def _is_restore(node, graph):
     return False
 
 
-def _changes_variable(node, graph, functions):
+def changes_variable(node, graph, functions):
     """True for a node that hands a variable to a function which changes variables."""
     if not functions.calls(node, lambda n: effects.is_write(n.op), "writes"):
         return False
@@ -172,7 +173,22 @@ def _changes_variable(node, graph, functions):
 
 def _is_handle(graph, text):
     """True for a variable, also where it comes into a loop or a branch."""
+    return _holder(graph, text) is not None
+
+
+def _holder(graph, text):
+    """The variable that an input is itself, not its value, also where it comes into a loop or a branch; or None."""
     node = graph.nodes[node_of(text)]
     while node.op in effects.HANDS_ON and node.input:
         node = graph.nodes[node_of(node.input[0])]
-    return node.op in effects.VARIABLES
+    return node.name if node.op in effects.VARIABLES else None
+
+
+def variables_of(graph, write, functions):
+    """The variables that an operation changes, itself or in the functions that it calls."""
+    node = graph.nodes[write]
+    if not functions.called_by(node):
+        return {variable_of(graph, write)} - {None}
+    texts = [text for text in node.input if text[0] != "^"]
+    changed = functions.changed_inputs(node, effects.is_write)
+    return {_holder(graph, text) for place, text in enumerate(texts) if place in changed} - {None}

@@ -4,6 +4,7 @@ from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
+from epl.plan.analysis import variables_of
 from epl.rules import effects
 
 
@@ -46,28 +47,42 @@ def merged_edges(aggregation, state):
     return edges.union(*[group.consumers for group in state])
 
 
-def check_updates(graph, analysis, aggregation, state):
-    """Every optimizer must change a variable in the same way in all copies of the model.
+def check_updates(model, analysis, aggregation, state):
+    """Every optimizer, and whatever else changes a variable that is trained, must do so in the same way in all copies.
 
     Raises:
       CaptureError: one does not, as it uses a gradient that EPL has not seen, say.
     """
-    merged = merged_edges(aggregation, state)
-    differ = differing(graph, analysis.varying, merged)
-    functions = Functions(graph.library)
+    graph, functions = model.graph, Functions(model.graph.library)
+    differ, unequal = _drifting(graph, analysis, merged_edges(aggregation, state), functions)
     for name in analysis.writes:
         node = graph.nodes[name]
         if name not in differ:
             continue
-        if tags.phase(node) == tags.APPLY or _optimizes(node) or functions.calls(node, _optimizes, "optimizes"):
+        known = [model.variables[v] for v in sorted(variables_of(graph, name, functions) & unequal)]
+        trained = [variable.name for variable in known if variable.is_trainable]
+        updates = tags.phase(node) == tags.APPLY or _optimizes(node) or functions.calls(node, _optimizes, "optimizes")
+        if updates or trained:
             raise CaptureError(
                 "operation '%s' (%s) updates a variable by a value that differs between the copies of the model, so "
-                "they would drift apart: EPL has not seen this gradient, or the optimizer uses more than gradients. "
+                "they would drift apart%s: EPL has not seen this gradient, or the optimizer uses more than gradients. "
                 "Call epl.init() before the training graph is built, build it in this program "
                 "(tf.train.import_meta_graph of a training graph cannot be parallelised), hand all gradients to "
                 "apply_gradients, and call that neither inside of a tf.function nor of a branch or a loop."
-                % (name, node.op)
+                % (name, node.op, " ('%s' is trained)" % trained[0] if trained else "")
             )
+
+
+def _drifting(graph, analysis, merged, functions):
+    """(nodes that differ from copy to copy, variables that come to differ), also by what is read of such variables."""
+    varying, unequal, writes = analysis.varying, set(), frozenset(analysis.writes)
+    while True:
+        differ = differing(graph, varying, merged)
+        found = {v for name in analysis.writes if name in differ for v in variables_of(graph, name, functions)}
+        if found <= unequal:
+            return differ, unequal
+        unequal |= found
+        varying = varying | graph.descendants(unequal, stop=writes, data_only=True)
 
 
 def _optimizes(node):
@@ -75,14 +90,14 @@ def _optimizes(node):
     return effects.is_write(node.op) and "Apply" in node.op
 
 
-def check_after_all_reduce(graph, analysis, aggregation, calls):
+def check_after_all_reduce(model, analysis, aggregation):
     """With clip_after_allreduce, what the user makes of gradients must come from aggregated ones alone.
 
     Raises:
       PlanError: something that differs between the copies comes in between.
     """
-    differ = differing(graph, analysis.varying, merged_edges(aggregation, ()))
-    for call in calls:
+    differ = differing(model.graph, analysis.varying, merged_edges(aggregation, ()))
+    for call in model.apply_calls:
         for gradient, variable in call.gradients:
             tensor = canonical_tensor(gradient.values)
             if tensor not in aggregation.consumers and node_of(tensor) in differ:

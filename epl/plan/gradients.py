@@ -6,6 +6,7 @@ from typing import Dict, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.plan.consistency import differing
 from epl.plan.links import num_groups
 from epl.plan.names import PREFIX, tag_of
 
@@ -78,34 +79,61 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, communication, link, positions=None, warn=True):
+def plan_aggregation(model, analysis, communication, link, positions=None, warn=True):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
+
+    The latter for those that the program assigns to variables itself. What is the same in all copies by then, such as
+    what an accumulator of aggregated gradients holds, is not aggregated again.
 
     Args:
       model: an epl.program.program.Program.
+      analysis: its Analysis.
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
       positions: node to the position of its worker in a crew of several; gradients of one worker travel together.
       warn: log what the user should know about clipped gradients.
     """
     positions = positions or {}
-    boundaries = _AfterGradients(model) if communication.clip_after_allreduce else _BeforeApply(model, warn)
-    groups, sparse, consumers, seen = [], [], {}, set()
-    for call in model.apply_calls:
-        gradients = boundaries.of(call)
-        for gradient, _ in gradients:
-            for tensor in (gradient.values, gradient.indices):
-                if tensor is not None:
-                    found = boundaries.consumers(call, canonical_tensor(tensor))
-                    consumers[canonical_tensor(tensor)] = tuple(
-                        sorted(set(consumers.get(canonical_tensor(tensor), ()) + found))
-                    )
-        # One tensor may be the gradient for two calls or two variables; it travels once.
-        new = [(g, v) for g, v in gradients if (g.values, g.indices) not in seen]
-        seen.update((g.values, g.indices) for g, _ in new)
-        groups.extend(_dense_groups(model, call, new, communication, link, positions))
-        sparse.extend(_sparse_gradients(model, call, new, communication))
-    return Aggregation(tuple(groups), tuple(sparse), consumers)
+    by_hand = [call for call in model.apply_calls if call.between is not None]
+    calls = [call for call in model.apply_calls if call.between is None]
+    # A sum that holds what is summed already cannot be summed again.
+    early = communication.clip_after_allreduce or by_hand and communication.gradients_reduce_method == "sum"
+    found = _Found()
+    found.add(_ByHand(model), by_hand)
+    differ = _differing(model.graph, analysis, found.consumers) if by_hand else None
+    found.add(_AfterGradients(model) if early else _BeforeApply(model, warn, differ), calls)
+    groups, sparse = [], []
+    for call, gradients in found.gradients:
+        groups.extend(_dense_groups(model, call, gradients, communication, link, positions))
+        sparse.extend(_sparse_gradients(model, call, gradients, communication))
+    return Aggregation(tuple(groups), tuple(sparse), found.consumers)
+
+
+class _Found(object):
+    """What is aggregated for some calls.
+
+    Attributes:
+      gradients: (ApplyCall, list of (Gradient, variable)) pairs; no gradient is in two of them.
+      consumers: gradient tensor to the (node, input position) pairs that must see its aggregate.
+    """
+
+    def __init__(self):
+        self.gradients, self.consumers, self._seen = [], {}, set()
+
+    def add(self, boundaries, calls):
+        for call in calls:
+            gradients = boundaries.of(call)
+            for gradient, _ in gradients:
+                for tensor in map(canonical_tensor, filter(None, gradient)):
+                    found = self.consumers.get(tensor, ()) + boundaries.consumers(call, tensor)
+                    self.consumers[tensor] = tuple(sorted(set(found)))
+            # One tensor may be the gradient for two calls or two variables; it travels once.
+            self.gradients.append((call, [(g, v) for g, v in gradients if tuple(g) not in self._seen]))
+            self._seen.update(tuple(g) for g, _ in gradients)
+
+
+def _differing(graph, analysis, consumers):
+    return differing(graph, analysis.varying, {edge for edges in consumers.values() for edge in edges})
 
 
 def _unique(gradients):
@@ -118,17 +146,35 @@ def _unique(gradients):
     return found
 
 
-class _BeforeApply(object):
-    """Gradients as apply_gradients received them."""
+class _ByHand(object):
+    """Gradients as tf.gradients returned them, for what leads to the program's own assignments."""
 
-    def __init__(self, model, warn):
+    def __init__(self, model):
         self._graph = model.graph
+
+    def of(self, call):
+        order = self._graph.positions
+        return _unique(sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))]))
+
+    def consumers(self, call, tensor):
+        return _consumers(self._graph, tensor, lambda node: node.name in call.between)
+
+
+class _BeforeApply(object):
+    """Gradients as apply_gradients received them; but for those that do not differ, if it is known which do."""
+
+    def __init__(self, model, warn, differ=None):
+        self._graph = model.graph
+        self._differ = differ
         self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
         self._warned = not warn
 
     def of(self, call):
         self._warn_if_clipped(call)
-        return _unique(call.gradients)
+        return _unique([(g, v) for g, v in call.gradients if self._differs(g)])
+
+    def _differs(self, gradient):
+        return self._differ is None or node_of(canonical_tensor(gradient.values)) in self._differ
 
     def consumers(self, call, tensor):
         return _consumers(self._graph, tensor, lambda node: _made_by(node, call))

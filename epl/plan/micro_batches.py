@@ -110,7 +110,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
       UnsupportedError: the model cannot be divided; says where and why.
     """
     graph = model.graph
-    writes = tuple(changing_writes(model, analysis))
+    writes = tuple(changing_writes(model, analysis, aggregation))
     gradients = _accumulated(graph, aggregation)
     merged = [node_of(name) for names in model.merges.values() for name in names]
     ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t] + list(writes) + merged
@@ -119,6 +119,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
     accumulated = merged_edges(aggregation, ())
     nodes = frozenset(inside - _the_same(graph, analysis, inside, state, accumulated))
     _check(graph, nodes)
+    _check_by_hand(graph, nodes, accumulated)
     updates = [n for n in inside if effects.is_write(graph.nodes[n].op) and tags.phase(graph.nodes[n]) == tags.APPLY]
     late = graph.descendants(updates) if updates else ()
     used = used_taskgraphs(model)
@@ -187,6 +188,17 @@ def _check(graph, nodes):
                 "'%s' takes a batch from a staging area, which the program fills once a step, but with "
                 "pipeline.num_micro_batch > 1 a step takes several. Take the batches from the iterator or queue "
                 "directly (tf.data's prefetch does what a staging area does)." % name
+            )
+
+
+def _check_by_hand(graph, nodes, accumulated):
+    for name, position in sorted(accumulated):
+        if name in nodes:
+            raise UnsupportedError(
+                "'%s' takes the gradient '%s' on its way to a variable that what differs between micro-batches changes "
+                "too, so that it would have to be computed for each of them. Change variables by gradients "
+                "and by data in operations of their own, or leave pipeline.num_micro_batch at 1."
+                % (name, graph.nodes[name].input[position])
             )
 
 

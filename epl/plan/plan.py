@@ -156,19 +156,19 @@ def make_plan(model, config, cluster):
     link = link_of(cluster.hosts)
     several = has_micro_batches(model, config)
     if several or layout.num_instances > 1:
-        gradients = plan_aggregation(model, communication, link, positions)
+        gradients = plan_aggregation(model, analysis, communication, link, positions)
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
     if layout.num_instances > 1:
         aggregation = gradients
         if communication.clip_after_allreduce:
-            check_after_all_reduce(model.graph, analysis, aggregation, model.apply_calls)
+            check_after_all_reduce(model, analysis, aggregation)
         if role is None:
-            state = plan_state(model, analysis, positions, stage_of)
+            state = plan_state(model, analysis, aggregation, positions, stage_of)
             if communication.sync_batch_norm:
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
-        check_updates(model.graph, analysis, aggregation, state)
+        check_updates(model, analysis, aggregation, state)
     if layout.num_crews > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     return Plan(
@@ -219,7 +219,7 @@ def _layout_as_marked(taskgraphs, config, cluster):
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    aggregation = plan_aggregation(model, config.communication, link, plan.positions, warn=False)
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, plan.positions, warn=False)
     return replace(plan, aggregation=aggregation, link=link)
 
 

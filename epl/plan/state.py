@@ -1,9 +1,10 @@
 """State that training changes outside of optimizers: moving averages, metrics' totals, counters.
 
 Every copy of the model changes its own copy of such a variable. Where the change differs from copy to copy, it is
-merged, so that the copies stay the same: the mean for floating-point values, as if one device had seen the mean of the
-copies' statistics; the sum for counters and for local variables (metrics' totals), as if one device had seen all data.
-What is added to a metric's variable is summed even where it is the same everywhere, such as the size of a batch.
+merged, so that the copies stay the same, as if one device had seen all data. How follows from how the change is made
+(see epl.plan.merging); where that does not tell, what is added to integers and to local variables is summed, other
+floating-point values become their mean, and the user is told. What is added to a metric's variable is summed even where
+it is the same everywhere, such as the size of a batch.
 """
 
 import logging
@@ -11,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Tuple
 
 from epl.graph import tags, types
-from epl.graph.index import canonical_tensor, parse_input
+from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.analysis import variable_of
+from epl.plan.consistency import differing, merged_edges
+from epl.plan.merging import MEAN, ROWS, SUM, Merging
 from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.rules import effects
 
@@ -28,8 +31,8 @@ class StateGroup:
       values: canonical names of the merged tensors.
       consumers: for each, the (node, input position) pairs that must see the merged value.
       dtype: DataType number.
-      mean: True for the mean over instances, False for the sum.
-      rows: True for additions to rows of one variable: the values are indices and updates, which are gathered.
+      how: "mean", "sum", "max" or "min" over instances, or "rows" for additions to rows of one variable: the values are
+        indices and updates, which are gathered.
       slot, tag: as for gradients.
     """
 
@@ -37,10 +40,9 @@ class StateGroup:
     values: Tuple[str, ...]
     consumers: Tuple[Tuple[str, int], ...]
     dtype: int
-    mean: bool
+    how: str
     slot: int
     tag: int
-    rows: bool = False
 
     def for_micro_batch(self, nodes, micro_batch):
         """The same for the copies of a micro-batch; None where there are none.
@@ -60,70 +62,140 @@ class StateGroup:
 
     def collectives(self):
         """(node name, tag) of the collectives that merge it."""
-        if not self.rows:
+        if self.how != ROWS:
             return [(self.name, self.tag)]
         return [(name, tag_of(name)) for name in (self.name + "/indices", self.name + "/updates")]
 
 
-def changing_writes(model, analysis):
-    """The operations that change a variable outside of an optimizer: by what differs from copy to copy, or, for a
-    metric's counts, by as much for every batch."""
+def changing_writes(model, analysis, aggregation):
+    """The operations that change a variable outside of an optimizer: by what differs from copy to copy once gradients
+    are aggregated, or, for a metric's counts, by as much for every batch."""
     graph = model.graph
+    differ = differing(graph, analysis.varying, merged_edges(aggregation, ()))
     found = []
     for write in analysis.writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
         counts = known is not None and known.is_metric and node.op in effects.ADDS | effects.SCATTER_ADDS
-        if tags.phase(node) != tags.APPLY and (counts or _varies(node, analysis)):
+        if tags.phase(node) != tags.APPLY and (counts or _varies(node, differ)):
             found.append(write)
     return found
 
 
-def plan_state(model, analysis, positions=None, stage_of=None):
-    """The StateGroups of a Program; warns of changes that cannot be merged.
+def plan_state(model, analysis, aggregation, positions=None, stage_of=None):
+    """The StateGroups of a Model; warns of changes that cannot be merged.
 
     Args:
-      model, analysis: the Program and its Analysis.
+      model, analysis: the Model and its Analysis.
+      aggregation: of its gradients.
       positions: node to the position of its worker in a crew of several; what one worker changes travels together.
       stage_of: node to stage, for models of several stages. Their changes travel apart, or the next work of a stage on
         its device would wait for those behind it.
     """
     positions, stage_of = positions or {}, stage_of or {}
     graph = model.graph
-    keyed, unmerged, rows = {}, [], []
-    for write in changing_writes(model, analysis):
+    keyed, unmerged, unclear, rows, seen = {}, [], [], [], set()
+    writes = changing_writes(model, analysis, aggregation)
+    merging = _merging(model, analysis, aggregation, writes)
+    for write in writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
-        how = None if known is None or write in analysis.in_control_flow else _how(node, known)
-        if how is None:
+        if known is None or write in analysis.in_control_flow or known.dtype % 100 not in types.SUMMED_TYPES:
             unmerged.append(write)
-        elif how == "rows":
+            continue
+        if node.op in effects.SCATTER_ADDS and (known.is_local or known.dtype % 100 not in types.FLOAT_TYPES):
             rows.append(_rows(graph, write, known.dtype % 100))
-        else:
-            # Writes that the same operations wait for always run together, so they may travel together.
-            waiting = tuple(sorted({consumer for consumer, _ in graph.consumers.get(write, ())})) or (write,)
-            place = (positions.get(write, 0), stage_of.get(write, 0))
-            kind = (known.dtype % 100, how == "mean", place, waiting)
-            keyed.setdefault(kind, []).append(write)
-    if unmerged:
+            continue
+        cuts, clear = _cuts(graph, merging, node, known)
+        if cuts is None:
+            unmerged.append(write)
+            continue
+        if not clear:
+            unclear.append(write)
+        # Writes that the same operations wait for always run together, so they may travel together.
+        waiting = tuple(sorted({consumer for consumer, _ in graph.consumers.get(write, ())})) or (write,)
+        place = (positions.get(write, 0), stage_of.get(write, 0))
+        for tensor, how, edge in cuts:
+            if edge not in seen:
+                seen.add(edge)
+                keyed.setdefault((known.dtype % 100, how, place, waiting), []).append((tensor, edge))
+    _warn_of_unmerged(unmerged)
+    remembered = _warn_of_memories(graph, analysis, [w for w in unclear if graph.nodes[w].op in effects.SETS])
+    _warn_of_unclear(graph, [w for w in unclear if variable_of(graph, w) not in remembered])
+    return tuple(_group(key[0], key[1], members) for key, members in keyed.items()) + tuple(rows)
+
+
+def _merging(model, analysis, aggregation, writes):
+    graph = model.graph
+    if not writes:
+        return None
+    differ = differing(graph, analysis.varying, merged_edges(aggregation, ()))
+    used = [name for name, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD]
+    used += [node_of(name) for names in model.merges.values() for name in names]
+    return Merging(graph, writes, differ, graph.ancestors(used, data_only=True))
+
+
+def _cuts(graph, merging, node, variable):
+    """(where and how a change is merged, whether that follows from how it is made); None where it cannot be merged.
+
+    As Merging.cuts has it.
+    """
+    edge = (node.name, effects.VALUE_INPUT)
+    value = canonical_tensor(node.input[effects.VALUE_INPUT])
+    is_float = variable.dtype % 100 in types.FLOAT_TYPES
+    adds = node.op in effects.ADDS
+    if adds and variable.is_metric:
+        return [(value, SUM, edge)], True
+    cuts = merging.cuts(*edge) if adds or node.op in effects.SETS else None
+    if cuts is not None and (is_float or all(how != MEAN for _, how, _ in cuts)):
+        return cuts, True
+    if adds and not (is_float and _reads(graph, node, variable)) and (variable.is_local or not is_float):
+        return [(value, SUM, edge)], True  # whatever it is, it adds up
+    if is_float and (adds or node.op in effects.SETS):
+        return [(value, MEAN, edge)], False
+    return None, False
+
+
+def _reads(graph, node, variable):
+    """Whether what is added to a variable depends on what it holds."""
+    values = [node_of(text) for text in node.input[effects.VALUE_INPUT :] if text[0] != "^"]
+    return variable.name in graph.ancestors(values, data_only=True)
+
+
+def _warn_of_unmerged(writes):
+    if writes:
         _LOG.warning(
             "%d operations change variables by values that differ between the copies of the model, in a way that "
             "cannot be "
             "merged ('%s'%s); each copy keeps its own value, and a checkpoint holds that of the first.",
-            len(unmerged),
-            unmerged[0],
-            ", ..." if len(unmerged) > 1 else "",
+            len(writes),
+            writes[0],
+            ", ..." if len(writes) > 1 else "",
         )
-    _warn_of_memories(graph, analysis, [w for (_, mean, _, _), writes in keyed.items() if mean for w in writes])
-    return tuple(_group(graph, dtype, mean, writes) for (dtype, mean, _, _), writes in keyed.items()) + tuple(rows)
+
+
+def _warn_of_unclear(graph, writes):
+    names = sorted({variable_of(graph, write) for write in writes})
+    if names:
+        _LOG.warning(
+            "each copy of the model changes %s by what it computes from its own data, in a way that does not tell what "
+            "one device would make of all data; the copies' values are averaged. Sums, means, maxima and minima over "
+            "the rows of a batch, and what follows from these by additions and by factors that are the same "
+            "everywhere, are merged exactly.",
+            ", ".join("'%s'" % name for name in names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else ""),
+        )
+
+
+# Names of variables in a warning.
+_SHOWN = 5
 
 
 def _warn_of_memories(graph, analysis, writes):
     """A variable that is set from the data and that gradients depend on may be what a recurrent network remembers of
-    each row. Nothing tells it from a moving average, so it is merged like one, but not in silence."""
+    each row. It is merged like a moving average, but not in silence. Returns such variables."""
     stop = frozenset(analysis.writes)
     found = []
-    for variable in sorted({variable_of(graph, write) for write in writes if graph.nodes[write].op in effects.SETS}):
+    for variable in sorted({variable_of(graph, write) for write in writes}):
         users = graph.descendants([variable], stop=stop, data_only=True)
         if any(tags.phase(graph.nodes[user]) == tags.BACKWARD for user in users):
             found.append(variable)
@@ -136,34 +208,25 @@ def _warn_of_memories(graph, analysis, writes):
             found[0],
             " and %d other variables" % (len(found) - 1) if len(found) > 1 else "",
         )
+    return found
 
 
-def _how(node, variable):
-    """How a change of a variable is merged: "mean", "sum", "rows", or None where it cannot be."""
-    dtype = variable.dtype % 100
-    is_sum = variable.is_local or dtype not in types.FLOAT_TYPES
-    if dtype not in types.SUMMED_TYPES:
-        return None
-    if node.op in effects.SCATTER_ADDS:
-        return "rows" if is_sum else None
-    if node.op in effects.ADDS:
-        return "sum" if is_sum else "mean"
-    return "mean" if node.op in effects.SETS and dtype in types.FLOAT_TYPES else None
-
-
-def _varies(node, analysis):
+def _varies(node, differ):
     values = node.input[effects.VALUE_INPUT :]
-    return any(parse_input(text).node in analysis.varying for text in values if text[0] != "^")
+    return any(parse_input(text).node in differ for text in values if text[0] != "^")
 
 
 def _rows(graph, write, dtype):
     positions = (effects.VALUE_INPUT, effects.VALUE_INPUT + 1)
     values = tuple(canonical_tensor(graph.nodes[write].input[position]) for position in positions)
     name = "%s_state/%s" % (PREFIX, write)
-    return StateGroup(name, values, tuple((write, p) for p in positions), dtype, False, 0, tag_of(name), rows=True)
+    return StateGroup(name, values, tuple((write, p) for p in positions), dtype, ROWS, 0, tag_of(name))
 
 
-def _group(graph, dtype, mean, writes):
-    values = tuple(canonical_tensor(graph.nodes[w].input[effects.VALUE_INPUT]) for w in writes)
-    name = "%s_state/%s" % (PREFIX, writes[0])
-    return StateGroup(name, values, tuple((w, effects.VALUE_INPUT) for w in writes), dtype, mean, 0, tag_of(name))
+def _group(dtype, how, members):
+    """A StateGroup of (tensor, (node, input position)) pairs."""
+    node, position = members[0][1]
+    name = "%s_state/%s" % (PREFIX, node)
+    if position != effects.VALUE_INPUT:
+        name += "/input_%d" % position
+    return StateGroup(name, tuple(t for t, _ in members), tuple(e for _, e in members), dtype, how, 0, tag_of(name))

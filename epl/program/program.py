@@ -40,6 +40,7 @@ class Variable:
       initializers: names of the operations that give it its first value.
       is_local: in the collection of local variables (metrics' totals and the like).
       is_metric: in the collection of metrics' variables: all data seen adds to it.
+      is_trainable: in the collection of trainable variables.
     """
 
     name: str
@@ -48,21 +49,25 @@ class Variable:
     initializers: Tuple[str, ...] = ()
     is_local: bool = False
     is_metric: bool = False
+    is_trainable: bool = False
 
 
 @dataclass(frozen=True)
 class ApplyCall:
-    """One call of `apply_gradients`.
+    """One call of `apply_gradients`, or one of tf.gradients whose results the program assigns to variables itself.
 
     Attributes:
       index: its number in the graph.
-      optimizer: class name.
+      optimizer: class name; for assignments that the program makes itself, a word for that.
       gradients: (Gradient, variable's operation) pairs; pairs without a gradient are left out.
+      between: for the program's own assignments, these and all that leads to them from any gradient; None for
+        `apply_gradients`.
     """
 
     index: int
     optimizer: str
     gradients: Tuple[Tuple[Gradient, str], ...]
+    between: Optional[FrozenSet[str]] = None
 
 
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
@@ -80,8 +85,9 @@ class Program:
       graph: tagged graph, as it stands.
       taskgraphs: in order of first use.
       variables: by name of their operation.
-      apply_calls: in order.
+      apply_calls: in order; the program's own assignments of gradients last.
       computed: (Gradient, operation of what it was taken with respect to) pairs, as tf.gradients returned them.
+      gradient_calls: for each of these the number of its call of tf.gradients.
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
@@ -103,6 +109,7 @@ class Program:
     variables: Dict[str, Variable] = field(default_factory=dict)
     apply_calls: List[ApplyCall] = field(default_factory=list)
     computed: List[Tuple[Gradient, str]] = field(default_factory=list)
+    gradient_calls: List[int] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)

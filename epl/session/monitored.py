@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.record import record_of
+from epl.capture.record import make_program, record_of
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
 from epl.session.chief import is_chief, several_workers
@@ -22,8 +22,9 @@ def install():
 
 
 def trains(graph):
-    """True for a graph with an optimizer: all workers run its session together."""
-    return bool(record_of(graph).apply_calls)
+    """True for a graph with an optimizer, of TensorFlow's or written by hand: all workers run its session together."""
+    record = record_of(graph)
+    return bool(record.apply_calls or record.computed and make_program(graph).apply_calls)
 
 
 def synchronise(session):

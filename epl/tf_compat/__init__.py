@@ -45,6 +45,7 @@ from epl.tf_compat.graphs import (
     wrap_create_op,
     wrap_gradients,
     wrap_graph_def,
+    wrap_tape_gradient,
 )
 from epl.tf_compat.keras import wrap_keras_metric_weight, wrap_keras_model, wrap_keras_optimizer_init
 from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
@@ -139,6 +140,7 @@ __all__ = [
     "wrap_estimator",
     "wrap_event_writers",
     "wrap_gradients",
+    "wrap_tape_gradient",
     "wrap_graph_def",
     "wrap_keras_metric_weight",
     "wrap_learn_config",

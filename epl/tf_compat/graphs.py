@@ -26,6 +26,11 @@ def wrap_gradients(wrapper):
     wrap(gradients_util, "_GradientsHelper", wrapper)
 
 
+def wrap_tape_gradient(wrapper):
+    """`wrapper(original, tape, target, sources, ...)` around tf.GradientTape.gradient."""
+    wrap(tf.GradientTape, "gradient", wrapper)
+
+
 def wrap_graph_def(wrapper):
     """`wrapper(original, graph, ...)` around what makes the (GraphDef, version) of a graph."""
     wrap(ops.Graph, "_as_graph_def", wrapper)

@@ -75,6 +75,15 @@ def test_a_data_set_that_does_not_say_its_types():
         share_data._copy_types(make_node("ShardDataset", "shard", []), unknown)
 
 
+def test_a_variable_that_a_gradient_and_data_change_together():
+    with planning.capture() as graph:
+        x, w = planning.batch(), planning.variable("w")
+        (gradient,) = tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, w))), [w])
+        tf.assign(planning.variable("kept", trainable=False), gradient * tf.reduce_mean(x))
+        with pytest.raises(UnsupportedError, match="on its way to a variable that what differs between micro-batches"):
+            in_micro_batches(graph)
+
+
 @pytest.mark.parametrize(
     "devices, found",
     [

@@ -192,7 +192,7 @@ def noisy(x):
 
 
 @pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("make", [manual_gradient, by_hand, by_tape, noisy])
+@pytest.mark.parametrize("make", [manual_gradient, by_hand, noisy])
 def test_gradients_that_tf_gradients_did_not_return_as_they_are(make, clip):
     """Nothing that differs between copies may reach the optimizer as it is."""
     with capture() as graph:
@@ -204,6 +204,67 @@ def test_gradients_that_tf_gradients_did_not_return_as_they_are(make, clip):
         PlanError, match="clip_after_allreduce=True cannot hold for the gradient '%s'" % gradient.op.name
     ):
         plan_of(graph, communication__clip_after_allreduce=True)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_gradients_of_a_tape_are_known(after):
+    with capture() as graph:
+        gradient, w = by_tape(planning.batch())
+        clipped = tf.clip_by_norm(gradient, 1.0)
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(clipped, w)])
+    plan = plan_of(graph, communication__clip_after_allreduce=after)[1]
+    assert in_groups(plan) == [gradient.op.name if after else clipped.op.name]
+
+
+def test_assigned_gradients_are_aggregated_once_and_before_what_is_made_of_them():
+    with capture() as graph:
+        w = variable("w")
+        loss = tf.reduce_mean(tf.square(tf.matmul(planning.batch(), w)))
+        (gradient,) = tf.gradients(loss, [w])
+        penalty = tf.reduce_mean(tf.tanh(gradient))
+        (whole,) = tf.gradients(loss + penalty, [w])
+        total = variable("total", trainable=False)
+        tf.assign_add(total, tf.square(whole))
+        average = variable("average", [], trainable=False)
+        tf.assign(average, 0.9 * average + 0.1 * penalty)  # of the forward pass: its gradient stays the copy's own
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(total, w)])
+    model, plan = plan_of(graph)
+    assert in_groups(plan) == [whole.op.name]
+    ((name, position),) = plan.aggregation.consumers[whole.op.name]
+    assert model.graph.nodes[name].op == "Square" and position == 0
+    assert [model.graph.nodes[group.consumers[0][0]].input[0] for group in plan.state] == ["average"]
+
+
+def test_variables_that_are_trained_cannot_drift_apart():
+    """The accumulator differs, as a branch that depends on the data fills it; then so does what is trained by it."""
+    with capture() as graph:
+        x, w = planning.batch(), variable("w", use_resource=True)
+        total = variable("total", trainable=False, use_resource=True)
+        (gradient,) = tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, w))), [w])
+        tf.cond(tf.reduce_sum(x) > 0, lambda: tf.assign(total, gradient), lambda: tf.identity(total))
+        tf.assign_sub(w, 0.1 * total)
+    with pytest.raises(CaptureError, match="drift apart .'w' is trained."):
+        plan_of(graph)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_gradients_that_a_branch_collects_are_aggregated_outside_of_it(version):
+    with control_flow(version), capture() as graph:
+        w, total = variable("w", use_resource=True), variable("total", trainable=False, use_resource=True)
+        step = tf.train.get_or_create_global_step()
+        (gradient,) = tf.gradients(tf.reduce_mean(tf.square(tf.matmul(planning.batch(), w))), [w])
+
+        def by(change):
+            def branch():
+                with tf.control_dependencies([change(total, gradient)]):
+                    return tf.constant(0)
+
+            return branch
+
+        with tf.control_dependencies([tf.cond(tf.equal(step % 2, 0), by(tf.assign), by(tf.assign_add))]):
+            tf.assign_sub(w, 0.1 * total)
+    _, plan = plan_of(graph, workers=2, devices=1)
+    assert in_groups(plan) == [gradient.op.name] and plan.state == ()
 
 
 def test_gradient_for_two_optimizers_travels_once():

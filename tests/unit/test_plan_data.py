@@ -165,7 +165,7 @@ def test_row_updates_of_metrics_are_gathered():
         x = planning.batch()
         tf.metrics.mean_per_class_accuracy(tf.cast(x[:, 0], tf.int64), tf.cast(x[:, 1], tf.int64), 3)
         model, plan = plan_of(graph)
-    rows = [group for group in plan.state if group.rows]
+    rows = [group for group in plan.state if group.how == "rows"]
     assert len(rows) == 2 and all(len(group.collectives()) == 2 for group in rows)
 
 
@@ -173,4 +173,4 @@ def test_the_size_of_a_batch_is_summed_where_it_is_a_constant():
     with capture() as graph:
         tf.metrics.mean(planning.batch(rows=8))
         model, plan = plan_of(graph)
-    assert sum(len(group.values) for group in plan.state) == 2 and not any(group.mean for group in plan.state)
+    assert sum(len(group.values) for group in plan.state) == 2 and {group.how for group in plan.state} == {"sum"}

@@ -7,16 +7,18 @@ import tensorflow.compat.v1 as tf
 
 from epl.errors import UnsupportedError
 from epl.graph.index import node_of
+from epl.rules.effects import is_write
 from tests.helpers import planning
 from tests.helpers.planning import capture, control_flow, plan_of, variable
 
 
 def state_of(model, plan):
-    """dict of variable to "mean" or "sum"."""
+    """dict of variable to "mean", "sum", "max" or "min"; of another node where its input is merged, that node."""
     found = {}
     for group in plan.state:
         for write, _ in group.consumers:
-            found[node_of(model.graph.nodes[write].input[0])] = "mean" if group.mean else "sum"
+            node = model.graph.nodes[write]
+            found[node_of(node.input[0]) if is_write(node.op) else write] = group.how
     return found
 
 
@@ -62,7 +64,7 @@ def test_metrics_are_sums():
         tf.metrics.mean(x, name="the_mean")
         tf.metrics.accuracy(tf.cast(x, tf.int64), tf.cast(x * 0.5, tf.int64))
     model, plan = plan_of(graph)
-    assert plan.state and not any(group.mean for group in plan.state)
+    assert plan.state and {group.how for group in plan.state} == {"sum"}
     assert {"the_mean/total", "accuracy/total"} <= set(state_of(model, plan))
 
 
@@ -75,7 +77,7 @@ def test_batch_normalization_merges_its_averages(caplog):
     logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         _, plan = plan_of(graph)
-    assert sum(len(group.values) for group in plan.state) == 2 and all(group.mean for group in plan.state)
+    assert sum(len(group.values) for group in plan.state) == 2 and {group.how for group in plan.state} == {"mean"}
     assert [record for record in caplog.records if record.name == "epl"] == []
 
 
@@ -93,8 +95,44 @@ def test_a_recurrent_state_in_a_variable_is_warned_of(resource, copies, caplog):
     with caplog.at_level(logging.WARNING, "epl"):
         plan_of(graph, workers=copies, devices=1)
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == copies - 1
-    assert all("computes with 'state'," in text and "LOCAL_CONCAT_OBJECTS" in text for text in messages)
+    assert len(messages) == 2 * (copies - 1)
+    assert all("changes 'unread' by" in text for text in messages[1:])
+    assert all("computes with 'state'," in text and "LOCAL_CONCAT_OBJECTS" in text for text in messages[:1])
+
+
+def test_how_a_value_is_made_says_how_it_is_merged(caplog):
+    with capture() as graph:
+        x = planning.batch()
+        local = dict(collections=[tf.GraphKeys.LOCAL_VARIABLES], trainable=False)
+        loss = tf.reduce_mean(tf.square(x), name="one_loss")
+
+        def held(name, **kwargs):
+            return variable(name, [], trainable=False, **kwargs)
+
+        average = variable("average", [], **local)
+        tf.assign_sub(average, (average - loss) * 0.1)
+        combined = variable("combined", [], **local)
+        tf.assign(combined, 0.9 * combined + 0.1 * loss)
+        largest = held("largest")
+        tf.assign(largest, tf.maximum(largest, tf.reduce_max(x)))
+        smallest = held("smallest")
+        tf.assign(smallest, tf.minimum(smallest, tf.reduce_min(x)))
+        best = held("best")
+        tf.assign(best, tf.minimum(best, loss, name="better"))
+        counted = held("counted")
+        tf.assign(counted, tf.add(counted, tf.reduce_sum(x), name="more"))
+        last = held("last")
+        tf.assign(last, x[0, 0])
+        planning.sgd(planning.layers(x=planning.batch()))
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level(logging.WARNING, "epl"):
+        model, plan = plan_of(graph)
+    assert state_of(model, plan) == {
+        "average": "mean", "combined": "mean", "largest": "max", "smallest": "min", "better": "mean",
+        "more": "sum", "last": "mean",
+    }  # fmt: skip
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "changes 'last' by" in message and "averaged" in message
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

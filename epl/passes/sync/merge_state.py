@@ -16,11 +16,16 @@ def merge_state(program, plan):
         return program
     edit = graph.editor()
     for group in plan.state:
-        if group.rows:
+        if group.how == "rows":
             _gather_rows(graph, edit, plan, group)
             continue
-        scale = 1.0 / plan.layout.num_instances if group.mean else 1.0
-        edit.add(all_reduce_node(plan, group.name, group.values, group.dtype, scale, group.slot, group.tag))
+        mean = group.how == "mean"
+        reduce_op, scale = ("sum", 1.0 / plan.layout.num_instances) if mean else (group.how, 1.0)
+        edit.add(
+            all_reduce_node(
+                plan, group.name, group.values, group.dtype, scale, group.slot, group.tag, reduce_op=reduce_op
+            )
+        )
         for index, consumer in enumerate(group.consumers):
             rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name)
     return program.with_graph(edit.finish())

@@ -1,0 +1,83 @@
+"""Gradients that change variables without `apply_gradients`: optimizers written by hand, accumulators of gradients.
+
+What a program makes of a gradient on the way to a variable has to be made of the gradient of the whole batch: its
+square, say, would be another one for each copy's part. So each tf.gradients whose results end in assignments counts as
+one more call of an optimizer, whose gradients are aggregated where tf.gradients returned them.
+"""
+
+import collections
+
+from epl.graph import tags
+from epl.graph.functions import Functions
+from epl.graph.index import canonical_tensor, parse_input
+from epl.plan.analysis import changes_variable, initial_writes, variable_of
+from epl.program.program import ApplyCall
+from epl.rules import effects
+
+BY_HAND = "assignments"
+
+
+def updates_by_hand(model):
+    """An ApplyCall for each tf.gradients of variables from which assignments to variables follow.
+
+    Args:
+      model: an epl.program.program.Program, as the user built it, with the calls of apply_gradients alone.
+
+    Returns:
+      A tuple of ApplyCalls; their `between` says which nodes are to see the aggregates.
+    """
+    graph = model.graph
+    boundaries = _boundaries(model)
+    loss = _before_gradients(graph, boundaries)
+    starts = {n for tensor in boundaries for n in _consumers(graph, tensor) if _is_users(graph, n) and n not in loss}
+    if not starts:
+        return ()
+    others = loss.union(n for n in graph.nodes if not _is_users(graph, n))
+    flow = graph.descendants(starts, stop=others, data_only=True) - others
+    writes = _writes(model, flow)
+    between = graph.ancestors(writes, stop=graph.nodes.keys() - flow, data_only=True) & flow
+    calls = collections.OrderedDict()
+    for tensor, (gradient, variable, call) in boundaries.items():
+        if between.intersection(_consumers(graph, tensor)) and (gradient, variable) not in calls.setdefault(call, []):
+            calls[call].append((gradient, variable))
+    first = len(model.apply_calls)
+    gradients = [tuple(pairs) for pairs in calls.values() if pairs]
+    return tuple(ApplyCall(first + i, BY_HAND, pairs, frozenset(between)) for i, pairs in enumerate(gradients))
+
+
+def _boundaries(model):
+    """dict of what tf.gradients returned for variables, values and indices, to (Gradient, variable, its call)."""
+    found = collections.OrderedDict()
+    for (gradient, variable), call in zip(model.computed, model.gradient_calls):
+        if variable in model.variables:
+            for tensor in gradient:
+                if tensor is not None:
+                    found[canonical_tensor(tensor)] = (gradient, variable, call)
+    return found
+
+
+def _before_gradients(graph, boundaries):
+    """What any gradient is computed from: an aggregate there would change the gradient itself."""
+    if not boundaries:
+        return frozenset()
+    backward = [name for name, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD]
+    return graph.ancestors(backward, data_only=True)
+
+
+def _is_users(graph, name):
+    return tags.phase(graph.nodes[name]) == tags.FORWARD
+
+
+def _consumers(graph, tensor):
+    producer = parse_input(tensor)
+    return [n for n, p in graph.consumers.get(producer.node, ()) if parse_input(graph.nodes[n].input[p]) == producer]
+
+
+def _writes(model, flow):
+    """Those of some nodes that change variables, but for first values."""
+    graph, functions = model.graph, Functions(model.graph.library)
+    initial = initial_writes(model)
+    found = [n for n in flow if effects.is_write(graph.nodes[n].op) and variable_of(graph, n) is not None]
+    callers = functions.callers([graph.nodes[n] for n in flow])
+    found += [node.name for node in callers if changes_variable(node, graph, functions)]
+    return [name for name in graph.in_order(found) if name not in initial]
