@@ -31,6 +31,7 @@ from epl.passes.sync.sync_batch_norm import sync_batch_norm
 from epl.passes.sync.user_collectives import join_user_collectives
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
+from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
 from epl.plan.plan import layout_of, make_plan, with_link
@@ -69,6 +70,7 @@ PASSES = (
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages
     restore_own,  # after cutting: what nobody here uses any more is not read
+    read_copies,  # of the variables that are left after cutting
     save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
 )
 

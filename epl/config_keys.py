@@ -358,6 +358,14 @@ KEYS = (
         "number. False: each replica takes those of its own batch. The replicas' batches must be of one size.",
     ),
     Key(
+        "communication.check_replicas_every",
+        INTEGER,
+        0,
+        "After every so many training steps, compare digests of all variables that ought to be the same in all copies "
+        "of the model, over devices and workers; the job ends with the name of the first that is not. 0: never.",
+        minimum=0,
+    ),
+    Key(
         "communication.timeout_s",
         NUMBER,
         600.0,

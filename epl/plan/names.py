@@ -52,6 +52,11 @@ def sync_name(variable):
     return "%s_broadcast/%s" % (PREFIX, variable)
 
 
+def read_name(variable, instance):
+    """The node that holds what a local copy of a variable is, for comparing it with others."""
+    return clone_name("%s_compare/%s" % (PREFIX, variable), instance)
+
+
 def copy_name(variable):
     """The node whose run gives a variable's copies in this worker the value of the first; needs no other worker."""
     return "%s_copy/%s" % (PREFIX, variable)

@@ -8,7 +8,13 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
-from epl.plan.consistency import check_after_all_reduce, check_runs_always, check_sources, check_updates
+from epl.plan.consistency import (
+    alike_variables,
+    check_after_all_reduce,
+    check_runs_always,
+    check_sources,
+    check_updates,
+)
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
@@ -68,6 +74,7 @@ class Plan:
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
+      compared: variables of which all copies are compared now and then (communication.check_replicas_every).
       collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
       generators: variables from which random numbers are drawn.
     """
@@ -92,6 +99,7 @@ class Plan:
     link: Optional[Link] = None
     job_seed: int = 0
     collectives_on_gpu: bool = False
+    compared: FrozenSet[str] = frozenset()
     generators: FrozenSet[str] = frozenset()
 
     @property
@@ -169,6 +177,9 @@ def make_plan(model, config, cluster):
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
         check_updates(model, analysis, aggregation, state)
+    compared = frozenset()
+    if communication.check_replicas_every and layout.num_instances > 1 and role is None:
+        compared = alike_variables(model, analysis, aggregation, state)
     if layout.num_crews > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     return Plan(
@@ -189,6 +200,7 @@ def make_plan(model, config, cluster):
         positions=positions,
         first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
         generators=find_generators(model) if layout.num_instances > 1 else frozenset(),
+        compared=compared,
         data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),
         link=link if layout.num_crews > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

@@ -14,7 +14,7 @@ from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import copy_name, sync_name, tag_of
 from epl.plan.table import plan_table
-from epl.session import file_errors
+from epl.session import file_errors, replicas
 from epl.session.agreement import (
     DONE,
     HELPS,
@@ -79,6 +79,7 @@ class Driver(object):
         self._valued = set()  # variables that have had a first value at all
         self._shown = False
         self._has_read = False  # True once a step has had data
+        self._num_trained = 0  # training steps so far
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
         """Runs one call.
@@ -105,6 +106,7 @@ class Driver(object):
             self._make_copies(step)
             values = self._run_step(step, feeds, run_options, metadata)
             self._has_read = self._has_read or step.reads
+            self._compare_copies(step, lambda message: [message])
         if step.initialises:
             with self._lock:
                 for variable in step.initialises:
@@ -295,7 +297,9 @@ class Driver(object):
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
                 return []
-            return self._run_fed(agreed, feeds, run_options, metadata)
+            values = self._run_fed(agreed, feeds, run_options, metadata)
+            self._compare_copies(agreed, self._job.exchange)
+            return values
 
         return self._agreed(wish, step, union, run)[: len(fetches)]
 
@@ -413,6 +417,26 @@ class Driver(object):
             ) from error
         self._has_read = self._has_read or step.reads
         return values
+
+    def _compare_copies(self, step, exchange):
+        """After some training steps: are all copies of the variables the same? Those of this process that wait to be
+        given their values are left out."""
+        every, compared = self._config.communication.check_replicas_every, self._rewritten.plan.compared
+        if not compared or not step.updated:
+            return
+        self._num_trained += 1
+        if self._num_trained % every:
+            return
+        waiting = set(self._fresh) if step.communicates else set()
+        if len(self._rewritten.plan.layout.instances) > 1:
+            waiting |= self._uncopied
+        variables = (compared & self._valued) - waiting
+
+        def read(names):
+            return self._inner.run((), [], names, (), None, None)
+
+        own = replicas.digests(read, self._rewritten.own_graph.nodes, variables)
+        replicas.check(own, exchange, self._num_trained)
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""

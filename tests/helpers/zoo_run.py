@@ -86,7 +86,7 @@ def run_case(case, part):
     """Trains the case and returns what it writes: a dict of arrays."""
     epl = part.epl
     if epl:
-        epl.init(epl.Config(case.model.config))
+        epl.init(epl.Config(dict({"communication.check_replicas_every": 2}, **case.model.config)))
         if case.source == "dataset":
             epl.set_default_strategy(epl.replicate(device_count=1))
     batches = part.batches(case.model)

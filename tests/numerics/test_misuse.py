@@ -53,3 +53,17 @@ def test_eager_mode_is_refused(tmp_path):
     assert "went through" not in ended.output
     last = ended.output.strip().splitlines()[-1]
     assert "eager" in last and re.search(r"disable_eager_execution|disable_v2_behavior|tf\.Graph", last), ended
+
+
+@pytest.mark.parametrize("every, noticed", [(1, 5), (3, 6)])
+def test_copies_that_drift_apart_are_noticed(two_devices, two_workers, every, noticed):
+    outcomes = [two_devices(MISUSE + "drifting", every)] + two_workers(MISUSE + "drifting", every)
+    for done, message in outcomes:
+        assert done == noticed - 1, outcomes
+        assert "variable 'hidden/kernel' is not the same everywhere after %d training steps" % noticed in message
+    assert "worker 0, copy 0 and worker 0, copy 1 hold" in outcomes[0][1]
+    assert all("worker 0, copy 0 and worker 1, copy 0 hold" in message for _, message in outcomes[1:])
+
+
+def test_nobody_looks_unless_asked(two_devices):
+    assert two_devices(MISUSE + "drifting", 0) == (8, "")

@@ -80,6 +80,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.fp16_scale": 128,
         "communication.clip_after_allreduce": False,
         "communication.gradients_reduce_method": "mean",
+        "communication.check_replicas_every": 0,
         "communication.sync_batch_norm": False,
         "communication.timeout_s": 600.0,
         "communication.start_timeout_s": 600.0,

@@ -35,3 +35,27 @@ def feed_rows(epl, rows):
     with common.session() as sess:
         common.initialize(sess)
         sess.run(train_op, {feeds.x: np.ones([rows, common.FEATURES]), feeds.labels: np.zeros([rows])})
+
+
+def drifting(epl, every):
+    """One copy of a trained variable is changed behind EPL's back after 4 steps: (steps done, the message)."""
+    from epl.session.hooks import driver_of
+
+    epl.init(epl.Config({"communication.check_replicas_every": every}))
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    changed = tf.trainable_variables()[0]
+    index, count = common.workers(epl)
+    done = 0
+    with common.session() as sess:
+        common.initialize(sess)
+        try:
+            for step in range(8):
+                if step == 4 and index == count - 1:
+                    driver_of(sess)._inner.run((), [], (), (changed.initializer.name,), None, None)
+                sess.run(train, feeds.of(step))
+                done += 1
+        except epl.errors.WorkerError as error:
+            return done, str(error)
+    return done, ""

@@ -1,0 +1,24 @@
+"""Adds a node that reads each copy that this worker has of the variables that are compared with their other copies."""
+
+from epl.graph.build import Type, make_node
+from epl.plan.names import clone_name, read_name
+
+
+def read_copies(program, plan):
+    """A node read_name(v, i) for each compared variable v and local copy i; nothing where none is compared."""
+    if not plan.compared:
+        return program
+    graph = program.graph
+    edit = graph.editor()
+    for variable in graph.in_order(plan.compared & graph.nodes.keys()):
+        for instance in plan.layout.instances:
+            holder = graph.nodes.get(clone_name(variable, instance.index))
+            if holder is not None:
+                edit.add(_read(holder, read_name(variable, instance.index), plan.variables[variable].dtype % 100))
+    return program.with_graph(edit.finish())
+
+
+def _read(holder, name, dtype):
+    if holder.op == "VarHandleOp":
+        return make_node("ReadVariableOp", name, [holder.name], holder.device, dtype=Type(dtype))
+    return make_node("Identity", name, [holder.name], holder.device, T=Type(dtype))

@@ -1,0 +1,84 @@
+"""Compares the copies of variables that ought to be the same, over devices and workers."""
+
+import hashlib
+
+import numpy as np
+
+from epl.errors import WorkerError
+from epl.plan.names import read_name
+from epl.session import plain
+
+_ADVICE = (
+    "The copies of the model do not compute the same any more, so this is not the training of one device. Look at what "
+    "changes the variable besides the optimizer: a branch that the data choose, an update that is run by one worker "
+    "alone. docs/troubleshooting.md tells more."
+)
+
+
+def digests(read, nodes, variables):
+    """The digests of all local copies.
+
+    Args:
+      read: function from a tuple of tensor names to their values.
+      nodes: container of the names of this worker's nodes.
+      variables: names of those that are compared.
+
+    Returns:
+      A list of (variable, [digest of each local copy]), in the order of the names.
+    """
+    found = []
+    for variable in sorted(variables):
+        names, index = [], 0
+        while read_name(variable, index) in nodes:
+            names.append(read_name(variable, index) + ":0")
+            index += 1
+        if names:
+            found.append((variable, names))
+    values = iter(read(tuple(name for _, names in found for name in names)) if found else ())
+    return [(variable, [_digest(next(values)) for _ in names]) for variable, names in found]
+
+
+def _digest(value):
+    array = np.ascontiguousarray(value)
+    return hashlib.sha256(("%s %s " % (array.dtype.str, array.shape)).encode() + array.tobytes()).hexdigest()[:32]
+
+
+def first_difference(everyone):
+    """The first variable whose copies differ, as (name, (worker, copy), (worker, copy)); None for none.
+
+    Args:
+      everyone: what `digests` returned, by worker. A worker without a variable has no part in its comparison.
+    """
+    known = {}
+    for worker, found in enumerate(everyone):
+        for variable, copies in found:
+            known.setdefault(variable, []).extend((digest, (worker, copy)) for copy, digest in enumerate(copies))
+    for variable in sorted(known):
+        (digest, first), others = known[variable][0], known[variable][1:]
+        for other, where in others:
+            if other != digest:
+                return variable, first, where
+    return None
+
+
+def check(own, exchange, step):
+    """Raises WorkerError, on all workers alike, when copies of a variable differ.
+
+    Args:
+      own: what `digests` returned here.
+      exchange: function that gives each worker's bytes to every worker, in their order.
+      step: number of training steps so far.
+    """
+    everyone = [plain.unpack(message) for message in exchange(plain.pack(own))]
+    found = first_difference(everyone)
+    if found is None:
+        return
+    variable, first, other = found
+    places = ["worker %d, copy %d" % place for place in (first, other)]
+    raise WorkerError(
+        "variable '%s' is not the same everywhere after %d training steps: %s and %s hold different values. %s"
+        % (variable, step, places[0], places[1], _ADVICE),
+        worker=other[0],
+        step=step,
+        cause="variable '%s' differs from worker %d's" % (variable, first[0]),
+    )
