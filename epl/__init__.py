@@ -22,6 +22,7 @@ __all__ = [
     "get_collection",
     "init",
     "ops",
+    "optimizers",
     "profiler",
     "recompute",
     "replicate",

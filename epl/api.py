@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from epl import ops, profiler, tf_compat
+from epl import ops, optimizers, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
 from epl.capture.blocks import recompute
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
@@ -31,6 +31,7 @@ __all__ = [
     "get_collection",
     "init",
     "ops",
+    "optimizers",
     "profiler",
     "recompute",
     "replicate",

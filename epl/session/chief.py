@@ -56,7 +56,7 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
         if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
             global_step = tf_compat.tf.train.global_step(sess, global_step)
         path = "%s-%d" % (save_path, global_step)
-    save.wait(path)
+    save.until_written(path)
     return path
 
 
@@ -84,7 +84,7 @@ def _save_objects(original, saver, file_prefix, *args, **kwargs):
     save = Save(file_prefix)
     if is_chief():
         return save.write(lambda: original(saver, file_prefix, *args, **kwargs))
-    save.wait()
+    save.until_written()
     return file_prefix
 
 
@@ -116,7 +116,7 @@ def _save_model(original, builder, as_text=False):
     shutil.rmtree(private, True)
     as_bytes = tf_compat.tf.compat.as_bytes
     path = os.path.join(as_bytes(export_dir), os.path.basename(as_bytes(path)))
-    save.wait(path)
+    save.until_written(path)
     return path
 
 

@@ -172,5 +172,5 @@ def _export(original, estimator, export_dir_base, *args, **kwargs):
     save = Save(export_dir_base, "export")
     if is_chief():
         return save.write(lambda: original(estimator, export_dir_base, *args, **kwargs))
-    name = os.path.basename(save.wait())
+    name = os.path.basename(save.until_written())
     return os.path.join(tf.compat.as_bytes(export_dir_base), tf.compat.as_bytes(name))

@@ -63,7 +63,7 @@ def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     if not is_chief():
         if driver is not None:
             driver.help_until_done()
-        save.wait()
+        save.until_written()
         return None
     try:
         return save.write(lambda: _write(original, model, filepath, overwrite, *args, **kwargs))

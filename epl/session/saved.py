@@ -78,7 +78,7 @@ class Save(object):
     def _tell(self, **news):
         job().tell(self._topic + "/done", json.dumps(news).encode())
 
-    def wait(self, path=None):
+    def until_written(self, path=None):
         """On the others: returns when the chief has written the file and this worker sees it.
 
         A worker whose disk the chief does not write to is warned once; what it reads there is not what was saved.

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from epl import tf_compat
 from tests.helpers import others
 from tests.helpers.launching import launch_fixture
 
@@ -14,6 +13,8 @@ __all__ = ["launch_fixture"]
 @pytest.fixture(scope="session")
 def packages():
     """Skips a test where the packages of others cannot be, or are not; in a check of everything they are wanted."""
+    from epl import tf_compat  # some of the tests here run where TensorFlow cannot be imported
+
     if tf_compat.line() != "tf1":
         pytest.skip("the packages need TensorFlow 1.15")
     if not os.path.isdir(others.PACKAGES):

@@ -68,3 +68,12 @@ def test_batches_of_a_data_set_divided_over_devices(plain, four_devices, device_
     assert_same_state(got["state"], want["state"])
     # 8 rows a step: each model replica pulls its batch once, and its devices see equal parts of it.
     assert all(list(sizes) == [2, 2, 2, 2] for sizes in got["sizes"])
+
+
+@pytest.mark.parametrize("kind", ["Lamb", "Lars"])
+def test_norms_are_those_of_the_whole_batch(plain, two_devices, two_workers, kind):
+    want = plain(GRADIENTS + "large_batch", kind)
+    # LAMB divides by the root of small squares, as Adam does.
+    assert_same_training(two_devices(GRADIENTS + "large_batch", kind), want, atol=5e-6)
+    for got in two_workers(GRADIENTS + "large_batch", kind, micro_batches=2):
+        assert_same_training(got, want, atol=5e-6)

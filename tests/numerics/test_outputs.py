@@ -27,5 +27,5 @@ def test_tensors_that_cannot_be_merged(two_devices):
     assert integer.startswith("PlanError") and "collection of means but holds no floating-point numbers" in integer
     assert text.startswith("PlanError") and "string" in text and "CONCAT" in text
     assert truth.startswith("PlanError") and "bool" in truth
-    assert key.startswith("CaptureError") and "'means' is none of the collections" in key
+    assert key.startswith("CollectionKeyError") and "'means' is none of the collections" in key
     assert number.startswith("CaptureError") and "takes tensors" in number

@@ -22,6 +22,7 @@ LEVELS = {
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
+    "optimizers": 4,  # for users
     "ops": 4,  # epl.ops: collectives for users
     "program": 2.5,  # plain data, above the graph that it is about
     "plan": 3,

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tests.helpers import references
 from tests.helpers.programs import common
 from tests.helpers.zoo import model as m
 
@@ -124,3 +125,37 @@ def measured_link(epl, config=None):
         sess.run(train_op, feeds.of(0))
         plan = driver_of(sess).rewritten.plan
         return [group.tensors for group in plan.aggregation.groups], plan.link
+
+
+# The epsilon for the reason that tests.helpers.zoo.model gives for Adam's.
+LARGE_BATCH = {"Lamb": {"rate": 0.05, "epsilon": 1e-3}, "Lars": {"rate": 0.5, "coeff": 0.1}}
+
+
+def large_batch(epl, kind, micro_batches=1):
+    """LAMB or LARS; without EPL by NumPy, from the gradients of the whole batch."""
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    variables = tf.trainable_variables()
+    if epl:
+        numbers = {{"rate": "learning_rate", "coeff": "lars_coeff"}.get(k, k): v for k, v in LARGE_BATCH[kind].items()}
+        optimizer = getattr(epl.optimizers, kind + "Optimizer")(exclude_from_weight_decay=["bias"], **numbers)
+        train = optimizer.minimize(loss)
+        loss = common.mean_everywhere(epl, loss)
+    else:
+        train = tf.gradients(loss, variables)
+    losses, states, simulated = [], [], None
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(STEPS):
+            value, gradients = sess.run([loss, train], feeds.of(step))
+            losses.append(value)
+            if not epl:
+                make = getattr(references, kind)
+                simulated = simulated or [
+                    make(v.eval(sess), excluded="bias" in v.op.name, **LARGE_BATCH[kind]) for v in variables
+                ]
+                for variable, each, gradient in zip(variables, simulated, gradients):
+                    variable.load(each.step(gradient), sess)
+            states.append(sess.run({v.op.name: v for v in variables}))
+    return {"losses": losses, "states": states}
