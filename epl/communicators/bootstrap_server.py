@@ -3,6 +3,7 @@
 import atexit
 import errno
 import logging
+import os
 import socket
 import threading
 from concurrent.futures import Executor, Future
@@ -18,6 +19,8 @@ from epl.version import __version__
 _LOG = logging.getLogger("epl")
 # A watch stream with nothing to tell sends an empty message this often, so that a dead connection is noticed.
 _IDLE_WATCH_S = 5.0
+# Where worker 0 listens, if that is not its address in the list of workers.
+_BIND_ADDRESS = "EPL_BIND_ADDRESS"
 _MAX_WAIT_S = 24 * 3600.0
 _STOP_GRACE_S = 1.0
 _LINGER_S = 5.0
@@ -254,10 +257,13 @@ def _bind(server, address):
 
 
 def _bindable(host, port, address):
-    """The host to bind: the given one, or all interfaces where its address is not this machine's own (Kubernetes)."""
+    """The host to bind: that of EPL_BIND_ADDRESS, else the given one, which has to be this machine's."""
+    given = os.environ.get(_BIND_ADDRESS, "").strip("[] ")
     try:
-        family, _, _, _, target = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0]
+        family, _, _, _, target = socket.getaddrinfo(given or host, port, 0, socket.SOCK_STREAM)[0]
     except OSError as error:
+        if given:
+            raise CommunicationError("%s=%s cannot be resolved: %s." % (_BIND_ADDRESS, given, error))
         raise CommunicationError(
             "Worker 0's address %s cannot be resolved on its own machine: %s. Correct the list of workers "
             "(TF_CONFIG or --machine_list)." % (address, error)
@@ -270,9 +276,22 @@ def _bindable(host, port, address):
             if error.errno == errno.EADDRINUSE:
                 raise _taken(address)
             if error.errno == errno.EADDRNOTAVAIL:
-                return "[::]" if family == socket.AF_INET6 else "0.0.0.0"
+                raise _not_ours(given, address)
             raise CommunicationError("Worker 0 cannot listen at %s: %s." % (address, error))
     return "[%s]" % target[0] if family == socket.AF_INET6 else target[0]
+
+
+def _not_ours(given, address):
+    if given:
+        return CommunicationError(
+            "%s=%s is no address of worker 0's machine; `ip address` lists those." % (_BIND_ADDRESS, given)
+        )
+    return CommunicationError(
+        "Worker 0 cannot listen at %s, which is no address of its machine. Correct the list of workers (TF_CONFIG or "
+        "--machine_list). Where addresses are translated, as for a service of Kubernetes, say at which one to listen: "
+        "epl-launch --bind_address, or EPL_BIND_ADDRESS; 0.0.0.0 is all of them, strangers' networks included."
+        % address
+    )
 
 
 def _taken(address):

@@ -173,7 +173,7 @@ def container_quota(path="/sys/fs/cgroup/cpu.max"):
 def job_token(environ, several_machines):
     """Token of the job: the user's, else a random one; "" where machines would have to agree on one without talking.
 
-    Workers then derive it from their list of addresses.
+    Workers then make it of the user's own secret and of their addresses, see `epl.job_secret`.
     """
     given = environ.get("EPL_JOB_TOKEN", "")
     return given or ("" if several_machines else secrets.token_hex(16))

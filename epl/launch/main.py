@@ -112,6 +112,8 @@ class _Preparation:
             self.token,
         )
         variables.update(self.config)
+        if options.bind_address:
+            variables["EPL_BIND_ADDRESS"] = options.bind_address
         variables[notes.VARIABLE] = os.path.abspath(self.note_path(self.local[place]))
         return variables
 

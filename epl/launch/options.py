@@ -105,6 +105,12 @@ def _parser():
         help="auto: give each worker cores of its own if there is one for each (default)",
     )
     add(
+        "--bind_address",
+        metavar="IP",
+        help="address at which worker 0 listens for the others, where it is not the one in --machine_list because "
+        "addresses are translated; 0.0.0.0: all of its machine (default: its address in the list)",
+    )
+    add(
         "--log_dir",
         metavar="DIR",
         help="where each worker's output is kept as worker-<index>.log (default: a new "

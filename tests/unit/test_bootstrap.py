@@ -368,6 +368,20 @@ def test_name_that_cannot_be_resolved():
         BootstrapServer("no-such-host.invalid:2222", TOKEN, 1)
 
 
+def test_worker_0_listens_nowhere_but_where_it_was_told(monkeypatch):
+    """203.0.113.0/24 is for documentation: no machine has such an address."""
+    with pytest.raises(CommunicationError, match="203.0.113.7:2222, which is no address of its machine.*bind_address"):
+        BootstrapServer("203.0.113.7:2222", TOKEN, 2)
+    monkeypatch.setenv("EPL_BIND_ADDRESS", "203.0.113.8")
+    with pytest.raises(CommunicationError, match="EPL_BIND_ADDRESS=203.0.113.8 is no address of worker 0's machine"):
+        BootstrapServer("203.0.113.7:2222", TOKEN, 2)
+    monkeypatch.setenv("EPL_BIND_ADDRESS", "127.0.0.1")
+    server = BootstrapServer("203.0.113.7:0", TOKEN, 1)
+    client = BootstrapClient("127.0.0.1:%d" % server.port, TOKEN, 0, 1, timeout_s=10)
+    client.leave()
+    server.close()
+
+
 def test_token_of_a_job_without_launcher_depends_on_its_workers_and_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     hosts = ["10.0.0.1:2222", "10.0.0.2:2222"]
