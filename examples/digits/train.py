@@ -10,8 +10,6 @@ import epl
 import model
 
 tf.disable_v2_behavior()
-epl.init()
-epl.set_default_strategy(epl.replicate(device_count=1))
 
 
 def my_share():
@@ -20,9 +18,14 @@ def my_share():
     return len(config.get("cluster", {}).get("worker", [None])), config.get("task", {}).get("index", 0)
 
 
+SHARE = my_share()  # before epl.init(), after which TF_CONFIG names no cluster
+epl.init()
+epl.set_default_strategy(epl.replicate(device_count=1))
+
+
 def training_batches(path, batch_size):
     """An endless stream of (images, labels): this worker's share of the file in an order of its own."""
-    num_workers, worker_index = my_share()
+    num_workers, worker_index = SHARE
     dataset = tf.data.TFRecordDataset(path).shard(num_workers, worker_index)
     dataset = dataset.shuffle(2000, seed=worker_index).repeat().map(model.parse).batch(batch_size)
     return tf.data.make_one_shot_iterator(dataset).get_next()

@@ -57,6 +57,9 @@ def my_place():
     return len(config.get("cluster", {}).get("worker", [None])), config.get("task", {}).get("index", 0)
 
 
+PLACE = my_place()  # before epl.init(), after which TF_CONFIG names no cluster
+
+
 class Program(object):
     """The network, the training and this worker's rows of both texts."""
 
@@ -83,7 +86,7 @@ class Program(object):
                 "a smaller --batch_size or a smaller --length."
                 % (path, len(words), self.args.batch_size, self.args.length)
             )
-        return text.share_of(rows, *my_place())
+        return text.share_of(rows, *PLACE)
 
     def no_memory(self):
         """The state at the beginning of a text."""
@@ -130,7 +133,7 @@ def main():
     epl.set_default_strategy(epl.replicate(device_count=1))
     tf.set_random_seed(args.seed)
     program = Program(args)
-    first = my_place()[1] == 0
+    first = PLACE[1] == 0
 
     def show(line):
         if first:
