@@ -94,7 +94,8 @@ def draws(epl, kind, folder=None, config=None):
     everywhere = {name: common.rows_everywhere(epl, tf.reshape(tensor, [1, -1])) for name, tensor in made.items()}
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
     train_op = tf.train.GradientDescentOptimizer(0.0).minimize(weight * tf.to_float(tf.reduce_sum(step) + 1))
-    with tf.control_dependencies([train_op]):
+    # All are drawn before the step that is in their seeds changes.
+    with tf.control_dependencies([train_op] + list(made.values())):
         count = step.assign_add(1)
     with common.session() as sess:
         common.initialize(sess)
