@@ -1,4 +1,4 @@
-"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links."""
+"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links, names of tests."""
 
 import os
 import re
@@ -43,8 +43,20 @@ def link_problems(name, text):
             yield "%s: the link %s leads nowhere" % (name, target)
 
 
+def name_problems(names):
+    """Yields test modules of one name, of which pytest takes the first only."""
+    places = {}
+    for name in names:
+        folder, base = os.path.split(name)
+        if base.startswith("test_") and base.endswith(".py"):
+            places.setdefault(base, []).append(folder)
+    for base, folders in sorted(places.items()):
+        if len(folders) > 1:
+            yield "%s: is in %s; test modules need names of their own" % (base, " and in ".join(folders))
+
+
 def main():
-    problems = []
+    problems = list(name_problems(project_files()))
     for name in project_files():
         if not name.endswith(CODE + (".md",)):
             continue
