@@ -1,4 +1,4 @@
-"""Checks rules of this repository that no linter knows: length of files and lines, left-over notes, links, names of tests."""
+"""Checks rules of this repository that no linter knows: length of files and lines, notes, links, names of tests."""
 
 import os
 import re
