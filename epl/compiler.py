@@ -34,7 +34,7 @@ from epl.passes.worker.cut import cut
 from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
-from epl.plan.plan import layout_of, make_plan, with_link
+from epl.plan.plan import make_plan, mesh_of, with_link
 from epl.plan.stages import used_taskgraphs
 from epl.program.target import Target
 
@@ -110,10 +110,10 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
     return program
 
 
-def lay_out(program, config, cluster):
-    """The Layout that `compile` would give a program, without the rest."""
+def mesh_of_program(program, config, cluster):
+    """The Mesh that `compile` would give a program, without the rest."""
     program = add_stages(program, Target(config, cluster))
-    return layout_of(used_taskgraphs(program), config, cluster)
+    return mesh_of(used_taskgraphs(program), config, cluster)
 
 
 class _Runner(object):

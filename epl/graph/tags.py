@@ -13,7 +13,7 @@ FORWARD_OP = "_epl_forward_op"  # string: the statistic whose gradient a node of
 RECOMPUTE = "_epl_recompute"  # int: the block marked with epl.recompute() that the node stands in
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
-EVERYWHERE = "_epl_everywhere"  # bool: all workers of a crew have the node, though passes may rewire it
+EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
 ROLE = "_epl_role"  # string: what a node that a pass made is for
 
 FORWARD = "forward"

@@ -31,20 +31,20 @@ def dtype_of(graph, tensor):
 
 def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", **options):
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
-    instances = plan.layout.instances
+    instances = plan.mesh.instances
     inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
     node = make_node(
         "EplAllReduce",
         name,
         inputs,
-        plan.layout.host_device,
+        plan.mesh.host_device,
         N=len(tensors),
         R=len(instances),
         num_inputs=len(inputs),
         T=Type(dtype),
-        comm=plan.first_peer_slot + slot,
+        comm=plan.mesh.copies.communicator(slot),
         tag=tag,
-        workers=plan.layout.num_crews if workers is None else workers,
+        workers=plan.mesh.copies.num_workers if workers is None else workers,
         reduce_op=reduce_op,
         scale=float(scale),
         **options,
@@ -54,18 +54,18 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
 
 def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None):
     """One EplAllGather over all instances of a tensor."""
-    instances = plan.layout.instances
+    instances = plan.mesh.instances
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
     node = make_node(
         "EplAllGather",
         name,
         inputs,
-        plan.layout.host_device,
+        plan.mesh.host_device,
         R=len(instances),
         T=Type(dtype),
-        comm=plan.first_peer_slot + slot,
+        comm=plan.mesh.copies.communicator(slot),
         tag=tag,
-        workers=plan.layout.num_crews if workers is None else workers,
+        workers=plan.mesh.copies.num_workers if workers is None else workers,
     )
     return tagged(node, "collective")
 
@@ -82,7 +82,7 @@ def rewire(edit, plan, consumers, replacement):
       consumers: (node, input position) pairs of instance 0.
       replacement: an input string, or a function from an instance's index to one.
     """
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
             if instance.index == 0 or name in plan.analysis.cloned:

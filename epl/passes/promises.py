@@ -7,8 +7,8 @@ from epl.plan.names import clone_name, clone_tensor, sync_name
 
 def every_node_is_placed(graph, plan):
     """After `place`: each node that is here has a device of this worker, but for large constants."""
-    positions, here = plan.positions, plan.layout.position
-    nodes = [node for name, node in graph.nodes.items() if positions.get(name, here) == here]
+    owners, here = plan.owners, plan.mesh.pipeline.index
+    nodes = [node for name, node in graph.nodes.items() if owners.get(name, here) == here]
     missing = [node.name for node in nodes if not node.device and not is_large_constant(node)]
     return ["node '%s' has no device" % name for name in missing]
 
@@ -17,7 +17,7 @@ def every_instance_is_whole(graph, plan):
     """After `clone_instances`: each instance has its copy of every cloned node, and takes nothing from another copy."""
     problems = []
     cloned = plan.analysis.cloned
-    for instance in plan.layout.instances[1:]:
+    for instance in plan.mesh.instances[1:]:
         for name in cloned:
             clone = graph.nodes.get(clone_name(name, instance.index))
             if clone is None:
@@ -42,7 +42,7 @@ def state_is_merged(graph, plan):
 def _still_own(graph, plan, pairs):
     problems = []
     for tensor, consumers in pairs:
-        for instance in plan.layout.instances:
+        for instance in plan.mesh.instances:
             own = parse_input(clone_tensor(tensor, instance.index))
             for name, position in consumers:
                 if instance.index and name not in plan.analysis.cloned:

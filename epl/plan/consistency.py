@@ -128,13 +128,13 @@ def check_runs_always(graph, analysis, tensors):
             )
 
 
-def check_sources(graph, analysis, layout):
+def check_sources(graph, analysis, mesh):
     """Every copy of the model must find data where it looks for some.
 
     Raises:
       UnsupportedError: a staging area is filled once a step, but several copies take from it.
     """
-    if len(layout.instances) == 1:
+    if len(mesh.instances) == 1:
         return
     for name in graph.in_order(analysis.cloned):
         if graph.nodes[name].op in effects.STAGED:
@@ -142,7 +142,7 @@ def check_sources(graph, analysis, layout):
                 "'%s' takes a batch from a staging area, which the program fills once a step, but this worker has %d "
                 "copies of the model that each need one. Take the batches from the iterator or queue directly "
                 "(tf.data's prefetch does what a staging area does), or use one device for each worker."
-                % (name, len(layout.instances))
+                % (name, len(mesh.instances))
             )
 
 

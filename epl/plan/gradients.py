@@ -79,7 +79,7 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, analysis, communication, link, positions=None, warn=True):
+def plan_aggregation(model, analysis, communication, link, owners=None, warn=True):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     The latter for those that the program assigns to variables itself. What is the same in all copies by then, such as
@@ -90,10 +90,10 @@ def plan_aggregation(model, analysis, communication, link, positions=None, warn=
       analysis: its Analysis.
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
-      positions: node to the position of its worker in a crew of several; gradients of one worker travel together.
+      owners: node to the place of its worker in a pipeline over several; gradients of one worker travel together.
       warn: log what the user should know about clipped gradients.
     """
-    positions = positions or {}
+    owners = owners or {}
     by_hand = [call for call in model.apply_calls if call.between is not None]
     calls = [call for call in model.apply_calls if call.between is None]
     # A sum that holds what is summed already cannot be summed again.
@@ -104,7 +104,7 @@ def plan_aggregation(model, analysis, communication, link, positions=None, warn=
     found.add(_AfterGradients(model) if early else _BeforeApply(model, warn, differ), calls)
     groups, sparse = [], []
     for call, gradients in found.gradients:
-        groups.extend(_dense_groups(model, call, gradients, communication, link, positions))
+        groups.extend(_dense_groups(model, call, gradients, communication, link, owners))
         sparse.extend(_sparse_gradients(model, call, gradients, communication))
     return Aggregation(tuple(groups), tuple(sparse), found.consumers)
 

@@ -18,7 +18,7 @@ def collective_keys(plan, graph):
 
     def put(name, slot, tag, tensors):
         last = max(positions[node_of(t)] for t in tensors)
-        keys[name] = (last, name, plan.first_peer_slot + slot, tag)
+        keys[name] = (last, name, plan.mesh.copies.communicator(slot), tag)
 
     for group in plan.aggregation.groups:
         put(group.name, group.slot, group.tag, group.tensors)
@@ -45,7 +45,7 @@ def settle(keys, graph, plan, micro_batches=False):
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
-    copies are made after the originals. And where a crew's workers send each other messages, these and the collectives
+    copies are made after the originals. And where a pipeline's workers send each other messages, these and the collectives
     must come in one order, not each in one of its own that is right by itself: then two workers could wait for each
     other.
 
@@ -59,7 +59,7 @@ def settle(keys, graph, plan, micro_batches=False):
       PlanError: no order is possible.
     """
     if not plan.user_collectives:
-        if plan.layout.num_crews == 1 or not micro_batches and len(plan.layout.crew) == 1:
+        if plan.mesh.copies.num_workers == 1 or not micro_batches and plan.mesh.pipeline.num_workers == 1:
             return keys
         places = graph.order
         return {name: (places[name],) + tuple(key[1:]) for name, key in keys.items()}

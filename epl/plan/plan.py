@@ -18,11 +18,11 @@ from epl.plan.consistency import (
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
-from epl.plan.layout import Layout, make_layout, one_copy
 from epl.plan.links import Link, link_of
+from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.names import merged_name, tag_of
-from epl.plan.positions import positions_of
+from epl.plan.owners import owners_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
@@ -54,7 +54,7 @@ class Plan:
     """What every pass works from.
 
     Attributes:
-      layout: instances and devices.
+      mesh: where what is computed, and who communicates.
       analysis: facts about the user's graph.
       variables: by name; without those of queues, which are left to each worker.
       aggregation: gradients.
@@ -68,9 +68,8 @@ class Plan:
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
-      positions: node to the position in its crew of the worker that computes it; empty for crews of one worker.
-      first_peer_slot: the first communicator between a worker's peers; above those between all workers where crews have
-        several workers.
+      owners: node to the one worker that computes it, by its place in mesh.pipeline; all compute the others. Empty for
+        pipelines within a worker.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
@@ -79,7 +78,7 @@ class Plan:
       generators: variables from which random numbers are drawn.
     """
 
-    layout: Layout
+    mesh: Mesh
     analysis: Analysis
     variables: Dict[str, Variable]
     aggregation: Aggregation
@@ -94,8 +93,7 @@ class Plan:
     data: DataPlan = DataPlan()
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
-    positions: Dict[str, int] = field(default_factory=dict)
-    first_peer_slot: int = 0
+    owners: Dict[str, int] = field(default_factory=dict)
     link: Optional[Link] = None
     job_seed: int = 0
     collectives_on_gpu: bool = False
@@ -105,16 +103,16 @@ class Plan:
     @property
     def gradient_scale(self):
         """What the sum of all instances' gradients is multiplied by."""
-        layout = self.layout
-        return 1.0 / layout.num_instances if self.reduce_mean else 1.0 / layout.shares
+        mesh = self.mesh
+        return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / mesh.num_shards
 
     def is_here(self, name):
-        """True for a node of the user's that this worker computes, alone in its crew or as all workers do."""
-        return self.positions.get(name, self.layout.position) == self.layout.position
+        """True for a node of the user's that this worker computes, alone in its pipeline or as all workers do."""
+        return self.owners.get(name, self.mesh.pipeline.index) == self.mesh.pipeline.index
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step."""
-        if self.layout.num_crews == 1:
+        if self.mesh.copies.num_workers == 1:
             return 0
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.is_here(node_of(g.tensors[0]))]
@@ -123,8 +121,8 @@ class Plan:
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
         return {
-            "layout": asdict(self.layout),
-            "replicas": self.layout.num_replicas,
+            "mesh": dict(asdict(self.mesh), axes=self.mesh.shape),
+            "replicas": self.mesh.shape[DATA],
             "gradient_groups": [asdict(g) for g in self.aggregation.groups],
             "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
             "bytes_per_step": self.bytes_per_step(),
@@ -148,42 +146,42 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     used = used_taskgraphs(model)
-    layout = layout_of(used, config, cluster, trains=bool(model.apply_calls))
-    used = used if len(layout.stages) == len(used) else []
-    role = _role(model, layout)
+    mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls))
+    used = used if len(mesh.stages) == len(used) else []
+    role = _role(model, mesh)
     if role is not None:
-        layout = one_copy(layout, role == ALONE)
+        mesh = one_instance(mesh, role == ALONE)
     analysis = analyse(model)
     communication = config.communication
-    check_sources(model.graph, analysis, layout)
-    if layout.num_instances > 1 or has_micro_batches(model, config):
+    check_sources(model.graph, analysis, mesh)
+    if mesh.copies.size > 1 or has_micro_batches(model, config):
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
     aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
     stage_of = stages_of(model, used)
-    positions = positions_of(model, analysis, stage_of, layout)
+    owners = owners_of(model, analysis, stage_of, mesh)
     link = link_of(cluster.hosts)
     several = has_micro_batches(model, config)
-    if several or layout.num_instances > 1:
-        gradients = plan_aggregation(model, analysis, communication, link, positions)
+    if several or mesh.copies.size > 1:
+        gradients = plan_aggregation(model, analysis, communication, link, owners)
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
-    if layout.num_instances > 1:
+    if mesh.copies.size > 1:
         aggregation = gradients
         if communication.clip_after_allreduce:
             check_after_all_reduce(model, analysis, aggregation)
         if role is None:
-            state = plan_state(model, analysis, aggregation, positions, stage_of)
+            state = plan_state(model, analysis, aggregation, owners, stage_of)
             if communication.sync_batch_norm:
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
         check_updates(model, analysis, aggregation, state)
     compared = frozenset()
-    if communication.check_replicas_every and layout.num_instances > 1 and role is None:
+    if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
-    if layout.num_crews > 1:
+    if mesh.copies.num_workers > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     return Plan(
-        layout=layout,
+        mesh=mesh,
         analysis=analysis,
         variables={name: known for name, known in model.variables.items() if name not in analysis.of_queues},
         aggregation=aggregation,
@@ -194,53 +192,53 @@ def make_plan(model, config, cluster):
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=stage_of,
-        user_collectives=find_user_collectives(model, analysis, layout),
+        user_collectives=find_user_collectives(model, analysis, mesh),
         batch_norms=batch_norms,
         micro_batches=micro_batches,
-        positions=positions,
-        first_peer_slot=communication.num_communicators if len(layout.crew) > 1 else 0,
-        generators=find_generators(model) if layout.num_instances > 1 else frozenset(),
+        owners=owners,
+        generators=find_generators(model) if mesh.copies.size > 1 else frozenset(),
         compared=compared,
-        data=plan_data(model.graph, config.io, layout.num_crews, training=bool(model.apply_calls)),
-        link=link if layout.num_crews > 1 and aggregation.groups and not communication.fuse_size_mb else None,
+        data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
+        link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
 
 
-def layout_of(taskgraphs, config, cluster, trains=True):
-    """The Layout of a model that has these TaskGraphs as its stages.
+def mesh_of(taskgraphs, config, cluster, trains=True):
+    """The Mesh of a model that has these TaskGraphs as its stages.
 
     What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
     """
     try:
-        return _layout_as_marked(taskgraphs, config, cluster)
+        return _mesh_as_marked(taskgraphs, config, cluster)
     except (PlanError, UnsupportedError):
         if trains:
             raise
-        return make_layout([], cluster)
+        return make_mesh([], cluster, num_communicators=config.communication.num_communicators)
 
 
-def _layout_as_marked(taskgraphs, config, cluster):
-    return make_layout(
+def _mesh_as_marked(taskgraphs, config, cluster):
+    return make_mesh(
         taskgraphs,
         cluster,
         config.cluster.colocate_split_and_replicate,
         num_chunks=config.pipeline.num_chunks,
         prefer_intra_node=config.cluster.device_place_prefer_intra_node,
+        num_communicators=config.communication.num_communicators,
     )
 
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, plan.positions, warn=False)
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, plan.owners, warn=False)
     return replace(plan, aggregation=aggregation, link=link)
 
 
-def _role(model, layout):
+def _role(model, mesh):
     """The role of a graph: what neither trains nor merges anything is no pipeline over workers, but each has all of it,
     so that it may predict, evaluate or export by itself."""
     if _holds_collectives(model.graph):
         return None
-    by_itself = len(layout.crew) > 1 and not model.apply_calls and not model.merges
+    by_itself = mesh.pipeline.num_workers > 1 and not model.apply_calls and not model.merges
     return model.role or (EACH_WORKER if by_itself else None)
 
 

@@ -82,17 +82,17 @@ def changing_writes(model, analysis, aggregation):
     return found
 
 
-def plan_state(model, analysis, aggregation, positions=None, stage_of=None):
+def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
     """The StateGroups of a Model; warns of changes that cannot be merged.
 
     Args:
       model, analysis: the Model and its Analysis.
       aggregation: of its gradients.
-      positions: node to the position of its worker in a crew of several; what one worker changes travels together.
+      owners: node to the place of its worker in a pipeline over several; what one worker changes travels together.
       stage_of: node to stage, for models of several stages. Their changes travel apart, or the next work of a stage on
         its device would wait for those behind it.
     """
-    positions, stage_of = positions or {}, stage_of or {}
+    owners, stage_of = owners or {}, stage_of or {}
     graph = model.graph
     keyed, unmerged, unclear, rows, seen = {}, [], [], [], set()
     writes = changing_writes(model, analysis, aggregation)
@@ -114,7 +114,7 @@ def plan_state(model, analysis, aggregation, positions=None, stage_of=None):
             unclear.append(write)
         # Writes that the same operations wait for always run together, so they may travel together.
         waiting = tuple(sorted({consumer for consumer, _ in graph.consumers.get(write, ())})) or (write,)
-        place = (positions.get(write, 0), stage_of.get(write, 0))
+        place = (owners.get(write, 0), stage_of.get(write, 0))
         for tensor, how, edge in cuts:
             if edge not in seen:
                 seen.add(edge)

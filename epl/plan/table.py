@@ -1,5 +1,7 @@
 """Plans as text, for people."""
 
+from epl.plan.mesh import DATA
+
 
 def plan_table(plan, program=None, max_rows=8):
     """The plan as a table: what runs where, and what one step sends.
@@ -9,49 +11,49 @@ def plan_table(plan, program=None, max_rows=8):
       program: the compiled Program, for the number of operations; may be left out.
       max_rows: rows of devices before the rest is summed up.
     """
-    layout = plan.layout
+    mesh = plan.mesh
     lines = [
         "Plan: %d model %s on %s"
-        % (layout.num_replicas, "replica" if layout.num_replicas == 1 else "replicas", _devices(layout))
+        % (mesh.shape[DATA], "replica" if mesh.shape[DATA] == 1 else "replicas", _devices(mesh))
     ]
     rows = [("worker", "device", "replica", "part of its batch", "stage")]
-    for row in _rows(layout, max_rows):
+    for row in _rows(mesh, max_rows):
         rows.append(row)
     lines.extend(columns(rows))
-    hidden = layout.num_workers * layout.devices_per_worker - (len(rows) - 1)
+    hidden = mesh.num_workers * mesh.devices_per_worker - (len(rows) - 1)
     if hidden > 0:
         lines.append("  ... and %d further devices, in the same way" % hidden)
     lines.extend(_facts(plan, program))
     return "\n".join(lines)
 
 
-def _devices(layout):
+def _devices(mesh):
     return "%d %s x %d %s" % (
-        layout.num_workers,
-        "worker" if layout.num_workers == 1 else "workers",
-        layout.devices_per_worker,
-        layout.device_type,
+        mesh.num_workers,
+        "worker" if mesh.num_workers == 1 else "workers",
+        mesh.devices_per_worker,
+        mesh.device_type,
     )
 
 
-def _rows(layout, max_rows):
+def _rows(mesh, max_rows):
     shown = 0
-    for crew in range(layout.num_crews):
-        for instance in layout.instances:
-            rank = crew * len(layout.instances) + instance.index
+    for block in range(mesh.copies.num_workers):
+        for instance in mesh.instances:
+            rank = block * len(mesh.instances) + instance.index
             by_device = {}
-            for stage, device in zip(layout.stages, instance.devices):
-                place = (crew * len(layout.crew) + layout.position_of(stage.index), device)
+            for stage, device in zip(mesh.stages, instance.devices):
+                place = (block * mesh.pipeline.num_workers + mesh.worker_of(stage.index), device)
                 by_device.setdefault(place, []).append(stage.name)
             for (worker, device), stages in sorted(by_device.items()):
                 if shown == max_rows:
                     return
                 shown += 1
-                part = "all" if layout.shares == 1 else "%d of %d" % (rank % layout.shares + 1, layout.shares)
+                part = "all" if mesh.num_shards == 1 else "%d of %d" % (rank % mesh.num_shards + 1, mesh.num_shards)
                 yield (
                     str(worker),
-                    "%s:%d" % (layout.device_type, device),
-                    str(rank // layout.shares),
+                    "%s:%d" % (mesh.device_type, device),
+                    str(rank // mesh.num_shards),
                     part,
                     " + ".join(stages),
                 )
@@ -66,7 +68,7 @@ def columns(rows):
 
 
 def _facts(plan, program):
-    layout = plan.layout
+    mesh = plan.mesh
     facts = []
     if program is not None:
         facts.append(
@@ -77,7 +79,7 @@ def _facts(plan, program):
             )
         )
     facts.append(("variables", "%d" % len(plan.variables)))
-    if layout.num_instances > 1:
+    if mesh.copies.size > 1:
         groups = plan.aggregation.groups
         facts.append(
             (
@@ -88,7 +90,7 @@ def _facts(plan, program):
                     len(groups),
                     len(plan.aggregation.sparse),
                     "mean" if plan.reduce_mean else "sum",
-                    layout.num_instances,
+                    mesh.copies.size,
                 ),
             )
         )

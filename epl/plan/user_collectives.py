@@ -35,13 +35,13 @@ class UserCollective:
     takes_part: bool = True
 
 
-def find_user_collectives(model, analysis, layout):
+def find_user_collectives(model, analysis, mesh):
     """The user's collectives in the order of creation; none where there is nobody to talk to.
 
     Args:
       model: an epl.program.program.Program.
       analysis: its Analysis.
-      layout: its Layout.
+      mesh: its Mesh.
 
     Raises:
       UnsupportedError: one stands where workers cannot agree on its order, or does not work with several devices.
@@ -50,7 +50,7 @@ def find_user_collectives(model, analysis, layout):
     graph = model.graph
     nodes = user_collectives(graph)
     _check_functions(graph)
-    if nodes and len(layout.crew) > 1:
+    if nodes and mesh.pipeline.num_workers > 1:
         raise UnsupportedError(
             "'%s' (%s) is a collective that the program made with epl.ops, but the stages of this model lie in several "
             "workers, of which only one has this stage. Put all stages into one worker (epl-launch --gpu_per_worker), "
@@ -58,12 +58,12 @@ def find_user_collectives(model, analysis, layout):
         )
     for node in nodes:
         _check_place(node, analysis)
-        _check_instances(node, layout)
+        _check_instances(node, mesh)
     sends = _messages(graph, nodes)
-    if layout.num_instances == 1:
+    if mesh.copies.size == 1:
         return ()
     recvs = {send: recv for recv, send in sends.items()}
-    return tuple(_collective(node, sends, recvs, layout.worker_index) for node in nodes)
+    return tuple(_collective(node, sends, recvs, mesh.worker_index) for node in nodes)
 
 
 def user_collectives(graph):
@@ -110,8 +110,8 @@ def _check_functions(graph):
                 )
 
 
-def _check_instances(node, layout):
-    count = len(layout.instances)
+def _check_instances(node, mesh):
+    count = len(mesh.instances)
     if count > 1 and node.op not in _OVER_INSTANCES:
         raise UnsupportedError(
             "'%s' (%s) works with one copy of the model in each worker, but each worker has %d. Only all_reduce and "

@@ -40,16 +40,16 @@ class ScheduleHook(TraceHook):
 
     def on_trace(self, run, metadata):
         rewritten = self._driver.rewritten
-        layout, parts = rewritten.plan.layout, rewritten.micro_batches.parts
-        own = {name: part for name, part in parts.items() if layout.position_of(part[1]) == layout.position}
-        found = actions(executions(metadata), own) if layout.crew_index == 0 else []
+        mesh, parts = rewritten.plan.mesh, rewritten.micro_batches.parts
+        own = {name: part for name, part in parts.items() if mesh.worker_of(part[1]) == mesh.pipeline.index}
+        found = actions(executions(metadata), own) if mesh.copies.index == 0 else []
         everyone = gather("schedule", run, found)
         if everyone is None:
             return
         if not any(everyone.values()):
             _LOG.warning("ScheduleHook: run %d has no schedule, as it trained nothing in several micro-batches", run)
             return
-        self.timeline = measured(layout, [each for worker in layout.crew for each in everyone.get(worker, ())])
+        self.timeline = measured(mesh, [each for worker in mesh.pipeline.workers for each in everyone.get(worker, ())])
         self._write(run)
 
     def _write(self, run):
@@ -86,11 +86,11 @@ def actions(found, parts):
     return [list(key + (first, last - busy, last)) for key, (first, busy, last) in sorted(times.items())]
 
 
-def measured(layout, found):
+def measured(mesh, found):
     """The Timeline of the actions of all workers that hold the first model replica."""
     origin = min(each[4] for each in found)
-    devices = layout.instances[0].devices
-    places = sorted({(layout.position_of(s), device) for s, device in enumerate(devices)})
+    devices = mesh.instances[0].devices
+    places = sorted({(mesh.worker_of(s), device) for s, device in enumerate(devices)})
     slots = [[] for _ in places]
     # In the order of beginnings. But a backward that comes next after its own forward waits for nothing else, and may
     # begin before it, with shapes that are known already.
@@ -101,6 +101,6 @@ def measured(layout, found):
         return max(begin, forwards.get((stage, micro_batch), begin)), kind != FORWARD
 
     for kind, stage, micro_batch, _, start, end in sorted(found, key=turn):
-        place = places.index((layout.position_of(stage), devices[stage]))
+        place = places.index((mesh.worker_of(stage), devices[stage]))
         slots[place].append(Slot(Action(kind, stage, micro_batch), (start - origin) * _US, (end - origin) * _US))
     return timeline_of(slots, len(devices))

@@ -21,7 +21,7 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
 # What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
 # variables with new first values that other workers have given them too if they have done the same, to a digest of what
-# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.crews. `whole`: a step
+# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`: a step
 # with a single copy of the model in each worker, as what is fed does not divide.
 Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing

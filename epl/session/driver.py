@@ -98,7 +98,7 @@ class Driver(object):
         step = self._step(fetches, targets, names)
         if not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
             plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
-            alike = plan.layout.shares == 1 and len(plan.layout.crew) == 1 and not plan.user_collectives
+            alike = plan.mesh.num_shards == 1 and plan.mesh.pipeline.num_workers == 1 and not plan.user_collectives
             step = self._step(fetches, targets, names, alike)
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
@@ -124,7 +124,7 @@ class Driver(object):
     def num_copies(self, fetches, targets, feeds):
         """How many copies of the model in this worker take part in a call, given by names."""
         step = self._step(fetches, targets, feeds)
-        return len(self._rewritten.plan.layout.instances) if step.trains else 1
+        return len(self._rewritten.plan.mesh.instances) if step.trains else 1
 
     @_for_programs
     def synchronise(self):
@@ -136,7 +136,7 @@ class Driver(object):
         if self._cluster.worker_num == 1:
             return
         step = self._step((), (), ())
-        if self._rewritten.plan.layout.num_workers > 1:
+        if self._rewritten.plan.mesh.num_workers > 1:
             self._run_together(step, (), (), (), {})
 
     def finish(self):
@@ -198,7 +198,7 @@ class Driver(object):
         return step
 
     def _for_whole_batches(self):
-        """The program with one copy of the model in this worker, or its crew, that takes a batch in one piece.
+        """The program with one copy of the model in this worker, or its pipeline, that takes a batch in one piece.
 
         What is fed and cannot be divided evenly over all copies is computed by it, as one device would. Made when it is
         needed first.
@@ -207,7 +207,7 @@ class Driver(object):
           (Rewritten, its View in the session).
         """
         if self._whole is None:
-            devices = 1 + max(self._rewritten.plan.layout.instances[0].devices)
+            devices = 1 + max(self._rewritten.plan.mesh.instances[0].devices)
             config = Config(dict(self._config.to_dict(), **{"pipeline.num_micro_batch": 1}), {})
             link = self._job.link
             measured = None if link is None else lambda: link
@@ -224,10 +224,10 @@ class Driver(object):
             if self._rewritten is not None and self._rewritten.version >= rewritten.version:
                 return  # another thread was faster
             plan = rewritten.plan
-            if plan.layout.num_instances > 1 or plan.layout.num_workers > 1 or rewritten.micro_batches.count > 1:
+            if plan.mesh.copies.size > 1 or plan.mesh.num_workers > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
             if self._inner is None:
-                self._inner = InnerSession(plan.layout, self._session_config, self._cluster.visible_device_list)
+                self._inner = InnerSession(plan.mesh, self._session_config, self._cluster.visible_device_list)
             self._inner.load(rewritten.own_graph)
             if self._rewritten is not None:
                 # Variables of which there are copies only now: the copies have no values yet.
@@ -358,7 +358,7 @@ class Driver(object):
     @property
     @_for_programs
     def divided(self):
-        """Whether the workers of a crew have parts of the graph, so that no worker has all variables."""
+        """Whether the workers of a pipeline have parts of the graph, so that no worker has all variables."""
         self._step((), (), ())
         return self._rewritten.program.part is not None
 
@@ -390,7 +390,7 @@ class Driver(object):
 
     def _help(self, reader, rows):
         """Runs this worker's part of what another worker reads; only those with stages of the same copy have any."""
-        if reader not in self._rewritten.plan.layout.crew:
+        if reader not in self._rewritten.plan.mesh.pipeline.workers:
             return
         with self._lock:
             before = self._rewritten.program
@@ -428,7 +428,7 @@ class Driver(object):
         if self._num_trained % every:
             return
         waiting = set(self._fresh) if step.communicates else set()
-        if len(self._rewritten.plan.layout.instances) > 1:
+        if len(self._rewritten.plan.mesh.instances) > 1:
             waiting |= self._uncopied
         variables = (compared & self._valued) - waiting
 
@@ -447,7 +447,7 @@ class Driver(object):
             slot = sync_slot(plan, variable)
             if slot is not None and self._rewritten.has(variable):
                 orders.setdefault(slot, []).append(tag_of(sync_name(variable)))
-        self._job.pool.join(self._rewritten.peer_groups(orders))
+        self._job.pool.join(self._rewritten.communicators(orders))
         self._job.pool.expect(orders)
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))
         self._copy(variables)
@@ -467,7 +467,7 @@ class Driver(object):
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""
         plan = self._rewritten.plan
-        if len(plan.layout.instances) > 1:
+        if len(plan.mesh.instances) > 1:
             copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned)
             if copied:
                 self._inner.run((), [], (), copied)

@@ -10,10 +10,10 @@ from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.plan.auto_stages import automatic_taskgraphs
-from epl.plan.plan import layout_of
+from epl.plan.plan import mesh_of
 from epl.program.program import ALONE, EACH_WORKER
 from epl.session.chief import is_chief, several_workers
-from epl.session.layout import divided_over_workers
+from epl.session.divided import divided_over_workers
 from epl.session.meeting import MergeMetrics, from_chief, wait_for_all
 from epl.session.monitored import share_timer
 from epl.session.saved import Save, are_several
@@ -140,9 +140,9 @@ def _run_evaluation(original, estimator, all_hooks, **kwargs):
     env = Env.get()
     # The evaluation's graph trains nothing, so nobody chooses stages for it, but the training has them.
     stages = record_of(tf.get_default_graph()).taskgraphs or automatic_taskgraphs(env.config, env.cluster)
-    layout = layout_of(stages, env.config, env.cluster, trains=False)
+    mesh = mesh_of(stages, env.config, env.cluster, trains=False)
     each = several_workers() and not _evaluates_on_chief()
-    copies = layout.num_replicas if not each else len(layout.instances) // layout.shares
+    copies = mesh.shape["data"] if not each else len(mesh.instances) // mesh.num_shards
     tf_compat.multiply_evaluation_steps(all_hooks, max(1, copies))
     if each:
         all_hooks = [MergeMetrics()] + list(all_hooks)

@@ -61,24 +61,24 @@ class InnerSession(object):
     """A tf.Session over the rewritten graph, which can grow.
 
     Args:
-      layout: the plan's Layout; says how many devices the session has.
+      mesh: the plan's Mesh; says how many devices the session has.
       config: the user's ConfigProto or None.
       visible_devices: the GPUs of this worker as TensorFlow numbers them, e.g. "0,1"; "" for all.
     """
 
-    def __init__(self, layout, config, visible_devices=""):
+    def __init__(self, mesh, config, visible_devices=""):
         self._graph = tf.Graph()
         setattr(self._graph, INNER, True)
         proto = tf.ConfigProto()
         if config is not None:
             proto.CopyFrom(config)
         proto.allow_soft_placement = True
-        if layout.device_type == "CPU":
-            proto.device_count["CPU"] = layout.devices_per_worker
+        if mesh.device_type == "CPU":
+            proto.device_count["CPU"] = mesh.devices_per_worker
             proto.device_count["GPU"] = 0
         elif visible_devices and not proto.gpu_options.visible_device_list:
             proto.gpu_options.visible_device_list = visible_devices
-        if layout.num_workers > 1 and _cores() == 1:
+        if mesh.num_workers > 1 and _cores() == 1:
             # TensorFlow's threads look for work for a while before they sleep. What they wait for is often on its way
             # to a thread that needs this very core.
             proto.use_per_session_threads = True

@@ -7,8 +7,8 @@ from epl.capture.record import make_program, record_of
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
 from epl.session.chief import is_chief, several_workers
+from epl.session.divided import divided_over_workers
 from epl.session.hooks import driver_of
-from epl.session.layout import divided_over_workers
 from epl.session.meeting import check_found_by_all, from_chief
 
 

@@ -17,8 +17,8 @@ def schedule_page(program, pipeline, script, measured=None):
     """
     graph, plan = program.source.graph, program.source.plan
     costs = estimate(graph, plan.analysis.cloned, program.spec_of)
-    names, stage_of, chunks = [stage.name for stage in plan.layout.stages], plan.stage_of, pipeline.num_chunks
-    if _on_one_device(plan.layout):  # stages on the same device are none to a schedule
+    names, stage_of, chunks = [stage.name for stage in plan.mesh.stages], plan.stage_of, pipeline.num_chunks
+    if _on_one_device(plan.mesh):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1
     line = estimated_timeline(graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks)
     title = "%s: %s, %d %s, %d %s" % (
@@ -38,5 +38,5 @@ def schedule_page(program, pipeline, script, measured=None):
     return page(line, title, names, measured, notes=[note])
 
 
-def _on_one_device(layout):
-    return len(layout.crew) == 1 and len(set(layout.instances[0].devices)) == 1
+def _on_one_device(mesh):
+    return mesh.pipeline.num_workers == 1 and len(set(mesh.instances[0].devices)) == 1

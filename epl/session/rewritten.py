@@ -16,9 +16,9 @@ from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.plan.order import collective_keys, settle
 from epl.rules import effects
-from epl.session.crews import (
+from epl.session.parts import (
+    communicators,
     fetched_messages,
-    groups_of,
     needed_messages,
     own_targets,
     own_tensor,
@@ -38,7 +38,7 @@ class Rewritten(object):
 
     Attributes:
       program: the Program of this worker.
-      graph: the rewritten Graph: this worker's, or its crew's.
+      graph: the rewritten Graph: this worker's, or its pipeline's.
       partners: an EplSend of the user to its EplRecv.
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
@@ -82,17 +82,16 @@ class Rewritten(object):
         """Whether this worker has a node of the graph."""
         return self.program.has(name)
 
-    def peer_groups(self, slots):
-        """The Groups of workers with the same stages that need communicators for these slots of the pool."""
-        layout = self.plan.layout
-        return [] if self.part is None else groups_of(layout, self.part, sorted(s for s in slots if s), [])
+    def communicators(self, slots):
+        """The Communicators that workers with the same stages have for these slots of the pool."""
+        return [] if self.part is None else communicators(self.plan.mesh, self.part, sorted(s for s in slots if s), [])
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
         self.program = with_messages(self.program, messages)
 
     def assistance(self, rows, reader, worker):
-        """What this worker runs so that another one of its crew can read; `rows` of that one, see `rows`."""
+        """What this worker runs so that another one of its pipeline can read; `rows` of that one, see `rows`."""
         key = tuple(map(tuple, rows))
         if key not in self._assistances:
             wanted = wanted_messages(self.part, key, self._sent_by, reader, worker)
@@ -104,7 +103,7 @@ class Rewritten(object):
         return tuple((m.tensor, m.source, m.target, m.channel, m.name, self._sent_by(m.tensor)) for m in messages)
 
     def _sent_by(self, tensor):
-        """A digest of the node that makes a tensor of this worker's crew."""
+        """A digest of the node that makes a tensor of this worker's pipeline."""
         return hashlib.sha256(_describe(self.part.whole.nodes[node_of(tensor)]).encode()).hexdigest()[:16]
 
     def step(self, fetches, targets, feeds):
@@ -134,7 +133,7 @@ class Rewritten(object):
             return []
         reached = self._without_gates(roots, stop)
         closed = {gate for signs, gates in pairs if not signs & reached for gate in gates}
-        return [clone_name(gate, i.index) for gate in sorted(closed) for i in self.plan.layout.instances]
+        return [clone_name(gate, i.index) for gate in sorted(closed) for i in self.plan.mesh.instances]
 
     def first_updates(self, roots, stop):
         """The first micro-batch's updates of metrics, where `roots` need what these come to with the last one."""
@@ -148,7 +147,7 @@ class Rewritten(object):
     def _without_gates(self, roots, stop):
         """What `roots` need but for the order of micro-batches."""
         gates = {gate for _, gates in self.micro_batches.gates for gate in gates}
-        every = {clone_name(gate, i.index) for gate in gates for i in self.plan.layout.instances}
+        every = {clone_name(gate, i.index) for gate in gates for i in self.plan.mesh.instances}
         return self.graph.ancestors(roots, stop=every.union(stop))
 
     @property
@@ -162,7 +161,7 @@ class Rewritten(object):
     def changed_by(self, writes):
         """The variables that writes change, but for those of which each copy keeps a value of its own."""
         analysis, graph = self.plan.analysis, self.graph
-        if self.plan.layout.num_workers == 1:
+        if self.plan.mesh.num_workers == 1:
             return frozenset()
         return frozenset(
             v for v in (variable_of(graph, w) for w in writes - analysis.varying) if v in self.plan.variables
@@ -206,17 +205,17 @@ class Step(object):
       targets: operation names; the call's own, and those which further instances must run along.
       feeds: for each fed tensor a list of (tensor name, part, parts): which part of the fed value that tensor gets.
       orders: communicator of the pool to the tags of its collectives in order.
-      groups: the Groups of workers that need communicators of their own for that.
+      groups: the Communicators for that which not all workers have.
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
       alike: those of them that every worker gives the same value in this way, to a digest of that.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
-      only_reads: True when the call only takes variables from other workers of the crew; they can help any time.
-      messages: the Messages between workers of the crew, in their order.
+      only_reads: True when the call only takes variables from other workers of the pipeline; they can help any time.
+      messages: the Messages between workers of the pipeline, in their order.
       reads: True when the call takes a batch from an iterator, a queue or a reader.
-      whole: True when there is one copy of the model in this worker, or its crew, as what is fed does not divide.
+      whole: True when there is one copy of the model in this worker, or its pipeline, as what is fed does not divide.
       view: how the session calls the nodes; None: by their names.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
@@ -245,13 +244,13 @@ class Step(object):
         ]
         reached |= graph.ancestors(changes, stop=stop)
         copies = graph.in_order(reached & rewritten.writes)
-        along = updates + changes + [clone_name(w, i.index) for i in plan.layout.instances[1:] for w in copies]
+        along = updates + changes + [clone_name(w, i.index) for i in plan.mesh.instances[1:] for w in copies]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
         reached |= graph.ancestors(along, stop=stop)
         self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
         self.may_alias = rewritten.has_reference_variables
-        instances = plan.layout.instances
+        instances = plan.mesh.instances
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
@@ -259,24 +258,24 @@ class Step(object):
         self.feeds = [self._fed(name) for name in feeds]
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
         self.initialises = frozenset(initial.values())
-        self.alike = self._alike(initial, stop) if plan.layout.num_workers > 1 else {}
+        self.alike = self._alike(initial, stop) if plan.mesh.num_workers > 1 else {}
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
-        if plan.layout.num_crews > 1:
+        if plan.mesh.copies.num_workers > 1:
             for _, name, slot, tag in collectives:
                 if name not in rewritten.idle and rewritten.has(name):
                     self.orders.setdefault(slot, []).append(tag)
-        self.communicates = bool(collectives) and plan.layout.num_crews > 1
+        self.communicates = bool(collectives) and plan.mesh.copies.num_workers > 1
         if rewritten.part is not None:
-            self._of_crew(reached, stop)
+            self._of_pipeline(reached, stop)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
 
-    def _of_crew(self, reached, stop):
-        """Leaves what this worker runs of a step of its crew, and adds the messages."""
+    def _of_pipeline(self, reached, stop):
+        """Leaves what this worker runs of a step of its pipeline, and adds the messages."""
         rewritten = self._rewritten
         messages = needed_messages(rewritten.part, reached, stop) + fetched_messages(rewritten.part, self.fetches)
         rewritten.add_messages(messages)
@@ -293,11 +292,11 @@ class Step(object):
 
     def _carry(self, messages):
         """Sets what depends on the messages."""
-        part, layout = self._rewritten.part, self._rewritten.plan.layout
+        part, mesh = self._rewritten.part, self._rewritten.plan.mesh
         targets, orders = self._without_messages
         self.messages = messages
-        self.targets = targets + tuple(m.send for m in messages if m.source == part.position)
-        self.groups = groups_of(layout, part, sorted(orders), messages)
+        self.targets = targets + tuple(m.send for m in messages if m.source == part.index)
+        self.groups = communicators(mesh, part, sorted(orders), messages)
         self.orders = _with_messages(orders, part, messages)
 
     @property
@@ -307,9 +306,9 @@ class Step(object):
 
     def alone(self):
         """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""
-        position = self._rewritten.part.position
+        place = self._rewritten.part.index
         step = copy.copy(self)
-        step._carry([m for m in self.messages if m.consumers or m.target == position])
+        step._carry([m for m in self.messages if m.consumers or m.target == place])
         return step
 
     def _alike(self, initial, fed):
@@ -325,7 +324,7 @@ class Step(object):
         micro_batches = self._rewritten.micro_batches
         if not self.trains:
             return [(name, 0, 1)]
-        instances = plan.layout.instances if node_of(name) in plan.analysis.cloned else plan.layout.instances[:1]
+        instances = plan.mesh.instances if node_of(name) in plan.analysis.cloned else plan.mesh.instances[:1]
         copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
         names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
         if _is_batch(self._rewritten.program.source.graph, name):
@@ -372,7 +371,7 @@ class Step(object):
 
 
 class Assistance(object):
-    """What a worker runs for another one of its crew that only reads. It has what `Step` has for being run.
+    """What a worker runs for another one of its pipeline that only reads. It has what `Step` has for being run.
 
     Args:
       rewritten: the Rewritten.
@@ -383,12 +382,12 @@ class Assistance(object):
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)
-        part, layout = rewritten.part, rewritten.plan.layout
-        sent = [m for m in messages if m.source == part.position]
-        self.targets = tuple(m.send for m in sent) + tuple(m.receive for m in messages if m.target == part.position)
+        part, mesh = rewritten.part, rewritten.plan.mesh
+        sent = [m for m in messages if m.source == part.index]
+        self.targets = tuple(m.send for m in sent) + tuple(m.receive for m in messages if m.target == part.index)
         gates = rewritten.gates([node_of(m.tensor) for m in sent], frozenset())
         self.open_gates = tuple(gate + ":0" for gate in gates if part.is_here(gate))
-        self.groups = groups_of(layout, part, [], messages)
+        self.groups = communicators(mesh, part, [], messages)
         self.orders = _with_messages({}, part, messages)
 
 
@@ -396,7 +395,7 @@ def _with_messages(orders, part, messages):
     """Communicator to its tags in order, for those of collectives and for a worker's messages."""
     found = {slot: list(tags_) for slot, tags_ in orders.items()}
     for message in messages:
-        if part.position in (message.source, message.target):
+        if part.index in (message.source, message.target):
             found.setdefault(part.first_slot + message.channel, []).append(message.tag)
     return found
 

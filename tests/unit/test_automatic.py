@@ -9,7 +9,7 @@ from epl.errors import PlanError
 from epl.graph import tags
 from epl.passes.model.add_stages import add_stages
 from epl.plan.auto_stages import automatic_taskgraphs
-from epl.plan.plan import layout_of
+from epl.plan.plan import mesh_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.program.target import Target
 from tests.helpers import planning
@@ -56,7 +56,7 @@ def test_one_stage_that_is_asked_for_is_not_talked_about(caplog):
 )
 def test_replicas_of_automatic_stages(values, replicas):
     config, cluster = Config(dict(values, **{"auto.auto_parallel": True})), planning.cluster(2, 4)
-    assert layout_of(automatic_taskgraphs(config, cluster), config, cluster).num_replicas == replicas
+    assert mesh_of(automatic_taskgraphs(config, cluster), config, cluster).shape["data"] == replicas
 
 
 def test_scopes_and_automatic_stages_do_not_go_together():

@@ -29,7 +29,7 @@ def normalised_stages(stages):
 
 
 def of_worker(layout, strategy, index, micro_batches=3):
-    """(the crew's graph, lists of nodes that a communicator of this worker runs one after the other, its keys)"""
+    """(the pipeline's graph, lists of nodes that a communicator of this worker runs one after the other, its keys)"""
     workers, devices, stages, chunks = LAYOUTS[layout]
     config = Config(
         {

@@ -1,4 +1,4 @@
-"""What each worker of a crew gets of a graph, and that their parts run to the end together."""
+"""What each worker of a pipeline gets of a graph, and that their parts run to the end together."""
 
 import collections
 import types
@@ -15,14 +15,14 @@ from epl.communicators import library
 from epl.config import Config
 from epl.errors import PassError, UnsupportedError
 from epl.graph.index import node_of
-from epl.session.crews import fetched_messages, groups_of, needed_messages, own_targets, own_tensor
+from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
 from tests.helpers import planning
 
 
 def parts_of(graph, workers, devices=1, **keys):
     """What each worker of the first crew has: its Part with its graph, and the Plans."""
     found = [planning.compiled(graph, workers, devices, index, **keys) for index in range(workers)]
-    found = [program for program in found if program.plan.layout.crew_index == 0]
+    found = [program for program in found if program.plan.mesh.copies.index == 0]
     parts = [types.SimpleNamespace(graph=p.graph, is_here=p.has, of=p.part, **vars(p.part)) for p in found]
     return parts, [program.plan for program in found]
 
@@ -79,17 +79,17 @@ def test_parts_fit_together(micro_batches):
         stages(2)
     (first, second), _ = parts_of(graph, 2, pipeline__num_micro_batch=micro_batches)
     assert first.messages == second.messages and first.channels == second.channels
-    assert first.positions == second.positions
+    assert first.owners == second.owners
     for name in first.whole.nodes:
         if name.startswith("epl_broadcast/"):  # what the chief sends and others receive
             continue
-        own = [part.position for part in (first, second) if name in part.graph.nodes]
-        assert own == ([first.positions[name]] if name in first.positions else [0, 1])
+        own = [part.index for part in (first, second) if name in part.graph.nodes]
+        assert own == ([first.owners[name]] if name in first.owners else [0, 1])
     for part in (first, second):
         sends = {n for n, node in part.graph.nodes.items() if node.op == "EplBroadcastSend" and "message/" in n}
-        assert sends == {m.send for m in part.messages if m.source == part.position}
+        assert sends == {m.send for m in part.messages if m.source == part.index}
         receives = {n for n, node in part.graph.nodes.items() if node.op == "EplBroadcastReceive" and "message/" in n}
-        assert receives == {m.receive for m in part.messages if m.target == part.position}
+        assert receives == {m.receive for m in part.messages if m.target == part.index}
     assert "w0" in first.graph.nodes and "w0" not in second.graph.nodes
     assert "w0/Adam" in first.graph.nodes and "w1/Adam" in second.graph.nodes and "w1/Adam" not in first.graph.nodes
     assert all("global_step" in part.graph.nodes and "beta1_power" in part.graph.nodes for part in (first, second))
@@ -150,7 +150,7 @@ def test_what_a_step_runs_on_each_worker():
     (fetched,) = fetched_messages(parts[0].of, ["loss_1:0", "global_step:0"])
     assert (fetched.source, fetched.target) == (1, 0)
     assert own_tensor(parts[0].of, "loss_1:0") == fetched.receive + ":0"
-    groups = groups_of(plans[0].layout, parts[0].of, [], [fetched])
+    groups = communicators(plans[0].mesh, parts[0].of, [], [fetched])
     assert [g.members for g in groups] == [(1, 0)] and groups[0].slot >= parts[0].first_slot
 
 
@@ -230,7 +230,7 @@ def test_resources_cannot_be_sent(monkeypatch):
     def moved(*args):
         plan = usual(*args)
         for name in handles:  # as if the array itself depended on the data
-            plan.positions[name] = 0
+            plan.owners[name] = 0
         return plan
 
     monkeypatch.setattr(compiler, "make_plan", moved)
@@ -243,7 +243,7 @@ def test_resources_cannot_be_sent(monkeypatch):
 def test_a_part_that_is_not_well_formed_is_refused(monkeypatch):
     def broken(program, plan):
         edit, part = program.graph.editor(), program.part
-        edit.set_input(next(m.send for m in part.messages if m.source == part.position), 0, "gone")
+        edit.set_input(next(m.send for m in part.messages if m.source == part.index), 0, "gone")
         return program.with_graph(edit.finish())
 
     monkeypatch.setattr(compiler, "PASSES", compiler.PASSES + (broken,))

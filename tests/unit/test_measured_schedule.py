@@ -21,8 +21,8 @@ def execution(name, start, duration):
 
 
 def peak(found):
-    layout = SimpleNamespace(instances=[SimpleNamespace(devices=("/cpu:0",))], position_of=lambda stage: 0)
-    return measured(layout, actions(sorted(found, key=lambda each: each.start_us), PARTS)).peak_live
+    mesh = SimpleNamespace(instances=[SimpleNamespace(devices=("/cpu:0",))], worker_of=lambda stage: 0)
+    return measured(mesh, actions(sorted(found, key=lambda each: each.start_us), PARTS)).peak_live
 
 
 def copies(micro_batch, *times):

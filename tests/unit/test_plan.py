@@ -427,7 +427,7 @@ def test_table_of_shares():
 def test_json():
     facts = json.loads(plan_of(wide_graph(), 64, 8, 63)[1].to_json())
     assert facts["replicas"] == 512 and facts["bytes_per_step"] == 12 * 256 * 256 * 4
-    assert [i["rank"] for i in facts["layout"]["instances"]] == list(range(504, 512))
+    assert [i["rank"] for i in facts["mesh"]["instances"]] == list(range(504, 512))
     assert len(facts["gradient_groups"]) == len(plan_of(wide_graph(), 64, 8, 63)[1].aggregation.groups)
 
 
@@ -438,7 +438,7 @@ def test_what_does_not_train_is_laid_out_on_what_there_is(chunks):
             with epl.replicate(1):
                 tf.tanh(tf.ones([2, 4]) * number)
     _, plan = plan_of(graph, 1, 2, pipeline__num_chunks=chunks)
-    assert len(plan.layout.instances) == 2 and len(plan.layout.stages) == 1 and plan.stage_of == {}
+    assert len(plan.mesh.instances) == 2 and len(plan.mesh.stages) == 1 and plan.stage_of == {}
     with graph.as_default():
         planning.sgd(planning.layers(1))
     with pytest.raises(PlanError):
@@ -451,4 +451,4 @@ def test_what_does_not_train_is_no_pipeline_over_workers():
             with epl.replicate(1):
                 tf.tanh(tf.ones([2, 4]) * number)
     _, plan = plan_of(graph, 2, 1, index=1)
-    assert plan.layout.crew == (1,) and plan.positions == {} and plan.layout.instances[0].devices == (0, 0)
+    assert list(plan.mesh.pipeline.workers) == [1] and plan.owners == {} and plan.mesh.instances[0].devices == (0, 0)

@@ -195,4 +195,4 @@ def test_a_staging_area_cannot_serve_several_copies():
         planning.sgd(planning.layers(x=x))
     with pytest.raises(UnsupportedError, match="staging area.*2 copies"):
         plan_of(graph)
-    assert plan_of(graph, workers=2, devices=1)[1].layout.num_instances == 2
+    assert plan_of(graph, workers=2, devices=1)[1].mesh.copies.size == 2

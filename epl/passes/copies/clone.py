@@ -19,13 +19,13 @@ from epl.rules import effects
 def clone_instances(program, plan):
     """Adds a copy of every cloned node for each instance but the first."""
     graph = program.graph
-    if len(plan.layout.instances) == 1:
+    if len(plan.mesh.instances) == 1:
         return program
     edit = graph.editor()
     names = graph.in_order(plan.analysis.cloned)
     # Groups around nodes that instances share cannot hold for a clone on a device of its own.
     templates = [(graph.nodes[name], Template(graph.nodes[name], plan.analysis.cloned)) for name in names]
-    for instance in plan.layout.instances[1:]:
+    for instance in plan.mesh.instances[1:]:
         for node, template in templates:
             edit.add(_clone(node, template, plan, instance))
     return program.with_graph(edit.finish())

@@ -82,10 +82,10 @@ def copy_micro_batches(program, plan):
     originals, alike = _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
-    gates = Gates(edit, plan, [whole.layout.device(index) for index in whole.layout.instances[0].devices])
+    gates = Gates(edit, plan, [whole.mesh.device(index) for index in whole.mesh.instances[0].devices])
     order_actions(graph, edit, plan, gates, added)
     order_changes(graph, edit, plan, gates)
-    fetched = _merge(graph, edit, plan, program, whole.layout.host_device)
+    fetched = _merge(graph, edit, plan, program, whole.mesh.host_device)
     counted = _counted(graph, edit, plan, program)
     _reseed(graph, edit, plan, originals)
     result = edit.finish()
@@ -114,15 +114,15 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
       replaced: gradient tensor to its sum.
       added: names of the new nodes, the copies among them, in creation order.
     """
-    analysis, layout, nodes = plan.analysis, plan.layout, plan.micro_batches.nodes
-    stage_of, positions = dict(plan.stage_of), dict(plan.positions)
-    for known in (stage_of, positions):
+    analysis, mesh, nodes = plan.analysis, plan.mesh, plan.micro_batches.nodes
+    stage_of, owners = dict(plan.stage_of), dict(plan.owners)
+    for known in (stage_of, owners):
         known.update((copy, known[name]) for copy, name in originals.items() if name in known)
-    if stage_of or positions:
+    if stage_of or owners:
         stages = {taskgraph: stage for stage, taskgraph in enumerate(plan.micro_batches.taskgraphs)}
         for name in added:
             if name not in originals:
-                _settle(graph, name, stages, stage_of, positions)
+                _settle(graph, name, stages, stage_of, owners)
 
     def with_copies(names):
         return names.union(copy for copy, name in originals.items() if name in names)
@@ -156,11 +156,11 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
         merges=tuple(replace(merge, tensor=_merged_name(merge.name)) for merge in plan.merges),
         batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
-        positions=positions if len(layout.crew) > 1 else {},
+        owners=owners if mesh.pipeline.num_workers > 1 else {},
     )
 
 
-def _settle(graph, name, stages, stage_of, positions):
+def _settle(graph, name, stages, stage_of, owners):
     """Puts a node that joins copies where it belongs, or else what it takes first."""
     node = graph.nodes[name]
     near = [producer for producer, index in graph.inputs[name] if index >= 0]
@@ -168,8 +168,8 @@ def _settle(graph, name, stages, stage_of, positions):
         stage_of[name] = stages.get(node.attr[tags.TASKGRAPH].i, 0)
     elif near and near[0] in stage_of:
         stage_of[name] = stage_of[near[0]]
-    if near and near[0] in positions:
-        positions[name] = positions[near[0]]
+    if near and near[0] in owners:
+        owners[name] = owners[near[0]]
 
 
 def _tensor(plan, text, micro_batch):

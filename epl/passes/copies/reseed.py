@@ -14,7 +14,7 @@ from epl.rules import effects
 def reseed(program, plan):
     """Sets the seeds of all instances; runs after cloning."""
     graph = program.graph
-    if plan.layout.num_instances == 1 and plan.layout.num_workers == 1:
+    if plan.mesh.copies.size == 1 and plan.mesh.num_workers == 1:
         return program
     edit = graph.editor()
     initial = _only_for_initial_values(graph, plan)
@@ -30,7 +30,7 @@ def reseed(program, plan):
         if any(seeds):
             if name in plan.analysis.cloned:
                 _set_by_rank(edit, plan, name, seeds)
-        elif name in initial and plan.layout.num_workers > 1:
+        elif name in initial and plan.mesh.num_workers > 1:
             set_seed(edit.node(name), derive(plan.job_seed, name))
     return program.with_graph(edit.finish())
 
@@ -42,7 +42,7 @@ def _only_for_initial_values(graph, plan):
 
 
 def _turn_by_rank(edit, plan, name):
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         if instance.rank:
             copy = edit.node(clone_name(name, instance.index))
             for added in turn_seed(copy, derive("seed of copy", instance.rank)):
@@ -50,6 +50,6 @@ def _turn_by_rank(edit, plan, name):
 
 
 def _set_by_rank(edit, plan, name, seeds):
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         if instance.rank:
             set_seed(edit.node(clone_name(name, instance.index)), derive(seeds, instance.rank))

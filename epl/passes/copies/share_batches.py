@@ -16,16 +16,16 @@ from epl.rules import effects
 def share_batches(program, plan):
     """Puts an EplBatchShare between each output of a data source and its consumers; nothing to do for one share."""
     graph = program.graph
-    if plan.layout.shares == 1:
+    if plan.mesh.num_shards == 1:
         return program
     edit = graph.editor()
     first_of = {}
-    for instance in plan.layout.instances:
-        first_of.setdefault(instance.replica, instance.index)
+    for instance in plan.mesh.instances:
+        first_of.setdefault(instance.data, instance.index)
     sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in effects.SOURCES]
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         for name in sources:
-            _share(graph, edit, plan, name, instance, first_of[instance.replica])
+            _share(graph, edit, plan, name, instance, first_of[instance.data])
     return program.with_graph(edit.finish())
 
 
@@ -45,8 +45,8 @@ def _share(graph, edit, plan, name, instance, first):
                 [format_input(chosen, index)],
                 graph.nodes[source].device,
                 T=Type(_output_type(graph.nodes[source], index)),
-                index=instance.share,
-                num_shares=plan.layout.shares,
+                index=instance.shard,
+                num_shares=plan.mesh.num_shards,
                 what="output %d of '%s'" % (index, name),
             )
             made[index] = edit.add(tagged(node, "batch_share")).name

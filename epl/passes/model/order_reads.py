@@ -19,7 +19,7 @@ _ALIASES = frozenset(["Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Sq
 def order_reads(program, plan):
     """Control edges from the readers of scalar variables to the operations that change these, outside of optimizers."""
     graph = program.graph
-    if plan.layout.num_instances == 1:
+    if plan.mesh.copies.size == 1:
         return program
     late = {}
     for write in plan.analysis.writes:

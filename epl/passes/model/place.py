@@ -1,4 +1,4 @@
-"""Gives every node a device of this worker; not those that another worker of its crew has.
+"""Gives every node a device of this worker; not those that another worker of its pipeline has.
 
     a            ->  a  @CPU:0     (instance 0; GPU:0 where the worker has GPUs)
     iterator     ->  iterator @CPU:0, and what takes its handle
@@ -17,15 +17,15 @@ def place(program, plan):
     """Places instance 0 and everything that instances share."""
     graph = program.graph
     edit = graph.editor()
-    layout = plan.layout
-    stage_devices = [layout.device(index) for index in layout.instances[0].devices]
+    mesh = plan.mesh
+    stage_devices = [mesh.device(index) for index in mesh.instances[0].devices]
     on_host = _on_host(graph)
-    if layout.device_type != "CPU":
+    if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
-    positions, here = plan.positions, layout.position
+    owners, here = plan.owners, mesh.pipeline.index
 
     def device_of(name):
-        return layout.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
+        return mesh.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
 
     def kept(device, groups):
         """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
@@ -34,10 +34,10 @@ def place(program, plan):
         return [group for group in groups if group not in wrong]
 
     for name, node in graph.nodes.items():
-        if positions.get(name, here) != here or is_large_constant(node):
+        if owners.get(name, here) != here or is_large_constant(node):
             continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
         device = device_of(name)
-        everywhere = positions and name not in positions
+        everywhere = owners and name not in owners
         edit.move(name, device, functools.partial(kept, device), tags.EVERYWHERE if everywhere else None)
     return program.with_graph(edit.finish())
 
@@ -62,8 +62,8 @@ def _hands_on(node):
 
 def device_of_clone(plan, node, instance):
     """The device of a placed node's copy in another instance."""
-    if node.device == plan.layout.host_device and plan.layout.host_device != plan.layout.device(
-        plan.layout.instances[0].devices[plan.stage_of.get(node.name, 0)]
+    if node.device == plan.mesh.host_device and plan.mesh.host_device != plan.mesh.device(
+        plan.mesh.instances[0].devices[plan.stage_of.get(node.name, 0)]
     ):
         return node.device
-    return plan.layout.device(instance.devices[plan.stage_of.get(node.name, 0)])
+    return plan.mesh.device(instance.devices[plan.stage_of.get(node.name, 0)])

@@ -48,7 +48,7 @@ class _Main(object):
     def __init__(self, graph, edit, plan):
         self._graph = graph
         self._edit = edit
-        self._device = plan.layout.host_device
+        self._device = plan.mesh.host_device
 
     def node(self, name):
         return self._edit.node(name)
@@ -111,8 +111,8 @@ def _share_lists(target, plan, share):
         "EplListShare",
         name,
         [node.input[position] for position in share.positions],
-        index=plan.layout.crew_index,
-        num_shares=plan.layout.num_crews,
+        index=plan.mesh.copies.index,
+        num_shares=plan.mesh.copies.num_workers,
         rule=plan.data.rule,
         what=share.what,
     )
@@ -128,7 +128,7 @@ def _share_records(target, plan, share):
     name = "%s_records/%s" % (PREFIX, share.node)
     consumers = target.consumers(share.node)
     constants = []
-    for what, value in (("num_shards", plan.layout.num_crews), ("index", plan.layout.crew_index)):
+    for what, value in (("num_shards", plan.mesh.copies.num_workers), ("index", plan.mesh.copies.index)):
         made = constant("%s/%s" % (name, what), value, _INT64)
         target.add(made)
         constants.append(target.output(made.name, 0, "output"))

@@ -42,7 +42,7 @@ def aggregate_gradients(program, plan):
 
 
 def _constant(edit, plan, name, value, dtype):
-    return edit.add(constant(name, value, dtype, plan.layout.host_device)).name
+    return edit.add(constant(name, value, dtype, plan.mesh.host_device)).name
 
 
 def _gather_indices(graph, edit, plan, sparse):
@@ -52,7 +52,7 @@ def _gather_indices(graph, edit, plan, sparse):
 
 
 def _gather(graph, edit, plan, sparse):
-    host = plan.layout.host_device
+    host = plan.mesh.host_device
     name = sparse.name + "/values"
     dtype = dtype_of(graph, sparse.values)
     gathered = edit.add(all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name))).name
@@ -70,12 +70,12 @@ def _dense_detour(graph, edit, plan, sparse):
 
     The optimizer still sees IndexedSlices, so it updates the rows that one device would update, and no others.
     """
-    host = plan.layout.host_device
+    host = plan.mesh.host_device
     indices, index_dtype = _gather_indices(graph, edit, plan, sparse)
     rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, _INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         dense.append(
             edit.add(
                 make_node(
@@ -103,9 +103,9 @@ def _dense_detour(graph, edit, plan, sparse):
         R=len(dense),
         num_inputs=len(dense),
         T=Type(dtype),
-        comm=plan.first_peer_slot + sparse.slot,
+        comm=plan.mesh.copies.communicator(sparse.slot),
         tag=tag_of(name),
-        workers=plan.layout.num_crews,
+        workers=plan.mesh.copies.num_workers,
         reduce_op="sum",
         scale=plan.gradient_scale,
     )

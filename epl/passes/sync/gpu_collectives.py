@@ -36,15 +36,15 @@ _LOCAL = {"sum": "AddN", "mean": "AddN", "min": "Minimum", "max": "Maximum", "pr
 def move_collectives_to_gpu(program, plan):
     """Moves what can run there; without NCCL what is between workers stays where the place pass has put it."""
     graph = program.graph
-    several = plan.layout.num_crews > 1
-    if plan.layout.device_type != "GPU" or (several and not plan.collectives_on_gpu):
+    several = plan.mesh.copies.num_workers > 1
+    if plan.mesh.device_type != "GPU" or (several and not plan.collectives_on_gpu):
         return program
     can_move = _can_move if several else _can_become_local
     moved = [name for name in graph.find(_MOVED.__contains__) if can_move(graph, graph.nodes[name])]
     if not moved:
         return program
     edit = graph.editor()
-    device = plan.layout.device(0)
+    device = plan.mesh.device(0)
     for name in moved:
         node = edit.node(name)
         node.device = device

@@ -24,7 +24,7 @@ def merge_outputs(program, plan):
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.tensor)
-        workers = plan.layout.num_crews if merge.over_workers else 1
+        workers = plan.mesh.copies.num_workers if merge.over_workers else 1
         if merge.how == "concat":
             _concatenate(edit, plan, merge, dtype, workers)
             continue
@@ -38,14 +38,14 @@ def merge_outputs(program, plan):
                 "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
                 "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))
             )
-        scale = 1.0 / (workers * len(plan.layout.instances)) if merge.how == "mean" else 1.0
+        scale = 1.0 / (workers * len(plan.mesh.instances)) if merge.how == "mean" else 1.0
         edit.add(all_reduce_node(plan, merge.name, [merge.tensor], dtype, scale, 0, merge.tag, workers))
     return program.with_graph(edit.finish())
 
 
 def _concatenate(edit, plan, merge, dtype, workers):
     """Scalars are rows of one; strings travel as bytes."""
-    host = plan.layout.host_device
+    host = plan.mesh.host_device
     text = dtype == _STRING
     name = merge.name + "/packed" if text else merge.name
     gather = all_gather_node(plan, name, merge.tensor, _UINT8 if text else dtype, 0, merge.tag, workers)

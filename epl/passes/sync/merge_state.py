@@ -20,7 +20,7 @@ def merge_state(program, plan):
             _gather_rows(graph, edit, plan, group)
             continue
         mean = group.how == "mean"
-        reduce_op, scale = ("sum", 1.0 / plan.layout.num_instances) if mean else (group.how, 1.0)
+        reduce_op, scale = ("sum", 1.0 / plan.mesh.copies.size) if mean else (group.how, 1.0)
         edit.add(
             all_reduce_node(
                 plan, group.name, group.values, group.dtype, scale, group.slot, group.tag, reduce_op=reduce_op
@@ -37,7 +37,7 @@ def _gather_rows(graph, edit, plan, group):
         gather = all_gather_node(plan, name, tensor, dtype, group.slot, tag)
         for index, text in enumerate(list(gather.input)):
             made = "%s/rows_%d" % (name, index)  # a single index is a scalar
-            edit.add(make_node("EplRows", made, [text], plan.layout.host_device, T=Type(dtype)))
+            edit.add(make_node("EplRows", made, [text], plan.mesh.host_device, T=Type(dtype)))
             gather.input[index] = made
         edit.add(gather)
         rewire(edit, plan, [consumer], name)

@@ -17,7 +17,7 @@ _CHIEF = 0
 def show_merged(program, plan):
     """Summaries of tensors in a collection of epl.GraphKeys take the merged values."""
     graph = program.graph
-    if plan.layout.num_instances == 1:
+    if plan.mesh.copies.size == 1:
         return program
     writes = graph.find((effects.SUMMARY_WRITES | effects.SUMMARY_WRITERS).__contains__)
     if not (plan.merges or writes):
@@ -27,7 +27,7 @@ def show_merged(program, plan):
         for consumer, position in shown_by(graph, merge.tensor, merge.how):
             edit.set_input(consumer, position, merge.name)
     for name in writes:
-        if plan.layout.crew_index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
+        if plan.mesh.copies.index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return program.with_graph(edit.finish())
 

@@ -28,7 +28,7 @@ def sync_batch_norm(program, plan):
     for norm in plan.batch_norms:
         if isinstance(norm, SyncedMean):
             dtype = dtype_of(graph, norm.tensor)
-            scale = 1.0 / plan.layout.num_instances
+            scale = 1.0 / plan.mesh.copies.size
             edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale, norm.slot, norm.tag))
             rewire(edit, plan, norm.consumers, norm.name)
         else:
@@ -101,7 +101,7 @@ class _Builder(object):
 
 def _copies(edit, plan, name):
     """(instance, this editor's own NodeDef of the instance's copy, Builder)."""
-    for instance in plan.layout.instances:
+    for instance in plan.mesh.instances:
         node = edit.node(clone_name(name, instance.index))
         prefix = clone_name("epl_batch_norm/%s/local" % name, instance.index)
         yield node, _Builder(edit, node, prefix)
@@ -129,7 +129,7 @@ def _forward(edit, plan, norm):
         inputs.append(x)
     edit.add(gather)
     for (node, b), x in zip(copies, inputs):
-        _normalise(b, node, x, name, plan.layout.num_instances)
+        _normalise(b, node, x, name, plan.mesh.copies.size)
 
 
 def _normalise(b, node, x, gathered, instances):
@@ -163,7 +163,7 @@ def _inverse(b, node, variance):
 def _backward(edit, plan, norm, gradient):
     name = norm.collective(gradient)
     copies = list(_copies(edit, plan, gradient))
-    scale = 1.0 / plan.layout.num_instances
+    scale = 1.0 / plan.mesh.copies.size
     reduce = all_reduce_node(plan, name, [gradient, gradient], _FLOAT32, scale, norm.slot, tag_of(name))
     parts = []
     for index, (node, b) in enumerate(copies):

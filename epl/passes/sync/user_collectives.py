@@ -18,14 +18,14 @@ def join_user_collectives(program, plan):
     for collective in plan.user_collectives:
         node = edit.node(collective.name)
         set_attr(node, "tag", collective.tag)
-        set_attr(node, "workers", plan.layout.num_crews)
+        set_attr(node, "workers", plan.mesh.copies.num_workers)
         set_attr(node, "collective_name", collective.label)
         _join(graph, edit, plan, node)
     return program.with_graph(edit.finish())
 
 
 def _join(graph, edit, plan, node):
-    clones = [clone_name(node.name, instance.index) for instance in plan.layout.instances[1:]]
+    clones = [clone_name(node.name, instance.index) for instance in plan.mesh.instances[1:]]
     if not clones:
         return
     sources = [graph.nodes[name] for name in [node.name] + clones]

@@ -3,7 +3,7 @@ gives the worker's other copies that of the first.
 
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
-Where a crew has several workers, those with the same stages do this among themselves, and all workers for a variable
+Where a pipeline has several workers, those with the same stages do this among themselves, and all workers for a variable
 that each has.
 
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
@@ -23,35 +23,35 @@ _INT64 = 9
 def broadcast_variables(program, plan):
     """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set."""
     graph = program.graph
-    layout = plan.layout
-    if layout.num_instances == 1 and layout.num_workers == 1:
+    mesh = plan.mesh
+    if mesh.copies.size == 1 and mesh.num_workers == 1:
         return program
     edit = graph.editor()
     for variable in plan.variables.values():
         _broadcast(graph, edit, plan, variable)
-        if len(layout.instances) > 1 and variable.name in plan.analysis.cloned:
+        if len(mesh.instances) > 1 and variable.name in plan.analysis.cloned:
             _copy(graph, edit, plan, variable)
     return program.with_graph(edit.finish())
 
 
 def sync_slot(plan, variable):
     """The communicator over which a variable gets the chief's value; None where nobody else has it."""
-    layout = plan.layout
-    if len(layout.crew) > 1 and variable in plan.positions:
-        return plan.first_peer_slot if layout.num_crews > 1 else None
-    return 0 if layout.num_workers > 1 else None
+    mesh = plan.mesh
+    if mesh.pipeline.num_workers > 1 and variable in plan.owners:
+        return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
+    return 0 if mesh.num_workers > 1 else None
 
 
 def _copy(graph, edit, plan, variable):
     name = copy_name(variable.name)
     value, dtype, resource = _read(graph, edit, variable, name)
-    first, waits = plan.layout.instances[0], []
-    for instance in plan.layout.instances[1:]:
+    first, waits = plan.mesh.instances[0], []
+    for instance in plan.mesh.instances[1:]:
         own = value
         if variable.name in plan.generators:
             own = _turned(edit, plan, name, instance, value, _seed_of(first.rank) ^ _seed_of(instance.rank))
         waits.append(_assign(edit, graph, variable.name, instance.index, own, name, dtype, resource))
-    edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.layout.host_device))
+    edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.mesh.host_device))
 
 
 def _seed_of(rank):
@@ -61,7 +61,7 @@ def _seed_of(rank):
 
 def _turned(edit, plan, name, instance, value, seed):
     """The state of a generator that draws other numbers; its rank's own."""
-    device = plan.layout.host_device
+    device = plan.mesh.host_device
     key = edit.add(constant("%s/seed_%d" % (name, instance.index), seed, _INT64, device)).name
     turned = make_node("BitwiseXor", "%s/turned_%d" % (name, instance.index), [value, key], device, T=Type(_INT64))
     return edit.add(turned).name
@@ -79,14 +79,14 @@ def _read(graph, edit, variable, name):
 
 
 def _broadcast(graph, edit, plan, variable):
-    layout = plan.layout
+    mesh = plan.mesh
     name = sync_name(variable.name)
     dtype = variable.dtype % 100
     resource = graph.nodes[variable.name].op == "VarHandleOp"
     waits = []
     slot = sync_slot(plan, variable.name)
     together = slot is not None
-    sends = (layout.worker_index if slot == 0 else layout.crew_index) == _CHIEF
+    sends = (mesh.worker_index if slot == 0 else mesh.copies.index) == _CHIEF
     if together and not sends:
         value = edit.add(
             tagged(
@@ -94,7 +94,7 @@ def _broadcast(graph, edit, plan, variable):
                     "EplBroadcastReceive",
                     name + "/receive",
                     [],
-                    layout.host_device,
+                    mesh.host_device,
                     T=Type(dtype),
                     comm=slot,
                     tag=tag_of(name),
@@ -105,7 +105,7 @@ def _broadcast(graph, edit, plan, variable):
             )
         ).name
         if variable.name in plan.generators:
-            value = _turned(edit, plan, name, layout.instances[0], value, _seed_of(layout.instances[0].rank))
+            value = _turned(edit, plan, name, mesh.instances[0], value, _seed_of(mesh.instances[0].rank))
         waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
     else:
         value, _, _ = _read(graph, edit, variable, name)
@@ -117,7 +117,7 @@ def _broadcast(graph, edit, plan, variable):
                             "EplBroadcastSend",
                             name + "/send",
                             [value],
-                            layout.host_device,
+                            mesh.host_device,
                             T=Type(dtype),
                             comm=slot,
                             tag=tag_of(name),
@@ -127,7 +127,7 @@ def _broadcast(graph, edit, plan, variable):
                     )
                 ).name
             )
-    edit.add(make_node("NoOp", name, ["^" + w for w in waits], layout.host_device))
+    edit.add(make_node("NoOp", name, ["^" + w for w in waits], mesh.host_device))
 
 
 def _assign(edit, graph, variable, instance, value, name, dtype, resource):

@@ -1,12 +1,12 @@
-r"""Leaves a worker of a crew its own part of a graph, and lets the parts send each other what they need.
+r"""Leaves a worker of a pipeline its own part of a graph, and lets the parts send each other what they need.
 
     a (worker 0) -> b (worker 1)   becomes   a -> EplBroadcastSend        on worker 0
                                              EplBroadcastReceive -> b     on worker 1
 
-What all workers have (see epl.plan.positions) is in every part. A control edge from another worker's node is left out;
+What all workers have (see epl.plan.owners) is in every part. A control edge from another worker's node is left out;
 what comes after it here waits instead for this worker's own changes of variables that it would have waited for.
 
-Every worker of a crew cuts the same graph, so they all know all messages, in one order that no edge of the graph goes
+Every worker of a pipeline cuts the same graph, so they all know all messages, in one order that no edge of the graph goes
 against: two workers never wait for each other's next message.
 """
 
@@ -27,12 +27,12 @@ _HANDLES = frozenset([20, 21])  # resource, variant
 
 @dataclass(frozen=True)
 class Message:
-    """A tensor that one worker of a crew sends another in a step.
+    """A tensor that one worker of a pipeline sends another in a step.
 
     Attributes:
       tensor: its name in the whole graph.
-      source, target: positions in the crew.
-      channel: number of the communicator that carries it, among the crew's own.
+      source, target: places in the pipeline.
+      channel: number of the communicator that carries it, among the pipeline's own.
       name: of the node that sends or receives it, with "/send" or "/receive".
       consumers: the target's nodes that take it; none where it is only fetched.
     """
@@ -59,12 +59,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Channels:
-    """Numbers of the communicators by which the workers of a crew send each other tensors.
+    """Numbers of the communicators by which the workers of a pipeline send each other tensors.
 
     They follow from the layout alone: whatever else a worker's graph holds, its channels are those of the others.
 
     Attributes:
-      size: workers of a crew.
+      size: workers of a pipeline.
       stages: of the model.
     """
 
@@ -93,30 +93,30 @@ class Channels:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a graph one worker of a crew runs.
+    """Which part of a graph one worker of a pipeline runs.
 
     Attributes:
-      position: this worker's in its crew.
+      index: this worker's place among those of its pipeline.
       whole: the Graph that was cut.
-      positions: node of the whole graph to the one worker that has it; other nodes are everywhere.
+      owners: node of the whole graph to the one worker that has it; other nodes are everywhere.
       messages: in the order in which they are sent.
       channels: the Channels.
       first_slot: the communicator of the first channel.
     """
 
-    position: int
+    index: int
     whole: Graph
-    positions: Dict[str, int]
+    owners: Dict[str, int]
     messages: Tuple[Message, ...]
     channels: Channels
     first_slot: int
 
     def is_here(self, name):
-        return self.positions.get(name, self.position) == self.position
+        return self.owners.get(name, self.index) == self.index
 
     def fetched(self, tensor):
         """The Messages by which a tensor that one worker has comes to the others who fetch it."""
-        source = self.positions[node_of(tensor)]
+        source = self.owners[node_of(tensor)]
         return [
             Message(
                 canonical_tensor(tensor),
@@ -133,8 +133,8 @@ class Part:
 def with_messages(program, messages):
     """The Program with the nodes of further messages; the same object if they are all there."""
     nodes, part = program.graph.nodes, program.part
-    sent = [m for m in messages if m.source == part.position and m.send not in nodes]
-    received = [m for m in messages if m.target == part.position and m.receive not in nodes]
+    sent = [m for m in messages if m.source == part.index and m.send not in nodes]
+    received = [m for m in messages if m.target == part.index and m.receive not in nodes]
     if not sent and not received:
         return program
     edit = program.graph.editor()
@@ -146,27 +146,27 @@ def with_messages(program, messages):
 
 
 def cut(program, plan):
-    """Leaves this worker its Part; nothing to do for crews of one worker.
+    """Leaves this worker its Part; nothing to do for pipelines within a worker.
 
     Raises:
       UnsupportedError: something that cannot be sent is used by two workers.
     """
-    layout = plan.layout
-    if len(layout.crew) == 1:
+    mesh = plan.mesh
+    if mesh.pipeline.num_workers == 1:
         return program
     graph = program.graph
-    positions = _positions(graph, plan)
-    channels = Channels(len(layout.crew), len(layout.stage_positions))
-    messages = _messages(graph, plan, positions, channels)
-    part = Part(layout.position, graph, positions, messages, channels, first_slot=2 * plan.first_peer_slot)
+    owners = _owners(graph, plan)
+    channels = Channels(mesh.pipeline.num_workers, len(mesh.stages))
+    messages = _messages(graph, plan, owners, channels)
+    part = Part(mesh.pipeline.index, graph, owners, messages, channels, first_slot=mesh.pipeline.communicator(0))
     return replace(program, graph=_own(graph, plan, part), part=part)
 
 
-def _positions(graph, plan):
+def _owners(graph, plan):
     """Where nodes are. Those that passes have made are where what they take is, or else what takes them."""
-    known = dict(plan.positions)
-    for instance in plan.layout.instances[1:]:
-        known.update((clone_name(name, instance.index), position) for name, position in plan.positions.items())
+    known = dict(plan.owners)
+    for instance in plan.mesh.instances[1:]:
+        known.update((clone_name(name, instance.index), owner) for name, owner in plan.owners.items())
     found, made = {}, []
     for name, node in graph.nodes.items():
         if name in known:
@@ -184,19 +184,19 @@ def _positions(graph, plan):
     return found
 
 
-def _messages(graph, plan, positions, channels):
+def _messages(graph, plan, owners, channels):
     """All messages in their order."""
     crossing = collections.defaultdict(list)
-    for name, target in positions.items():
+    for name, target in owners.items():
         for producer, index in graph.inputs[name]:
-            if index >= 0 and positions.get(producer, target) != target:
+            if index >= 0 and owners.get(producer, target) != target:
                 key = format_input(producer, index), target, _saver(graph.nodes[name])
                 crossing[key].append(name)
     order = graph.order
     found = []
     for tensor, target, saver in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):
         producer = graph.nodes[node_of(tensor)]
-        source = positions[producer.name]
+        source = owners[producer.name]
         consumers = tuple(sorted(set(crossing[tensor, target, saver])))
         _check(graph, plan, tensor, consumers[0])
         backward = tags.phase(producer) == tags.BACKWARD
@@ -243,7 +243,7 @@ def _own(graph, plan, part):
     edit = Graph(nodes, graph.library, graph.versions, edges).editor()
     received = {}
     for message in part.messages:
-        if message.target == part.position:
+        if message.target == part.index:
             add_receive(edit, plan, part, message)
             received.update(((message.tensor, consumer), message.receive) for consumer in message.consumers)
     waits = _Waits(graph, edit, part)
@@ -252,7 +252,7 @@ def _own(graph, plan, part):
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
     for message in part.messages:
-        if message.source == part.position:
+        if message.source == part.index:
             add_send(edit, plan, part, message)
     return edit.finish()
 
@@ -264,7 +264,7 @@ def add_send(edit, plan, part, message):
         "EplBroadcastSend",
         message.send,
         [message.tensor],
-        plan.layout.host_device,
+        plan.mesh.host_device,
         T=Type(dtype),
         comm=part.first_slot + message.channel,
         tag=message.tag,
@@ -280,7 +280,7 @@ def add_receive(edit, plan, part, message):
         "EplBroadcastReceive",
         message.receive,
         [],
-        plan.layout.host_device,
+        plan.mesh.host_device,
         T=Type(dtype),
         comm=part.first_slot + message.channel,
         tag=message.tag,
@@ -334,7 +334,7 @@ class _Waits(object):
         self._edit = edit
         self._part = part
         self._made = {}
-        changes = [name for name in graph.find(effects.is_write) if part.positions.get(name) == part.position]
+        changes = [name for name in graph.find(effects.is_write) if part.owners.get(name) == part.index]
         self._after = graph.descendants(changes)
 
     def is_here(self, name):

@@ -11,7 +11,7 @@ def read_copies(program, plan):
     graph = program.graph
     edit = graph.editor()
     for variable in graph.in_order(plan.compared & graph.nodes.keys()):
-        for instance in plan.layout.instances:
+        for instance in plan.mesh.instances:
             holder = graph.nodes.get(clone_name(variable, instance.index))
             if holder is not None:
                 edit.add(_read(holder, read_name(variable, instance.index), plan.variables[variable].dtype % 100))

@@ -24,7 +24,7 @@ def save_in_parts(program, plan):
     graph, part = program.graph, program.part
     if part is None:
         return program
-    received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.position}
+    received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.index}
     saves = [
         name
         for name in graph.find(lambda op: op == "SaveV2")
@@ -47,7 +47,7 @@ def _divide(graph, edit, part, plan, name, received):
     others.sort(key=lambda i: received[node_of(tensors[i])][0])
     sizes = {i: _bytes(part, plan, received[node_of(tensors[i])][1].tensor) for i in others}
     runs = ([here] if here else []) + _runs(others, sizes)
-    device = plan.layout.host_device
+    device = plan.mesh.host_device
     prefixes, before = [], control
     for index, members in enumerate(runs):
         stem = "%s_save/%s/part_%d" % (PREFIX, name, index)

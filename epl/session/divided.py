@@ -1,7 +1,7 @@
 """How a program that is still being built will lie on the devices."""
 
 from epl.capture.record import make_program, record_of
-from epl.compiler import lay_out
+from epl.compiler import mesh_of_program
 from epl.env import Env
 
 
@@ -11,4 +11,4 @@ def divided_over_workers(tf_graph):
     may_be = len(record_of(tf_graph).taskgraphs) > 1 or env.config.auto.auto_parallel
     if env.cluster.worker_num == 1 or not may_be:
         return False
-    return len(lay_out(make_program(tf_graph), env.config, env.cluster).crew) > 1
+    return len(mesh_of_program(make_program(tf_graph), env.config, env.cluster).pipeline.workers) > 1

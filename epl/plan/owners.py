@@ -1,4 +1,4 @@
-"""Which worker of a crew computes what, when the stages of a model lie in several workers.
+"""Which worker of a pipeline computes what, when the stages of a model lie in several workers.
 
 A node is where its stage is. What every worker can compute by itself and gets the same from is in all of them:
 constants, scalars that are fed, files, data sets, and variables such as the number of the step, which change by what
@@ -20,18 +20,18 @@ _ON_CHIEF = (
 _CHIEF = 0
 
 
-def positions_of(model, analysis, stage_of, layout):
-    """dict of node to the position in its crew of the one worker that computes it; other nodes are everywhere.
+def owners_of(model, analysis, stage_of, mesh):
+    """dict of node to the place in `mesh.pipeline` of the one worker that computes it; other nodes are everywhere.
 
-    Empty for crews of one worker.
+    Empty for pipelines within a worker.
 
     Args:
       model: an epl.program.program.Program.
       analysis: its Analysis.
       stage_of: dict of node to stage.
-      layout: a Layout.
+      mesh: a Mesh.
     """
-    if len(layout.crew) == 1:
+    if mesh.pipeline.num_workers == 1:
         return {}
     graph = model.graph
     variables, data = graph.find(effects.VARIABLES.__contains__), _data(graph)
@@ -40,7 +40,7 @@ def positions_of(model, analysis, stage_of, layout):
     needed = graph.ancestors(differing | analysis.cloned) if rest else ()
     data = [name for name in data if name in differing or name in analysis.cloned or name in needed]
     differing |= graph.descendants(data, stop=differing, data_only=True)
-    of_stage = [layout.position_of(stage) for stage in range(len(layout.stage_positions))]
+    of_stage = [mesh.worker_of(stage) for stage in range(len(mesh.stages))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
     found.update((name, of_stage[0]) for name in graph.find(effects.PLACEHOLDERS.__contains__) if name in found)
     found.update((name, _CHIEF) for name in graph.find(_ON_CHIEF.__contains__))

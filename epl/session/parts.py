@@ -1,4 +1,4 @@
-"""What one worker of a crew runs of a step, and what it and the others send each other for it."""
+"""What one worker of a pipeline runs of a step, and what it and the others send each other for it."""
 
 import collections
 
@@ -7,8 +7,8 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.passes.worker.cut import Message, stands_inside
 from epl.rules import effects
 
-# Workers that have a communicator of their own: which slot of the pool, its name, and their indices in order.
-Group = collections.namedtuple("Group", "slot name members")
+# One that not all workers have: its number in the pool, its name, and the workers in order.
+Communicator = collections.namedtuple("Communicator", "slot name members")
 
 # They do nothing by being run, or cannot be.
 _NOT_RUN = effects.PLACEHOLDERS | effects.VARIABLES | frozenset(["Const"])
@@ -26,8 +26,8 @@ def needed_messages(part, reached, stop):
 
 
 def fetched_messages(part, fetches):
-    """The Messages that bring every worker of the crew the fetched tensors which only one of them has."""
-    tensors = sorted({canonical_tensor(tensor) for tensor in fetches if node_of(tensor) in part.positions})
+    """The Messages that bring every worker of the pipeline the fetched tensors which only one of them has."""
+    tensors = sorted({canonical_tensor(tensor) for tensor in fetches if node_of(tensor) in part.owners})
     return [message for tensor in tensors for message in part.fetched(tensor)]
 
 
@@ -35,7 +35,7 @@ def own_tensor(part, tensor):
     """What this worker fetches for a tensor."""
     if part.is_here(node_of(tensor)):
         return tensor
-    return next(m for m in part.fetched(tensor) if m.target == part.position).receive + ":0"
+    return next(m for m in part.fetched(tensor) if m.target == part.index).receive + ":0"
 
 
 def own_targets(part, targets, reached, stop, plan):
@@ -53,18 +53,25 @@ def own_targets(part, targets, reached, stop, plan):
     return tuple(sorted(set(found), key=found.index))
 
 
-def groups_of(layout, part, peer_slots, messages):
-    """The Groups that the workers of a crew make before a step, in the order in which they make them."""
-    found = [_group("peers", slot, slot, layout.peers) for slot in peer_slots]
+def communicators(mesh, part, slots, messages):
+    """The Communicators that a worker of a pipeline makes before a step, in the order in which it makes them.
+
+    Those of one name are the same in every graph of the process.
+
+    Args:
+      mesh: the Mesh.
+      part: this worker's Part.
+      slots: those of `mesh.copies` that the step uses.
+      messages: the Messages of the step.
+    """
+    workers = mesh.copies.workers
+    found = [
+        Communicator(slot, "copies%d/%d+%d" % (slot, workers.start, workers.step), tuple(workers)) for slot in slots
+    ]
     for channel in sorted({message.channel for message in messages}):
-        ends = tuple(layout.crew[position] for position in part.channels.ends(channel))
-        found.append(_group("channel", channel, part.first_slot + channel, ends))
+        ends = tuple(mesh.pipeline.workers[end] for end in part.channels.ends(channel))
+        found.append(Communicator(part.first_slot + channel, "channel%d/%d-%d" % ((channel,) + ends), ends))
     return found
-
-
-def _group(kind, number, slot, members):
-    """Groups of one name are the same in every graph of the process."""
-    return Group(slot, "%s%d/%s" % (kind, number, "-".join(str(m) for m in members)), members)
 
 
 def wanted_messages(part, rows, digest_of, reader, worker):
@@ -83,10 +90,10 @@ def wanted_messages(part, rows, digest_of, reader, worker):
     found = []
     for row in rows:
         message, digest = Message(*row[:-1]), row[-1]
-        if part.position not in (message.source, message.target):
+        if part.index not in (message.source, message.target):
             continue
         name = node_of(message.tensor)
-        here = name in part.whole.nodes and part.positions.get(name) == message.source
+        here = name in part.whole.nodes and part.owners.get(name) == message.source
         if not here or digest_of(message.tensor) != digest:
             raise CaptureError(
                 "worker %d reads '%s', which the graph of worker %d does not have, or has otherwise. What a worker "

@@ -1,0 +1,314 @@
+"""All devices of a job as a grid with named axes, and who communicates along them. Arithmetic over counts, nothing else.
+
+    data    model replicas
+    stage   the stages of a pipeline
+    shard   the devices that each compute a part of what one replica computes in a stage
+
+The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Tuple
+
+from epl.errors import PlanError, UnsupportedError
+
+DATA, STAGE, SHARD = "data", "stage", "shard"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A TaskGraph's place in a model replica.
+
+    Attributes:
+      index: position, from 0.
+      name: for people.
+      device_count: devices that it computes on in one model replica.
+    """
+
+    index: int
+    name: str
+    device_count: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One copy of the graph: a place on the axes data and shard.
+
+    Attributes:
+      index: number among those of this worker.
+      rank: number in the group of all of them.
+      data: its place on that axis: the model replica that it belongs to.
+      shard: its place on that axis: which part of the replica's batch it computes.
+      devices: for each stage its device's index in the worker that has it.
+    """
+
+    index: int
+    rank: int
+    data: int
+    shard: int
+    devices: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who communicates along some axes, as one worker sees it.
+
+    Attributes:
+      workers: those that take part, in order.
+      index: this worker's place among them.
+      local: how many ranks each of them has.
+      first_communicator: the first of the group's in each worker's pool.
+    """
+
+    workers: range
+    index: int
+    local: int
+    first_communicator: int
+
+    @property
+    def num_workers(self):
+        return len(self.workers)
+
+    @property
+    def size(self):
+        """Ranks of all workers."""
+        return self.local * len(self.workers)
+
+    def communicator(self, number):
+        """The pool's number of one of the group's communicators."""
+        return self.first_communicator + number
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid, as one worker sees it: its size does not grow with the number of workers.
+
+    The workers fall into blocks of neighbours that hold whole copies of the model: one worker each, unless the stages
+    of a copy lie in several. All blocks are alike.
+
+    Attributes:
+      num_workers, worker_index: all workers, and this one.
+      devices_per_worker: of each worker.
+      device_type: "CPU" or "GPU".
+      stages: the parts of a model replica.
+      num_shards: size of the axis shard.
+      instances: those of this worker's block.
+      stage_workers: for each stage the worker of the block that has it, counted within the block.
+      block: workers of a block.
+      num_communicators: of each group along axes.
+    """
+
+    num_workers: int
+    worker_index: int
+    devices_per_worker: int
+    device_type: str
+    stages: Tuple[Stage, ...]
+    num_shards: int
+    instances: Tuple[Instance, ...]
+    stage_workers: Tuple[int, ...]
+    block: int = 1
+    num_communicators: int = 1
+
+    @property
+    def shape(self):
+        """dict of axis to its size."""
+        return {DATA: self.copies.size // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
+
+    @property
+    def everyone(self):
+        """The Group of all devices of all workers: along all axes."""
+        return self.group(DATA, STAGE, SHARD)
+
+    @property
+    def copies(self):
+        """The Group of all instances: what is the same in all of them, or becomes so, is sent along data and shard."""
+        return self.group(DATA, SHARD)
+
+    @property
+    def pipeline(self):
+        """The Group of those that compute copies of the model together: along the axis stage."""
+        return self.group(STAGE)
+
+    def group(self, *axes):
+        """The Group of those that differ from this worker's ranks in their places on these axes alone."""
+        step, count = self.block, self.num_communicators
+        place = self.worker_index % step
+        if set(axes) == {DATA, STAGE, SHARD}:
+            return Group(range(self.num_workers), self.worker_index, self.devices_per_worker, 0)
+        if set(axes) == {DATA, SHARD}:
+            workers = range(place, self.num_workers, step)
+            # Where these are all workers, they have the communicators of all.
+            return Group(workers, self.worker_index // step, len(self.instances), count if step > 1 else 0)
+        if set(axes) == {STAGE}:
+            first = self.worker_index - place
+            # The last communicators, as the stages need a number of their own.
+            return Group(range(first, first + step), place, 1, 2 * count if step > 1 else 0)
+        raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
+
+    def worker_of(self, stage):
+        """Which of the workers that compute a copy together has a stage, by number."""
+        return self.stage_workers[stage]
+
+    def device(self, index):
+        """TensorFlow's name of a local device."""
+        return "/job:localhost/replica:0/task:0/device:%s:%d" % (self.device_type, index)
+
+    @property
+    def host_device(self):
+        return "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def one_instance(mesh, alone):
+    """The same with the first instance in each worker only, whole, and computing whole batches.
+
+    Args:
+      mesh: a Mesh.
+      alone: there are no other workers either.
+    """
+    rank = 0 if alone else mesh.worker_index
+    devices = mesh.instances[0].devices
+    if mesh.block > 1:
+        devices = tuple(index % mesh.devices_per_worker for index in range(len(devices)))
+    return replace(
+        mesh,
+        num_workers=1 if alone else mesh.num_workers,
+        worker_index=rank,
+        num_shards=1,
+        instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices),),
+        stage_workers=(0,) * len(mesh.stages),
+        block=1,
+    )
+
+
+def make_mesh(
+    taskgraphs,
+    cluster,
+    colocate=False,
+    worker_index=None,
+    num_chunks=1,
+    prefer_intra_node=True,
+    num_communicators=1,
+):
+    """Lays the TaskGraphs out over the cluster's devices.
+
+    Args:
+      taskgraphs: list of epl.program.program.TaskGraph; empty = the whole model is one replicate(1).
+      cluster: has worker_num, worker_index, gpu_num_per_worker, device_type.
+      colocate: all TaskGraphs share the same devices (cluster.colocate_split_and_replicate).
+      worker_index: as which worker sees it; default the cluster's own.
+      num_chunks: stages on each device of a pipeline: stage s lies on its device s modulo their number.
+      prefer_intra_node: the stages of a copy lie in as few workers as possible; else in as many.
+      num_communicators: of each group (communication.num_communicators).
+
+    Raises:
+      PlanError: the device counts do not divide; the message has the arithmetic.
+      UnsupportedError: a layout that this version cannot run.
+    """
+    stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
+    stages = stages or (Stage(0, "model", 1),)
+    _check_stages(stages, num_chunks)
+    shards = stages[0].device_count
+    depth = 1 if colocate else len(stages) // num_chunks
+    per_worker = cluster.gpu_num_per_worker
+    _check_devices(stages, depth, cluster)
+    places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
+    if places is None:
+        raise UnsupportedError(
+            "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would "
+            "end in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or "
+            "use another number of scopes." % (depth, cluster.worker_num, per_worker, depth)
+        )
+    block = 1 + max(worker for worker, _ in places[0])
+    worker = cluster.worker_index if worker_index is None else worker_index
+    instances = []
+    for index, column in enumerate(places):
+        rank = worker // block * len(places) + index
+        devices = tuple(column[s.index % depth][1] for s in stages)
+        instances.append(Instance(index, rank, rank // shards, rank % shards, devices))
+    return Mesh(
+        num_workers=cluster.worker_num,
+        worker_index=worker,
+        devices_per_worker=per_worker,
+        device_type=cluster.device_type,
+        stages=stages,
+        num_shards=shards,
+        instances=tuple(instances),
+        stage_workers=tuple(places[0][s.index % depth][0] for s in stages),
+        block=block,
+        num_communicators=num_communicators,
+    )
+
+
+def _check_stages(stages, num_chunks):
+    """Raises what makes stages unfit for each other."""
+    counts = sorted(set(stage.device_count for stage in stages))
+    if len(counts) > 1:
+        raise UnsupportedError(
+            "the scopes of this model have different device counts (%s); this version needs the same device_count in "
+            "all of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
+        )
+    if len(stages) % num_chunks:
+        raise PlanError(
+            "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
+            "pipeline holds the same number of stages. Use a multiple of %d scopes, or another pipeline.num_chunks."
+            % (
+                num_chunks,
+                len(stages),
+                len(stages),
+                len(stages) // num_chunks,
+                num_chunks,
+                len(stages) % num_chunks,
+                num_chunks,
+            )
+        )
+
+
+def _check_devices(stages, depth, cluster):
+    """Raises PlanError when copies of `depth` stages, side by side, do not fill the devices of the cluster."""
+    shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
+    per_replica = depth * shards
+    total = cluster.worker_num * per_worker
+    if total % per_replica:
+        what = (
+            " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shards
+        )
+        raise PlanError(
+            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
+            "does not divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another "
+            "device_count."
+            % (
+                per_replica,
+                what,
+                cluster.worker_num,
+                per_worker,
+                total,
+                per_replica,
+                total,
+                total,
+                total // per_replica,
+                per_replica,
+                total % per_replica,
+                per_replica,
+            )
+        )
+
+
+def _close(depth, workers, per_worker):
+    """For each copy of the model in a block, the (worker of the block, device) of each of its `depth` devices; copies in
+    as few workers as possible. None if they do not fit evenly."""
+    del workers
+    if per_worker % depth == 0:
+        return [[(0, first + i) for i in range(depth)] for first in range(0, per_worker, depth)]
+    if depth % per_worker == 0:
+        return [[divmod(i, per_worker) for i in range(depth)]]
+    return None
+
+
+def _spread(depth, workers, per_worker):
+    """The same with neighbouring devices of a copy in different workers."""
+    if workers % depth == 0:
+        return [[(i, device) for i in range(depth)] for device in range(per_worker)]
+    if depth % workers == 0:
+        rows = depth // workers
+        return [[(i % workers, first + i // workers) for i in range(depth)] for first in range(0, per_worker, rows)]
+    return None

@@ -1,0 +1,137 @@
+"""The mesh: which copy of the model runs on which devices, and who communicates."""
+
+import itertools
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from epl.errors import PlanError, UnsupportedError
+from epl.plan.mesh import DATA, make_mesh
+from epl.program.program import TaskGraph
+from tests.helpers.planning import cluster
+
+
+def scopes(*device_counts):
+    return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
+
+
+def of_all_workers(taskgraphs, workers, devices, colocate=False, together=True):
+    return [
+        make_mesh(taskgraphs, cluster(workers, devices), colocate, worker, prefer_intra_node=together)
+        for worker in range(workers)
+    ]
+
+
+def even(depth, workers, devices, together):
+    """Whether copies of `depth` devices lie evenly on the workers."""
+    count = devices if together else workers
+    return count % depth == 0 or depth % count == 0
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    workers=st.integers(1, 12),
+    devices=st.integers(1, 8),
+    device_count=st.integers(1, 6),
+    num_scopes=st.integers(0, 4),
+    colocate=st.booleans(),
+    together=st.booleans(),
+)
+def test_every_device_has_its_place(workers, devices, device_count, num_scopes, colocate, together):
+    taskgraphs = scopes(*[device_count] * num_scopes)
+    shards = device_count if num_scopes else 1
+    depth = 1 if colocate or not num_scopes else num_scopes
+    total = workers * devices
+    if total % (depth * shards):
+        with pytest.raises(PlanError) as caught:
+            make_mesh(taskgraphs, cluster(workers, devices), colocate)
+        needs, left = depth * shards, total % (depth * shards)
+        assert "%d = %d x %d + %d" % (total, total // needs, needs, left) in str(caught.value)
+        assert "%d workers x %d devices = %d devices" % (workers, devices, total) in str(caught.value)
+        return
+    if not even(depth, workers, devices, together):
+        with pytest.raises(UnsupportedError, match="in the middle of a worker"):
+            of_all_workers(taskgraphs, workers, devices, colocate, together)
+        return
+    meshes = of_all_workers(taskgraphs, workers, devices, colocate, together)
+    used = set()
+    for worker, mesh in enumerate(meshes):
+        assert (mesh.worker_index, mesh.num_workers, mesh.num_shards) == (worker, workers, shards)
+        assert all(len(instance.devices) == max(1, num_scopes) for instance in mesh.instances)
+        assert [instance.index for instance in mesh.instances] == list(range(len(mesh.instances)))
+        assert mesh.shape == {"data": total // depth // shards, "stage": max(1, num_scopes), "shard": shards}
+        assert all(meshes[other].instances == mesh.instances for other in mesh.pipeline.workers)
+        for instance in mesh.instances:
+            for stage, device in zip(mesh.stages, instance.devices):
+                if mesh.worker_of(stage.index) == mesh.pipeline.index:
+                    used.add((worker, device, instance.rank, stage.index if not colocate else 0))
+    # Every device once, by one stage of one instance.
+    assert sorted(place[:2] for place in used) == [(w, d) for w in range(workers) for d in range(devices)]
+    every = [instance for mesh in meshes if mesh.pipeline.index == 0 for instance in mesh.instances]
+    assert [instance.rank for instance in every] == list(range(meshes[0].copies.size))
+    assert [(each.data, each.shard) for each in every] == list(
+        itertools.product(range(len(every) // shards), range(shards))
+    )
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    workers=st.integers(1, 12), devices=st.integers(1, 4), num_scopes=st.integers(1, 4), together=st.booleans()
+)
+def test_groups(workers, devices, num_scopes, together):
+    """Whoever is in a group knows the same group; along data and shard, and along the stages, they cross once."""
+    hypothesis.assume(workers * devices % num_scopes == 0 and even(num_scopes, workers, devices, together))
+    meshes = of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)
+    for worker, mesh in enumerate(meshes):
+        assert list(mesh.everyone.workers) == list(range(workers)) and mesh.everyone.size == workers * devices
+        for group in ("everyone", "copies", "pipeline"):
+            own = getattr(mesh, group)
+            assert own.workers[own.index] == worker
+            for other in own.workers:
+                theirs = getattr(meshes[other], group)
+                assert (theirs.workers, theirs.first_communicator) == (own.workers, own.first_communicator)
+        assert set(mesh.copies.workers) & set(mesh.pipeline.workers) == {worker}
+        assert mesh.copies.num_workers * mesh.pipeline.num_workers == workers
+        assert mesh.copies.size * num_scopes == workers * devices
+        numbers = {g.communicator(1) for g in (mesh.everyone, mesh.copies, mesh.pipeline)}
+        assert len(numbers) == (3 if mesh.pipeline.num_workers > 1 else 1)
+    with pytest.raises(PlanError, match="along data$"):
+        meshes[0].group(DATA)
+
+
+def places(workers, devices, num_scopes, together, worker=0):
+    """For each copy of a worker's block where its stages are: "worker:device"."""
+    mesh = of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)[worker]
+    return [
+        ["%d:%d" % (mesh.pipeline.workers[mesh.worker_of(s)], device) for s, device in enumerate(instance.devices)]
+        for instance in mesh.instances
+    ]
+
+
+def test_a_copy_in_few_workers_or_in_many():
+    assert places(2, 2, 2, True) == [["0:0", "0:1"]]
+    assert places(2, 2, 2, False) == [["0:0", "1:0"], ["0:1", "1:1"]]
+    assert places(2, 2, 4, True) == [["0:0", "0:1", "1:0", "1:1"]]
+    assert places(2, 2, 4, False) == [["0:0", "1:0", "0:1", "1:1"]]
+    assert places(4, 1, 2, True, worker=3) == [["2:0", "3:0"]]
+
+
+def test_scopes_of_different_device_counts():
+    with pytest.raises(UnsupportedError, match="taskgraph_0: 1, taskgraph_1: 2"):
+        make_mesh(scopes(1, 2), cluster(1, 3))
+
+
+def test_a_mesh_of_512_workers():
+    meshes = [make_mesh([], cluster(512, 8, worker)) for worker in (0, 511)]
+    assert [mesh.shape["data"] for mesh in meshes] == [4096, 4096]
+    assert [instance.rank for instance in meshes[1].instances] == list(range(4088, 4096))
+    assert meshes[0].device(3) == "/job:localhost/replica:0/task:0/device:CPU:3"
+    assert make_mesh([], cluster(2, 2, device_type="GPU")).device(1).endswith("GPU:1")
+
+
+def test_a_mesh_needs_no_tensorflow():
+    """It can be made of anything that has the numbers."""
+    numbers = SimpleNamespace(worker_num=2, worker_index=1, gpu_num_per_worker=2, device_type="GPU")
+    assert [i.rank for i in make_mesh([], numbers).instances] == [2, 3]
