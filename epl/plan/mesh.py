@@ -1,4 +1,4 @@
-"""All devices of a job as a grid with named axes, and who communicates along them. Arithmetic over counts, nothing else.
+"""All devices of a job as a grid with named axes, and who communicates along them: arithmetic over counts alone.
 
     data    model replicas
     stage   the stages of a pipeline
@@ -294,8 +294,8 @@ def _check_devices(stages, depth, cluster):
 
 
 def _close(depth, workers, per_worker):
-    """For each copy of the model in a block, the (worker of the block, device) of each of its `depth` devices; copies in
-    as few workers as possible. None if they do not fit evenly."""
+    """For each copy of the model in a block, the (worker of the block, device) of each of its `depth` devices; copies
+    in as few workers as possible. None if they do not fit evenly."""
     del workers
     if per_worker % depth == 0:
         return [[(0, first + i) for i in range(depth)] for first in range(0, per_worker, depth)]

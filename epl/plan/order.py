@@ -45,9 +45,9 @@ def settle(keys, graph, plan, micro_batches=False):
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
-    copies are made after the originals. And where a pipeline's workers send each other messages, these and the collectives
-    must come in one order, not each in one of its own that is right by itself: then two workers could wait for each
-    other.
+    copies are made after the originals. And where a pipeline's workers send each other messages, these and the
+    collectives must come in one order, not each in one of its own that is right by itself: then two workers could wait
+    for each other.
 
     Args:
       keys: of collective_keys.

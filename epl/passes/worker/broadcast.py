@@ -3,8 +3,8 @@ gives the worker's other copies that of the first.
 
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
-Where a pipeline has several workers, those with the same stages do this among themselves, and all workers for a variable
-that each has.
+Where the stages of a pipeline lie in several workers, those with the same stages do this among themselves, and all
+workers for a variable that each has.
 
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
 alone before one that does not. They are apart because a session's nodes never change: a variable may get its other

@@ -6,8 +6,8 @@ r"""Leaves a worker of a pipeline its own part of a graph, and lets the parts se
 What all workers have (see epl.plan.owners) is in every part. A control edge from another worker's node is left out;
 what comes after it here waits instead for this worker's own changes of variables that it would have waited for.
 
-Every worker of a pipeline cuts the same graph, so they all know all messages, in one order that no edge of the graph goes
-against: two workers never wait for each other's next message.
+Every worker of a pipeline cuts the same graph, so they all know all messages, in one order that no edge of the graph
+goes against: two workers never wait for each other's next message.
 """
 
 import collections
