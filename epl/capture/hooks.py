@@ -160,12 +160,24 @@ def _with_list_of_pairs(original, optimizer, args, kwargs):
     """The (gradient, variable) pairs as a list, and a function that makes the call with it: zip() can be read once
     only."""
     if "grads_and_vars" in kwargs:
-        pairs = list(kwargs["grads_and_vars"])
+        pairs = _in_tensors(kwargs["grads_and_vars"])
         kwargs = dict(kwargs, grads_and_vars=pairs)
     else:
-        pairs = list(args[0]) if args else []
+        pairs = _in_tensors(args[0]) if args else []
         args = (pairs,) + tuple(args[1:])
     return pairs, functools.partial(original, optimizer, *args, **kwargs)
+
+
+def _in_tensors(pairs):
+    """The pairs as a list, those of sparse gradients that were built of lists or arrays made of tensors."""
+    return [(_slices(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient, v) for gradient, v in pairs]
+
+
+def _slices(gradient):
+    values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
+    if values is gradient.values and indices is gradient.indices:
+        return gradient
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
 def _saver_build(original, saver, *args, **kwargs):

@@ -18,7 +18,7 @@ def my_share():
     return len(config.get("cluster", {}).get("worker", [None])), config.get("task", {}).get("index", 0)
 
 
-SHARE = my_share()  # before epl.init(), after which TF_CONFIG names no cluster
+SHARE = my_share()  # TF_CONFIG names no cluster any more once EPL is initialised
 epl.init()
 epl.set_default_strategy(epl.replicate(device_count=1))
 

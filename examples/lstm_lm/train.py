@@ -57,7 +57,7 @@ def my_place():
     return len(config.get("cluster", {}).get("worker", [None])), config.get("task", {}).get("index", 0)
 
 
-PLACE = my_place()  # before epl.init(), after which TF_CONFIG names no cluster
+PLACE = my_place()  # TF_CONFIG names no cluster any more once EPL is initialised
 
 
 class Program(object):

@@ -268,6 +268,16 @@ def test_an_overridden_apply_gradients():
     assert len(plan.analysis.writes) == 2
 
 
+def test_sparse_gradients_of_lists():
+    """TensorFlow takes lists and arrays in the place of an IndexedSlices' tensors."""
+    with capture() as graph:
+        table = variable("table")
+        slices = tf.IndexedSlices(tf.gradients(tf.reduce_sum(table), [table])[0][:1], [0], table.shape)
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(slices, table)])
+    ((gradient, name),) = make_program(graph).apply_calls[0].gradients
+    assert name == "table" and graph.get_tensor_by_name(gradient.indices).op.type == "Const"
+
+
 def test_two_losses_two_optimizers():
     with capture() as graph:
         x = planning.batch()
