@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 
 import yaml
 
@@ -51,10 +52,47 @@ def _distinct_devices(values):
     return None
 
 
+def patterns_of(text):
+    """The regular expressions that a text has, separated by commas."""
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def _of_lamb_or_lars(name):
+    """Rule: `name` may be set only where the program's optimizer is replaced."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or values["optimizer.lamb"] or values["optimizer.lars"]:
+            return None
+        return "%s=%r has no effect without optimizer.lamb=True or optimizer.lars=True. Set one, or leave it out." % (
+            name,
+            values[name],
+        )
+
+    return problem
+
+
+def _regular_expressions(values):
+    for pattern in patterns_of(values["optimizer.exclude_from_weight_decay"]):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return "optimizer.exclude_from_weight_decay holds '%s', which is no regular expression: %s." % (
+                pattern,
+                error,
+            )
+    return None
+
+
 # Each returns what is wrong with a full set of values, or None.
 PAIR_RULES = (
     _distinct_devices,
     _drop_or_unbalance,
+    _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),
+    _needs("optimizer.lars_weight_decay", "optimizer.lars", (True,), "optimizer.lars=True"),
+    _needs("optimizer.lars_coeff", "optimizer.lars", (True,), "optimizer.lars=True"),
+    _of_lamb_or_lars("optimizer.epsilon"),
+    _of_lamb_or_lars("optimizer.exclude_from_weight_decay"),
+    _regular_expressions,
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
     _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
     _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),

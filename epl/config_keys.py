@@ -1,175 +1,9 @@
-"""The table of configuration keys: name, type, default, meaning, and the check of a value.
+"""The table of configuration keys.
 
 `KEYS` is the only place that knows a key. To make a key usable when its feature gets built, drop its `built=False`.
 """
 
-import dataclasses
-import math
-import numbers
-import re
-from typing import Any, Tuple
-
-from epl.errors import ConfigError, UnsupportedError
-
-INTEGER, NUMBER, BOOL, STRING = "integer", "number", "bool", "str"
-
-_BOOL_TEXTS = {"true": True, "1": True, "false": False, "0": False}
-
-
-@dataclasses.dataclass(frozen=True)
-class Key:
-    """One configuration key.
-
-    Attributes:
-      name: "category.attribute".
-      type: INTEGER, NUMBER, BOOL or STRING.
-      default: value when nobody sets it. None is a legal value only where it is the default.
-      doc: meaning and unit, in one or two sentences.
-      minimum: smallest legal number, or None.
-      none_too: a number that stands for None, besides None itself; None: there is none.
-      above: the number must be greater than this, or None.
-      choices: the legal strings, compared without regard to case; empty: any string.
-      words: strings that are legal besides numbers.
-      pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
-      built: False while the feature behind the key does not exist: only the default is accepted.
-    """
-
-    name: str
-    type: str
-    default: Any
-    doc: str
-    minimum: Any = None
-    none_too: Any = None
-    above: Any = None
-    choices: Tuple[str, ...] = ()
-    words: Tuple[str, ...] = ()
-    pattern: Any = None
-    pattern_doc: str = ""
-    built: bool = True
-
-    @property
-    def category(self):
-        return self.name.split(".")[0]
-
-    @property
-    def attribute(self):
-        return self.name.split(".")[1]
-
-    @property
-    def variable(self):
-        """Name of the environment variable that sets this key."""
-        return "EPL_" + self.name.upper().replace(".", "_")
-
-    def allowed(self):
-        """What may stand for this key, in words."""
-        if self.choices:
-            text = "one of " + ", ".join('"%s"' % choice for choice in self.choices)
-        elif self.type == BOOL:
-            text = "True or False"
-        elif self.type == STRING:
-            text = self.pattern_doc or "a string"
-        else:
-            text = "an integer" if self.type == INTEGER else "a number"
-            if self.minimum is not None:
-                text += " >= %s" % self.minimum
-            if self.above is not None:
-                text += " > %s" % self.above
-            text += "".join(' or "%s"' % word for word in self.words)
-        text += " or None" if self.default is None else ""
-        return text if self.none_too is None else text + " (or %d, which means None)" % self.none_too
-
-    def check(self, value, source=""):
-        """Return `value` in its normal form.
-
-        Args:
-          value: what the user gave.
-          source: where it came from, for the message, such as "environment variable X".
-
-        Raises:
-          ConfigError: wrong type or value.
-          UnsupportedError: the feature behind the key is not in this version, and `value` is not the default.
-        """
-        checked = self._normal(value)
-        if checked is _WRONG:
-            raise ConfigError(
-                "%s=%r%s is not valid: it must be %s. The default is %r."
-                % (self.name, value, source and " (from %s)" % source, self.allowed(), self.default)
-            )
-        if not self.built and checked != self.default:
-            raise UnsupportedError(
-                "%s=%r%s: this version of EPL does not have this feature, so the key must keep its default, %r."
-                % (self.name, value, source and " (from %s)" % source, self.default)
-            )
-        return checked
-
-    def _normal(self, value):
-        if value is None:
-            return None if self.default is None else _WRONG
-        if self.type == BOOL:
-            return value if isinstance(value, bool) else _WRONG
-        if self.type == STRING or isinstance(value, str):
-            return self._normal_text(value)
-        return self._normal_number(value)
-
-    def _normal_text(self, value):
-        if not isinstance(value, str):
-            return _WRONG
-        legal = self.choices if self.type == STRING else self.words
-        if legal or self.type != STRING:
-            return next((word for word in legal if word.lower() == value.lower()), _WRONG)
-        return value if self.pattern is None or re.match(self.pattern, value) else _WRONG
-
-    def _normal_number(self, value):
-        # bool is an int to Python, but `num_micro_batch=True` is a slip of the pen.
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            return _WRONG
-        if isinstance(value, numbers.Integral):
-            value = int(value)
-        else:
-            value = float(value)
-            if self.type == INTEGER or not math.isfinite(value):
-                return _WRONG
-        if self.none_too is not None and value == self.none_too:
-            return None
-        if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
-            return _WRONG
-        return value
-
-    def text(self, value):
-        """The text of which `parse` makes the legal `value`."""
-        return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-    def parse(self, text):
-        """Value of the environment variable text `text`; raises as `check` does."""
-        source = "environment variable %s" % self.variable
-        word = text.strip()
-        value = word
-        if self.default is None and word.lower() in ("", "none"):
-            value = None
-        elif self.type == BOOL:
-            value = _BOOL_TEXTS.get(word.lower(), text)
-            if value is text:
-                raise ConfigError(
-                    '%s=%r is not valid: %s must be one of "true", "false", "1", "0". The default is %r.'
-                    % (self.variable, text, self.name, self.default)
-                )
-        elif self.type in (INTEGER, NUMBER):
-            value = _parse_number(word)
-        return self.check(value, source)
-
-
-_WRONG = object()
-
-
-def _parse_number(word):
-    """`word` as int or float where it is one, else `word` itself, for the check to judge."""
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
-
+from epl.config_key import BOOL, INTEGER, NUMBER, STRING, Key
 
 KEYS = (
     Key(
@@ -280,6 +114,38 @@ KEYS = (
         "Number of groups in which gradients are applied one group after the other, to save temporary memory.",
         minimum=1,
         built=False,
+    ),
+    Key(
+        "optimizer.lamb",
+        BOOL,
+        False,
+        "Train with LAMB (epl.optimizers.LambOptimizer) where the program uses tf.train.AdamOptimizer, with the "
+        "learning rate, beta1, beta2 and epsilon that it has there.",
+    ),
+    Key(
+        "optimizer.lars",
+        BOOL,
+        False,
+        "Train with LARS (epl.optimizers.LarsOptimizer) where the program uses tf.train.MomentumOptimizer, with the "
+        "learning rate and momentum that it has there.",
+    ),
+    Key("optimizer.lamb_weight_decay", NUMBER, 0.01, "Weight decay of optimizer.lamb.", minimum=0),
+    Key("optimizer.lars_weight_decay", NUMBER, 0.0001, "Weight decay of optimizer.lars.", minimum=0),
+    Key("optimizer.lars_coeff", NUMBER, 0.001, "Trust coefficient of optimizer.lars.", above=0),
+    Key(
+        "optimizer.epsilon",
+        NUMBER,
+        None,
+        "What optimizer.lamb or optimizer.lars adds to denominators. None: for LAMB the epsilon that the program's "
+        "AdamOptimizer has, for LARS 0.",
+        minimum=0,
+    ),
+    Key(
+        "optimizer.exclude_from_weight_decay",
+        STRING,
+        "",
+        "Regular expressions, separated by commas; optimizer.lamb and optimizer.lars give variables in whose name one "
+        'of them is found neither weight decay nor a step in proportion to their norm, for example "LayerNorm,bias".',
     ),
     Key(
         "cluster.device_place_prefer_intra_node",

@@ -1,5 +1,5 @@
 """Where TensorFlow's graph building is caught. The hooks tag operations and write things down; they change nothing
-else."""
+else, but for the optimizers that the configuration replaces (epl.capture.switched)."""
 
 import functools
 
@@ -9,6 +9,7 @@ from epl import tf_compat
 from epl.capture import refusals
 from epl.capture.record import gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
+from epl.capture.switched import in_place_of
 from epl.graph import tags
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
@@ -143,8 +144,11 @@ def _apply_gradients(original, optimizer, *args, **kwargs):
     # An optimizer around another one: the outer call is where gradients leave the user's hands.
     if record.depth[tags.APPLY]:
         return original(optimizer, *args, **kwargs)
-    name = type(optimizer).__name__
     refusals.check_optimizer(optimizer)
+    other = in_place_of(optimizer)
+    if other is not None:
+        return other.apply_gradients(*args, **kwargs)
+    name = type(optimizer).__name__
     pairs, call = _with_list_of_pairs(original, optimizer, args, kwargs)
     gradients = []
     for gradient, variable in pairs:

@@ -7,6 +7,7 @@ one more call of an optimizer, whose gradients are aggregated where tf.gradients
 
 import collections
 
+from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, parse_input
@@ -43,6 +44,25 @@ def updates_by_hand(model):
     first = len(model.apply_calls)
     gradients = [tuple(pairs) for pairs in calls.values() if pairs]
     return tuple(ApplyCall(first + i, BY_HAND, pairs, frozenset(between)) for i, pairs in enumerate(gradients))
+
+
+def check_replaced(model, options):
+    """Where the configuration replaces optimizers, the program must have ones that can be.
+
+    Args:
+      model: an epl.program.program.Program.
+      options: the configuration's `optimizer` part.
+
+    Raises:
+      UnsupportedError: the program assigns to variables what it makes of gradients itself.
+    """
+    by_hand = [call for call in model.apply_calls if call.optimizer == BY_HAND]
+    if by_hand and (options.lamb or options.lars):
+        raise UnsupportedError(
+            "optimizer.lamb and optimizer.lars replace tf.train.AdamOptimizer and tf.train.MomentumOptimizer, but the "
+            "program assigns what it makes of gradients to variables itself, '%s' for one. Use one of these "
+            "optimizers, or set the key to False." % by_hand[0].gradients[0][1]
+        )
 
 
 def _boundaries(model):

@@ -8,6 +8,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
+from epl.plan.by_hand import check_replaced
 from epl.plan.consistency import (
     alike_variables,
     check_after_all_reduce,
@@ -145,6 +146,7 @@ def make_plan(model, config, cluster):
       PlanError, UnsupportedError: the model cannot be laid out on the cluster; nothing has been changed.
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
+    check_replaced(model, config.optimizer)
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls))
     used = used if len(mesh.stages) == len(used) else []

@@ -38,6 +38,22 @@ def wrap_apply_gradients(cls, wrapper):
             wrap(klass, "apply_gradients", wrapper)
 
 
+def hyperparameters(optimizer):
+    """What an AdamOptimizer or a MomentumOptimizer was made with, by the names of its constructor's arguments."""
+    if isinstance(optimizer, tf.train.AdamOptimizer):
+        names = {"learning_rate": "_lr", "beta1": "_beta1", "beta2": "_beta2", "epsilon": "_epsilon"}
+    else:
+        names = {"learning_rate": "_learning_rate", "momentum": "_momentum", "use_nesterov": "_use_nesterov"}
+    names["use_locking"] = "_use_locking"
+    return {name: getattr(optimizer, attribute) for name, attribute in names.items()}
+
+
+def share_slots(optimizer, other):
+    """Lets one tf.train.Optimizer have the slots and the further variables that another one makes."""
+    other._slots = optimizer._slots
+    other._non_slot_dict = optimizer._non_slot_dict
+
+
 def wrap_profiler_hook(wrapper):
     """`wrapper(original, hook, step, path, step_stats)` around how tf.train.ProfilerHook writes a file."""
     wrap(hooks_module.ProfilerHook, "_save", wrapper)

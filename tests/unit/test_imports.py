@@ -22,7 +22,7 @@ LEVELS = {
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
-    "optimizers": 4,  # for users
+    "optimizers": 3.5,  # for users, and in the place of their own
     "ops": 4,  # epl.ops: collectives for users
     "program": 2.5,  # plain data, above the graph that it is about
     "plan": 3,
@@ -36,7 +36,8 @@ LEVELS = {
     "config": 1,
     "gpus": 1,
     "tf_compat": 1,
-    "config_keys": 0.5,
+    "config_keys": 0.6,
+    "config_key": 0.5,
     "job_secret": 0.5,
     "errors": 0,
     "version": 0,
@@ -52,6 +53,7 @@ WITHOUT_TENSORFLOW = {
     "cluster",
     "cluster_sources",
     "config",
+    "config_key",
     "config_keys",
     "gpus",
     "job_secret",

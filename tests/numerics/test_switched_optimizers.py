@@ -1,0 +1,37 @@
+"""optimizer.lamb and optimizer.lars train by the papers' formulae on the gradients of the global batch."""
+
+import re
+
+import pytest
+
+from tests.helpers.checks import assert_same_training
+from tests.helpers.programs.optimizers import CONFIG
+
+PROGRAMS = "tests.helpers.programs.optimizers:"
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIG))
+def test_on_two_devices_of_a_worker(plain, two_devices, kind):
+    assert_same_training(two_devices(PROGRAMS + "train", kind), plain(PROGRAMS + "train", kind))
+
+
+@pytest.mark.parametrize("kind", ["lamb", "lars"])
+def test_on_two_workers(plain, two_workers, kind):
+    want = plain(PROGRAMS + "train", kind)
+    for got in two_workers(PROGRAMS + "train", kind):
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        ("nesterov", r"optimizer.lars=True cannot replace tf.train.MomentumOptimizer\(use_nesterov=True\)"),
+        ("descent", "but the program trains with .*GradientDescentOptimizer"),
+        ("derived", "but the program trains with .*MyAdam"),
+        ("by hand", "the program assigns what it makes of gradients to variables itself, 'hidden/"),
+    ],
+)
+def test_other_optimizers_are_refused_by_name(two_devices, kind, text):
+    message = two_devices(PROGRAMS + "refused", kind)
+    assert message is not None
+    assert re.search(text, message), message
