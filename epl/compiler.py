@@ -23,6 +23,7 @@ from epl.passes.model.recompute import recompute
 from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
+from epl.passes.sync.average import average_variables
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
@@ -34,6 +35,7 @@ from epl.passes.worker.cut import cut
 from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
+from epl.passes.worker.save_averages import save_averages
 from epl.plan.plan import make_plan, mesh_of, with_link
 from epl.plan.stages import used_taskgraphs
 from epl.program.target import Target
@@ -62,6 +64,7 @@ PASSES = (
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     aggregate_gradients,
     merge_state,
+    average_variables,
     join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
     merge_outputs,
     move_collectives_to_gpu,  # after all that add collectives of the training
@@ -71,6 +74,7 @@ PASSES = (
     cut,  # after all that know of several stages
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting
+    save_averages,
     save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
 )
 

@@ -2,113 +2,16 @@
 
 import difflib
 import os
-import re
 
 import yaml
 
 from epl.config_keys import CATEGORIES, keys
+from epl.config_rules import PAIR_RULES
 from epl.errors import ConfigError
 
 
 class UnknownAttributeError(ConfigError, AttributeError):
     """Unknown key, met as an attribute; an AttributeError too, so that `hasattr` and `copy` work."""
-
-
-def _needs(name, other, other_values, other_text):
-    """Rule: `name` may be set only while `other` has one of `other_values`."""
-
-    def problem(values):
-        if values[name] == keys()[name].default or values[other] in other_values:
-            return None
-        return "%s=%r has no effect while %s=%r. Set %s, or leave %s at %r." % (
-            name,
-            values[name],
-            other,
-            values[other],
-            other_text,
-            name,
-            keys()[name].default,
-        )
-
-    return problem
-
-
-def _drop_or_unbalance(values):
-    if values["io.unbalanced_io_slicing"] and values["io.drop_last_files"]:
-        return (
-            "io.unbalanced_io_slicing and io.drop_last_files contradict each other: the first gives the files "
-            "that are left over to some workers, the second drops them. Set only one of them."
-        )
-    return None
-
-
-def _distinct_devices(values):
-    devices = [int(text) for text in values["cluster.run_visible_devices"].split(",") if text]
-    if len(set(devices)) != len(devices):
-        return (
-            'cluster.run_visible_devices="%s" names a device twice. Name each device once.'
-            % values["cluster.run_visible_devices"]
-        )
-    return None
-
-
-def patterns_of(text):
-    """The regular expressions that a text has, separated by commas."""
-    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-
-
-def _of_lamb_or_lars(name):
-    """Rule: `name` may be set only where the program's optimizer is replaced."""
-
-    def problem(values):
-        if values[name] == keys()[name].default or values["optimizer.lamb"] or values["optimizer.lars"]:
-            return None
-        return "%s=%r has no effect without optimizer.lamb=True or optimizer.lars=True. Set one, or leave it out." % (
-            name,
-            values[name],
-        )
-
-    return problem
-
-
-def _regular_expressions(values):
-    for pattern in patterns_of(values["optimizer.exclude_from_weight_decay"]):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            return "optimizer.exclude_from_weight_decay holds '%s', which is no regular expression: %s." % (
-                pattern,
-                error,
-            )
-    return None
-
-
-# Each returns what is wrong with a full set of values, or None.
-PAIR_RULES = (
-    _distinct_devices,
-    _drop_or_unbalance,
-    _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),
-    _needs("optimizer.lars_weight_decay", "optimizer.lars", (True,), "optimizer.lars=True"),
-    _needs("optimizer.lars_coeff", "optimizer.lars", (True,), "optimizer.lars=True"),
-    _of_lamb_or_lars("optimizer.epsilon"),
-    _of_lamb_or_lars("optimizer.exclude_from_weight_decay"),
-    _regular_expressions,
-    _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
-    _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
-    _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),
-    _needs(
-        "gradient_checkpoint.end_taskgraph", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
-    ),
-    _needs(
-        "gradient_checkpoint.memory_limit_mb", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
-    ),
-    _needs(
-        "gradient_checkpoint.check_gradients",
-        "gradient_checkpoint.type",
-        ("auto", "collection"),
-        "gradient_checkpoint.type",
-    ),
-)
 
 
 def _nearest(word, known):

@@ -148,6 +148,35 @@ KEYS = (
         'of them is found neither weight decay nor a step in proportion to their norm, for example "LayerNorm,bias".',
     ),
     Key(
+        "local_sgd.k_steps",
+        INTEGER,
+        0,
+        "Average the variables of all copies of the model every so many training steps, and exchange nothing in "
+        "between: each copy trains with the gradients of its own data. 0: aggregate the gradients of every step.",
+        minimum=0,
+    ),
+    Key(
+        "local_sgd.begin_step",
+        INTEGER,
+        0,
+        "Average after every step until the global step has come to this, and only then every local_sgd.k_steps.",
+        minimum=0,
+    ),
+    Key(
+        "local_sgd.average_slots",
+        BOOL,
+        True,
+        "Average what optimizers keep for each variable (momentum, moments) with the variables. False: each copy keeps "
+        "its own, less is sent, and a checkpoint holds those of worker 0.",
+    ),
+    Key("local_sgd.adaptive", BOOL, False, "Let local_sgd.k_steps follow from the loss.", built=False),
+    Key(
+        "local_sgd.init_k_steps", INTEGER, 1, "First local_sgd.k_steps with local_sgd.adaptive.", minimum=1, built=False
+    ),
+    Key(
+        "local_sgd.overlap", BOOL, False, "Apply averages one period late, so that nobody waits for them.", built=False
+    ),
+    Key(
         "cluster.device_place_prefer_intra_node",
         BOOL,
         True,

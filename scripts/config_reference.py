@@ -41,7 +41,7 @@ epl.init(config)
   `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
   `"auto"`;
   `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`; numbers for `optimizer.lamb` or
-  `optimizer.lars` without it.
+  `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every step.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
   any other value raises `NotImplementedError` with the name of the key.
 - `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines
@@ -58,6 +58,7 @@ TITLES = {
     "gradient_checkpoint": "Gradient checkpointing",
     "graph": "The graph",
     "io": "Input files",
+    "local_sgd": "LocalSGD",
     "offload": "Offload",
     "optimizer": "Optimizer",
     "pipeline": "Pipeline and micro-batches",

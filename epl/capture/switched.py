@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.config import patterns_of
+from epl.config_rules import patterns_of
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.optimizers import LambOptimizer, LarsOptimizer

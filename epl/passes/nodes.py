@@ -1,5 +1,7 @@
 """Helpers that several passes share: names and types of what instances hold, and the collectives' nodes."""
 
+import functools
+
 from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags, types
@@ -29,10 +31,29 @@ def dtype_of(graph, tensor):
     return types.base(types.output_dtypes(node, definition)[index])
 
 
-def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", **options):
-    """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i]."""
+def read_node(holder, name, dtype):
+    """What reads the variable whose node is `holder`."""
+    if holder.op == "VarHandleOp":
+        return make_node("ReadVariableOp", name, [holder.name], holder.device, dtype=Type(dtype))
+    return make_node("Identity", name, [holder.name], holder.device, T=Type(dtype))
+
+
+def assign_node(holder, name, value, dtype):
+    """What sets the variable whose node is `holder` to a tensor."""
+    inputs = [holder.name, value]
+    if holder.op == "VarHandleOp":
+        return make_node("AssignVariableOp", name, inputs, holder.device, dtype=Type(dtype))
+    return make_node("Assign", name, inputs, holder.device, T=Type(dtype), validate_shape=False, use_locking=True)
+
+
+def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", of=None, **options):
+    """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i].
+
+    `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
+    """
     instances = plan.mesh.instances
-    inputs = [instance_tensor(plan, t, i.index) for i in instances for t in tensors]
+    of = of or functools.partial(instance_tensor, plan)
+    inputs = [of(t, i.index) for i in instances for t in tensors]
     node = make_node(
         "EplAllReduce",
         name,

@@ -88,6 +88,11 @@ def _drifting(graph, analysis, merged, functions):
         varying = varying | graph.descendants(unequal, stop=writes, data_only=True)
 
 
+def drifting(model, analysis):
+    """The variables that come to differ from copy to copy where neither gradients nor state are merged."""
+    return _drifting(model.graph, analysis, frozenset(), Functions(model.graph.library))[1]
+
+
 def _optimizes(node):
     """True for the updates of optimizers' kernels, such as ApplyAdam."""
     return effects.is_write(node.op) and "Apply" in node.op

@@ -283,7 +283,7 @@ def _dense_groups(model, call, gradients, communication, link, workers):
         sized = [(g, size_bytes(v)) for g, v in dense]
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
-        for members in _cut(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):
+        for members in cut_evenly(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):
             index = len(groups)
             name = "%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index)
             groups.append(
@@ -299,7 +299,7 @@ def _dense_groups(model, call, gradients, communication, link, workers):
     return groups
 
 
-def _cut(sized, splits):
+def cut_evenly(sized, splits):
     """Cuts a list of (item, bytes) into at most `splits` runs of about equal size."""
     total = sum(size for _, size in sized)
     splits = min(splits, len(sized))

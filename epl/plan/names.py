@@ -57,6 +57,21 @@ def read_name(variable, instance):
     return clone_name("%s_compare/%s" % (PREFIX, variable), instance)
 
 
+def saved_name(variable):
+    """What checkpoints take for a variable, and may be fed; its value now where nothing is fed."""
+    return "%s_saved/%s" % (PREFIX, variable)
+
+
+def saved_value_name(variable):
+    """The node that reads what checkpoints take for a variable."""
+    return saved_name(variable) + "/read"
+
+
+def average_name():
+    """The node whose run gives all copies of the model the averages of their variables."""
+    return "%s_average/all" % PREFIX
+
+
 def copy_name(variable):
     """The node whose run gives a variable's copies in this worker the value of the first; needs no other worker."""
     return "%s_copy/%s" % (PREFIX, variable)

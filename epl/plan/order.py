@@ -31,6 +31,9 @@ def collective_keys(plan, graph):
     for norm in plan.batch_norms:
         for name, tag, place in norm.collectives():
             put(name, norm.slot, tag, (place,))
+    if plan.local_sgd is not None:
+        for group in plan.local_sgd.groups:
+            put(group.name, group.slot, group.tag, group.variables)
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.tensor,))

@@ -20,6 +20,7 @@ from epl.plan.data import DataPlan, plan_data
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.links import Link, link_of
+from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
 from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.names import merged_name, tag_of
@@ -77,6 +78,7 @@ class Plan:
       compared: variables of which all copies are compared now and then (communication.check_replicas_every).
       collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
       generators: variables from which random numbers are drawn.
+      local_sgd: when the copies' variables are averaged, if that is done in the place of gradients and state.
     """
 
     mesh: Mesh
@@ -100,6 +102,7 @@ class Plan:
     collectives_on_gpu: bool = False
     compared: FrozenSet[str] = frozenset()
     generators: FrozenSet[str] = frozenset()
+    local_sgd: Optional[LocalSgd] = None
 
     @property
     def gradient_scale(self):
@@ -112,9 +115,11 @@ class Plan:
         return self.owners.get(name, self.mesh.pipeline.index) == self.mesh.pipeline.index
 
     def bytes_per_step(self):
-        """Bytes of tensors that one worker hands to collectives in one training step."""
+        """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
         if self.mesh.copies.num_workers == 1:
             return 0
+        if self.local_sgd is not None:
+            return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.is_here(node_of(g.tensors[0]))]
         return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups)
@@ -128,6 +133,7 @@ class Plan:
             "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
             "bytes_per_step": self.bytes_per_step(),
             "link": asdict(self.link) if self.link is not None else None,
+            "local_sgd": asdict(self.local_sgd) if self.local_sgd is not None else None,
         }
 
     def to_json(self):
@@ -167,7 +173,11 @@ def make_plan(model, config, cluster):
         gradients = plan_aggregation(model, analysis, communication, link, owners)
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
-    if mesh.copies.size > 1:
+    local_sgd = None
+    if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
+        local_sgd = plan_local_sgd(model, analysis, mesh, config)
+        merges = _merges(model)
+    elif mesh.copies.size > 1:
         aggregation = gradients
         if communication.clip_after_allreduce:
             check_after_all_reduce(model, analysis, aggregation)
@@ -182,6 +192,9 @@ def make_plan(model, config, cluster):
         compared = alike_variables(model, analysis, aggregation, state)
     if mesh.copies.num_workers > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
+    collectives = find_user_collectives(model, analysis, mesh)
+    if local_sgd is not None:
+        check_no_collectives(collectives)
     return Plan(
         mesh=mesh,
         analysis=analysis,
@@ -194,12 +207,13 @@ def make_plan(model, config, cluster):
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=stage_of,
-        user_collectives=find_user_collectives(model, analysis, mesh),
+        user_collectives=collectives,
         batch_norms=batch_norms,
         micro_batches=micro_batches,
         owners=owners,
         generators=find_generators(model) if mesh.copies.size > 1 else frozenset(),
         compared=compared,
+        local_sgd=local_sgd,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

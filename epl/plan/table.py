@@ -79,7 +79,9 @@ def _facts(plan, program):
             )
         )
     facts.append(("variables", "%d" % len(plan.variables)))
-    if mesh.copies.size > 1:
+    if plan.local_sgd is not None:
+        facts.extend(_of_local_sgd(plan))
+    elif mesh.copies.size > 1:
         groups = plan.aggregation.groups
         facts.append(
             (
@@ -101,6 +103,15 @@ def _facts(plan, program):
         facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
+
+
+def _of_local_sgd(plan):
+    local = plan.local_sgd
+    until = ", every step until step %d" % local.begin_step if local.begin_step else ""
+    return [
+        ("LocalSGD", "%d variables, averaged every %d steps%s" % (len(local.variables), local.k_steps, until)),
+        ("sent per averaging", "%s, %s per step" % (bytes_text(local.num_bytes), bytes_text(plan.bytes_per_step()))),
+    ]
 
 
 def bytes_text(count):

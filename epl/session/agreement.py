@@ -22,13 +22,14 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
 # variables with new first values that other workers have given them too if they have done the same, to a digest of what
 # was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`: a step
-# with a single copy of the model in each worker, as what is fed does not divide.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole")
+# with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers take
+# alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole steps")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Wish.__new__.__defaults__ = (TOGETHER, {}, (), False)
+Wish.__new__.__defaults__ = (TOGETHER, {}, (), False, 0)
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -37,13 +38,19 @@ Agreed = collections.namedtuple("Agreed", "step fresh reader reads done")
 Agreed.__new__.__defaults__ = (None, (), None, None, False)
 
 _TIME = struct.Struct("<d")
+_STEPS = struct.Struct("<q")
 
 
 class SessionOver(Exception):
-    """Some worker's session is through, so all workers' are."""
+    """Some worker's session is through, so all workers' are.
 
-    def __init__(self, workers):
+    Attributes:
+      together: all have come to this after the same steps.
+    """
+
+    def __init__(self, workers, together=False):
         super().__init__("worker %s has stopped, so all workers stop here" % ", ".join(str(w) for w in workers))
+        self.together = together
 
 
 class Agreement(object):
@@ -86,16 +93,18 @@ def agree(exchange, wish, step, make_step, agreement):
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
     block = _digest(wish.session, step.fingerprint) + _news(wish) + _KINDS[wish.kind, wish.whole]
+    block += _STEPS.pack(wish.steps)
     blocks = agreement.exchange(exchange, block)
     if blocks.count(block) == len(blocks):
         if wish.kind == OVER:
-            raise SessionOver(range(len(blocks)))
+            raise SessionOver(range(len(blocks)), together=True)
         return Agreed(step, wish.fresh) if wish.kind in (TOGETHER, READS) else Agreed(done=wish.kind == DONE)
     wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
     _check_sessions(wishes)
     over = [index for index, w in enumerate(wishes) if w.kind == OVER]
     if over:
         raise SessionOver(over)
+    _check_steps(wishes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     readers = [index for index, w in enumerate(wishes) if w.kind == READS]
@@ -160,6 +169,16 @@ def _check_sessions(wishes):
             "order, and "
             "train in the same one at a time."
             % ", ".join("worker %d: number %d" % item for item in enumerate(sessions))
+        )
+
+
+def _check_steps(wishes):
+    if len({w.steps for w in wishes}) > 1:
+        raise WorkerError(
+            "the workers have not come to this after the same number of local steps (%s): with local_sgd every worker "
+            "must train with the same settings, take the same steps, and give variables new values at the same one."
+            % ", ".join("worker %d: %d" % item for item in enumerate(w.steps for w in wishes)),
+            cause="different steps",
         )
 
 

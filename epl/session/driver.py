@@ -2,7 +2,6 @@
 alike."""
 
 import functools
-import logging
 import threading
 
 import numpy as np
@@ -12,8 +11,7 @@ from epl.communicators import library
 from epl.config import Config
 from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
-from epl.plan.names import copy_name, sync_name, tag_of
-from epl.plan.table import plan_table
+from epl.plan.names import average_name, copy_name, sync_name, tag_of
 from epl.session import file_errors, replicas
 from epl.session.agreement import (
     DONE,
@@ -27,12 +25,12 @@ from epl.session.agreement import (
     agree,
     current_agreement,
 )
-from epl.session.devices import passed_over
 from epl.session.inner import InnerSession, View, divide, divides, own_copy
 from epl.session.job import FromPeer
+from epl.session.local_steps import LocalSteps, first_step, kept
 from epl.session.rewritten import Rewritten
+from epl.session.shown import show_plan
 
-_LOG = logging.getLogger("epl")
 # What a gate is fed with.
 _NOTHING = np.float32(0)
 
@@ -80,6 +78,7 @@ class Driver(object):
         self._shown = False
         self._has_read = False  # True once a step has had data
         self._num_trained = 0  # training steps so far
+        self._local = LocalSteps()
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
         """Runs one call.
@@ -99,7 +98,9 @@ class Driver(object):
         if not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
             plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
             alike = plan.mesh.num_shards == 1 and plan.mesh.pipeline.num_workers == 1 and not plan.user_collectives
-            step = self._step(fetches, targets, names, alike)
+            step = self._step(fetches, targets, names, alike and plan.local_sgd is None)
+        if step.is_local:
+            return self._run_local(step, feeds, run_options, metadata)
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
@@ -107,6 +108,8 @@ class Driver(object):
             values = self._run_step(step, feeds, run_options, metadata)
             self._has_read = self._has_read or step.reads
             self._compare_copies(step, lambda message: [message])
+        if self._rewritten.plan.local_sgd is not None:
+            self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
             with self._lock:
                 for variable in step.initialises:
@@ -139,20 +142,26 @@ class Driver(object):
         if self._rewritten.plan.mesh.num_workers > 1:
             self._run_together(step, (), (), (), {})
 
+    @_for_programs
     def finish(self):
         """Tells the other workers that this session is through, and hears whether they agree; all take part.
 
-        A worker that wanted another step gets an OutOfRangeError for it, as if the data had ended.
+        A worker that wanted another step gets an OutOfRangeError for it, as if the data had ended. Where all end after
+        the same local steps, their variables are averaged.
         """
+        if self._cluster.worker_num == 1 and self._local.behind:
+            self._average()
         if self._number is None or self._over:
             return
         job = self._job
         with job.lock:
             job.ready()
             try:
-                wish = Wish(self._number, (), (), (), OVER)
+                wish = Wish(self._number, (), (), (), OVER, steps=self._local.steps)
                 agree(job.exchange, wish, self._step((), (), ()), None, current_agreement())
-            except SessionOver:
+            except SessionOver as over:
+                if over.together and self._local.behind:
+                    self._average()
                 self._over = True
             except Exception as error:  # as in _run_together
                 raised = job.broken_by(error)
@@ -237,25 +246,9 @@ class Driver(object):
             self._rewritten = rewritten
             self._whole = None
             self._steps = {}
-            self._show(rewritten)
-
-    def _show(self, rewritten):
-        """Prints the plan once, when there is something to train."""
-        if self._shown or not rewritten.program.apply_calls:
-            return
-        self._shown = True
-        if self._cluster.worker_index == 0:
-            _LOG.info("%s", plan_table(rewritten.plan, rewritten.program))
-            if rewritten.program.automatic is not None:
-                _LOG.info("%s", rewritten.program.automatic.table())
-            named = passed_over(rewritten.program.source.graph)
-            if named:
-                _LOG.warning(
-                    "the program distributes its operations itself (%s). EPL computes all of a copy of the model on "
-                    "that copy's own device: build the model once, without a loop over devices and without "
-                    "tf.train.replica_device_setter.",
-                    ", ".join(named),
-                )
+            if not self._shown and rewritten.program.apply_calls:
+                self._shown = True
+                show_plan(rewritten.program, self._cluster)
 
     def _run_step(self, step, feeds, run_options, metadata):
         names, values = [], []
@@ -263,6 +256,10 @@ class Driver(object):
             for name, part, of in parts:
                 names.append(name)
                 values.append(divide(fed, feeds[fed], part, of))
+        if step.saved:
+            kept = self._local.fed(step.saved)
+            names.extend(kept)
+            values.extend(kept.values())
         if step.whole:
             with self._lock:
                 self._uncopied |= step.updated  # the other copies do not take part
@@ -303,6 +300,39 @@ class Driver(object):
 
         return self._agreed(wish, step, union, run)[: len(fetches)]
 
+    def _run_local(self, step, feeds, run_options, metadata):
+        """Runs a training step without the other workers, and averages all copies of the model where that is due."""
+        job, local, plan = self._job, self._local, self._rewritten.plan
+        with job.lock:
+            if plan.mesh.num_workers > 1 and (self._fresh or self._alike or not local.started):
+                self._run_together(self._step((), (), ()), (), (), (), {})
+            self._make_copies(step)
+            if not local.started:
+                local.begin(first_step(self._read, self._rewritten.own_graph, self._graph, self._valued), self._kept())
+            with job.telling_others():
+                job.check_others()
+                values = self._run_fed(step, feeds, run_options, metadata)
+            job.step += 1
+            if local.taken(plan.local_sgd):
+                self._average()
+        return values
+
+    def _average(self):
+        """Gives all copies of the model the average of their variables; all workers take part."""
+        step = self._step((), (average_name(),), ())
+        if step.communicates:
+            self._run_together(step, (), (average_name(),), (), {})
+        else:
+            self._run_step(step, {}, None, None)
+        self._local.averaged(self._kept())
+
+    def _kept(self):
+        """{variable: its value} for checkpoints, on the worker that writes them."""
+        return kept(self._read, self._rewritten.own_graph, self._valued) if self._cluster.worker_index == 0 else {}
+
+    def _read(self, names):
+        return [own_copy(value) for value in self._inner.run((), [], names, ())]
+
     def _agreed(self, wish, step, union, run):
         """Agrees with the other workers on what this one wants, and runs it; first it helps others who only read.
 
@@ -314,14 +344,14 @@ class Driver(object):
           run: function that runs a Step and returns the values of its fetches.
         """
         job = self._job
-        with job.lock:
+        with job.lock, job.telling_others():
             if self._number is None:
                 self._number = job.new_session()
             try:
                 job.ready()
                 values = None
                 while values is None:
-                    news = dict(fresh=tuple(sorted(self._fresh)), alike=dict(self._alike))
+                    news = dict(fresh=tuple(sorted(self._fresh)), alike=dict(self._alike), steps=self._local.steps)
                     wish = wish._replace(session=self._number, **news)
                     agreed = agree(job.exchange, wish, step, union, current_agreement())
                     if agreed.step is not None or agreed.reader is not None:
@@ -338,11 +368,6 @@ class Driver(object):
             except SessionOver as over:
                 self._over = True
                 raise FromPeer(tf_compat.tf.errors.OutOfRangeError(None, None, str(over))) from None
-            except Exception as error:  # whatever it is, the others must not wait for this worker
-                raised = job.broken_by(error)
-                if raised is error:
-                    raise
-                raise raised from None
             job.step += 1
             return values
 
@@ -432,10 +457,7 @@ class Driver(object):
             waiting |= self._uncopied
         variables = (compared & self._valued) - waiting
 
-        def read(names):
-            return self._inner.run((), [], names, (), None, None)
-
-        own = replicas.digests(read, self._rewritten.own_graph.nodes, variables)
+        own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables)
         replicas.check(own, exchange, self._num_trained)
 
     def _synchronise(self, variables):

@@ -261,6 +261,20 @@ class Job(object):
         generation = self._generation + (1 if self._broken else 0)
         return self._wait(key, what, 0, generation=generation, limit_s=limit_s)
 
+    def check_others(self):
+        """For a step that communicates with nobody: ends it where another worker has failed or is gone.
+
+        Data that has ended somewhere is no reason to stop before the workers meet again.
+
+        Raises:
+          FromPeer: with what became of it.
+        """
+        ending = self._client.ending(self._generation) if self._client is not None else None
+        if ending is not None and ending.kind != _DATA_ENDED and ending.worker != self._index:
+            self._broken = True
+            self.pool.abort(_sentence(ending))
+            raise FromPeer(self._error(ending))
+
     def broken_by(self, error):
         """Deals with an error in a step that communicates, whoever caused it; returns the error to raise.
 
@@ -292,6 +306,17 @@ class Job(object):
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
         return FromPeer(self._error(ending))
+
+    @contextlib.contextmanager
+    def telling_others(self):
+        """Around what must not end for this worker alone: whatever error comes out of it, the others hear of it."""
+        try:
+            yield
+        except Exception as error:
+            raised = self.broken_by(error)
+            if raised is error:
+                raise
+            raise raised from None
 
     def _report(self, error):
         """Tells the others what the communicators say, unless worker 0, through whom it would go, is silent itself."""

@@ -74,7 +74,7 @@ def _create_as_chief(original, creator):
 def _should_stop(original, monitored):
     """A worker that stops tells the others, whose next step would wait for it in vain."""
     stop = original(monitored)
-    session = tf_compat.session_of(monitored) if stop and several_workers() else None
+    session = tf_compat.session_of(monitored) if stop else None
     driver = driver_of(session) if session is not None else None
     if driver is not None and trains(session.graph):
         driver.finish()

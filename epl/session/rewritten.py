@@ -13,7 +13,7 @@ from epl.passes.worker.cut import with_messages
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
+from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name
 from epl.plan.order import collective_keys, settle
 from epl.rules import effects
 from epl.session.parts import (
@@ -217,11 +217,14 @@ class Step(object):
       reads: True when the call takes a batch from an iterator, a queue or a reader.
       whole: True when there is one copy of the model in this worker, or its pipeline, as what is fed does not divide.
       view: how the session calls the nodes; None: by their names.
+      is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
+      saved: names of the variables that a checkpoint takes, and that may be fed to it.
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
     whole, view = False, None
+    is_local, saved = False, ()
 
     def __init__(self, rewritten, fetches, targets, feeds):
         self._rewritten = rewritten
@@ -270,6 +273,9 @@ class Step(object):
                 if name not in rewritten.idle and rewritten.has(name):
                     self.orders.setdefault(slot, []).append(tag)
         self.communicates = bool(collectives) and plan.mesh.copies.num_workers > 1
+        if plan.local_sgd is not None:
+            self.is_local = bool(self.updated & plan.local_sgd.variables)
+            self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
@@ -378,7 +384,7 @@ class Assistance(object):
       messages: this worker's Messages among those that the other one needs.
     """
 
-    feeds, fetches, may_alias, whole, view = (), (), False, False, None
+    feeds, fetches, may_alias, whole, view, saved = (), (), False, False, None, ()
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

@@ -30,6 +30,9 @@ DEPENDENT = (
     "optimizer.lars_coeff",
     "optimizer.epsilon",
     "optimizer.exclude_from_weight_decay",
+    "local_sgd.k_steps",
+    "local_sgd.begin_step",
+    "local_sgd.average_slots",
 )
 
 
@@ -81,6 +84,12 @@ def test_documented_keys_have_their_documented_defaults():
         "optimizer.lars_coeff": 0.001,
         "optimizer.epsilon": None,
         "optimizer.exclude_from_weight_decay": "",
+        "local_sgd.k_steps": 0,
+        "local_sgd.begin_step": 0,
+        "local_sgd.average_slots": True,
+        "local_sgd.adaptive": False,
+        "local_sgd.init_k_steps": 1,
+        "local_sgd.overlap": False,
         "cluster.device_place_prefer_intra_node": True,
         "cluster.run_visible_devices": "",
         "cluster.colocate_split_and_replicate": False,
@@ -377,6 +386,8 @@ def test_config_is_not_hashable_and_unlike_other_things():
         ({"io.drop_last_files": True}, "io.drop_last_files=True has no effect while io.slicing=False"),
         ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
         ({"optimizer.lars": True, "optimizer.lamb_weight_decay": 0.1}, "has no effect while optimizer.lamb=False"),
+        ({"local_sgd.begin_step": 3}, "local_sgd.begin_step=3 has no effect without local_sgd.k_steps"),
+        ({"local_sgd.k_steps": 2, "communication.fp16": True}, "cannot be used with local_sgd.k_steps=2"),
         ({"optimizer.lars_coeff": 0.1}, "has no effect while optimizer.lars=False"),
         ({"optimizer.epsilon": 0.1}, "has no effect without optimizer.lamb=True or optimizer.lars=True"),
         ({"optimizer.lamb": True, "optimizer.exclude_from_weight_decay": "a, (b"}, r"'\(b', which is no regular"),

@@ -13,7 +13,7 @@ copies when the user's graph grows.
 
 from epl.graph.build import Type, constant, make_node
 from epl.passes.copies.seeds import derive
-from epl.passes.nodes import tagged
+from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.names import clone_name, copy_name, sync_name, tag_of
 
 _CHIEF = 0
@@ -44,13 +44,13 @@ def sync_slot(plan, variable):
 
 def _copy(graph, edit, plan, variable):
     name = copy_name(variable.name)
-    value, dtype, resource = _read(graph, edit, variable, name)
+    value, dtype = _read(graph, edit, variable, name)
     first, waits = plan.mesh.instances[0], []
     for instance in plan.mesh.instances[1:]:
         own = value
         if variable.name in plan.generators:
             own = _turned(edit, plan, name, instance, value, _seed_of(first.rank) ^ _seed_of(instance.rank))
-        waits.append(_assign(edit, graph, variable.name, instance.index, own, name, dtype, resource))
+        waits.append(_assign(edit, variable.name, instance.index, own, name, dtype))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.mesh.host_device))
 
 
@@ -68,21 +68,15 @@ def _turned(edit, plan, name, instance, value, seed):
 
 
 def _read(graph, edit, variable, name):
-    """(value of the first copy, its DataType number, True for a resource variable)."""
-    dtype, holder = variable.dtype % 100, graph.nodes[variable.name]
-    resource = holder.op == "VarHandleOp"
-    attrs = {"dtype" if resource else "T": Type(dtype)}
-    read = make_node(
-        "ReadVariableOp" if resource else "Identity", name + "/read", [holder.name], holder.device, **attrs
-    )
-    return edit.add(read).name, dtype, resource
+    """(value of the first copy, its DataType number)."""
+    dtype = variable.dtype % 100
+    return edit.add(read_node(graph.nodes[variable.name], name + "/read", dtype)).name, dtype
 
 
 def _broadcast(graph, edit, plan, variable):
     mesh = plan.mesh
     name = sync_name(variable.name)
     dtype = variable.dtype % 100
-    resource = graph.nodes[variable.name].op == "VarHandleOp"
     waits = []
     slot = sync_slot(plan, variable.name)
     together = slot is not None
@@ -106,9 +100,9 @@ def _broadcast(graph, edit, plan, variable):
         ).name
         if variable.name in plan.generators:
             value = _turned(edit, plan, name, mesh.instances[0], value, _seed_of(mesh.instances[0].rank))
-        waits.append(_assign(edit, graph, variable.name, 0, value, name, dtype, resource))
+        waits.append(_assign(edit, variable.name, 0, value, name, dtype))
     else:
-        value, _, _ = _read(graph, edit, variable, name)
+        value, _ = _read(graph, edit, variable, name)
         if together:
             waits.append(
                 edit.add(
@@ -130,14 +124,6 @@ def _broadcast(graph, edit, plan, variable):
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], mesh.host_device))
 
 
-def _assign(edit, graph, variable, instance, value, name, dtype, resource):
-    target = clone_name(variable, instance)
-    device = edit.peek(target).device
-    assign = "%s/assign_%d" % (name, instance)
-    if resource:
-        node = make_node("AssignVariableOp", assign, [target, value], device, dtype=Type(dtype))
-    else:
-        node = make_node(
-            "Assign", assign, [target, value], device, T=Type(dtype), validate_shape=False, use_locking=True
-        )
-    return edit.add(node).name
+def _assign(edit, variable, instance, value, name, dtype):
+    holder = edit.peek(clone_name(variable, instance))
+    return edit.add(assign_node(holder, "%s/assign_%d" % (name, instance), value, dtype)).name

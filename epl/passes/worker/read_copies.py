@@ -1,6 +1,6 @@
 """Adds a node that reads each copy that this worker has of the variables that are compared with their other copies."""
 
-from epl.graph.build import Type, make_node
+from epl.passes.nodes import read_node
 from epl.plan.names import clone_name, read_name
 
 
@@ -14,11 +14,5 @@ def read_copies(program, plan):
         for instance in plan.mesh.instances:
             holder = graph.nodes.get(clone_name(variable, instance.index))
             if holder is not None:
-                edit.add(_read(holder, read_name(variable, instance.index), plan.variables[variable].dtype % 100))
+                edit.add(read_node(holder, read_name(variable, instance.index), plan.variables[variable].dtype % 100))
     return program.with_graph(edit.finish())
-
-
-def _read(holder, name, dtype):
-    if holder.op == "VarHandleOp":
-        return make_node("ReadVariableOp", name, [holder.name], holder.device, dtype=Type(dtype))
-    return make_node("Identity", name, [holder.name], holder.device, T=Type(dtype))

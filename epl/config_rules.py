@@ -1,0 +1,138 @@
+"""Keys that depend on each other: what may be set together."""
+
+import re
+
+from epl.config_keys import keys
+
+
+def _needs(name, other, other_values, other_text):
+    """Rule: `name` may be set only while `other` has one of `other_values`."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or values[other] in other_values:
+            return None
+        return "%s=%r has no effect while %s=%r. Set %s, or leave %s at %r." % (
+            name,
+            values[name],
+            other,
+            values[other],
+            other_text,
+            name,
+            keys()[name].default,
+        )
+
+    return problem
+
+
+def _drop_or_unbalance(values):
+    if values["io.unbalanced_io_slicing"] and values["io.drop_last_files"]:
+        return (
+            "io.unbalanced_io_slicing and io.drop_last_files contradict each other: the first gives the files "
+            "that are left over to some workers, the second drops them. Set only one of them."
+        )
+    return None
+
+
+def _distinct_devices(values):
+    devices = [int(text) for text in values["cluster.run_visible_devices"].split(",") if text]
+    if len(set(devices)) != len(devices):
+        return (
+            'cluster.run_visible_devices="%s" names a device twice. Name each device once.'
+            % values["cluster.run_visible_devices"]
+        )
+    return None
+
+
+def patterns_of(text):
+    """The regular expressions that a text has, separated by commas."""
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def _needs_any(name, others, others_text):
+    """Rule: `name` may be set only where one of `others` is."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or any(values[other] for other in others):
+            return None
+        return "%s=%r has no effect without %s. Set it, or leave %s at %r." % (
+            name,
+            values[name],
+            others_text,
+            name,
+            keys()[name].default,
+        )
+
+    return problem
+
+
+def _regular_expressions(values):
+    for pattern in patterns_of(values["optimizer.exclude_from_weight_decay"]):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return (
+                "optimizer.exclude_from_weight_decay holds '%s', which is no regular expression: %s. The default is ''."
+                % (
+                    pattern,
+                    error,
+                )
+            )
+    return None
+
+
+def _without_local_sgd(name):
+    """Rule: `name` is about gradients and state that workers exchange at every step, which local_sgd does not do."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or not values["local_sgd.k_steps"]:
+            return None
+        return (
+            "%s=%r cannot be used with local_sgd.k_steps=%d, as workers exchange neither gradients nor state at every "
+            "step. Leave %s at %r, or local_sgd.k_steps at 0."
+            % (name, values[name], values["local_sgd.k_steps"], name, keys()[name].default)
+        )
+
+    return problem
+
+
+_REPLACES = ("optimizer.lamb", "optimizer.lars")
+_AT_EVERY_STEP = (
+    "amp.level",
+    "auto.auto_parallel",
+    "communication.check_replicas_every",
+    "communication.clip_after_allreduce",
+    "communication.fp16",
+    "communication.gradients_reduce_method",
+    "communication.sparse_as_dense",
+    "communication.sync_batch_norm",
+    "zero.level",
+)
+
+# Each returns what is wrong with a full set of values, or None.
+PAIR_RULES = tuple(map(_without_local_sgd, _AT_EVERY_STEP)) + (
+    _distinct_devices,
+    _drop_or_unbalance,
+    _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),
+    _needs("optimizer.lars_weight_decay", "optimizer.lars", (True,), "optimizer.lars=True"),
+    _needs("optimizer.lars_coeff", "optimizer.lars", (True,), "optimizer.lars=True"),
+    _needs_any("optimizer.epsilon", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
+    _needs_any("optimizer.exclude_from_weight_decay", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
+    _regular_expressions,
+    _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs_any("local_sgd.average_slots", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
+    _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
+    _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),
+    _needs(
+        "gradient_checkpoint.end_taskgraph", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
+    ),
+    _needs(
+        "gradient_checkpoint.memory_limit_mb", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
+    ),
+    _needs(
+        "gradient_checkpoint.check_gradients",
+        "gradient_checkpoint.type",
+        ("auto", "collection"),
+        "gradient_checkpoint.type",
+    ),
+)

@@ -1,0 +1,48 @@
+"""Lets checkpoints be fed what variables were when the copies of the model were averaged last (local_sgd).
+
+v -> SaveV2   becomes   v -> read -> PlaceholderWithDefault -> SaveV2
+"""
+
+from epl.graph.build import Type, make_node
+from epl.graph.index import node_of
+from epl.passes.nodes import read_node
+from epl.plan.analysis import variable_of
+from epl.plan.names import saved_name, saved_value_name
+
+_HANDS_ON = frozenset(["Identity", "ReadVariableOp"])
+_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
+
+
+def save_averages(program, plan):
+    """A node saved_value_name(v) for each global variable v, and saved_name(v), of which each SaveV2 takes it."""
+    if plan.local_sgd is None:
+        return program
+    graph = program.graph
+    edit = graph.editor()
+    variables = {name: known for name, known in plan.variables.items() if not known.is_local and name in graph.nodes}
+    for name, variable in variables.items():
+        dtype = variable.dtype % 100
+        edit.add(read_node(graph.nodes[name], saved_value_name(name), dtype))
+        held = make_node(
+            "PlaceholderWithDefault",
+            saved_name(name),
+            [saved_value_name(name)],
+            plan.mesh.host_device,
+            dtype=Type(dtype),
+        )
+        held.attr["shape"].shape.unknown_rank = True
+        edit.add(held)
+    for save in graph.find(lambda op: op == "SaveV2"):
+        for position, text in enumerate(graph.nodes[save].input):
+            variable = _read_by(graph, text) if position >= _FIRST_TENSOR and text[0] != "^" else None
+            if variable in variables:
+                edit.set_input(save, position, saved_name(variable))
+    return program.with_graph(edit.finish())
+
+
+def _read_by(graph, text):
+    """The variable whose value a tensor is; None for anything else."""
+    node = graph.nodes[node_of(text)]
+    while node.op in _HANDS_ON:
+        node = graph.nodes[node_of(node.input[0])]
+    return variable_of(graph, node.name) if node.input == [] else None

@@ -1,0 +1,87 @@
+"""Training steps that workers take without each other (local_sgd): how many, when they average, and what is saved."""
+
+from epl import tf_compat
+from epl.plan.names import saved_name, saved_value_name
+
+
+class LocalSteps(object):
+    """Of one session.
+
+    Attributes:
+      steps: taken since the variables were given values.
+    """
+
+    def __init__(self):
+        self.steps = 0
+        self._first = 0  # the global step at which they were given values
+        self._since = 0  # steps since the copies were the same
+        self._kept = None  # variable to its value then, on the worker that writes checkpoints
+
+    @property
+    def started(self):
+        """Whether the copies' values have been noted since they were given."""
+        return self._kept is not None
+
+    @property
+    def behind(self):
+        """Whether the copies differ by steps of their own."""
+        return self._since > 0
+
+    def given(self, variables, averaged):
+        """Notes that the program gave variables new values.
+
+        Args:
+          variables: which.
+          averaged: those that the copies average.
+        """
+        if self._kept is None:
+            return
+        if averaged & variables:
+            self.steps, self._since, self._kept = 0, 0, None
+        else:
+            for variable in variables:
+                self._kept.pop(variable, None)
+
+    def begin(self, first, kept):
+        """The copies are the same, before their first steps.
+
+        Args:
+          first: the global step; 0 where the program counts none.
+          kept: variables to their values, for checkpoints; empty on other workers.
+        """
+        self.steps, self._since, self._first, self._kept = 0, 0, first, dict(kept)
+
+    def taken(self, local_sgd):
+        """Counts a step; returns whether the copies are to be averaged now."""
+        self.steps += 1
+        self._since += 1
+        return local_sgd.is_due(self._first + self.steps, self._since)
+
+    def averaged(self, kept):
+        """The copies are the same again; `kept` as for `begin`."""
+        self._since, self._kept = 0, dict(kept)
+
+    def fed(self, saved):
+        """What a checkpoint is fed, {tensor: value}, for the variables `saved` that it holds."""
+        if not self._since or not self._kept:
+            return {}
+        return {saved_name(name) + ":0": self._kept[name] for name in saved if name in self._kept}
+
+
+def kept(read, graph, variables):
+    """{variable: its value} of those that checkpoints hold.
+
+    Args:
+      read: function from a tuple of tensor names to their values.
+      graph: this worker's rewritten Graph.
+      variables: names of those that have a value.
+    """
+    names = [name for name in sorted(variables) if saved_value_name(name) in graph.nodes]
+    return dict(zip(names, read(tuple(saved_value_name(name) + ":0" for name in names))))
+
+
+def first_step(read, graph, tf_graph, variables):
+    """What the program's global step is; 0 where it counts none. Arguments as of `kept`, and the program's tf.Graph."""
+    step = tf_compat.tf.train.get_global_step(tf_graph)
+    own = set(variables) & ({tf_compat.variable_op_name(step)} if step is not None else set())
+    return sum(int(value) for value in kept(read, graph, own).values())

@@ -1,0 +1,25 @@
+"""What a session tells people about its plan when there is something to train."""
+
+import logging
+
+from epl.plan.table import plan_table
+from epl.session.devices import passed_over
+
+_LOG = logging.getLogger("epl")
+
+
+def show_plan(program, cluster):
+    """Logs the plan of a compiled Program, on worker 0."""
+    if cluster.worker_index != 0:
+        return
+    _LOG.info("%s", plan_table(program.plan, program))
+    if program.automatic is not None:
+        _LOG.info("%s", program.automatic.table())
+    named = passed_over(program.source.graph)
+    if named:
+        _LOG.warning(
+            "the program distributes its operations itself (%s). EPL computes all of a copy of the model on that "
+            "copy's own device: build the model once, without a loop over devices and without "
+            "tf.train.replica_device_setter.",
+            ", ".join(named),
+        )

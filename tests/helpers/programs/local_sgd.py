@@ -1,0 +1,224 @@
+"""Programs whose copies of the model train by themselves and are averaged now and then, and what simulates them."""
+
+import os
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+from tests.helpers.zoo import model as m
+
+STEPS = 20
+OPTIMIZERS = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.3),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf.train.AdamOptimizer(0.02),
+}
+
+
+def _model(feeds, optimizer, resource=False):
+    with tf.variable_scope("", use_resource=resource):
+        loss = common.classifier(feeds.x, feeds.labels)
+        if optimizer == "normed":  # moving averages besides
+            hidden = tf.layers.batch_normalization(feeds.x, training=True, momentum=0.7)
+            loss += tf.reduce_mean(tf.square(m.dense(hidden, 1, "beside", seed=5)))
+        step = tf.train.get_or_create_global_step()
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            train = OPTIMIZERS.get(optimizer, OPTIMIZERS["sgd"])().minimize(loss, global_step=step)
+    return loss, train, step
+
+
+def _slots():
+    """Names of the variables that optimizers keep for others."""
+    trained = {v.op.name for v in tf.trainable_variables()}
+    return {v.op.name for v in tf.global_variables() if v.op.name.rpartition("/")[0] in trained}
+
+
+def simulate(epl, ranks, optimizer, periods, average_slots=True, start=None, steps=STEPS):
+    """All ranks in one process of plain TensorFlow, one after the other.
+
+    Args:
+      periods: the steps, from 1, after which all variables are averaged.
+      start: {variable: value} to begin with; default as the model says.
+
+    Returns:
+      (for each rank {"losses", "states": variables after each step}, initial variables).
+    """
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss, train, step = _model(feeds, optimizer)
+    kept = set() if average_slots else _slots()
+    history = [{"losses": [], "states": []} for _ in range(ranks)]
+    with common.session() as sess:
+        common.initialize(sess)
+        variables = {v.op.name: v for v in tf.global_variables()}
+
+        def load(values):
+            for name, value in values.items():
+                variables[name].load(value, sess)
+
+        if start is not None:
+            load(start)
+        initial = common.state(sess)
+        states = [initial] * ranks
+        for number in range(int(initial["global_step"]), int(initial["global_step"]) + steps):
+            x, labels = common.batch(number)
+            size = len(x) // ranks
+            for rank in range(ranks):
+                rows = slice(rank * size, (rank + 1) * size)
+                load(states[rank])
+                history[rank]["losses"].append(
+                    sess.run([loss, train], {feeds.x: x[rows], feeds.labels: labels[rows]})[0]
+                )
+                states[rank] = common.state(sess)
+            if number + 1 in periods:
+                mean = {n: np.mean([s[n] for s in states], axis=0).astype(v.dtype) for n, v in initial.items()}
+                states = [{n: s[n] if n in kept else mean[n] for n in s} for s in states]
+            for rank in range(ranks):
+                history[rank]["states"].append(states[rank])
+    return history, initial
+
+
+def train(epl, config, optimizer, steps=STEPS, resource=False):
+    """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    loss, update, _ = _model(feeds, optimizer, resource)
+    history = {"losses": [], "states": []}
+    with common.session() as sess:
+        common.initialize(sess)
+        initial = common.state(sess)
+        for number in range(steps):
+            history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
+            history["states"].append(common.state(sess))
+    return history, initial
+
+
+def saved(epl, folder, config, steps, then):
+    """Saves after `steps`, in the middle of a period, and trains on; then restores on the chief and trains on from it.
+
+    Returns (states after saving, the file, the global step that was restored, states after that).
+    """
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    _, update, step = _model(feeds, "momentum")
+    saver = tf.train.Saver()
+
+    def trained(sess, first, count):
+        states = []
+        for number in range(first, first + count):
+            sess.run(update, feeds.of(number))
+            states.append(common.state(sess))
+        return states
+
+    with common.session() as sess:
+        common.initialize(sess)
+        trained(sess, 0, steps)
+        path = saver.save(sess, os.path.join(folder, "model"))
+        going_on = trained(sess, steps, then)
+    with common.session() as sess:
+        common.initialize(sess)
+        if common.workers(epl)[0] == 0:
+            saver.restore(sess, path)
+            with open(os.path.join(folder, "first"), "w") as file:
+                file.write("%d" % sess.run(step))
+        else:
+            _wait_for(os.path.join(folder, "first"))
+        with open(os.path.join(folder, "first")) as file:
+            first = int(file.read())
+        resumed = trained(sess, first, then)
+    return going_on, path, first, resumed
+
+
+def _wait_for(path):
+    deadline = time.time() + 60
+    while not (os.path.exists(path) and os.path.getsize(path)):
+        assert time.time() < deadline, path
+        time.sleep(0.01)
+
+
+def monitored(epl, folder, config, steps):
+    """A monitored session that ends after `steps`; only the chief's folder holds its checkpoint."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    _, update, _ = _model(feeds, "momentum")
+    number = 0
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=os.path.join(folder, "of_%d" % common.workers(epl)[0]),
+        hooks=[tf.train.StopAtStepHook(last_step=steps)],
+        config=common.threads(),
+    ) as sess:
+        while not sess.should_stop():
+            sess.run(update, feeds.of(number))
+            number += 1
+    return number
+
+
+def apart(epl, folder, config, steps):
+    """Worker 1 takes no step after its first before worker 0 has taken `steps`. Returns how often they exchanged."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    _, update, _ = _model(feeds, "sgd")
+    from epl.session.hooks import job
+
+    done = os.path.join(folder, "done")
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(update, feeds.of(0))
+        before = job().place
+        if common.workers(epl)[0] == 1:
+            _wait_for(done)
+        for number in range(1, steps):
+            sess.run(update, feeds.of(number))
+        if common.workers(epl)[0] == 0:
+            with open(done, "w") as file:
+                file.write("done")
+        return before == job().place
+
+
+def killed(epl, config):
+    """Worker 1 ends without a word in the middle of a period. Returns the error of worker 0, which only trains on."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    _, update, _ = _model(feeds, "sgd")
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(update, feeds.of(0))
+        if common.workers(epl)[0] == 1:
+            os._exit(3)
+        deadline = time.time() + 60
+        try:
+            while time.time() < deadline:
+                sess.run(update, feeds.of(1))
+        except epl.errors.CommunicationError as error:
+            return type(error).__name__, str(error)
+    return None
+
+
+def refused(epl, config, kind):
+    """The error of a program that local_sgd does not compose with."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    if kind == "counter":
+        counter = tf.get_variable("seen", [], tf.int64, trainable=False, initializer=tf.zeros_initializer())
+        seen = tf.assign_add(counter, tf.reduce_sum(feeds.labels))
+    if kind == "stages":
+        with epl.replicate(1):
+            hidden = tf.layers.dense(feeds.x, 4)
+        with epl.replicate(1):
+            loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1)))
+    else:
+        loss = common.classifier(feeds.x, feeds.labels)
+    if kind == "global":
+        loss = common.mean_everywhere(epl, loss)
+    update = OPTIMIZERS["sgd"]().minimize(loss)
+    if kind == "counter":
+        update = tf.group(update, seen)
+    try:
+        with common.session() as sess:
+            common.initialize(sess)
+            sess.run(update, feeds.of(0))
+    except epl.errors.UnsupportedError as error:
+        return str(error)
+    return None

@@ -1,0 +1,74 @@
+"""LocalSGD over workers: the numbers of a simulation, no waiting in between, checkpoints, and ends."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
+from tests.helpers.programs.local_sgd import STEPS
+
+PROGRAMS = "tests.helpers.programs.local_sgd:"
+PERIOD = {"local_sgd.k_steps": 3}
+EVERY_THIRD = list(range(3, 40, 3))
+
+
+@pytest.mark.parametrize("optimizer, resource", [("momentum", False), ("adam", True)])
+def test_two_workers(plain, two_workers, optimizer, resource):
+    want, _ = plain(PROGRAMS + "simulate", 2, optimizer, EVERY_THIRD)
+    for (got, _), rank in zip(two_workers(PROGRAMS + "train", PERIOD, optimizer, resource=resource), want):
+        assert_same_training(got, rank)
+
+
+def test_four_workers(plain, jobs):
+    want, _ = plain(PROGRAMS + "simulate", 4, "momentum", [3, 6])
+    for (got, _), rank in zip(jobs[4, 1](PROGRAMS + "train", PERIOD, "momentum", steps=8), want):
+        for key in rank:
+            rank[key] = rank[key][:8]
+        assert_same_training(got, rank)
+
+
+def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
+    """With SGD, where the mean of the updates is the update by the mean."""
+    want, _ = plain(PROGRAMS + "simulate", 1, "sgd", [])
+    for got, _ in two_workers(PROGRAMS + "train", {"local_sgd.k_steps": 1}, "sgd"):
+        assert len(got["states"]) == STEPS
+        for one, other in zip(got["states"], want[0]["states"]):
+            assert_same_state(one, other)
+
+
+def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, two_workers, tmp_path):
+    want, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD)
+    results = two_workers(PROGRAMS + "saved", str(tmp_path), PERIOD, 8, 6)
+    found = plain("tests.helpers.programs.savers:read", results[0][1])
+    assert_same_state(found, want[0]["states"][5])
+    for rank, (going_on, _, first, resumed) in enumerate(results):
+        assert first == 6
+        for number, (one, other) in enumerate(zip(going_on, want[rank]["states"][8:])):
+            assert_same(one["global_step"], np.int64(9 + number))
+            assert_same_state(one, other)
+        assert len(resumed) == 6
+        for one, other in zip(resumed, want[rank]["states"][6:]):
+            assert_same_state(one, other)
+
+
+def test_a_training_that_ends_everywhere_at_once_ends_with_an_average(plain, two_workers, tmp_path):
+    want, _ = plain(PROGRAMS + "simulate", 2, "momentum", [3, 6, 8], steps=8)
+    assert two_workers(PROGRAMS + "monitored", str(tmp_path), PERIOD, 8) == [8, 8]
+    found = plain("tests.helpers.programs.savers:read", os.path.join(str(tmp_path), "of_0", "model.ckpt-8"))
+    assert_same_state(found, want[0]["states"][7])
+
+
+def test_workers_do_not_wait_between_averages(two_workers, tmp_path):
+    assert two_workers(PROGRAMS + "apart", str(tmp_path), {"local_sgd.k_steps": 50}, 20) == [True, True]
+
+
+def test_a_killed_worker_is_noticed_between_averages(jobs):
+    survivor, _ = jobs[2, 1].outcomes(PROGRAMS + "killed", {"local_sgd.k_steps": 10**9})
+    kind, message = survivor
+    assert kind == "WorkerError" and "worker 1" in message
+
+
+def test_what_is_merged_over_workers_is_refused(two_workers):
+    for message in two_workers(PROGRAMS + "refused", PERIOD, "global"):
+        assert message is not None and "collection epl.GraphKeys.GLOBAL_" in message

@@ -1,0 +1,97 @@
+"""LocalSGD: when copies are averaged, and what a checkpoint is fed; nothing is run."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import epl
+from epl.errors import UnsupportedError
+from epl.plan.local_sgd import LocalSgd
+from epl.plan.names import saved_name
+from epl.plan.table import plan_table
+from epl.session.local_steps import LocalSteps
+from tests.helpers import planning
+
+pytestmark = pytest.mark.once
+
+AVERAGED = frozenset(["w"])
+
+
+def due(plan, steps, first=0):
+    """The steps after which copies are averaged, of a session that begins at the global step `first`."""
+    local, found = LocalSteps(), []
+    local.begin(first, {})
+    for step in range(first + 1, first + steps + 1):
+        if local.taken(plan):
+            local.averaged({})
+            found.append(step)
+    return found
+
+
+@given(k_steps=st.integers(1, 7), begin_step=st.integers(0, 12), steps=st.integers(0, 40))
+def test_when_copies_are_averaged(k_steps, begin_step, steps):
+    want = [n for n in range(1, steps + 1) if n <= begin_step or (n - begin_step) % k_steps == 0]
+    assert due(LocalSgd(k_steps, begin_step, ()), steps) == want
+
+
+@given(k_steps=st.integers(1, 7), begin_step=st.integers(0, 12), data=st.data())
+def test_from_any_average_on_it_goes_on_as_before(k_steps, begin_step, data):
+    plan = LocalSgd(k_steps, begin_step, ())
+    whole = due(plan, 40)
+    stopped = data.draw(st.sampled_from([0] + whole))
+    assert due(plan, 40 - stopped, first=stopped) == [step for step in whole if step > stopped]
+
+
+def test_checkpoints_are_fed_what_was_averaged_last():
+    local, plan = LocalSteps(), LocalSgd(2, 0, ())
+    local.begin(0, {"w": 1.0, "rate": 0.1})
+    assert local.fed(("w", "rate")) == {}  # nothing has changed since
+    assert not local.taken(plan) and local.behind
+    assert local.fed(("w", "rate", "new")) == {saved_name("w") + ":0": 1.0, saved_name("rate") + ":0": 0.1}
+    local.given({"rate"}, AVERAGED)  # by the program, hence what is to be saved
+    assert local.fed(("w", "rate")) == {saved_name("w") + ":0": 1.0}
+    assert local.taken(plan)
+    local.averaged({"w": 2.0})
+    assert local.fed(("w",)) == {} and not local.behind and local.steps == 2
+
+
+def test_new_values_begin_anew():
+    local, plan = LocalSteps(), LocalSgd(3, 0, ())
+    local.begin(0, {"w": 1.0})
+    local.taken(plan)
+    local.given({"w"}, AVERAGED)
+    assert not local.started and not local.behind and local.steps == 0 and local.fed(("w",)) == {}
+
+
+def test_collectives_of_the_program_are_refused(monkeypatch):
+    with planning.capture() as graph:
+        monkeypatch.setattr(epl.Env.get(), "_cluster", planning.cluster(2, 1))
+        planning.sgd(planning.layers(x=epl.ops.all_reduce(planning.batch(), name="mine")))
+    with pytest.raises(UnsupportedError, match=r"collectives of the program itself \(epl.ops\), 'mine' for one"):
+        planning.plan_of(graph, workers=2, devices=1, local_sgd__k_steps=2)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("resource", [False, True])
+def test_what_is_averaged(resource, slots):
+    with planning.capture() as graph:
+        step = tf.train.get_or_create_global_step()
+        loss = planning.layers(resource=resource)
+        tf.train.AdamOptimizer(0.1).minimize(loss, global_step=step)
+    trained = {variable.op.name for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)}
+    _, plan = planning.plan_of(graph, local_sgd__k_steps=4, local_sgd__average_slots=slots)
+    want = {name + end for name in trained for end in ("", "/Adam", "/Adam_1")} if slots else trained
+    assert plan.local_sgd.variables == want and trained
+    assert plan.aggregation.groups == () and plan.state == ()
+    # Float32 variables of the two copies, in as many collectives as can be under way at once.
+    assert len(plan.local_sgd.groups) == 2
+
+
+def test_the_table_says_what_is_sent():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    _, plan = planning.plan_of(graph, workers=2, devices=1, local_sgd__k_steps=4, local_sgd__begin_step=9)
+    assert plan.bytes_per_step() == plan.local_sgd.num_bytes // 4 > 0
+    text = plan_table(plan)
+    assert "averaged every 4 steps, every step until step 9" in text and "gradients" not in text
