@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "communicator.h"
+
 namespace epl {
 namespace {
 
@@ -42,13 +44,13 @@ void Announce(const Request& request, int rank, Announcement* to) {
   if (!request.header.empty()) std::memcpy(to->header, request.header.data(), request.header.size());
 }
 
-std::string Describe(const Announcement& a) {
+std::string Describe(const Announcement& a, const Options& options) {
   const std::string name(a.name, strnlen(a.name, kNameBytes));
-  std::string line = Describe(a.collective, name, a.dtype, a.count, a.reduce_op, a.peer);
+  std::string line = Describe(a.collective, name, a.dtype, a.count, a.reduce_op, options.Name(a.peer));
   return IsReduction(a.collective) && a.scale != 1.0 ? line + Format(" scaled by %g", a.scale) : line;
 }
 
-Status CompareAnnouncements(const std::string& communicator, int rank, const Announcement& mine, int other_rank,
+Status CompareAnnouncements(const Options& options, const Announcement& mine, int other_rank,
                             const Announcement& other) {
   const bool any_count = mine.collective == EPL_ALL_GATHER_V || mine.collective == EPL_ALL_TO_ALL_V ||
                          mine.sized_by_peers != 0 || other.sized_by_peers != 0;
@@ -58,21 +60,23 @@ Status CompareAnnouncements(const std::string& communicator, int rank, const Ann
   if (same && !any_count) same = mine.count == other.count;
   if (same && mine.layout_hash == other.layout_hash) return Status();
   const char* cut = same ? ", with different sizes of segments or shares" : "";
-  const bool first = rank < other_rank;
-  return Status(EPL_MISMATCH,
-                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s%s",
-                       communicator.c_str(), first ? rank : other_rank, Describe(first ? mine : other).c_str(),
-                       first ? other_rank : rank, Describe(first ? other : mine).c_str(), cut));
+  const bool first = options.rank < other_rank;
+  const std::string me = options.Name(options.rank), other_name = options.Name(other_rank);
+  return Status(EPL_MISMATCH, Format("%ss disagree on communicator '%s': %s calls %s, %s calls %s%s", options.Kind(),
+                                     options.name.c_str(), (first ? me : other_name).c_str(),
+                                     Describe(first ? mine : other, options).c_str(), (first ? other_name : me).c_str(),
+                                     Describe(first ? other : mine, options).c_str(), cut));
 }
 
-Status CompareMessage(const std::string& communicator, const Request& recv, int rank, const Announcement& sent) {
+Status CompareMessage(const Options& options, const Request& recv, const Announcement& sent) {
   const bool same = sent.collective == EPL_SEND && sent.name_hash == HashOf(recv.name) &&
                     sent.dtype == static_cast<int32_t>(recv.dtype) &&
                     (recv.allocate != nullptr || sent.count == recv.count);
   if (same) return Status();
   return Status(EPL_MISMATCH,
-                Format("ranks disagree on communicator '%s': rank %d calls %s, rank %d calls %s", communicator.c_str(),
-                       recv.peer, Describe(sent).c_str(), rank, Describe(recv).c_str()));
+                Format("%ss disagree on communicator '%s': %s calls %s, %s calls %s", options.Kind(),
+                       options.name.c_str(), options.Name(recv.peer).c_str(), Describe(sent, options).c_str(),
+                       options.Name(options.rank).c_str(), Describe(recv, options).c_str()));
 }
 
 }  // namespace epl

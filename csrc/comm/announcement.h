@@ -35,13 +35,13 @@ void Announce(const Request& request, int rank, Announcement* to);
 
 // OK if ranks `rank` and `other_rank` of communicator `communicator` are about to do the same; else EPL_MISMATCH with
 // both sides, in rank order.
-Status CompareAnnouncements(const std::string& communicator, int rank, const Announcement& mine, int other_rank,
+Status CompareAnnouncements(const Options& options, const Announcement& mine, int other_rank,
                             const Announcement& other);
 
 // The same for the receiver of a message.
-Status CompareMessage(const std::string& communicator, const Request& recv, int rank, const Announcement& sent);
+Status CompareMessage(const Options& options, const Request& recv, const Announcement& sent);
 
-std::string Describe(const Announcement& announcement);
+std::string Describe(const Announcement& announcement, const Options& options);
 
 }  // namespace epl
 #endif  // EPL_COMM_ANNOUNCEMENT_H_

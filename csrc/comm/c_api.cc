@@ -56,6 +56,7 @@ epl::Status ReadOptions(const epl_comm_options* from, const epl_store* store, ep
   to->stall_warning_s = from->stall_warning_s;
   if (from->host != nullptr) to->host = from->host;
   if (from->token != nullptr) to->token = from->token;
+  if (from->workers != nullptr) to->workers.assign(from->workers, from->workers + from->size);
   to->device = from->device;
   if (from->nccl_library != nullptr) to->nccl_library = from->nccl_library;
   if (from->cuda_library != nullptr) to->cuda_library = from->cuda_library;

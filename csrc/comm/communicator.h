@@ -27,10 +27,21 @@ struct Options {
   std::string cuda_library;
 
   // For a communicator that is part of a larger one:
-  std::vector<int> global_ranks;  // what messages call the ranks; empty: as they are
+  std::vector<int> global_ranks;  // of its ranks in the larger one; empty: the same
   std::function<Status()> watch;  // what else a wait looks at now and then; an error ends the wait
 
+  std::vector<int> workers;  // the worker that each rank of the largest one is; empty: messages speak of ranks
+
   int Global(int rank) const { return global_ranks.empty() ? rank : global_ranks[rank]; }
+  // What messages call ranks: "worker 3", "workers 3, 4"; or "rank 1".
+  const char* Kind() const { return workers.empty() ? "rank" : "worker"; }
+  int Number(int rank) const { return workers.empty() ? Global(rank) : workers[Global(rank)]; }
+  std::string Name(int rank) const { return Format("%s %d", Kind(), Number(rank)); }
+  std::string Names(const std::vector<int>& ranks) const {
+    std::string text = Format("%s%s", Kind(), ranks.size() == 1 ? "" : "s");
+    for (size_t i = 0; i < ranks.size(); ++i) text += Format("%s %d", i == 0 ? "" : ",", Number(ranks[i]));
+    return text;
+  }
 };
 
 class Communicator {

@@ -17,8 +17,8 @@ extern "C" {
 #define EPL_EXPORT __attribute__((visibility("default")))
 
 // The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
-// declare, here and in epl/communicators/interface.py. Libraries and Python code with different numbers do not work
-// together.
+// declare, here and in epl/communicators/interface.py, but for members that are added at a structure's end, which
+// earlier libraries do not look at. Libraries and Python code with different numbers do not work together.
 #define EPL_COMM_INTERFACE 1
 
 typedef struct epl_comm epl_comm;
@@ -88,6 +88,7 @@ typedef struct {
   int device;                // nccl: the GPU of this rank, as CUDA numbers it in this process
   const char* nccl_library;  // nccl: paths of libnccl.so.2 and of the CUDA runtime; NULL or "": where the system's
   const char* cuda_library;  // loader finds them
+  const int* workers;  // the number of the worker that each rank is, which messages then name; NULL: they name ranks
 } epl_comm_options;
 
 // One piece of a message. Pieces are concatenated into one collective (fusion without a buffer of the caller's).

@@ -183,8 +183,8 @@ Status GlooMesh::Connect(Rendezvous* rendezvous) {
       mine.append(address.begin(), address.end());
     }
   } catch (const std::exception& error) {
-    return Status(EPL_INTERNAL, Format("communicator '%s': rank %d cannot listen on '%s': %s", options_.name.c_str(),
-                                       options_.rank, options_.host.c_str(), error.what()));
+    return Status(EPL_INTERNAL, Format("communicator '%s': %s cannot listen on '%s': %s", options_.name.c_str(),
+                                       options_.Name(options_.rank).c_str(), options_.host.c_str(), error.what()));
   }
   const auto sign = [&](int rank, const std::string& text) {
     return Bytes(HmacSha256(options_.token, Format("gloo %s %d\n", options_.name.c_str(), rank) + text));
@@ -195,8 +195,8 @@ Status GlooMesh::Connect(Rendezvous* rendezvous) {
     if (rank == options_.rank) continue;
     const std::string body = cards[rank].size() < 32 ? "" : cards[rank].substr(32);
     if (body.empty() || sign(rank, body) != cards[rank].substr(0, 32)) {
-      return Status(EPL_INTERNAL,
-                    Format("communicator '%s': rank %d did not prove the job's token", options_.name.c_str(), rank));
+      return Status(EPL_INTERNAL, Format("communicator '%s': %s did not prove the job's token", options_.name.c_str(),
+                                         options_.Name(rank).c_str()));
     }
     // The address that `rank` opened for this rank.
     size_t at = 0;
@@ -204,16 +204,18 @@ Status GlooMesh::Connect(Rendezvous* rendezvous) {
     for (int i = 0; i <= options_.rank; ++i) {
       at += i == 0 ? 0 : length;
       if (at + sizeof(length) > body.size())
-        return Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank));
+        return Status(EPL_INTERNAL, Format("%s sent a damaged address", options_.Name(rank).c_str()));
       std::memcpy(&length, body.data() + at, sizeof(length));
       at += sizeof(length);
-      if (length > body.size() - at) return Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank));
+      if (length > body.size() - at)
+        return Status(EPL_INTERNAL, Format("%s sent a damaged address", options_.Name(rank).c_str()));
     }
     try {
       (*pairs[rank])->connect(std::vector<char>(body.begin() + at, body.begin() + at + length));
     } catch (const std::exception& error) {
-      status = Status(EPL_TIMEOUT, Format("communicator '%s': rank %d and rank %d cannot connect: %s",
-                                          options_.name.c_str(), options_.rank, rank, error.what()));
+      status =
+          Status(EPL_TIMEOUT, Format("communicator '%s': %s and %s cannot connect: %s", options_.name.c_str(),
+                                     options_.Name(options_.rank).c_str(), options_.Name(rank).c_str(), error.what()));
     }
   }
   for (int rank = 0; rank < options_.size; ++rank) peers_.push_back(std::make_unique<Peer>());
@@ -253,8 +255,8 @@ Status GlooMesh::ProveToken() {
     if (rank == options_.rank) continue;
     const Digest expected = answer(rank, options_.rank, proofs[rank].challenge);
     if (SameDigest(expected, reinterpret_cast<const uint8_t*>(proofs[rank].answered))) continue;
-    status = Status(EPL_INTERNAL,
-                    Format("communicator '%s': rank %d did not prove the job's token", options_.name.c_str(), rank));
+    status = Status(EPL_INTERNAL, Format("communicator '%s': %s did not prove the job's token", options_.name.c_str(),
+                                         options_.Name(rank).c_str()));
   }
   return status;
 }
@@ -271,7 +273,7 @@ void GlooMesh::ListenForEndings() {
     } catch (const std::exception&) {
       // The connection is broken already; the first look around finds it.
       peer->gone = true;
-      peer->reason = Status(EPL_PEER_LOST, Format("rank %d closed its connection", rank));
+      peer->reason = Status(EPL_PEER_LOST, Format("%s closed its connection", options_.Name(rank).c_str()));
     }
   }
 }
@@ -296,7 +298,7 @@ void GlooMesh::Send(int to, Slot slot, const void* data, size_t bytes, Transfers
   Begin(true, to, slot, const_cast<void*>(data), bytes, transfers);
 }
 
-void GlooMesh::Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers) {
+void GlooMesh::Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers, size_t*) {
   Begin(false, from, slot, data, bytes, transfers);
 }
 
@@ -324,7 +326,8 @@ Status GlooMesh::Ending(int rank) {
   Peer* peer = peers_[rank].get();
   if (peer->gone) return peer->reason;
   peer->gone = true;
-  peer->reason = Status(EPL_PEER_LOST, Format("rank %d has ended or closed its connection", rank));
+  peer->reason = Status(EPL_PEER_LOST, Format("%s has ended, or the network between it and %s is cut",
+                                              options_.Name(rank).c_str(), options_.Name(options_.rank).c_str()));
   if (peer->ending == nullptr) return peer->reason;
   try {
     // The connection is broken, so this has either completed or fails.
@@ -336,9 +339,10 @@ Status GlooMesh::Ending(int rank) {
   control.text[sizeof(control.text) - 1] = '\0';
   if (control.kind == Control::kGoodbye) {
     peer->said_goodbye = true;
-    peer->reason = Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str()));
+    peer->reason = Status(
+        EPL_PEER_LOST, Format("%s has closed communicator '%s'", options_.Name(rank).c_str(), options_.name.c_str()));
   } else if (control.kind == Control::kAbort && control.code > EPL_OK && control.code <= EPL_INTERNAL) {
-    peer->reason = Status(control.code, Format("rank %d: %s", rank, control.text));
+    peer->reason = Status(control.code, Format("%s: %s", options_.Name(rank).c_str(), control.text));
   }
   return peer->reason;
 }
@@ -391,8 +395,9 @@ Status GlooMesh::WaitOne(GlooTransfer* transfer, const std::string& what, bool l
     if (waited > options_.timeout_s) return Status(EPL_TIMEOUT, "");
     if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !warned) {
       warned = true;
-      std::fprintf(stderr, "epl: %s: rank %d has waited %.0f s for rank %d; it gives up after %g s\n", what.c_str(),
-                   options_.rank, waited, transfer->peer, options_.timeout_s);
+      std::fprintf(stderr, "epl: %s: %s has waited %.0f s for %s; it gives up after %g s\n", what.c_str(),
+                   options_.Name(options_.rank).c_str(), waited, options_.Name(transfer->peer).c_str(),
+                   options_.timeout_s);
     }
   }
 }
@@ -412,10 +417,8 @@ Status GlooMesh::Wait(Transfers* transfers, const std::string& what) {
   }
   if (missing.empty()) return Status();
   std::sort(missing.begin(), missing.end());
-  std::string ranks;
-  for (int rank : missing) ranks += Format("%s%d", ranks.empty() ? "" : ", ", rank);
-  return Status(EPL_TIMEOUT, Format("%s: rank %d waited %g s for rank%s %s", what.c_str(), options_.rank,
-                                    options_.timeout_s, missing.size() == 1 ? "" : "s", ranks.c_str()));
+  return Status(EPL_TIMEOUT, Format("%s: %s waited %g s for %s", what.c_str(), options_.Name(options_.rank).c_str(),
+                                    options_.timeout_s, options_.Names(missing).c_str()));
 }
 
 Status GlooMesh::Health() { return LookAround(-1); }

@@ -50,7 +50,8 @@ class GlooMesh : public Mesh {
   ~GlooMesh() override;
 
   void Send(int to, Slot slot, const void* data, size_t bytes, Transfers* transfers) override;
-  void Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers) override;
+  using Mesh::Receive;
+  void Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers, size_t* received) override;
   Status Wait(Transfers* transfers, const std::string& what) override;
   Status Health() override;
   void Break(int code, const std::string& reason) override;

@@ -53,6 +53,9 @@ Status HierarchicalCommunicator::SmallAllReduce(const Request& request) {
     const std::vector<int> leaders = Counterparts(0);
     StartHeads(leaders, leaders, announcements_[place_], result_.data(), bytes);
     status = WaitHeads(leaders);
+    for (int leader : leaders) {
+      if (status.ok() && !heads_[leader].Has(bytes)) status = Damaged(leader);
+    }
     if (status.ok()) {
       std::vector<const void*> sources;
       for (int host = 0; host < layout_.size(); ++host) {
@@ -215,7 +218,9 @@ Status HierarchicalCommunicator::Broadcast(const Request& request) {
       if (std::find(there.begin(), there.end(), request.peer) == there.end()) continue;
       info = heads_[there[0]].announcement;
       const size_t bytes = info.count * request.element;
-      if (info.count <= kInlineBytes / request.element) std::memcpy(data, heads_[there[0]].data, bytes);
+      if (info.count > kInlineBytes / request.element) continue;
+      if (!heads_[there[0]].Has(bytes)) return Damaged(there[0]);
+      std::memcpy(data, heads_[there[0]].data, bytes);
     }
     std::memcpy(small_.data(), &info, sizeof(info));
   }

@@ -92,7 +92,7 @@ Status HierarchicalCommunicator::LocalBroadcast(int root, void* data, size_t byt
 }
 
 Status HierarchicalCommunicator::Compare(int rank, const Announcement& other) const {
-  return CompareAnnouncements(options_.name, options_.rank, announcements_[place_], rank, other);
+  return CompareAnnouncements(options_, announcements_[place_], rank, other);
 }
 
 // The ranks of this host tell each other what they are about to do.
@@ -125,18 +125,25 @@ void HierarchicalCommunicator::StartHeads(const std::vector<int>& to, const std:
   }
   for (int rank : from) {
     heads_[rank].message.resize(MaxHeadBytes(options_.size));
-    mesh_->Receive(rank, Slot::kHead, heads_[rank].message.data(), heads_[rank].message.size(), &head_receives_);
+    Head& head = heads_[rank];
+    head.received = head.message.size();
+    mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), &head_receives_, &head.received);
   }
   for (int rank : to) mesh_->Send(rank, Slot::kHead, head_.data(), head_.size(), &head_sends_);
+}
+
+Status HierarchicalCommunicator::Damaged(int rank) const {
+  return Status(EPL_INTERNAL, Format("%s sent a damaged head", options_.Name(rank).c_str()));
 }
 
 // Reads what rank `rank` has sent. The lengths in it are not trusted: they stay within the buffer that was offered.
 Status HierarchicalCommunicator::ReadHead(int rank) {
   Head& head = heads_[rank];
+  if (head.received < kHeadBytes) return Damaged(rank);
   std::memcpy(&head.announcement, head.message.data(), kHeadBytes);
   const uint32_t length = head.announcement.header_length;
-  if (length > kMaxHeaderBytes || SizeOf(head.announcement.dtype) == 0) {
-    return Status(EPL_INTERNAL, Format("rank %d sent a damaged head", rank));
+  if (length > kMaxHeaderBytes || SizeOf(head.announcement.dtype) == 0 || head.received < kHeadBytes + length) {
+    return Damaged(rank);
   }
   std::memcpy(head.announcement.header, head.message.data() + kHeadBytes, length);
   head.data = head.message.data() + Align(kHeadBytes + length);
@@ -191,7 +198,7 @@ Status HierarchicalCommunicator::Dispatch(const Request& request) {
 }
 
 Status HierarchicalCommunicator::Run(const Request& request) {
-  shown_ = Describe(request);
+  shown_ = Describe(request, options_);
   what_ = shown_ + " on communicator '" + options_.name + "'";
   Status status = mesh_->Health();  // as in MeshCommunicator::Run
   if (status.ok()) status = Dispatch(request);

@@ -46,8 +46,10 @@ class HierarchicalCommunicator : public Communicator {
   // What another rank announced, as it came over the network, and its data if that is small.
   struct Head {
     std::vector<char> message;
+    size_t received = 0;  // bytes of it that were sent; what lies behind them is of an earlier one
     Announcement announcement;
     const char* data = nullptr;
+    bool Has(size_t bytes) const { return received >= static_cast<size_t>(data - message.data()) + bytes; }
   };
   // The buffers of one piece of a long message; several are under way at once.
   struct Stage {
@@ -63,6 +65,7 @@ class HierarchicalCommunicator : public Communicator {
   void StartHeads(const std::vector<int>& to, const std::vector<int>& from, const Announcement& mine, const void* data,
                   size_t bytes);
   Status WaitHeads(const std::vector<int>& from);
+  Status Damaged(int rank) const;
   Status ReadHead(int rank);
   Status Compare(int rank, const Announcement& other) const;
   Request Local(epl_collective collective, epl_dtype dtype, const void* in, void* out, size_t count) const;

@@ -26,9 +26,14 @@ class Mesh {
 
   virtual ~Mesh() = default;
 
-  // Begin a transfer. A broken connection is reported by Wait. A received message may be shorter than `bytes`.
+  // Begin a transfer. A broken connection is reported by Wait.
   virtual void Send(int to, Slot slot, const void* data, size_t bytes, Transfers* transfers) = 0;
-  virtual void Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers) = 0;
+  // The message has `bytes` bytes; or fewer where the caller gives `received`, which gets their number, or stays as it
+  // is with a network that does not tell.
+  virtual void Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers, size_t* received) = 0;
+  void Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers) {
+    Receive(from, slot, data, bytes, transfers, nullptr);
+  }
 
   // Waits for all of them and empties the list. `what` begins the message of an error. EPL_TIMEOUT names the ranks that
   // were waited for, EPL_PEER_LOST the one whose connection broke; if a peer said why it ended, that is the error.

@@ -291,10 +291,11 @@ Status MeshCommunicator::SendMessage(const Request& request) {
 Status MeshCommunicator::ReceiveMessage(const Request& request) {
   Head& head = heads_[request.peer];
   Mesh::Transfers transfers;
-  mesh_->Receive(request.peer, Slot::kHead, head.message.data(), head.message.size(), &transfers);
+  head.received = head.message.size();
+  mesh_->Receive(request.peer, Slot::kHead, head.message.data(), head.message.size(), &transfers, &head.received);
   Status status = mesh_->Wait(&transfers, what_);
   if (status.ok()) status = ReadHead(request.peer);
-  if (status.ok()) status = CompareMessage(options_.name, request, options_.rank, head.announcement);
+  if (status.ok()) status = CompareMessage(options_, request, head.announcement);
   if (!status.ok()) return status;
   const size_t count = head.announcement.count;
   const size_t bytes = count * request.element;

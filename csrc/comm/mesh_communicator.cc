@@ -70,26 +70,34 @@ std::string MeshCommunicator::MakeHead(const Request& request) const {
 // Reads what rank `rank` has sent. The lengths in it are not trusted: they stay within the buffer that was offered.
 Status MeshCommunicator::ReadHead(int rank) {
   Head& head = heads_[rank];
+  const Status bad(EPL_INTERNAL, Format("%s sent a damaged head", options_.Name(rank).c_str()));
+  if (head.received < kHeadBytes) return bad;
   std::memcpy(&head.announcement, head.message.data(), kHeadBytes);
-  const Status bad(EPL_INTERNAL, Format("rank %d sent a damaged head", rank));
-  const uint32_t length = head.announcement.header_length;
-  if (length > kMaxHeaderBytes || SizeOf(head.announcement.dtype) == 0) return bad;
+  const Announcement& sent = head.announcement;
+  const uint32_t length = sent.header_length;
+  const size_t element = SizeOf(sent.dtype);
+  if (length > kMaxHeaderBytes || element == 0) return bad;
+  const bool counts = HasCounts(sent.collective);
+  const size_t lists = kHeadBytes + length + (counts ? static_cast<size_t>(options_.size) * sizeof(uint64_t) : 0);
+  if (head.received < lists) return bad;
   std::memcpy(head.announcement.header, head.message.data() + kHeadBytes, length);
   const char* at = head.message.data() + kHeadBytes + length;
   head.counts.clear();
-  if (HasCounts(head.announcement.collective)) {
+  if (counts) {
     uint64_t sum = 0;
     for (int i = 0; i < options_.size; ++i) {
       uint64_t count;
       std::memcpy(&count, at, sizeof(count));
       at += sizeof(count);
-      if (count > head.announcement.count - sum) return bad;
+      if (count > sent.count - sum) return bad;
       sum += count;
       head.counts.push_back(count);
     }
   }
-  head.inline_data = head.message.data() + Align(static_cast<size_t>(at - head.message.data()));
-  return Status();
+  head.inline_data = head.message.data() + Align(lists);
+  const bool has_data =
+      Inline(sent.collective, sent.count, element) && (sent.collective != EPL_BROADCAST || sent.peer == rank);
+  return has_data && head.received < Align(lists) + sent.count * element ? bad : Status();
 }
 
 Status MeshCommunicator::Heads(const Request& request) {
@@ -99,8 +107,10 @@ Status MeshCommunicator::Heads(const Request& request) {
     Head& head = heads_[rank];
     if (rank == options_.rank) {
       std::memcpy(head.message.data(), mine.data(), mine.size());
+      head.received = mine.size();
     } else {
-      mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), &receives);
+      head.received = head.message.size();
+      mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), &receives, &head.received);
     }
   }
   for (int i = 1; i < options_.size; ++i) {
@@ -110,8 +120,7 @@ Status MeshCommunicator::Heads(const Request& request) {
   for (int rank = 0; rank < options_.size && status.ok(); ++rank) status = ReadHead(rank);
   for (int rank = 0; rank < options_.size && status.ok(); ++rank) {
     if (rank == options_.rank) continue;
-    status = CompareAnnouncements(options_.name, options_.rank, heads_[options_.rank].announcement, rank,
-                                  heads_[rank].announcement);
+    status = CompareAnnouncements(options_, heads_[options_.rank].announcement, rank, heads_[rank].announcement);
   }
   // Last, for a rank that calls something else may never take this one's head.
   return status.ok() ? mesh_->Wait(&sends, what_) : status;
@@ -151,7 +160,7 @@ Status MeshCommunicator::Dispatch(const Request& request) {
 }
 
 Status MeshCommunicator::Run(const Request& request) {
-  what_ = Describe(request) + " on communicator '" + options_.name + "'";
+  what_ = Describe(request, options_) + " on communicator '" + options_.name + "'";
   // What this rank needs may have come long ago, but the others may have given up since.
   Status status = mesh_->Health();
   if (status.ok()) status = Dispatch(request);

@@ -39,6 +39,7 @@ class MeshCommunicator : public Communicator, private Collectives {
   // A head as it was received: the announcement without its unused header bytes, then send_counts, then small data.
   struct Head {
     std::vector<char> message;
+    size_t received = 0;  // bytes of it that were sent; what lies behind them is of an earlier one
     Announcement announcement;
     std::vector<size_t> counts;
     const char* inline_data = nullptr;

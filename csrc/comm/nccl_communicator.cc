@@ -81,8 +81,8 @@ Status NcclCommunicator::Join(const nccl::UniqueId& id, double left_s) {
   int asks = 0;
   while (result == nccl::kInProgress) {
     if (std::chrono::duration<double>(Clock::now() - start).count() > left_s) {
-      status = Status(EPL_TIMEOUT, Format("%s: rank %d was not through within %g s", what_.c_str(), options_.rank,
-                                          options_.timeout_s));
+      status = Status(EPL_TIMEOUT, Format("%s: %s was not through within %g s", what_.c_str(),
+                                          options_.Name(options_.rank).c_str(), options_.timeout_s));
     } else {
       status = LookAround(start, false);
     }
@@ -157,7 +157,7 @@ Status NcclCommunicator::Run(const Request& request) {
     return Failure();
   }
   if (request.stream == nullptr) return host_->Run(request);
-  what_ = Describe(request) + " on communicator '" + options_.name + "'";
+  what_ = Describe(request, options_) + " on communicator '" + options_.name + "'";
   warned_ = told_ = false;
   ready_ = request.ready;
   looked_ = Clock::now();
@@ -205,7 +205,8 @@ std::string NcclCommunicator::Encode(const Request& request) const {
 
 // The lengths in a message are not trusted: they stay within what has come.
 Status NcclCommunicator::Decode(const char* message, size_t bytes, int rank, Peer* peer) const {
-  const Status bad(EPL_INTERNAL, Format("%s: rank %d sent a damaged announcement", what_.c_str(), rank));
+  const Status bad(EPL_INTERNAL,
+                   Format("%s: %s sent a damaged announcement", what_.c_str(), options_.Name(rank).c_str()));
   if (bytes < kHeadBytes) return bad;
   std::memcpy(&peer->announcement, message, kHeadBytes);
   const size_t length = peer->announcement.header_length;
@@ -233,7 +234,7 @@ Status NcclCommunicator::Agree(const Request& request) {
   Messages messages;
   Request round;
   round.name = kAgreement;
-  round.shown = Describe(request);
+  round.shown = Describe(request, options_);
   round.collective = EPL_ALL_GATHER_V;
   round.segments.push_back({mine.data(), nullptr, mine.size()});
   round.offsets = {0, mine.size()};
@@ -248,8 +249,7 @@ Status NcclCommunicator::Agree(const Request& request) {
   }
   for (int rank = 0; rank < options_.size && status.ok(); ++rank) {
     if (rank == options_.rank) continue;
-    status = CompareAnnouncements(options_.name, options_.rank, peers_[options_.rank].announcement, rank,
-                                  peers_[rank].announcement);
+    status = CompareAnnouncements(options_, peers_[options_.rank].announcement, rank, peers_[rank].announcement);
   }
   return status;
 }
@@ -261,7 +261,7 @@ Status NcclCommunicator::AgreeWithPeer(const Request& request) {
   Messages messages;
   Request round;
   round.name = kAgreement;
-  round.shown = Describe(request);
+  round.shown = Describe(request, options_);
   round.collective = request.collective;
   round.peer = request.peer;
   round.segments.push_back({mine.data(), nullptr, mine.size()});
@@ -278,7 +278,7 @@ Status NcclCommunicator::AgreeWithPeer(const Request& request) {
   for (size_t length : messages.lengths) bytes += length;
   status = Decode(messages.bytes.data(), bytes, request.peer, &peer);
   if (!status.ok()) return status;
-  return CompareMessage(options_.name, request, options_.rank, peer.announcement);
+  return CompareMessage(options_, request, peer.announcement);
 }
 
 // A communicator that does not block may still be at work on a launch when the call has returned.
@@ -335,8 +335,8 @@ Status NcclCommunicator::LookAround(Clock::time_point start, bool launched) {
       libraries_.cuda.GetLastError();
       state = ready ? "its GPU has not finished" : "its GPU is still busy with what comes before";
     }
-    const std::string text = Format("%s: rank %d has waited for %g s: all ranks have come, but %s", what_.c_str(),
-                                    options_.Global(options_.rank), late ? options_.timeout_s : waited, state);
+    const std::string text = Format("%s: %s has waited for %g s: all others have come, but %s", what_.c_str(),
+                                    options_.Name(options_.rank).c_str(), late ? options_.timeout_s : waited, state);
     told_ = late;
     if (late) return Status(EPL_TIMEOUT, text);
     warned_ = true;
@@ -360,7 +360,7 @@ Status NcclCommunicator::End(const Status& status) {
     }
     if (cause.ok()) {
       cause = Status(status.code,
-                     Format("rank %d: %s: %s", options_.Global(options_.rank), what_.c_str(), status.message.c_str()));
+                     Format("%s: %s: %s", options_.Name(options_.rank).c_str(), what_.c_str(), status.message.c_str()));
     }
   }
   Abort(cause.code, cause.message);

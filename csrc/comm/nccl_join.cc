@@ -37,15 +37,16 @@ Status Vote(const Options& options, const char* topic, const Status& mine, const
   const Status status = rendezvous->AllGather(topic, mine.ok() ? "+" + device : "-" + mine.message, &votes);
   if (!status.ok()) return mine.ok() ? status : mine;
   const auto refuse = [&](size_t rank, const std::string& why) {
-    return Status(EPL_INVALID,
-                  Format("communicator '%s' cannot use NCCL: rank %zu: %s", options.name.c_str(), rank, why.c_str()));
+    return Status(EPL_INVALID, Format("communicator '%s' cannot use NCCL: %s: %s", options.name.c_str(),
+                                      options.Name(static_cast<int>(rank)).c_str(), why.c_str()));
   };
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     if (votes[rank].empty() || votes[rank][0] != '+') {
       return refuse(rank, votes[rank].empty() ? "damaged vote" : votes[rank].substr(1));
     }
     for (size_t other = 0; other < rank && !device.empty(); ++other) {
-      if (votes[other] == votes[rank]) return refuse(rank, Format("it has the same GPU as rank %zu", other));
+      if (votes[other] == votes[rank])
+        return refuse(rank, "it has the same GPU as " + options.Name(static_cast<int>(other)));
     }
   }
   return Status();

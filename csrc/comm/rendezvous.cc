@@ -51,18 +51,19 @@ Status Rendezvous::AllGather(const std::string& topic, const std::string& mine, 
   Status status = Set(Format("%s/%d", topic.c_str(), options_.rank), mine);
   if (!status.ok()) return status;
   all->assign(options_.size, std::string());
-  std::string missing;
+  std::vector<int> missing;
   for (int rank = 0; rank < options_.size; ++rank) {
     status = Get(Format("%s/%d", topic.c_str(), rank), &(*all)[rank]);
     if (status.code == EPL_TIMEOUT) {
-      missing += Format("%s%d", missing.empty() ? "" : ", ", rank);
+      missing.push_back(rank);
     } else if (!status.ok()) {
       return status;
     }
   }
   if (missing.empty()) return Status();
-  return Status(EPL_TIMEOUT, Format("communicator '%s': rank(s) %s did not join rank %d within %g s",
-                                    options_.name.c_str(), missing.c_str(), options_.rank, options_.timeout_s));
+  return Status(EPL_TIMEOUT,
+                Format("communicator '%s': %s did not join %s within %g s", options_.name.c_str(),
+                       options_.Names(missing).c_str(), options_.Name(options_.rank).c_str(), options_.timeout_s));
 }
 
 }  // namespace epl

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "communicator.h"
+
 namespace epl {
 namespace {
 
@@ -175,20 +177,28 @@ Status MakeRequest(const epl_request& from, int rank, int size, Request* to) {
   return Check(*to, rank, size);
 }
 
-std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op, int peer) {
+std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op,
+                     const std::string& peer) {
   std::string text = Format("%s '%s'", CollectiveName(collective), name.c_str());
   if (collective == EPL_BARRIER) return text;
   text += Format(" (%s, %llu elements", DtypeName(dtype), static_cast<unsigned long long>(count));
   if (IsReduction(collective)) text += Format(", %s", ReduceOpName(op));
-  if (collective == EPL_BROADCAST || collective == EPL_REDUCE) text += Format(", root %d", peer);
-  if (collective == EPL_SEND) text += Format(", to rank %d", peer);
-  if (collective == EPL_RECV) text += Format(", from rank %d", peer);
+  if (collective == EPL_BROADCAST || collective == EPL_REDUCE) text += Format(", root %s", peer.c_str());
+  if (collective == EPL_SEND) text += Format(", to %s", peer.c_str());
+  if (collective == EPL_RECV) text += Format(", from %s", peer.c_str());
   return text + ")";
 }
 
 std::string Describe(const Request& request) {
   if (!request.shown.empty()) return request.shown;
-  return Describe(request.collective, request.name, request.dtype, request.count, request.reduce_op, request.peer);
+  return Describe(request.collective, request.name, request.dtype, request.count, request.reduce_op,
+                  Format("rank %d", request.peer));
+}
+
+std::string Describe(const Request& request, const Options& options) {
+  if (!request.shown.empty()) return request.shown;
+  return Describe(request.collective, request.name, request.dtype, request.count, request.reduce_op,
+                  options.Name(request.peer));
 }
 
 }  // namespace epl

@@ -18,6 +18,8 @@ namespace epl {
 // The most bytes that epl_request.header may hold: it travels in a fixed slot beside the request's description.
 constexpr size_t kMaxHeaderBytes = 4096;
 
+struct Options;
+
 struct Request {
   int64_t tag = -1;
   std::string name;
@@ -69,8 +71,10 @@ struct Request {
 Status MakeRequest(const epl_request& from, int rank, int size, Request* to);
 
 // "all_reduce 'grads/0' (float32, 1024 elements, sum)"
-std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op, int peer);
+std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op,
+                     const std::string& peer);
 std::string Describe(const Request& request);
+std::string Describe(const Request& request, const Options& options);  // with the peer's name among these
 
 }  // namespace epl
 #endif  // EPL_COMM_REQUEST_H_

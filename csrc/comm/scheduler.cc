@@ -34,7 +34,7 @@ void Scheduler::Submit(Request request) {
     if (found == open_tags_.end() || found->second->filled) {
       refused = Status(
           EPL_INVALID,
-          Format("%s: tag %lld was %s", Describe(request).c_str(), static_cast<long long>(request.tag),
+          Format("%s: tag %lld was %s", Describe(request, options_).c_str(), static_cast<long long>(request.tag),
                  found == open_tags_.end() ? "not declared with epl_comm_expect()" : "submitted already in this step"));
     } else {
       Entry& entry = *found->second;
@@ -179,11 +179,10 @@ void Scheduler::CheckParked(std::unique_lock<std::mutex>* lock) {
     for (const auto& open : open_tags_) {
       if (&*open.second == &queue_.front()) missing = static_cast<long long>(open.first);
     }
-    status =
-        Status(EPL_TIMEOUT,
-               Format("%s on communicator '%s': rank %d waited %g s for its own request with tag %lld, "
-                      "whose turn it is",
-                      Describe(*waiting).c_str(), options_.name.c_str(), options_.rank, options_.timeout_s, missing));
+    status = Status(EPL_TIMEOUT, Format("%s on communicator '%s': %s waited %g s for its own request with tag %lld, "
+                                        "whose turn it is",
+                                        Describe(*waiting, options_).c_str(), options_.name.c_str(),
+                                        options_.Name(options_.rank).c_str(), options_.timeout_s, missing));
     communicator_->Abort(status.code, status.message);
   } else {
     lock->unlock();

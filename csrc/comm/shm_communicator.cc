@@ -73,7 +73,7 @@ Status ShmCommunicator::Aborted() const {
   }
   if (state == 1) return Status(EPL_ABORTED, Format("communicator '%s' was aborted", options_.name.c_str()));
   if (record.rank == options_.rank) return Status(record.code, record.message);
-  return Status(record.code, Format("rank %d: %s", options_.Global(record.rank), record.message));
+  return Status(record.code, Format("%s: %s", options_.Name(record.rank).c_str(), record.message));
 }
 
 Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
@@ -85,8 +85,8 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
   for (int rank : needed) {
     const ShmPeer& peer = *group_.ranks[rank];
     if (peer.segment.control()->left.load(std::memory_order_acquire) != 0) {
-      return gone(Status(EPL_PEER_LOST,
-                         Format("rank %d has closed communicator '%s'", options_.Global(rank), options_.name.c_str())));
+      return gone(Status(EPL_PEER_LOST, Format("%s has closed communicator '%s'", options_.Name(rank).c_str(),
+                                               options_.name.c_str())));
     }
   }
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -95,8 +95,8 @@ Status ShmCommunicator::CheckLives(const std::vector<int>& needed) {
     if (rank == options_.rank || left) continue;
     const ProcessState state = StateOf(peer.pid);
     if (!state.alive || state.start_time != peer.start_time) {
-      return gone(Status(EPL_PEER_LOST, Format("rank %d (process %d) has ended; communicator '%s' cannot go on",
-                                               options_.Global(rank), peer.pid, options_.name.c_str())));
+      return gone(Status(EPL_PEER_LOST, Format("%s (process %d) has ended; communicator '%s' cannot go on",
+                                               options_.Name(rank).c_str(), peer.pid, options_.name.c_str())));
     }
   }
   return Status();
@@ -115,11 +115,11 @@ Status ShmCommunicator::Health() {
 
 std::string ShmCommunicator::WhatRankDoes(int rank) const {
   const ProcessState state = StateOf(group_.ranks[rank]->pid);
-  return Format("%d (process %d%s)", options_.Global(rank), group_.ranks[rank]->pid, state.stopped ? ", stopped" : "");
+  return Format("%d (process %d%s)", options_.Number(rank), group_.ranks[rank]->pid, state.stopped ? ", stopped" : "");
 }
 
 std::string ShmCommunicator::DescribeRanks(const std::vector<int>& ranks) const {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  std::string text = Format("%s%s ", options_.Kind(), ranks.size() == 1 ? "" : "s");
   for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + WhatRankDoes(ranks[i]);
   return text;
 }
@@ -145,28 +145,28 @@ Status ShmCommunicator::CheckWait(const Missing& missing, const Request& request
   if (!aborted.ok()) return aborted;
   // What a peer did before it ended or left counts; look again now that it can do no more.
   if (!status.ok())
-    return missing().empty() ? Status() : Status(status.code, Describe(request) + ": " + status.message);
+    return missing().empty() ? Status() : Status(status.code, Describe(request, options_) + ": " + status.message);
   const int crossed = CrossedPeer(request, ranks);
   state->crossed_looks = crossed < 0 ? 0 : state->crossed_looks + 1;
   // Twice, because a message that is just ending looks the same.
   if (state->crossed_looks >= 2) {
-    return Status(EPL_MISMATCH,
-                  Format("ranks wait for each other on communicator '%s': rank %d calls %s, rank %d calls %s",
-                         options_.name.c_str(), options_.Global(options_.rank), Describe(request).c_str(),
-                         options_.Global(crossed), Describe(Segment(crossed)->control()->message).c_str()));
+    return Status(EPL_MISMATCH, Format("%ss wait for each other on communicator '%s': %s calls %s, %s calls %s",
+                                       options_.Kind(), options_.name.c_str(), options_.Name(options_.rank).c_str(),
+                                       Describe(request, options_).c_str(), options_.Name(crossed).c_str(),
+                                       Describe(Segment(crossed)->control()->message, options_).c_str()));
   }
   const double waited = std::chrono::duration<double>(Clock::now() - state->start).count();
   const double timeout_s = options_.timeout_s + request.extra_wait_s;
   if (waited > timeout_s) {
-    return Status(EPL_TIMEOUT, Format("%s on communicator '%s': rank %d waited %g s for %s", Describe(request).c_str(),
-                                      options_.name.c_str(), options_.Global(options_.rank), timeout_s,
-                                      DescribeRanks(ranks).c_str()));
+    return Status(EPL_TIMEOUT, Format("%s on communicator '%s': %s waited %g s for %s",
+                                      Describe(request, options_).c_str(), options_.name.c_str(),
+                                      options_.Name(options_.rank).c_str(), timeout_s, DescribeRanks(ranks).c_str()));
   }
   if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && !state->warned) {
     state->warned = true;
-    std::fprintf(stderr, "epl: %s on communicator '%s': rank %d has waited %.0f s for %s; it gives up after %g s\n",
-                 Describe(request).c_str(), options_.name.c_str(), options_.Global(options_.rank), waited,
-                 DescribeRanks(ranks).c_str(), timeout_s);
+    std::fprintf(stderr, "epl: %s on communicator '%s': %s has waited %.0f s for %s; it gives up after %g s\n",
+                 Describe(request, options_).c_str(), options_.name.c_str(), options_.Name(options_.rank).c_str(),
+                 waited, DescribeRanks(ranks).c_str(), timeout_s);
   }
   return Status();
 }
@@ -230,8 +230,7 @@ void ShmCommunicator::Begin(const Request& request) {
 Status ShmCommunicator::Verify() const {
   for (int rank = 0; rank < options_.size; ++rank) {
     if (rank == options_.rank) continue;
-    Status status =
-        CompareAnnouncements(options_.name, options_.rank, AnnouncementOf(options_.rank), rank, AnnouncementOf(rank));
+    Status status = CompareAnnouncements(options_, AnnouncementOf(options_.rank), rank, AnnouncementOf(rank));
     if (!status.ok()) return status;
   }
   return Status();

@@ -35,7 +35,7 @@ std::string Sign(const Options& options, int rank, const std::string& body) {
 }
 
 Status Parse(const Options& options, int rank, const std::string& text, Card* card) {
-  const Status bad(EPL_INTERNAL, Format("rank %d did not prove the job's token", rank));
+  const Status bad(EPL_INTERNAL, Format("%s did not prove the job's token", options.Name(rank).c_str()));
   if (text.size() < 32) return bad;
   const std::string body = text.substr(32);
   const Digest proof = HmacSha256(options.token, Format("shm %s %d\n", options.name.c_str(), rank) + body);
@@ -78,16 +78,16 @@ std::string OpenAll(const Options& options, const std::vector<Card>& cards, size
   for (int rank = 0; rank < options.size; ++rank) {
     ShmPeer* peer = group->ranks[rank].get();
     const Card& card = cards[rank];
-    if (!card.error.empty()) return Format("rank %d: %s", options.Global(rank), card.error.c_str());
+    if (!card.error.empty()) return Format("%s: %s", options.Name(rank).c_str(), card.error.c_str());
     if (card.host != cards[options.rank].host)
-      return Format("ranks %d and %d run on different hosts", options.Global(options.rank), options.Global(rank));
+      return Format("%s and %s run on different hosts", options.Name(options.rank).c_str(), options.Name(rank).c_str());
     peer->pid = card.pid;
     peer->start_time = card.start_time;
     if (rank == options.rank) continue;
     const Status status = peer->segment.Open(card.pid, card.fd, options.size, chunk_bytes, card.nonce);
     if (!status.ok()) {
-      return Format("rank %d cannot map the memory of rank %d: %s", options.Global(options.rank), options.Global(rank),
-                    status.message.c_str());
+      return Format("%s cannot map the memory of %s: %s", options.Name(options.rank).c_str(),
+                    options.Name(rank).c_str(), status.message.c_str());
     }
   }
   return std::string();

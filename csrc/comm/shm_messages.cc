@@ -66,7 +66,7 @@ Status ShmCommunicator::ReceiveMessage(const Request& request) {
 
 // Compares the sender's description with what is expected here, and asks for the buffer if its size was not known.
 Status ShmCommunicator::AcceptMessage(const Request& request, const Announcement& sent, char** out) {
-  Status status = CompareMessage(options_.name, request, options_.rank, sent);
+  Status status = CompareMessage(options_, request, sent);
   if (!status.ok()) return status;
   if (request.allocate == nullptr) return Status();
   std::vector<size_t> counts(options_.size, 0);
@@ -74,7 +74,7 @@ Status ShmCommunicator::AcceptMessage(const Request& request, const Announcement
   const size_t length = std::min<size_t>(sent.header_length, kMaxHeaderBytes);
   *out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, sent.header, length));
   if (*out != nullptr) return Status();
-  return Status(EPL_INTERNAL, Describe(request) + ": allocate returned NULL");
+  return Status(EPL_INTERNAL, Describe(request, options_) + ": allocate returned NULL");
 }
 
 }  // namespace epl

@@ -95,8 +95,8 @@ Status Listen(const Options& options, Socket* listener, std::string* address) {
       getsockname(listener->fd(), reinterpret_cast<sockaddr*>(&bound), &length) != 0 ||
       getnameinfo(reinterpret_cast<sockaddr*>(&bound), length, host, sizeof(host), port, sizeof(port),
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return Status(EPL_INTERNAL, Format("communicator '%s': rank %d cannot listen on '%s': %s", options.name.c_str(),
-                                       options.rank, options.host.c_str(), std::strerror(errno)));
+    return Status(EPL_INTERNAL, Format("communicator '%s': %s cannot listen on '%s': %s", options.name.c_str(),
+                                       options.Name(options.rank).c_str(), options.host.c_str(), std::strerror(errno)));
   }
   *address = std::string(host) + " " + port;
   return Status();
@@ -114,8 +114,8 @@ Status ShareAddresses(const Options& options, Rendezvous* rendezvous, const std:
     std::string& card = (*all)[rank];
     const std::string body = card.size() < 32 ? "" : card.substr(32);
     if (body.empty() || !SameDigest(sign(rank, body), reinterpret_cast<const uint8_t*>(card.data()))) {
-      status = Status(EPL_INTERNAL,
-                      Format("communicator '%s': rank %d did not prove the job's token", options.name.c_str(), rank));
+      status = Status(EPL_INTERNAL, Format("communicator '%s': %s did not prove the job's token", options.name.c_str(),
+                                           options.Name(rank).c_str()));
     }
     card = body;
   }
@@ -176,15 +176,18 @@ Status ConnectTo(const Options& options, int rank, const std::string& address, C
                  TcpChannels* channels) {
   const size_t space = address.find(' ');
   Addresses addresses;
-  Status status = space == std::string::npos ? Status(EPL_INTERNAL, Format("rank %d sent a damaged address", rank))
-                                             : Resolve(address.substr(0, space), address.substr(space + 1), &addresses);
+  Status status = space == std::string::npos
+                      ? Status(EPL_INTERNAL, Format("%s sent a damaged address", options.Name(rank).c_str()))
+                      : Resolve(address.substr(0, space), address.substr(space + 1), &addresses);
   for (uint32_t channel = 0; channel < kNumChannels && status.ok(); ++channel) {
     const Link link = {options.rank, rank, channel};
     while (!Visit(options, *addresses.first, link, deadline, &channels->at(channel))) {
       if (Clock::now() >= deadline) {
-        return Status(EPL_TIMEOUT,
-                      Format("communicator '%s': rank %d cannot connect to rank %d at %s within %g s",
-                             options.name.c_str(), options.rank, rank, address.c_str(), options.timeout_s));
+        return Status(
+            EPL_TIMEOUT,
+            Format("communicator '%s': %s cannot connect to %s at %s within %g s: see the network between them",
+                   options.name.c_str(), options.Name(options.rank).c_str(), options.Name(rank).c_str(),
+                   address.c_str(), options.timeout_s));
       }
       usleep(10000);
     }
@@ -207,11 +210,13 @@ class Host {
       : options_(options), listener_(listener), channels_(channels) {}
 
   Status AcceptAll(Clock::time_point deadline) {
-    std::string missing;
+    std::vector<int> missing;
     while (!(missing = Missing()).empty()) {
       if (Clock::now() >= deadline) {
-        return Status(EPL_TIMEOUT, Format("communicator '%s': rank(s) %s did not connect to rank %d within %g s",
-                                          options_.name.c_str(), missing.c_str(), options_.rank, options_.timeout_s));
+        return Status(EPL_TIMEOUT,
+                      Format("communicator '%s': %s did not connect to %s at %s within %g s", options_.name.c_str(),
+                             options_.Names(missing).c_str(), options_.Name(options_.rank).c_str(),
+                             options_.host.c_str(), options_.timeout_s));
       }
       std::vector<pollfd> fds(1, pollfd{listener_, POLLIN, 0});
       for (const Guest& guest : guests_) fds.push_back({guest.socket.fd(), POLLIN, 0});
@@ -227,11 +232,11 @@ class Host {
   }
 
  private:
-  std::string Missing() const {
-    std::string ranks;
+  std::vector<int> Missing() const {
+    std::vector<int> ranks;
     for (int rank = options_.rank + 1; rank < options_.size; ++rank) {
       if ((*channels_)[rank].data.valid() && (*channels_)[rank].control.valid()) continue;
-      ranks += Format("%s%d", ranks.empty() ? "" : ", ", rank);
+      ranks.push_back(rank);
     }
     return ranks;
   }

@@ -55,6 +55,7 @@ class TcpMesh::TcpTransfer : public Mesh::Transfer {
   char* const data;
   size_t bytes;
   size_t moved = 0;
+  size_t* received = nullptr;  // where the number of bytes goes that came; NULL: as many as are expected, or none
   bool done = false;
 
  private:
@@ -107,8 +108,9 @@ void TcpMesh::Send(int to, Slot slot, const void* data, size_t bytes, Transfers*
   Push(peers_[to].get());
 }
 
-void TcpMesh::Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers) {
+void TcpMesh::Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers, size_t* received) {
   auto transfer = std::make_unique<TcpTransfer>(this, false, from, slot, static_cast<char*>(data), bytes);
+  transfer->received = received;
   peers_[from]->receives[static_cast<size_t>(slot)].push_back(transfer.get());
   transfers->push_back(std::move(transfer));
 }
@@ -162,11 +164,12 @@ bool TcpMesh::Pull(Peer* peer) {
   while (peer->wants()) {
     if (peer->in_moved == sizeof(Frame) && peer->incoming == nullptr) {
       TcpTransfer* transfer = peer->receives[peer->in.slot].front();
-      if (peer->in.bytes > transfer->bytes) {
+      if (peer->in.bytes > transfer->bytes || (transfer->received == nullptr && peer->in.bytes < transfer->bytes)) {
         peer->lost = true;
         return true;
       }
       transfer->bytes = peer->in.bytes;
+      if (transfer->received != nullptr) *transfer->received = peer->in.bytes;
       peer->incoming = transfer;
     }
     TcpTransfer* transfer = peer->incoming;
@@ -224,12 +227,14 @@ Status TcpMesh::Reason(int rank) {
   ReadEnding(rank, kReasonMilliseconds);
   const Peer& peer = *peers_[rank];
   if (peer.aborted() && peer.ending.code > EPL_OK && peer.ending.code <= EPL_INTERNAL) {
-    return Status(peer.ending.code, Format("rank %d: %s", rank, peer.ending.text));
+    return Status(peer.ending.code, Format("%s: %s", options_.Name(rank).c_str(), peer.ending.text));
   }
   if (peer.said_goodbye()) {
-    return Status(EPL_PEER_LOST, Format("rank %d has closed communicator '%s'", rank, options_.name.c_str()));
+    return Status(EPL_PEER_LOST,
+                  Format("%s has closed communicator '%s'", options_.Name(rank).c_str(), options_.name.c_str()));
   }
-  return Status(EPL_PEER_LOST, Format("rank %d has ended or closed its connection", rank));
+  return Status(EPL_PEER_LOST, Format("%s has ended, or the network between it and %s is cut",
+                                      options_.Name(rank).c_str(), options_.Name(options_.rank).c_str()));
 }
 
 Status TcpMesh::Broken() {
@@ -300,22 +305,20 @@ Status TcpMesh::Wait(Transfers* transfers, const std::string& what) {
       Sleep();
       continue;
     }
-    std::vector<bool> missing(options_.size, false);
+    std::vector<int> missing;
     for (const auto& one : under_way) {
-      if (!done(one)) missing[static_cast<TcpTransfer*>(one.get())->peer] = true;
+      if (!done(one)) missing.push_back(static_cast<TcpTransfer*>(one.get())->peer);
     }
-    std::string ranks;
-    for (int rank = 0; rank < options_.size; ++rank) {
-      if (missing[rank]) ranks += Format("%s%d", ranks.empty() ? "" : ", ", rank);
-    }
-    const char* plural = std::count(missing.begin(), missing.end(), true) == 1 ? "" : "s";
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    const std::string me = options_.Name(options_.rank), others = options_.Names(missing);
     if (waited > options_.timeout_s) {
-      return Status(EPL_TIMEOUT, Format("%s: rank %d waited %g s for rank%s %s", what.c_str(), options_.rank,
-                                        options_.timeout_s, plural, ranks.c_str()));
+      return Status(EPL_TIMEOUT,
+                    Format("%s: %s waited %g s for %s", what.c_str(), me.c_str(), options_.timeout_s, others.c_str()));
     }
     warned = true;
-    std::fprintf(stderr, "epl: %s: rank %d has waited %.0f s for rank%s %s; it gives up after %g s\n", what.c_str(),
-                 options_.rank, waited, plural, ranks.c_str(), options_.timeout_s);
+    std::fprintf(stderr, "epl: %s: %s has waited %.0f s for %s; it gives up after %g s\n", what.c_str(), me.c_str(),
+                 waited, others.c_str(), options_.timeout_s);
   }
 }
 

@@ -391,7 +391,7 @@ TEST(missing_rank_at_creation_is_named) {
     const test::Ranks ranks = test::Start(3, backend, 1.0, false, [](Rank& me) {
       if (me.rank == 1) return;
       const Outcome outcome = me.Create("late");
-      CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "rank(s) 1 "), outcome.message);
+      CHECK_THAT(outcome.code != 0 && Contains(outcome.message, "rank 1 "), outcome.message);
     });
     test::Finish(ranks, 20.0);
   }

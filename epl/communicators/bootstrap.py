@@ -71,6 +71,7 @@ class BootstrapClient:
         self._left = False  # this worker has left
         self._stopped = threading.Event()
         self._closed = False  # worker 0 has ended in good order
+        self._steps_of_service = None  # how many steps it made, if it has said so
         self._heard_by_service = threading.Event()
         self._channel = grpc.insecure_channel(
             address,
@@ -189,16 +190,17 @@ class BootstrapClient:
         if self._closed:
             return Members({}, [0])
         header, _ = self._call("Ages", {}, timeout_s=_CALL_TIMEOUT_S)
-        return Members(dict(map(tuple, header["ages"])), header["left"])
+        return Members(dict(map(tuple, header["ages"])), [worker for worker, _ in header["left"]])
 
     def departed(self):
-        """Indices of the workers that have ended in good order, as far as worker 0 can still say."""
-        if self._closed:
-            return [0]
-        try:
-            return self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)[0]["left"]
-        except CommunicationError:
-            return []
+        """Workers that have ended in good order, as far as worker 0 can still say: each to the steps that it made, or
+        None where it has not said."""
+        if not self._closed:
+            try:
+                return dict(map(tuple, self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)[0]["left"]))
+            except CommunicationError as error:
+                _LOG.debug("worker %d cannot ask who has ended: %s", self._worker, error)
+        return {0: self._steps_of_service} if self._closed else {}
 
     def unresponsive(self, max_age_s=5.0):
         """Indices of the workers that were not heard for `max_age_s` seconds, for instance because they are stopped.
@@ -214,15 +216,19 @@ class BootstrapClient:
         allowed = max_age_s + self._heartbeat_interval_s() - _HEARTBEAT_S
         return [worker for worker, age in header["ages"] if age > allowed]
 
-    def leave(self):
-        """Ends in good order: the others do not take the closed connection for a crash. May be called again."""
+    def leave(self, steps=None):
+        """Ends in good order: the others do not take the closed connection for a crash. May be called again.
+
+        Args:
+          steps: how many steps this worker made, for those who want another.
+        """
         with self._changed:
             if self._left:
                 return
             self._left = True
         self._stopped.set()
         try:
-            self._call("Leave", {}, timeout_s=_LEAVE_TIMEOUT_S)
+            self._call("Leave", {"steps": steps}, timeout_s=_LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             # Worker 0 may have ended before; there is nobody left to tell.
             _LOG.debug("worker %d could not take leave: %s", self._worker, error)
@@ -335,6 +341,7 @@ class BootstrapClient:
                     self._publish(Ending(**header["ending"]))
                 if header.get("closed"):
                     with self._changed:
+                        self._steps_of_service = header.get("steps")
                         self._closed = True
                     return
         except grpc.RpcError as error:

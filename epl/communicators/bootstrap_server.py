@@ -141,8 +141,8 @@ class BootstrapServer:
             _refuse(context, problem)
         return {}, b""
 
-    def _leave(self, caller, _, __, ___):
-        self._state.leave(caller.worker)
+    def _leave(self, caller, header, _, __):
+        self._state.leave(caller.worker, header.get("steps"))
         return {}, b""
 
     def _heartbeat(self, caller, _, __, ___):
@@ -195,7 +195,7 @@ class BootstrapServer:
             for ending in endings:
                 yield {"ending": vars(ending)}
             if closed:
-                yield {"closed": True}
+                yield {"closed": True, "steps": dict(self._state.left()).get(0)}
                 return
             if not endings:
                 yield {}

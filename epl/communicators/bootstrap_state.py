@@ -50,7 +50,7 @@ class BootstrapState:
         self._endings = []
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
-        self._left = set()
+        self._left = {}  # worker that ended in good order -> steps that it made
         self._closed = False
 
     # Membership
@@ -84,25 +84,25 @@ class BootstrapState:
             now = self._clock()
             return {worker: now - then for worker, then in self._heard.items() if worker not in self._left}
 
-    def leave(self, worker):
-        """The worker ends in good order: its silence is no ending from now on."""
+    def leave(self, worker, steps=None):
+        """The worker ends in good order, after so many steps: its silence is no ending from now on."""
         with self._changed:
-            self._left.add(worker)
+            self._left[worker] = steps
             self._changed.notify_all()
 
     def wait_for_leaving(self, limit_s):
         """When worker 0 has left in good order: until those who joined have left too, or something has gone wrong."""
 
         def through():
-            return 0 not in self._left or self._endings or self._left.issuperset(self._instances)
+            return 0 not in self._left or self._endings or set(self._left).issuperset(self._instances)
 
         with self._changed:
             self._changed.wait_for(through, limit_s)
 
     def left(self):
-        """Workers that ended in good order."""
+        """[worker, steps that it made] of those that ended in good order."""
         with self._changed:
-            return sorted(self._left)
+            return [list(item) for item in sorted(self._left.items())]
 
     def lose(self, worker, message):
         """The worker is gone; an ending for all generations, unless it left in good order or is known to be lost."""

@@ -63,6 +63,7 @@ class Options(ctypes.Structure):
         ("device", ctypes.c_int),
         ("nccl_library", ctypes.c_char_p),
         ("cuda_library", ctypes.c_char_p),
+        ("workers", ctypes.POINTER(ctypes.c_int)),
     ]
 
 

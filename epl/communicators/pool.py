@@ -19,6 +19,8 @@ _PREFIX = "comm/g%d/"
 # What the native library calls communication.hierarchical, when communication.backend is "auto".
 _AUTO_BACKENDS = {"auto": "auto", "on": "hierarchical", "off": "flat"}
 _INLINE_BYTES = _FIRST_ROUND_BYTES - _LENGTH.size
+# Kinds of steps of which the tags are kept as the native library takes them.
+_KEPT_ORDERS = 1024
 
 
 class Pool:
@@ -45,6 +47,9 @@ class Pool:
         self._all = []  # the communicators that there are, whatever for
         self._groups = {}  # communicators between some of the workers: by name, and by their present slot
         self._slots = {}
+        self._by_slot = {}  # the communicator of each slot of tensors
+        self._orders = {}  # by identity of what `expect` was given: that, and it as the native library takes it
+        self._buffers = None  # of the first round of an exchange: for its results, for an error
         self._ended = None  # why the pool was aborted
         self._store = None
         self._opened = None  # the generation that has a communicator for control messages
@@ -88,7 +93,7 @@ class Pool:
                 for slot in range(self._config.communication.num_communicators):
                     self._data.append(self._create("g%d/data%d" % (generation, slot), tensors=True))
                 for slot, comm in enumerate(self._data):
-                    native.comm().epl_pool_set(slot, comm)
+                    self._take_slot(slot, comm)
             except CommunicationError:
                 self.close()
                 raise
@@ -170,35 +175,57 @@ class Pool:
             # Another graph of this process may have used the slot for others.
             if self._slots.get(group.slot) != group.name:
                 self._slots[group.slot] = group.name
-                native.comm().epl_pool_set(group.slot, self._groups[group.name])
+                self._take_slot(group.slot, self._groups[group.name])
+
+    def _take_slot(self, slot, comm):
+        self._by_slot[slot] = comm
+        native.comm().epl_pool_set(slot, comm)
 
     def expect(self, orders):
         """Declares the tags of the next step: `orders[i]` is the list for communicator i, in their order.
 
         Args:
-          orders: list, or dict of a communicator's slot to its list.
+          orders: list, or dict of a communicator's slot to its list. It must not be changed afterwards, as it is kept
+            for the next step of the same kind.
 
         Raises:
-          CommunicationError: the step before is not through, or there is no communicator for a list.
+          CommunicationError: the step before is not through, the communicator has ended, or there is none for a list.
         """
         if self._cluster.worker_num == 1:
             return
         self._connected_control()
-        comms = dict(enumerate(self._data))
-        comms.update((slot, self._groups[name]) for slot, name in self._slots.items())
-        orders = dict(orders if isinstance(orders, dict) else enumerate(orders))
-        for slot, tags in sorted(orders.items()):
-            if slot not in comms:
+        for slot, tags, count in self._prepared(orders):
+            comm = self._by_slot.get(slot)
+            if comm is None:
                 raise CommunicationError(
                     "There is a list of tags for communicator %d but there are %d communicators "
-                    "(communication.num_communicators)." % (slot, len(comms))
+                    "(communication.num_communicators)." % (slot, len(self._by_slot))
                 )
-            code = native.comm().epl_comm_expect(comms[slot], (ctypes.c_int64 * len(tags))(*tags), len(tags))
+            code = native.comm().epl_comm_expect(comm, tags, count)
             if code != native.OK:
-                raise _error(
-                    code,
-                    "communicator %d does not accept the tags of the next step: the step before is not through" % slot,
-                )
+                raise _error(code, self._why_not_expected(slot, code))
+
+    def _prepared(self, orders):
+        """[(slot, array of tags, their number)], kept for each kind of step: a step has thousands of tags."""
+        kept = self._orders.get(id(orders))
+        if kept is None:
+            lists = sorted(dict(orders if isinstance(orders, dict) else enumerate(orders)).items())
+            arrays = [(slot, (ctypes.c_int64 * len(tags))(*tags), len(tags)) for slot, tags in lists]
+            if len(self._orders) >= _KEPT_ORDERS:
+                self._orders.clear()
+            kept = self._orders[id(orders)] = (
+                orders,
+                arrays,
+            )  # as long as it is kept here, nothing else has its identity
+        return kept[1]
+
+    def _why_not_expected(self, slot, code):
+        text = "communicator %d does not accept the tags of the next step: " % slot
+        if native.CODES.get(code) == "INVALID":
+            return text + "the step before is not through"
+        if self._ended is not None:
+            return text + self._ended.decode("utf-8", "replace")
+        return text + "it has ended (%s)" % native.CODES.get(code, code)
 
     def abort(self, reason):
         """Fails everything under way and everything later, here and at the other workers. The first reason counts."""
@@ -212,6 +239,7 @@ class Pool:
         with self._lock:
             comms, slots = self._all, list(range(len(self._data))) + list(self._slots)
             self._control, self._data, self._groups, self._slots, self._all = None, [], {}, {}, []
+            self._by_slot, self._orders, self._buffers = {}, {}, None
             self.generation, self._opened, self._ended = None, None, None
         for slot in slots:
             native.comm().epl_pool_set(slot, None)
@@ -256,6 +284,7 @@ class Pool:
             stall_warning_s=communication.stall_warning_s,
             host=own_address(self._cluster).encode("ascii"),
             token=job_token(self._cluster).encode("utf-8"),
+            workers=(ctypes.c_int * len(members))(*members),
         )
         if tensors and communication.backend in ("auto", "nccl") and self._cluster.device_type == "GPU":
             gpu.set_options(options, self._cluster, self._config, backend)
@@ -277,13 +306,26 @@ class Pool:
 
     def _exchange_blocks(self, block):
         """All-gather of blocks of the same length."""
-        size = self._cluster.worker_num
-        output = ctypes.create_string_buffer(max(1, size * len(block)))
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        code = native.comm().epl_comm_exchange(self._connected_control(), block, len(block), output, error, len(error))
+        control, length = self._connected_control(), len(block)
+        output, error = self._buffers_of(length)
+        code = native.comm().epl_comm_exchange(control, block, length, output, error, _ERROR_BYTES)
         if code != native.OK:
             raise _error(code, error.value.decode("utf-8", "replace"))
-        return [output.raw[rank * len(block) : (rank + 1) * len(block)] for rank in range(size)]
+        everything = output.raw
+        return [everything[start : start + length] for start in range(0, length * self._cluster.worker_num, length)]
+
+    def _buffers_of(self, length):
+        """(for the blocks of all workers, for an error). Those of a first round, which every step has, are kept: one
+        exchange is under way at a time."""
+        if length == _FIRST_ROUND_BYTES and self._buffers is not None:
+            return self._buffers
+        made = (
+            ctypes.create_string_buffer(self._cluster.worker_num * length),
+            ctypes.create_string_buffer(_ERROR_BYTES),
+        )
+        if length == _FIRST_ROUND_BYTES:
+            self._buffers = made
+        return made
 
     def _own_figures(self):
         latency, bandwidth = ctypes.c_double(), ctypes.c_double()

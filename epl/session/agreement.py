@@ -75,7 +75,7 @@ def current_agreement():
     return Env.get().state("agreement", Agreement)
 
 
-def agree(exchange, wish, step, make_step, agreement):
+def agree(exchange, wish, step, make_step, agreement, describe):
     """Agrees with the other workers on the next step.
 
     Args:
@@ -84,6 +84,8 @@ def agree(exchange, wish, step, make_step, agreement):
       step: the Step for it.
       make_step: function (extra_fetches, extra_targets, whole) to the Step that runs these as well.
       agreement: the process's Agreement.
+      describe: function from the name of a variable to what must be the same on all workers for its value to be sent,
+        as text; None for one that this worker's graph has not.
 
     Returns:
       An Agreed.
@@ -92,7 +94,7 @@ def agree(exchange, wish, step, make_step, agreement):
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step.fingerprint) + _news(wish) + _KINDS[wish.kind, wish.whole]
+    block = _digest(wish.session, step.fingerprint) + _news(wish, describe) + _KINDS[wish.kind, wish.whole]
     block += _STEPS.pack(wish.steps)
     blocks = agreement.exchange(exchange, block)
     if blocks.count(block) == len(blocks):
@@ -107,6 +109,8 @@ def agree(exchange, wish, step, make_step, agreement):
     _check_steps(wishes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
+    if fresh:
+        _check_variables(exchange, fresh, describe)
     readers = [index for index, w in enumerate(wishes) if w.kind == READS]
     if len(readers) == len(wishes) and len({other[:_DIGEST_BYTES] for other in blocks}) == 1:
         return Agreed(step, fresh)  # all read the same
@@ -135,12 +139,13 @@ def _digest(session, fingerprint):
     return hashlib.sha256(("%d " % session).encode() + fingerprint).digest()[:_DIGEST_BYTES]
 
 
-def _news(wish):
-    """A digest of the variables that have new first values."""
+def _news(wish, describe):
+    """A digest of the variables that have new first values, and of what they are."""
     if not wish.fresh and not wish.alike:
         return _NO_NEWS
+    fresh = ["%s %s" % (name, describe(name)) for name in wish.fresh]
     alike = ["%s %s" % item for item in sorted(wish.alike.items())]
-    return _digest_of_names(wish.fresh) + _digest_of_names(alike)
+    return _digest_of_names(fresh) + _digest_of_names(alike)
 
 
 def _digest_of_names(names):
@@ -179,6 +184,39 @@ def _check_steps(wishes):
             "must train with the same settings, take the same steps, and give variables new values at the same one."
             % ", ".join("worker %d: %d" % item for item in enumerate(w.steps for w in wishes)),
             cause="different steps",
+        )
+
+
+def _check_variables(exchange, names, describe):
+    """Raises WorkerError where a variable whose value is about to be sent is not the same one in all graphs."""
+    own = [describe(name) for name in names]
+    everyone = [json.loads(reply.decode()) for reply in exchange(json.dumps(own).encode())]
+    for name, of_workers in zip(names, zip(*everyone)):
+        if len(set(of_workers)) == 1:
+            continue
+        lacks = [worker for worker, text in enumerate(of_workers) if text is None]
+        if lacks:
+            has = [worker for worker, text in enumerate(of_workers) if text is not None]
+            what = "worker %d's graph has variable '%s' (%s), which worker %d's has not" % (
+                has[0],
+                name,
+                of_workers[has[0]],
+                lacks[0],
+            )
+            worker = max(has[0], lacks[0])
+        else:
+            worker = next(w for w, text in enumerate(of_workers) if text != of_workers[0])
+            what = "variable '%s' is %s at worker 0, and %s at worker %d" % (
+                name,
+                of_workers[0],
+                of_workers[worker],
+                worker,
+            )
+        raise WorkerError(
+            "the workers have built different graphs: %s. All workers must run the same script with the same settings; "
+            "what may differ is the data." % what,
+            worker=worker,
+            cause="different graphs",
         )
 
 

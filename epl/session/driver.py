@@ -158,7 +158,7 @@ class Driver(object):
             job.ready()
             try:
                 wish = Wish(self._number, (), (), (), OVER, steps=self._local.steps)
-                agree(job.exchange, wish, self._step((), (), ()), None, current_agreement())
+                agree(job.exchange, wish, self._step((), (), ()), None, current_agreement(), self._rewritten.described)
             except SessionOver as over:
                 if over.together and self._local.behind:
                     self._average()
@@ -295,6 +295,7 @@ class Driver(object):
             if not agreed.fetches and not agreed.targets:
                 return []
             values = self._run_fed(agreed, feeds, run_options, metadata)
+            self._job.num_updates += agreed.updates
             self._compare_copies(agreed, self._job.exchange)
             return values
 
@@ -353,7 +354,7 @@ class Driver(object):
                 while values is None:
                     news = dict(fresh=tuple(sorted(self._fresh)), alike=dict(self._alike), steps=self._local.steps)
                     wish = wish._replace(session=self._number, **news)
-                    agreed = agree(job.exchange, wish, step, union, current_agreement())
+                    agreed = agree(job.exchange, wish, step, union, current_agreement(), self._rewritten.described)
                     if agreed.step is not None or agreed.reader is not None:
                         self._settle(wish, agreed.fresh)
                     if agreed.step is not None:

@@ -49,6 +49,10 @@ class Job(object):
     Args:
       cluster, config: of the process.
 
+    Attributes:
+      step: how many calls of sessions have been made together with the other workers.
+      num_updates: how many of those changed variables.
+
     Raises:
       CommunicationError: worker 0 cannot be reached, or the port is taken.
     """
@@ -57,6 +61,7 @@ class Job(object):
         self.cluster = cluster
         self.lock = threading.RLock()
         self.step = 0
+        self.num_updates = 0
         self._config = config
         self._server = None
         self._client = None
@@ -114,7 +119,7 @@ class Job(object):
             self._exchanges = 0
             self._broken = False
             self._link = None  # another back end may carry the data now
-            self.step = 0
+            self.step = self.num_updates = 0
             self.pool = Pool(self.cluster, config, self._client)
 
     def new_session(self):
@@ -297,11 +302,7 @@ class Job(object):
         self._broken = True
         self.pool.abort(_sentence(ending) if ending is not None else _first_line(error))
         if ending is None or ending.worker == self.cluster.worker_index:
-            return (
-                error
-                if own
-                else FromPeer(CommunicationError(ending.message if ending is not None else self._explain(error, [0])))
-            )
+            return error if own else FromPeer(CommunicationError(self._said(error, ending)))
         # Data that ended here as well is no news; anything else of our own still is.
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
@@ -318,12 +319,32 @@ class Job(object):
                 raise
             raise raised from None
 
+    def _said(self, error, ending):
+        """The text for an error of the communicators that nobody else has caused, or that could not be told."""
+        if ending is not None:
+            return ending.message
+        finished = self._client.departed()
+        return self._wanted_more(finished) if finished else self._explain(error, [0])
+
     def _report(self, error):
         """Tells the others what the communicators say, unless worker 0, through whom it would go, is silent itself."""
+        finished = self._client.departed()
+        if finished:
+            return self._publish("communication", self._wanted_more(finished))
         silent = [w for w in self._client.unresponsive() if w != self.cluster.worker_index]
         if 0 in silent:
             return None
         return self._publish("communication", self._explain(error, silent))
+
+    def _wanted_more(self, finished):
+        """What went wrong when this worker went on and others had ended in good order."""
+        worker, steps = sorted(finished.items())[0]
+        after = "" if steps is None else " after %d step%s" % (steps, "" if steps == 1 else "s")
+        return "worker %d has finished%s; worker %d wanted another: all workers must make the same number of steps" % (
+            worker,
+            after,
+            self._index,
+        )
 
     def _explain(self, error, silent):
         """What a communicator says, and which workers are silent altogether."""
@@ -348,7 +369,8 @@ class Job(object):
         try:
             return self._client.fail(self.cluster.worker_index, kind, self.step, message, self._generation)
         except CommunicationError as error:
-            _LOG.warning("could not tell the other workers of '%s': %s", message, error)
+            # This worker's own error says why it ends; that worker 0 is gone before it is no news, and no cause.
+            _LOG.debug("could not tell the other workers of '%s': %s", message, error)
             return self._client.ending(self._generation)
 
     def _on_ending(self, ending):
@@ -359,7 +381,7 @@ class Job(object):
         """Leaves the job in good order."""
         if self._client is None:
             return
-        self._client.leave()
+        self._client.leave(self.num_updates)
         self.pool.close()
         if self._server is not None:
             self._server.close()

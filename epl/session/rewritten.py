@@ -86,6 +86,14 @@ class Rewritten(object):
         """The Communicators that workers with the same stages have for these slots of the pool."""
         return [] if self.part is None else communicators(self.plan.mesh, self.part, sorted(s for s in slots if s), [])
 
+    def described(self, variable):
+        """What must be the same on all workers for a variable's value to be sent to them; None for one not there."""
+        known = self.plan.variables.get(variable)
+        if known is None:
+            return None
+        shape = "of any shape" if known.shape is None else "of shape (%s)" % ", ".join(map(str, known.shape))
+        return "%s %s" % (tf_compat.tf.as_dtype(known.dtype % 100).name, shape)
+
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
         self.program = with_messages(self.program, messages)
@@ -210,6 +218,7 @@ class Step(object):
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
       alike: those of them that every worker gives the same value in this way, to a digest of that.
+      updates: True when the call changes variables, in whatever way.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       only_reads: True when the call only takes variables from other workers of the pipeline; they can help any time.
@@ -266,6 +275,7 @@ class Step(object):
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
+        self.updates = bool(self._updates)
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
         if plan.mesh.copies.num_workers > 1:

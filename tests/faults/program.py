@@ -201,6 +201,8 @@ class Script(object):
             return self.train_injected(train_op)
         if self.scenario == "raise_at_start":
             self.start_or_raise()
+        if self.scenario == "fewer_steps":
+            return self.train_plainly(train_op)
         done = 0
         try:
             with tf.train.MonitoredTrainingSession() as sess:
@@ -230,6 +232,13 @@ class Script(object):
                 self.at_step(step)
                 sess.run(train_op)
         self.fault.at("end")
+
+    def train_plainly(self, train_op):
+        """In a session without hooks, through which nobody says that it stops."""
+        with tf.Session() as sess:
+            sess.run(tf.global_variables_initializer())
+            for _ in range(FAULT_STEP if self.hit else 2 * FAULT_STEP):
+                sess.run(train_op)
 
     def start_or_raise(self):
         """The others are about to measure their links with one that then raises."""

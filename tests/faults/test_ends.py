@@ -116,6 +116,18 @@ def test_data_that_ends_earlier(start, victim, stages):
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_worker_that_makes_fewer_steps(start, victim):
+    run = start("fewer_steps", victim)
+    ended = run.end()
+    error = run.read("error.%d" % (1 - victim))
+    said = "worker %d has finished after 3 steps; worker %d wanted another" % (victim, 1 - victim)
+    assert ended.code not in (0, None) and error is not None and said in error, ended
+    assert said in ended.output[-1500:], ended
+    for noise in ("could not tell", "Connection refused", "has closed communicator", "CANCELLED"):
+        assert noise not in ended.output, ended
+
+
 @pytest.mark.parametrize(
     "victim, stages, scenario, kind",
     [

@@ -111,7 +111,7 @@ def test_killed_rank_is_named_on_both_hosts(hosts, tmp_path):
         job.children[3].signal(signal.SIGKILL)
         for outcome in job.results("found", 30, without=[3])[:3]:
             assert outcome["code"] == PEER_LOST, outcome
-            assert "rank 3" in outcome["message"]
+            assert "worker 3" in outcome["message"]
             assert outcome["seconds"] < 2
 
 
@@ -123,7 +123,7 @@ def test_cut_cable_ends_with_a_time_out(hosts, tmp_path):
             assert outcome["code"] == TIMEOUT, outcome
             assert "all_reduce 'grads/7'" in outcome["message"]
             elsewhere = [str(each) for each, host in enumerate(HOST_OF) if host != HOST_OF[rank]]
-            assert any("for rank %s" % each in outcome["message"] for each in elsewhere), outcome
+            assert any("for worker %s" % each in outcome["message"] for each in elsewhere), outcome
             assert outcome["seconds"] < 10
 
 
@@ -145,7 +145,7 @@ def test_killed_worker_is_noticed_by_all(hosts, tmp_path):
         job.children[3].signal(signal.SIGKILL)
         for worker in job.results("result", 60, without=[3])[:3]:
             assert worker["killed"]["error"] == "AbortedError"
-            assert "rank 3" in worker["killed"]["message"]
+            assert "worker 3" in worker["killed"]["message"]
             assert worker["killed"]["ending"]["worker"] == 3
 
 

@@ -185,3 +185,10 @@ def test_fresh_start_after_uneven_failures(plain, two_workers):
     want = plain(GRADIENTS + "classifier")
     for got in two_workers(GRADIENTS + "classifier"):
         assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_layer_that_one_worker_has_more_is_named_before_anything_waits_for_it(two_workers, worker):
+    said = "worker %d's graph has variable 'extra/kernel' (float32 of shape (3, 4)), which worker %d's has not"
+    for outcome in two_workers.outcomes(SESSIONS + "extra_layer", worker):
+        assert isinstance(outcome, RemoteError) and said % (worker, 1 - worker) in outcome.message, outcome

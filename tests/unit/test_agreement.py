@@ -51,7 +51,7 @@ class Workers(object):
         self._barrier.abort()
 
 
-def run(wishes, graphs=None):
+def run(wishes, graphs=None, variables=None):
     """Lets one thread for each wish agree; returns ([the Agreed or the error of each], Workers)."""
     workers = Workers(len(wishes))
     results = [None] * len(wishes)
@@ -59,13 +59,14 @@ def run(wishes, graphs=None):
     def work(index):
         wish = wishes[index]
         graph = graphs[index] if graphs else ["a = Const()"]
+        describe = variables[index].get if variables else lambda name: "float32"
 
         def make_step(fetches, targets, whole):
             return FakeStep(graph + ["whole"] * whole, fetches, targets)
 
         try:
             step = make_step(wish.fetches, wish.targets, wish.whole)
-            results[index] = agree(workers.exchange_of(index), wish, step, make_step, Agreement())
+            results[index] = agree(workers.exchange_of(index), wish, step, make_step, Agreement(), describe)
         except (SessionOver, WorkerError) as error:
             results[index] = error
         except BaseException:
@@ -134,6 +135,33 @@ def test_variables_that_all_have_made_alike_are_not_fresh():
     # One has made m otherwise, another has not made v at all.
     different, _ = run([made(m="1", v="2", x="3"), made(m="7", v="2", x="3"), made(m="1", x="3")])
     assert [agreed.fresh for agreed in different] == [("m", "v", "w")] * 3
+
+
+@pytest.mark.parametrize(
+    "variables, said",
+    [
+        (
+            [{"v": "float32"}, {"v": "float32", "x": "int32"}],
+            "worker 1's graph has variable 'x' (int32), which worker 0's",
+        ),
+        (
+            [{"v": "float32", "x": "int32"}, {"v": "float32"}],
+            "worker 0's graph has variable 'x' (int32), which worker 1's",
+        ),
+        (
+            [{"v": "float32 (3)", "x": ""}, {"v": "float32 (4)", "x": ""}],
+            "'v' is float32 (3) at worker 0, and float32 (4)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("alike", [False, True])
+def test_what_first_values_are_sent_of_is_in_all_graphs(variables, said, alike):
+    wishes = [wish(fresh=sorted(each), targets=()) for each in variables]
+    if alike:
+        wishes = [each._replace(fresh=("v",), alike={v: "1" for v in each.fresh if v != "v"}) for each in wishes]
+    results, _ = run(wishes, variables=variables)
+    assert all(isinstance(error, WorkerError) and error.cause == "different graphs" for error in results), results
+    assert len({str(error) for error in results}) == 1 and said in str(results[0])
 
 
 def test_different_graphs_get_the_same_error():

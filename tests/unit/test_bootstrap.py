@@ -207,11 +207,11 @@ def test_lost_worker_is_published_within_two_seconds(job):
 
 def test_leaving_is_no_ending(job):
     _, clients = job(3)
-    clients[1].leave()
-    clients[1].leave()
+    clients[1].leave(7)
+    clients[1].leave(7)
     time.sleep(0.5)
     assert clients[0].ending(0) is None
-    assert clients[2].departed() == [1]
+    assert clients[2].departed() == {1: 7}
     with pytest.raises(CommunicationError, match="has left"):
         clients[1].set("a", b"")
 
@@ -224,7 +224,7 @@ def test_service_that_ends_in_good_order_is_no_ending():
     server.close()
     assert time.monotonic() - started < 3
     deadline = time.monotonic() + 5
-    while client.departed() != [0]:
+    while list(client.departed()) != [0]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert client.ending(0) is None

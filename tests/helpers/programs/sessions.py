@@ -24,6 +24,17 @@ def _monitored(**kwargs):
     return tf.train.MonitoredTrainingSession(config=common.threads(), **kwargs)
 
 
+def extra_layer(epl, worker):
+    """Worker `worker` has a layer more than the others."""
+    common.init(epl, {"communication.timeout_s": 6.0})
+    feeds = common.Feeds(epl)
+    loss, train_op, _ = _model(epl, feeds)
+    if common.workers(epl)[0] == worker:
+        tf.get_variable("extra/kernel", [3, 4])
+    with _monitored() as session:
+        session.run([loss, train_op], feeds.of(0))
+
+
 class Recorder(tf.train.SessionRunHook):
     """A hook that fetches something of its own in a nest, and records the order in which it is called."""
 
