@@ -62,6 +62,8 @@ def init(config=None):
     before = _session_hooks.current_job()
     Env.get().reset(config)
     os.environ.update(for_programs(os.environ))
+    if Env.get().config.execution.xla:
+        tf_compat.allow_xla_on_cpus()
     _log_to_stderr()
     _capture_hooks.install()
     _session_hooks.install()

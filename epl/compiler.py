@@ -17,6 +17,7 @@ from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
 from epl.passes.copies.share_batches import share_batches
 from epl.passes.model.add_stages import add_stages
+from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
@@ -36,6 +37,7 @@ from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
 from epl.passes.worker.save_averages import save_averages
+from epl.passes.worker.time_reads import time_reads
 from epl.plan.plan import make_plan, mesh_of, with_link
 from epl.plan.stages import used_taskgraphs
 from epl.program.target import Target
@@ -52,6 +54,7 @@ ON_ONE_COPY = (
 PASSES = (
     # Still on one copy, but by the plan.
     share_data,  # changes which data a worker sees; first, as it knows the user's graph only
+    autotune_data,
     order_reads,  # before copies: they wait as the original does
     place,  # before copies: they take their device from the original's
     # Copies.
@@ -75,6 +78,7 @@ PASSES = (
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting
     save_averages,
+    time_reads,  # of what is left after cutting
     save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
 )
 

@@ -344,12 +344,49 @@ KEYS = (
         "data that has no files; with io.slicing, records of files stay as they are.",
     ),
     Key(
+        "io.autotune",
+        BOOL,
+        False,
+        "Let TensorFlow choose the numbers of parallel calls and the sizes of prefetch buffers of the program's data "
+        "sets while they run, in the place of those that the program gives.",
+    ),
+    Key(
+        "io.stats",
+        BOOL,
+        False,
+        "Log a line every 100 training steps of a session that says how long they took, how long of that they waited "
+        "for data, and what to change.",
+    ),
+    Key(
         "estimator.evaluate_on",
         STRING,
         "all",
         'Who computes Estimator.evaluate. "all": every worker, on the data that its input_fn gives, with metrics over '
         'the data of all; "chief": worker 0, while the others wait for its metrics.',
         choices=("all", "chief"),
+    ),
+    Key(
+        "execution.xla",
+        BOOL,
+        False,
+        "Compile clusters of operations with XLA, on CPUs too. For jobs of one worker. Numbers change by rounding, and "
+        "the first steps take seconds longer.",
+    ),
+    Key(
+        "execution.num_threads",
+        INTEGER,
+        0,
+        "Threads on which an operation may divide its work; the first session of a process decides for all. 0: one for "
+        "each core.",
+        minimum=0,
+    ),
+    Key(
+        "execution.inter_op_threads",
+        INTEGER,
+        0,
+        "Threads that run operations beside each other; the first session of a process decides for all. 0: one for "
+        "each core.",
+        minimum=0,
     ),
     Key(
         "graph.harmless_ops",

@@ -55,6 +55,7 @@ TITLES = {
     "cluster": "Cluster",
     "communication": "Communication",
     "estimator": "Estimator",
+    "execution": "Execution",
     "gradient_checkpoint": "Gradient checkpointing",
     "graph": "The graph",
     "io": "Input files",

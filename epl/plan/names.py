@@ -77,6 +77,11 @@ def copy_name(variable):
     return "%s_copy/%s" % (PREFIX, variable)
 
 
+def time_names(name):
+    """The nodes that take the time before and after an operation."""
+    return "%s_time/%s/before" % (PREFIX, name), "%s_time/%s/after" % (PREFIX, name)
+
+
 def tag_of(name):
     """A collective's tag: a number from 0 that is the same in every process and, for practical purposes, unique."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)

@@ -79,6 +79,8 @@ class Plan:
       collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
       generators: variables from which random numbers are drawn.
       local_sgd: when the copies' variables are averaged, if that is done in the place of gradients and state.
+      io_autotune: TensorFlow chooses how parallel data sets are.
+      io_stats: how long steps wait for data is measured.
     """
 
     mesh: Mesh
@@ -103,6 +105,8 @@ class Plan:
     compared: FrozenSet[str] = frozenset()
     generators: FrozenSet[str] = frozenset()
     local_sgd: Optional[LocalSgd] = None
+    io_stats: bool = False
+    io_autotune: bool = False
 
     @property
     def gradient_scale(self):
@@ -153,6 +157,12 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     check_replaced(model, config.optimizer)
+    if config.execution.xla and cluster.worker_num > 1:
+        raise UnsupportedError(
+            "execution.xla=True cannot be used with %d workers: what XLA compiles together runs together, so that the "
+            "workers' exchanges could come to wait for each other. Set it to False, or use one worker with several "
+            "devices." % cluster.worker_num
+        )
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls))
     used = used if len(mesh.stages) == len(used) else []
@@ -214,6 +224,8 @@ def make_plan(model, config, cluster):
         generators=find_generators(model) if mesh.copies.size > 1 else frozenset(),
         compared=compared,
         local_sgd=local_sgd,
+        io_autotune=config.io.autotune,
+        io_stats=config.io.stats and bool(model.apply_calls),
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

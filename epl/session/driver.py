@@ -3,8 +3,7 @@ alike."""
 
 import functools
 import threading
-
-import numpy as np
+import time
 
 from epl import tf_compat
 from epl.communicators import library
@@ -25,14 +24,12 @@ from epl.session.agreement import (
     agree,
     current_agreement,
 )
-from epl.session.inner import InnerSession, View, divide, divides, own_copy
+from epl.session.inner import InnerSession, View, divides, fed_to, own_copy
+from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
 from epl.session.local_steps import LocalSteps, first_step, kept
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
-
-# What a gate is fed with.
-_NOTHING = np.float32(0)
 
 
 def _for_programs(method):
@@ -79,6 +76,7 @@ class Driver(object):
         self._has_read = False  # True once a step has had data
         self._num_trained = 0  # training steps so far
         self._local = LocalSteps()
+        self._stats = InputStats()
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
         """Runs one call.
@@ -236,7 +234,8 @@ class Driver(object):
             if plan.mesh.copies.size > 1 or plan.mesh.num_workers > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
             if self._inner is None:
-                self._inner = InnerSession(plan.mesh, self._session_config, self._cluster.visible_device_list)
+                options = self._config.execution
+                self._inner = InnerSession(plan.mesh, self._session_config, options, self._cluster.visible_device_list)
             self._inner.load(rewritten.own_graph)
             if self._rewritten is not None:
                 # Variables of which there are copies only now: the copies have no values yet.
@@ -251,29 +250,21 @@ class Driver(object):
                 show_plan(rewritten.program, self._cluster)
 
     def _run_step(self, step, feeds, run_options, metadata):
-        names, values = [], []
-        for fed, parts in zip(feeds, step.feeds):
-            for name, part, of in parts:
-                names.append(name)
-                values.append(divide(fed, feeds[fed], part, of))
-        if step.saved:
-            kept = self._local.fed(step.saved)
-            names.extend(kept)
-            values.extend(kept.values())
+        names, values = fed_to(step, feeds, self._local.fed(step.saved))
         if step.whole:
             with self._lock:
                 self._uncopied |= step.updated  # the other copies do not take part
-        names.extend(step.open_gates)
-        values.extend(_NOTHING for _ in step.open_gates)
+        fetches, began = step.fetches + step.times, time.perf_counter()
         try:
-            fetched = self._inner.run(
-                tuple(names), values, step.fetches, step.targets, run_options, metadata, step.view
-            )
+            fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
         except tf_compat.tf.errors.OpError as error:
             raised = file_errors.in_run(error, self._rewritten.own_graph, dict(zip(names, values)))
             if raised is error:
                 raise
             raise raised from None
+        if step.times:
+            times, fetched = fetched[len(step.fetches) :], fetched[: len(step.fetches)]
+            self._stats.note(times, time.perf_counter() - began, self._rewritten.program.source.graph)
         # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
         return [own_copy(value) for value in fetched] if step.may_alias else fetched
 

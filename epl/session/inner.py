@@ -12,6 +12,7 @@ from epl.graph.index import node_of, parse_input
 from epl.graph.late import copy_of
 from epl.plan.names import PREFIX
 from epl.rules import effects
+from epl.session.execution import session_proto
 
 _KEEP_STATE = effects.VARIABLES | effects.SHARED_RESOURCES
 _LOCATION = b"loc:@"
@@ -63,15 +64,14 @@ class InnerSession(object):
     Args:
       mesh: the plan's Mesh; says how many devices the session has.
       config: the user's ConfigProto or None.
+      execution: the configuration's `execution` part.
       visible_devices: the GPUs of this worker as TensorFlow numbers them, e.g. "0,1"; "" for all.
     """
 
-    def __init__(self, mesh, config, visible_devices=""):
+    def __init__(self, mesh, config, execution, visible_devices=""):
         self._graph = tf.Graph()
         setattr(self._graph, INNER, True)
-        proto = tf.ConfigProto()
-        if config is not None:
-            proto.CopyFrom(config)
+        proto = session_proto(config, execution)
         proto.allow_soft_placement = True
         if mesh.device_type == "CPU":
             proto.device_count["CPU"] = mesh.devices_per_worker
@@ -219,3 +219,25 @@ def divide(name, value, part, parts):
         )
     share = size // parts
     return value[part * share : (part + 1) * share]
+
+
+def fed_to(step, feeds, kept):
+    """What a run of a step is fed: (tensor names, their values).
+
+    Args:
+      step: a Step.
+      feeds: dict of the user's tensors to the values that the program gives.
+      kept: dict of further tensors to values.
+    """
+    names, values = list(kept), list(kept.values())
+    for fed, parts in zip(feeds, step.feeds):
+        for name, part, of in parts:
+            names.append(name)
+            values.append(divide(fed, feeds[fed], part, of))
+    names.extend(step.open_gates)
+    values.extend(_NOTHING for _ in step.open_gates)
+    return tuple(names), values
+
+
+# What a gate is fed with.
+_NOTHING = np.float32(0)

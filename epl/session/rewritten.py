@@ -13,7 +13,7 @@ from epl.passes.worker.cut import with_messages
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name
+from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
 from epl.plan.order import collective_keys, settle
 from epl.rules import effects
 from epl.session.parts import (
@@ -228,12 +228,13 @@ class Step(object):
       view: how the session calls the nodes; None: by their names.
       is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
       saved: names of the variables that a checkpoint takes, and that may be fed to it.
+      times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
       may_alias: True when a fetched array may share its memory with a variable.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
     whole, view = False, None
-    is_local, saved = False, ()
+    is_local, saved, times = False, (), ()
 
     def __init__(self, rewritten, fetches, targets, feeds):
         self._rewritten = rewritten
@@ -288,6 +289,10 @@ class Step(object):
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
+        if plan.io_stats and self._updates:
+            held = rewritten.own_graph.nodes
+            timed = [time_names(name) for name in graph.in_order(reached) if time_names(name)[1] in held]
+            self.times = tuple(name + ":0" for names in timed for name in names)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
 
     def _of_pipeline(self, reached, stop):
@@ -394,7 +399,7 @@ class Assistance(object):
       messages: this worker's Messages among those that the other one needs.
     """
 
-    feeds, fetches, may_alias, whole, view, saved = (), (), False, False, None, ()
+    feeds, fetches, may_alias, whole, view, saved, times = (), (), False, False, None, (), ()
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

@@ -126,5 +126,5 @@ def test_threads_sleep_where_a_worker_of_several_has_one_core(monkeypatch, worke
     monkeypatch.setattr(inner.tf, "Session", lambda graph, config: made.append(config))
     with capture() as graph:
         planning.sgd(planning.layers(2))
-    inner.InnerSession(plan_of(graph, workers=workers, devices=1)[1].mesh, None)
+    inner.InnerSession(plan_of(graph, workers=workers, devices=1)[1].mesh, None, Config({}, {}).execution)
     assert made[0].experimental.disable_thread_spinning == quiet and made[0].use_per_session_threads == quiet

@@ -1,0 +1,53 @@
+"""The ConfigProto of the inner session."""
+
+import os
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.config import Config
+from epl.errors import UnsupportedError
+from epl.session.execution import session_proto
+from tests.helpers import planning
+from tests.helpers.planning import capture, plan_of
+
+ON = tf.OptimizerOptions.ON_1
+
+
+def proto(own=None, **options):
+    return session_proto(own, Config({"execution." + key: value for key, value in options.items()}, {}).execution)
+
+
+def test_nothing_is_said_where_nothing_is_set():
+    assert proto() == tf.ConfigProto()
+
+
+def test_keys_reach_the_session():
+    made = proto(num_threads=3, inter_op_threads=2, xla=True)
+    assert (made.intra_op_parallelism_threads, made.inter_op_parallelism_threads) == (3, 2)
+    assert made.graph_options.optimizer_options.global_jit_level == ON
+    if tf_compat.line() == "tf2":
+        assert made.graph_options.optimizer_options.cpu_global_jit
+
+
+def test_what_the_program_sets_stays():
+    own = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=4, log_device_placement=True)
+    own.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.OFF
+    before = tf.ConfigProto.FromString(own.SerializeToString())
+    assert proto(own, num_threads=3, inter_op_threads=2, xla=True) == own == before
+
+
+def test_xla_is_refused_for_several_workers():
+    with capture() as graph:
+        planning.sgd(planning.layers(2))
+    with pytest.raises(UnsupportedError, match="execution.xla=True cannot be used with 2 workers"):
+        plan_of(graph, workers=2, devices=1, execution__xla=True)
+
+
+def test_a_variable_lets_tensorflow_1_compile_on_cpus(monkeypatch):
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_min_cluster_size=2")
+    for _ in range(2):
+        tf_compat.allow_xla_on_cpus()
+    more = " --tf_xla_cpu_global_jit" if tf_compat.line() == "tf1" else ""
+    assert os.environ["TF_XLA_FLAGS"] == "--tf_xla_min_cluster_size=2" + more
