@@ -301,12 +301,18 @@ class Driver(object):
             self._make_copies(step)
             if not local.started:
                 local.begin(first_step(self._read, self._rewritten.own_graph, self._graph, self._valued), self._kept())
-            with job.telling_others():
-                job.check_others()
-                values = self._run_fed(step, feeds, run_options, metadata)
-            job.step += 1
-            if local.taken(plan.local_sgd):
+            if local.ended:
                 self._average()
+            try:
+                with job.telling_others():
+                    job.check_others()
+                    values = self._run_fed(step, feeds, run_options, metadata)
+                job.step += 1
+                if local.taken(plan.local_sgd):
+                    self._average()
+            except Exception:
+                local.end()
+                raise
         return values
 
     def _average(self):

@@ -8,11 +8,12 @@ class LocalSteps(object):
     """Of one session.
 
     Attributes:
-      steps: taken since the variables were given values.
+      steps: taken since the variables were given values, or since data ended somewhere.
+      ended: whether data has ended since the copies were the same, so that they may have taken different steps.
     """
 
     def __init__(self):
-        self.steps = 0
+        self.steps, self.ended = 0, False
         self._first = 0  # the global step at which they were given values
         self._since = 0  # steps since the copies were the same
         self._kept = None  # variable to its value then, on the worker that writes checkpoints
@@ -25,7 +26,7 @@ class LocalSteps(object):
     @property
     def behind(self):
         """Whether the copies differ by steps of their own."""
-        return self._since > 0
+        return self._since > 0 or self.ended
 
     def given(self, variables, averaged):
         """Notes that the program gave variables new values.
@@ -37,7 +38,7 @@ class LocalSteps(object):
         if self._kept is None:
             return
         if averaged & variables:
-            self.steps, self._since, self._kept = 0, 0, None
+            self.steps, self._since, self._kept, self.ended = 0, 0, None, False
         else:
             for variable in variables:
                 self._kept.pop(variable, None)
@@ -49,7 +50,7 @@ class LocalSteps(object):
           first: the global step; 0 where the program counts none.
           kept: variables to their values, for checkpoints; empty on other workers.
         """
-        self.steps, self._since, self._first, self._kept = 0, 0, first, dict(kept)
+        self.steps, self._since, self._first, self._kept, self.ended = 0, 0, first, dict(kept), False
 
     def taken(self, local_sgd):
         """Counts a step; returns whether the copies are to be averaged now."""
@@ -57,13 +58,18 @@ class LocalSteps(object):
         self._since += 1
         return local_sgd.is_due(self._first + self.steps, self._since)
 
+    def end(self):
+        """A step, or the average after it, has come to an error that the program may live through, as data's end."""
+        self._first += self.steps
+        self.steps, self.ended = 0, True
+
     def averaged(self, kept):
         """The copies are the same again; `kept` as for `begin`."""
-        self._since, self._kept = 0, dict(kept)
+        self._since, self._kept, self.ended = 0, dict(kept), False
 
     def fed(self, saved):
         """What a checkpoint is fed, {tensor: value}, for the variables `saved` that it holds."""
-        if not self._since or not self._kept:
+        if not self.behind or not self._kept:
             return {}
         return {saved_name(name) + ":0": self._kept[name] for name in saved if name in self._kept}
 

@@ -59,6 +59,17 @@ def test_a_training_that_ends_everywhere_at_once_ends_with_an_average(plain, two
     assert_same_state(found, want[0]["states"][7])
 
 
+@pytest.mark.parametrize("k_steps, sizes, want", [(5, [3, 4], [3, 4]), (4, [3, 6], [3, 3])])
+def test_after_the_end_of_data_copies_are_averaged_before_they_go_on(two_workers, k_steps, sizes, want):
+    """In the second case worker 1 comes to the average after its fourth step when the data of worker 0 has ended."""
+    results = two_workers(PROGRAMS + "unequal", {"local_sgd.k_steps": k_steps}, sizes)
+    (_, one, _), (_, other, _) = results
+    mean = {name: np.mean([one[name], other[name]], axis=0) for name in one}
+    for (counts, _, after), count in zip(results, want):
+        assert counts == [count, count]
+        assert_same_state(after, mean)  # the first step's rate is 0
+
+
 def test_workers_do_not_wait_between_averages(two_workers, tmp_path):
     assert two_workers(PROGRAMS + "apart", str(tmp_path), {"local_sgd.k_steps": 50}, 20) == [True, True]
 

@@ -56,6 +56,20 @@ def test_checkpoints_are_fed_what_was_averaged_last():
     assert local.fed(("w",)) == {} and not local.behind and local.steps == 2
 
 
+def test_after_an_end_copies_are_averaged_first():
+    local, plan = LocalSteps(), LocalSgd(4, 2, ())
+    local.begin(0, {"w": 1.0})
+    for _ in range(2):
+        assert local.taken(plan)
+        local.averaged({"w": 2.0})
+    assert not local.taken(plan)
+    local.end()
+    assert local.ended and local.behind and local.steps == 0 and local.fed(("w",)) == {saved_name("w") + ":0": 2.0}
+    local.averaged({"w": 3.0})
+    assert not local.ended and not local.behind
+    assert [local.taken(plan) for _ in range(4)] == [False, False, False, True]
+
+
 def test_new_values_begin_anew():
     local, plan = LocalSteps(), LocalSgd(3, 0, ())
     local.begin(0, {"w": 1.0})

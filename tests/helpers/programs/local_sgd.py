@@ -155,6 +155,32 @@ def monitored(epl, folder, config, steps):
     return number
 
 
+def unequal(epl, config, sizes):
+    """Worker i has sizes[i] batches; two epochs in one session. Returns batches of each epoch, and the variables
+    before and after the first step of the second one."""
+    common.init(epl, config)
+    size = sizes[common.workers(epl)[0]]
+    batches = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(common.batch(0, size)).batch(1))
+    loss = common.classifier(*batches.get_next())
+    rate = tf.placeholder(tf.float32, [])
+    update = tf.train.GradientDescentOptimizer(rate).minimize(loss)
+    counts, before = [], None
+    with common.session() as sess:
+        common.initialize(sess)
+        for epoch in range(2):
+            sess.run(batches.initializer)
+            counts.append(0)
+            try:
+                while True:
+                    sess.run(update, {rate: 0.0 if epoch == 1 and counts[1] == 0 else 0.3})
+                    counts[-1] += 1
+                    if epoch == 1 and counts[1] == 1:
+                        after = common.state(sess)
+            except tf.errors.OutOfRangeError:
+                before = before or common.state(sess)
+    return counts, before, after
+
+
 def apart(epl, folder, config, steps):
     """Worker 1 takes no step after its first before worker 0 has taken `steps`. Returns how often they exchanged."""
     common.init(epl, config)
