@@ -75,11 +75,16 @@ def _train(original, estimator, *args, **kwargs):
 
 
 def _train_spec(original, estimator, spec, *args, **kwargs):
-    """The loss that is logged and watched is that of the whole batch."""
-    graph = tf.get_default_graph()
+    """The loss that is logged and watched is that of the whole batch; of this worker's part if workers go alone."""
+    graph, config = tf.get_default_graph(), Env.get().config
     if not any(spec.loss.name in names for names in record_of(graph).merges.values()):
-        method = Env.get().config.communication.gradients_reduce_method
-        add_to_collection(spec.loss, GraphKeys.GLOBAL_SUM_OBJECTS if method == "sum" else GraphKeys.GLOBAL_MEAN_OBJECTS)
+        if config.local_sgd.k_steps:
+            key = GraphKeys.LOCAL_MEAN_OBJECTS
+        elif config.communication.gradients_reduce_method == "sum":
+            key = GraphKeys.GLOBAL_SUM_OBJECTS
+        else:
+            key = GraphKeys.GLOBAL_MEAN_OBJECTS
+        add_to_collection(spec.loss, key)
     if is_chief() or divided_over_workers(graph):
         return original(estimator, spec, *args, **kwargs)
     # The chief's values come to all workers, those from a warm start too.

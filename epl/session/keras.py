@@ -9,6 +9,7 @@ from epl import tf_compat
 from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
+from epl.errors import UnsupportedError
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
 from epl.session.meeting import check_found_by_all, wait_for_all
@@ -40,6 +41,12 @@ def _in_order(original, graph=None):
 def _make_function(original, model):
     """The loss that Keras reports, and that callbacks decide by, is that of the whole batch on every worker."""
     original(model)
+    if Env.get().config.local_sgd.k_steps and several_workers():
+        raise UnsupportedError(
+            "local_sgd.k_steps cannot be used with the training of Keras' models over several workers, as Keras saves "
+            "and reports what one worker's copy of the model is. Train with tf.estimator or a session, or leave "
+            "local_sgd.k_steps at 0."
+        )
     loss = model.total_loss
     if isinstance(loss, tf.Tensor) and not tf_compat.is_function_graph(loss.graph):
         if not any(loss.name in names for names in record_of(loss.graph).merges.values()):

@@ -83,7 +83,7 @@ def kept(read, graph, variables):
       variables: names of those that have a value.
     """
     names = [name for name in sorted(variables) if saved_value_name(name) in graph.nodes]
-    return dict(zip(names, read(tuple(saved_value_name(name) + ":0" for name in names))))
+    return dict(zip(names, read(tuple(saved_value_name(name) + ":0" for name in names)))) if names else {}
 
 
 def first_step(read, graph, tf_graph, variables):

@@ -70,6 +70,17 @@ def test_after_the_end_of_data_copies_are_averaged_before_they_go_on(two_workers
         assert_same_state(after, mean)  # the first step's rate is 0
 
 
+def test_an_estimator(plain, two_workers, tmp_path):
+    want, _ = plain(PROGRAMS + "simulate", 2, "momentum", [3, 5], steps=5)
+    for got in two_workers(PROGRAMS + "estimated", str(tmp_path), PERIOD, 5):
+        assert_same_state(got, want[0]["states"][4])
+
+
+def test_keras_models_are_refused(two_workers):
+    for message in two_workers(PROGRAMS + "of_keras", PERIOD):
+        assert message is not None and message.startswith("local_sgd.k_steps cannot be used with the training of Keras")
+
+
 def test_workers_do_not_wait_between_averages(two_workers, tmp_path):
     assert two_workers(PROGRAMS + "apart", str(tmp_path), {"local_sgd.k_steps": 50}, 20) == [True, True]
 

@@ -1,12 +1,13 @@
 """Programs whose copies of the model train by themselves and are averaged now and then, and what simulates them."""
 
+import collections
 import os
 import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, estimators, keras_models
 from tests.helpers.zoo import model as m
 
 STEPS = 20
@@ -153,6 +154,31 @@ def monitored(epl, folder, config, steps):
             sess.run(update, feeds.of(number))
             number += 1
     return number
+
+
+def estimated(epl, folder, config, steps):
+    """The variables that an Estimator leaves in its checkpoint after `steps`."""
+    common.init(epl, config)
+    batch = collections.namedtuple("Batch", "x labels")
+
+    def model_fn(features, labels, mode):
+        loss, update, _ = _model(batch(features["x"], labels), "momentum")
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=update)
+
+    estimator = tf.estimator.Estimator(model_fn, config=estimators.run_config(folder))
+    estimator.train(estimators.input_fn(epl, 0, steps), steps=steps)
+    return estimators.variables(estimator)[0]
+
+
+def of_keras(epl, config):
+    """The error of a Keras model that is trained."""
+    common.init(epl, config)
+    model = keras_models.compiled()
+    try:
+        model.train_on_batch(*keras_models.rows(epl, 0, 1))
+    except epl.errors.UnsupportedError as error:
+        return str(error)
+    return None
 
 
 def unequal(epl, config, sizes):
