@@ -61,12 +61,17 @@ typedef enum {
   EPL_INTERNAL = 6
 } epl_code;
 
-// The rendezvous store that the caller provides (epl/communicators/bootstrap.py). Both return 0 on success.
+// The rendezvous store that the caller provides (epl/communicators/bootstrap.py). All return 0 on success.
 // `get` waits until the key exists or timeout_s has passed; it writes at most `capacity` bytes and the true length.
 typedef struct {
   void* context;
   int (*set)(void* context, const char* key, const uint8_t* value, size_t length);
   int (*get)(void* context, const char* key, uint8_t* value, size_t capacity, size_t* length, double timeout_s);
+  // Brings `value` to `topic` as one of `size` ranks and waits for the others': calls take(arg, rank, value, length)
+  // for each rank in turn; or, when the time is over, with NULL for each rank that has not come. One call to the store,
+  // where set and get would be `size`. NULL: set and get serve, with the keys topic/rank.
+  int (*gather)(void* context, const char* topic, int rank, int size, const uint8_t* value, size_t length,
+                double timeout_s, void (*take)(void* arg, int rank, const uint8_t* value, size_t length), void* arg);
 } epl_store;
 
 typedef struct {

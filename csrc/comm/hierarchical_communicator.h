@@ -49,7 +49,9 @@ class HierarchicalCommunicator : public Communicator {
     size_t received = 0;  // bytes of it that were sent; what lies behind them is of an earlier one
     Announcement announcement;
     const char* data = nullptr;
-    bool Has(size_t bytes) const { return received >= static_cast<size_t>(data - message.data()) + bytes; }
+    bool Has(size_t bytes) const {
+      return bytes == 0 || received >= static_cast<size_t>(data - message.data()) + bytes;
+    }
   };
   // The buffers of one piece of a long message; several are under way at once.
   struct Stage {

@@ -47,23 +47,51 @@ Status Rendezvous::Get(const std::string& topic, std::string* value) {
   return Status();
 }
 
-Status Rendezvous::AllGather(const std::string& topic, const std::string& mine, std::vector<std::string>* all) {
-  Status status = Set(Format("%s/%d", topic.c_str(), options_.rank), mine);
-  if (!status.ok()) return status;
-  all->assign(options_.size, std::string());
+// Each rank's value, or that it has not come.
+struct Rendezvous::Gathered {
+  std::vector<std::string>* all;
   std::vector<int> missing;
-  for (int rank = 0; rank < options_.size; ++rank) {
-    status = Get(Format("%s/%d", topic.c_str(), rank), &(*all)[rank]);
-    if (status.code == EPL_TIMEOUT) {
-      missing.push_back(rank);
-    } else if (!status.ok()) {
-      return status;
+
+  static void Take(void* self, int rank, const uint8_t* value, size_t length) {
+    Gathered* gathered = static_cast<Gathered*>(self);
+    if (value == nullptr) {
+      gathered->missing.push_back(rank);
+    } else {
+      (*gathered->all)[rank].assign(reinterpret_cast<const char*>(value), length);
     }
   }
-  if (missing.empty()) return Status();
-  return Status(EPL_TIMEOUT,
-                Format("communicator '%s': %s did not join %s within %g s", options_.name.c_str(),
-                       options_.Names(missing).c_str(), options_.Name(options_.rank).c_str(), options_.timeout_s));
+};
+
+Status Rendezvous::GatherOneByOne(const std::string& topic, const std::string& mine, Gathered* gathered) {
+  Status status = Set(Format("%s/%d", topic.c_str(), options_.rank), mine);
+  for (int rank = 0; rank < options_.size && status.ok(); ++rank) {
+    status = Get(Format("%s/%d", topic.c_str(), rank), &(*gathered->all)[rank]);
+    if (status.code != EPL_TIMEOUT) continue;
+    gathered->missing.push_back(rank);
+    status = Status();
+  }
+  return status;
+}
+
+Status Rendezvous::AllGather(const std::string& topic, const std::string& mine, std::vector<std::string>* all) {
+  all->assign(options_.size, std::string());
+  Gathered gathered{all, {}};
+  if (store_.gather == nullptr) {
+    const Status status = GatherOneByOne(topic, mine, &gathered);
+    if (!status.ok()) return status;
+  } else {
+    const std::string key = "comm/" + options_.name + "/" + topic;
+    if (store_.gather(store_.context, key.c_str(), options_.rank, options_.size,
+                      reinterpret_cast<const uint8_t*>(mine.data()), mine.size(), TimeLeft(), &Gathered::Take,
+                      &gathered) != 0) {
+      return Status(EPL_INTERNAL, Format("communicator '%s': the store refused the gathering '%s'",
+                                         options_.name.c_str(), key.c_str()));
+    }
+  }
+  if (gathered.missing.empty()) return Status();
+  return Status(EPL_TIMEOUT, Format("communicator '%s': %s did not join %s within %g s", options_.name.c_str(),
+                                    options_.Names(gathered.missing).c_str(), options_.Name(options_.rank).c_str(),
+                                    options_.timeout_s));
 }
 
 }  // namespace epl

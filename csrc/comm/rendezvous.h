@@ -29,6 +29,9 @@ class Rendezvous {
   double TimeLeft() const;
 
  private:
+  struct Gathered;
+  Status GatherOneByOne(const std::string& topic, const std::string& mine, Gathered* gathered);
+
   const Options& options_;
   epl_store store_;
   std::chrono::steady_clock::time_point deadline_;

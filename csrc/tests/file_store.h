@@ -17,7 +17,7 @@ struct FileStore {
   std::string folder;
   epl_store store;
 
-  explicit FileStore(const std::string& folder_in) : folder(folder_in), store{this, &Set, &Get} {}
+  explicit FileStore(const std::string& folder_in) : folder(folder_in), store{this, &Set, &Get, nullptr} {}
 
   std::string Path(const char* key) const {
     std::string name = key;

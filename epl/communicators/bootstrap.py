@@ -98,7 +98,7 @@ class BootstrapClient:
         self._heartbeats = threading.Thread(target=self._send_heartbeats, name="epl-heartbeat", daemon=True)
         self._heartbeats.start()
 
-    # Keys and barriers
+    # Keys and gatherings
 
     def set(self, key, value):
         """Sets a key to bytes. From then on it is this worker's.
@@ -122,15 +122,30 @@ class BootstrapClient:
         """Forgets all keys that begin with `prefix`; worker 0 those of all workers, the others their own."""
         self._call("Clear", {"prefix": prefix})
 
-    def barrier(self, name, timeout_s, generation=None):
-        """Waits until all workers have come to the barrier `name`, which can be used again afterwards.
+    def gather(self, topic, rank, size, value, timeout_s):
+        """Brings `value` (bytes) as a rank to a gathering of `size` ranks, and waits for the others'.
+
+        It is one call to worker 0 whatever the size, or one for each 8 MiB of values. Who has come need not come again
+        when the time is over, but may ask again with another call.
+
+        Returns:
+          (the values in the order of ranks, []); or (None, the ranks that did not come within `timeout_s` seconds).
 
         Raises:
-          CommunicationError: not all came within `timeout_s` seconds (the message names them), or one is lost, or the
-            `generation`, if one is given, has ended.
+          CommunicationError: a worker is lost, or another one came as this rank.
         """
-        header = {"name": name, "timeout_s": timeout_s, "generation": generation}
-        self._call("Barrier", header, wait_s=timeout_s)
+        header = {"topic": topic, "rank": rank, "size": size, "timeout_s": timeout_s}
+        values = []
+        while len(values) < size:
+            header["begin"] = len(values)
+            answer, body = self._call("Gather", header, b"" if values else value, wait_s=timeout_s)
+            if answer["missing"]:
+                return None, answer["missing"]
+            start = 0
+            for length in answer["lengths"]:
+                values.append(body[start : start + length])
+                start += length
+        return values, []
 
     # Endings
 

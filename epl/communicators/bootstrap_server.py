@@ -1,4 +1,4 @@
-"""The bootstrap service, which runs in worker 0's process: keys, barriers and endings over gRPC."""
+"""The bootstrap service, which runs in worker 0's process: keys, gatherings and endings over gRPC."""
 
 import atexit
 import errno
@@ -21,13 +21,15 @@ _LOG = logging.getLogger("epl")
 _IDLE_WATCH_S = 5.0
 # Where worker 0 listens, if that is not its address in the list of workers.
 _BIND_ADDRESS = "EPL_BIND_ADDRESS"
+# Of values that were gathered, in one answer.
+_PAGE_BYTES = wire.MAX_MESSAGE_BYTES // 2
 _MAX_WAIT_S = 24 * 3600.0
 _STOP_GRACE_S = 1.0
 _LINGER_S = 5.0
 
 
 class BootstrapServer:
-    """Serves keys, barriers and endings to the workers of one job, with the token of that job.
+    """Serves keys, gatherings and endings to the workers of one job, with the token of that job.
 
     Args:
       address: "host:port" that this worker has in the list of workers; port 0 takes any free one.
@@ -77,7 +79,7 @@ class BootstrapServer:
             "Set": self._set,
             "Get": self._get,
             "Clear": self._clear,
-            "Barrier": self._barrier,
+            "Gather": self._gather,
             "Fail": self._fail,
         }
         handlers = {
@@ -164,11 +166,19 @@ class BootstrapServer:
         self._state.clear(header["prefix"], caller.worker)
         return {}, b""
 
-    def _barrier(self, caller, header, _, context):
-        self._state.barrier(
-            header["name"], caller.worker, self._limit(header), context.is_active, header.get("generation")
-        )
-        return {}, b""
+    def _gather(self, caller, header, body, context):
+        """Answers with as many of the values, from `begin` on, as one message should have."""
+        place = header["topic"], header["rank"], header["size"]
+        values, missing = self._state.gather(*place, body, caller.worker, self._limit(header), context.is_active)
+        if missing:
+            return {"missing": missing}, b""
+        page, length = [], 0
+        for value in values[header["begin"] :]:
+            if page and length + len(value) > _PAGE_BYTES:
+                break
+            page.append(value)
+            length += len(value)
+        return {"missing": [], "lengths": [len(value) for value in page]}, b"".join(page)
 
     def _fail(self, caller, header, _, __):
         ending = wire.Ending(**header["ending"])

@@ -1,4 +1,4 @@
-"""The state of the bootstrap service: keys, barriers, endings, and when each worker was last heard. No network in it.
+"""The state of the bootstrap service: keys, gatherings, endings, and when each worker was last heard. No network in it.
 
 All methods may be called from any thread. Waiting methods take a time-out and `alive`, a function that says whether
 whoever asked still waits.
@@ -25,17 +25,29 @@ class WriteError(Exception):
     """A worker would change, or has changed, what is another one's."""
 
 
-class _Barrier:
-    """One use of a barrier."""
+class _Gathering:
+    """Values that some ranks bring; who has come stays there."""
 
-    def __init__(self, worker_num):
-        self.complete = False
-        self.arrived = set()
-        self.gave_up = set()
-        self._worker_num = worker_num
+    def __init__(self, size, changed):
+        self.changed = changed  # waited on by these alone: each that comes would wake all others else
+        self.values = {}  # rank -> (value, worker)
+        self._size = size
 
-    def absent(self):
-        return [worker for worker in range(self._worker_num) if worker not in self.arrived]
+    def bring(self, topic, rank, value, worker):
+        if not 0 <= rank < self._size:
+            raise WriteError("worker %d comes to '%s' as rank %d of %d" % (worker, topic, rank, self._size))
+        owner = self.values.get(rank, (None, worker))[1]
+        if owner != worker:
+            raise WriteError(
+                "worker %d cannot come to '%s' as rank %d, which is worker %d" % (worker, topic, rank, owner)
+            )
+        if rank not in self.values:
+            self.values[rank] = value, worker
+            if len(self.values) == self._size:
+                self.changed.notify_all()
+
+    def missing(self):
+        return [rank for rank in range(self._size) if rank not in self.values]
 
 
 class BootstrapState:
@@ -44,9 +56,10 @@ class BootstrapState:
     def __init__(self, worker_num, clock=time.monotonic):
         self._worker_num = worker_num
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._values = {}  # key -> (value, worker that set it)
-        self._barriers = {}  # name -> _Barrier
+        self._gatherings = {}  # topic -> _Gathering
         self._endings = []
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
@@ -178,69 +191,45 @@ class BootstrapState:
                 )
             for key in found:
                 del self._values[key]
+            for topic in [each for each in self._gatherings if each.startswith(prefix) and worker == 0]:
+                del self._gatherings[topic]
 
-    # Barriers
+    # Gatherings
 
-    def barrier(self, name, worker, timeout_s, alive, generation=None):
-        """Waits until every worker has come to the barrier `name`, which can be used again. Raises WaitError.
+    def gather(self, topic, rank, size, value, worker, timeout_s, alive):
+        """Brings a value to a gathering of so many ranks, and waits for the others'.
 
-        With a `generation`, an ending that concerns it ends the wait: who failed will not come.
+        Returns:
+          (the values in the order of ranks, or None; the ranks that have not come). Raises WaitError, or WriteError
+          when another worker came as this rank.
         """
-
         with self._changed:
-            barrier = self._barriers.setdefault(name, _Barrier(self._worker_num))
-            barrier.arrived.add(worker)
-            if not barrier.absent():
-                self._barriers[name] = _Barrier(self._worker_num)
-                barrier.complete = True
-                self._changed.notify_all()
-                return
+            found = self._gatherings.setdefault(topic, _Gathering(size, threading.Condition(self._lock)))
+            found.bring(topic, rank, value, worker)
+            deadline = self._clock() + timeout_s
+            while len(found.values) < size:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return None, found.missing()
+                self._check(lambda: "not all have come to '%s'" % topic, alive)
+                found.changed.wait(min(left, _POLL_S))
+            return [found.values[rank][0] for rank in range(size)], []
 
-            def missing():
-                # Those who waited as long as this one and gave up a moment earlier did come.
-                names = [other for other in barrier.absent() if other not in barrier.gave_up] or barrier.absent()
-                return "%s did not come to the barrier '%s'" % (name_workers(names), name)
+    def _check(self, what, alive):
+        """Raises WaitError where a wait cannot come to its end."""
+        lost = self._lost()
+        if lost:
+            raise WaitError("lost", "%s, and it cannot come any more: %s" % (what(), lost.message))
+        if self._closed:
+            raise WaitError("gone", "%s, and worker 0 has ended" % what())
+        if not alive():
+            raise WaitError("gone", "the caller has gone")
 
-            def departed():
-                return [other for other in barrier.absent() if other in self._left]
-
-            try:
-                self._wait(lambda: barrier.complete, timeout_s, alive, missing, departed, generation)
-            except WaitError:
-                barrier.arrived.discard(worker)
-                barrier.gave_up.add(worker)
-                raise
-
-    def _ended(self, generation):
-        for ending in self._endings:
-            if generation is not None and ending.concerns(generation):
-                return ending
-        return None
-
-    def _wait(self, ready, timeout_s, alive, what, departed=list, generation=None):
+    def _wait(self, ready, timeout_s, alive, what):
         deadline = self._clock() + timeout_s
         while not ready():
-            lost = self._lost()
-            if lost:
-                raise WaitError("lost", "%s, and it cannot come any more: %s" % (what(), lost.message))
-            failed = self._ended(generation)
-            if failed:
-                raise WaitError("gone", "%s, and worker %d has failed: %s" % (what(), failed.worker, failed.message))
-            if departed():
-                raise WaitError("gone", "%s, and %s has ended already" % (what(), name_workers(departed())))
-            if self._closed:
-                raise WaitError("gone", "%s, and worker 0 has ended" % what())
             left = deadline - self._clock()
             if left <= 0:
                 raise WaitError("timeout", "%s within %g s" % (what(), timeout_s))
-            if not alive():
-                raise WaitError("gone", "the caller has gone")
+            self._check(what, alive)
             self._changed.wait(min(left, _POLL_S))
-
-
-def name_workers(workers):
-    """ "worker 1", "workers 1 and 2", "workers 1, 2 and 3"."""
-    names = [str(worker) for worker in workers]
-    if len(names) == 1:
-        return "worker %s" % names[0]
-    return "workers %s and %s" % (", ".join(names[:-1]), names[-1])

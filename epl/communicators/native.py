@@ -31,6 +31,20 @@ STORE_GET = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_size_t),
     ctypes.c_double,
 )
+# Called with bytes: what it is given may hold zeros, and is only read.
+STORE_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+STORE_GATHER = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_uint8),
+    ctypes.c_size_t,
+    ctypes.c_double,
+    STORE_TAKE,
+    ctypes.c_void_p,
+)
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 ALLOCATE = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
@@ -45,7 +59,7 @@ ALLOCATE = ctypes.CFUNCTYPE(
 class Store(ctypes.Structure):
     """epl_store"""
 
-    _fields_ = [("context", ctypes.c_void_p), ("set", STORE_SET), ("get", STORE_GET)]
+    _fields_ = [("context", ctypes.c_void_p), ("set", STORE_SET), ("get", STORE_GET), ("gather", STORE_GATHER)]
 
 
 class Options(ctypes.Structure):

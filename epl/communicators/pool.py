@@ -1,6 +1,7 @@
 """The communicators of one worker: one for control messages and several for tensors, made anew after each failure."""
 
 import ctypes
+import math
 import struct
 import threading
 
@@ -8,6 +9,7 @@ from epl.communicators import gpu, native
 from epl.communicators.addresses import own_address
 from epl.communicators.bootstrap import WaitTimeout, job_token
 from epl.communicators.store import StoreAdapter
+from epl.communicators.waiting import Missing, gather
 from epl.errors import CommunicationError
 
 _ERROR_BYTES = 4096
@@ -86,7 +88,7 @@ class Pool:
         if self._opened != generation or self.connected:
             self.close()
         if self._cluster.worker_num > 1:
-            self._await_workers(generation)
+            self._await_workers(generation, "connect")
             prefix = _PREFIX % generation
             try:
                 self._open(generation)
@@ -125,7 +127,7 @@ class Pool:
         try:
             return _FIGURES.unpack(self._client.get(key, 0.0, writer=0))
         except WaitTimeout:
-            self._await_workers(generation)
+            self._await_workers(generation, "measure")
         if self._opened != generation:
             self.close()
         self._open(generation)
@@ -246,20 +248,26 @@ class Pool:
         for comm in comms:
             native.comm().epl_comm_destroy(comm)
 
-    def _await_workers(self, generation):
+    def _await_workers(self, generation, why):
         """Workers come to their first step at very different times; only then do the time-outs of connecting start."""
+        communication, own = self._config.communication, self._cluster.worker_index
+        limits = dict(limit_s=communication.start_timeout_s, silence_s=communication.timeout_s)
+        limits["start_s"] = math.inf  # those who have not started are missing like others
         try:
-            self._client.barrier(
-                "generation %d of the communicators" % generation,
-                self._config.communication.start_timeout_s,
-                generation,
+            topic = "%scome to %s" % (_PREFIX % generation, why)
+            what = "the others to come to a step that communicates"
+            gather(self._client, topic, own, self._cluster.worker_num, b"", what, generation=generation, **limits)
+        except Missing as error:
+            raise CommunicationError(
+                "Worker %d could not connect to the others: %s did not come within %g s. "
+                "communication.start_timeout_s says how long workers wait for each other."
+                % (own, self._with_addresses(error.ranks), communication.start_timeout_s)
             )
         except CommunicationError as error:
-            if isinstance(error, WaitTimeout):
-                error = "%s communication.start_timeout_s says how long workers wait for each other." % error
-            raise CommunicationError(
-                "Worker %d could not connect to the others: %s" % (self._cluster.worker_index, error)
-            )
+            raise CommunicationError("Worker %d could not connect to the others: %s" % (own, error))
+
+    def _with_addresses(self, workers):
+        return ", ".join("worker %d (%s)" % (worker, self._cluster.hosts[worker]) for worker in workers)
 
     def _open(self, generation):
         """Makes the communicator for control messages, unless it is there."""

@@ -3,7 +3,7 @@
 import ctypes
 
 from epl.communicators import native
-from epl.communicators.waiting import wait_for_key
+from epl.communicators.waiting import Missing, gather, wait_for_key
 
 
 class StoreAdapter:
@@ -17,7 +17,8 @@ class StoreAdapter:
         # ctypes frees callbacks that nothing refers to: these attributes keep them.
         self._set_callback = native.STORE_SET(self._set)
         self._get_callback = native.STORE_GET(self._get)
-        self.native = native.Store(None, self._set_callback, self._get_callback)
+        self._gather_callback = native.STORE_GATHER(self._gather)
+        self.native = native.Store(None, self._set_callback, self._get_callback, self._gather_callback)
 
     def take_problem(self):
         """The latest error of the service, once."""
@@ -36,6 +37,23 @@ class StoreAdapter:
             ctypes.memmove(value, found, min(capacity, len(found)))
 
         return self._attempt(get)
+
+    def _gather(self, _, topic, rank, size, value, length, timeout_s, take, context):
+        def gathered():
+            name = self._prefix + topic.decode("utf-8")
+            mine = ctypes.string_at(value, length)
+            what = "the others to connect ('%s')" % name
+            limits = dict(generation=self._generation, limit_s=timeout_s)
+            try:
+                found = gather(self._client, name, rank, size, mine, what, **limits)
+            except Missing as error:
+                for missing in error.ranks:
+                    take(context, missing, None, 0)
+                return
+            for other, text in enumerate(found):
+                take(context, other, text, len(text))
+
+        return self._attempt(gathered)
 
     def wait_for(self, key, timeout_s):
         """The value of `key`; does not wait for workers that will not come."""

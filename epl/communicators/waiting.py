@@ -34,6 +34,35 @@ def wait_for_key(client, key, what, worker=None, **limits):
             wait.check()
 
 
+class Missing(WaitTimeout):
+    """Not all have come to a gathering. `ranks`: who has not."""
+
+    def __init__(self, message, ranks):
+        super().__init__(message)
+        self.ranks = ranks
+
+
+def gather(client, topic, rank, size, value, what, **limits):
+    """What `size` ranks bring to `topic`, as bytes in their order; this one brings `value`.
+
+    Args:
+      client, what, **limits: as for `wait_for_key`.
+
+    Raises:
+      Missing: some did not come within `limit_s` seconds.
+      CommunicationError: see Wait.
+    """
+    wait = Wait(client, what, **limits)
+    while True:
+        values, missing = client.gather(topic, rank, size, value, wait.slice_s())
+        if not missing:
+            return values
+        try:
+            wait.check()
+        except WaitTimeout as error:
+            raise Missing(str(error), missing) from None
+
+
 class Wait(object):
     """One wait, of which `check` is called at least every second or two.
 

@@ -24,8 +24,6 @@ _LINK_KEY = "job/link/%d"  # after how many calls of epl.init
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
 _DATA_ENDED = "OutOfRangeError"
-# Whoever waits for longer says so.
-_NOTICE_S = 10.0
 # Generations between two calls of epl.init; more failures than that within one job are not lived through.
 _GENERATIONS_PER_INIT = 1 << 20
 _MEET_PREFIX = "meet/g%d/%d/"
@@ -88,7 +86,7 @@ class Job(object):
         )
         if self.cluster.worker_index == 0:
             self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
-        self.seed = int(self._client.get(_JOB_SEED_KEY, timeout_s, writer=0))
+        self.seed = int(self._wait(_JOB_SEED_KEY, "worker 0 to tell the job's seed", 0, limit_s=timeout_s))
         self.pool = Pool(self.cluster, self._config, self._client)
         self._client.watch(self._on_ending)
         atexit.register(self.close)
@@ -133,8 +131,7 @@ class Job(object):
             return
         self._begin_generation()
         if self.pool.generation != self._generation:
-            with _notice("worker %d waits for the others to come to a step that communicates" % self._index):
-                self.pool.connect(self._generation)
+            self.pool.connect(self._generation)
 
     @property
     def link(self):
@@ -157,8 +154,7 @@ class Job(object):
                 try:
                     self._begin_generation()
                     key = _LINK_KEY % (self._generation // _GENERATIONS_PER_INIT)
-                    with _notice("worker %d waits for the others to build the training graph" % self._index):
-                        self._link = Link(*self.pool.measure(self._generation, key))
+                    self._link = Link(*self.pool.measure(self._generation, key))
                 except Exception as error:  # whatever it is, the others must not wait for this worker
                     raised = self.broken_by(error)
                     if raised is error:
@@ -191,7 +187,8 @@ class Job(object):
           CommunicationError: it left nothing within `timeout_s` seconds.
         """
         key = self._left_by(kind, number, worker)
-        data = self._client.get(key, timeout_s, writer=worker)
+        what = "what worker %d leaves for the chief" % worker
+        data = self._wait(key, what, worker, generation=self._generation, limit_s=timeout_s)
         self._client.clear(key)
         return data
 
@@ -387,18 +384,6 @@ class Job(object):
             self._server.close()
         self._client = None
         atexit.unregister(self.close)
-
-
-@contextlib.contextmanager
-def _notice(text):
-    """Says so if what is done within takes long."""
-    timer = threading.Timer(_NOTICE_S, _LOG.info, [text])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _kind(error):

@@ -111,7 +111,7 @@ def test_killed_rank_is_named_on_both_hosts(hosts, tmp_path):
         job.children[3].signal(signal.SIGKILL)
         for outcome in job.results("found", 30, without=[3])[:3]:
             assert outcome["code"] == PEER_LOST, outcome
-            assert "worker 3" in outcome["message"]
+            assert "rank 3" in outcome["message"]
             assert outcome["seconds"] < 2
 
 
@@ -123,7 +123,7 @@ def test_cut_cable_ends_with_a_time_out(hosts, tmp_path):
             assert outcome["code"] == TIMEOUT, outcome
             assert "all_reduce 'grads/7'" in outcome["message"]
             elsewhere = [str(each) for each, host in enumerate(HOST_OF) if host != HOST_OF[rank]]
-            assert any("for worker %s" % each in outcome["message"] for each in elsewhere), outcome
+            assert any("for rank %s" % each in outcome["message"] for each in elsewhere), outcome
             assert outcome["seconds"] < 10
 
 

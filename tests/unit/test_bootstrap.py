@@ -1,11 +1,13 @@
-"""The bootstrap service: keys, barriers, endings, refusals. Everything in one process, over real connections."""
+"""The bootstrap service: keys, gatherings, endings, refusals. Everything in one process, over real connections."""
 
+import collections
 import logging
 import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import grpc
 import pytest
@@ -137,40 +139,61 @@ def test_message_size_is_bounded(job):
         client.set("too large", b"x" * wire.MAX_MESSAGE_BYTES)
 
 
-def test_barrier_twice_and_who_is_missing(job):
+def test_gathering_and_who_is_missing(job):
     _, clients = job(3)
-    for _ in range(2):
-        waiting = [in_thread(lambda c=client: c.barrier("start", 10)) for client in clients]
-        assert [wait() for wait in waiting] == [None] * 3
-    with pytest.raises(CommunicationError, match="Workers 1 and 2 did not come to the barrier 'start' within 0.3 s"):
-        clients[0].barrier("start", 0.3)
-    # The attempt that timed out does not count, but who made it is not blamed either.
-    waiting = [in_thread(lambda c=client: c.barrier("start", 1)) for client in clients[1:]]
-    assert any(str(wait()).startswith("Worker 0 did not come") for wait in waiting)
-    waiting = [in_thread(lambda c=client: c.barrier("start", 10)) for client in clients]
-    assert [wait() for wait in waiting] == [None] * 3
+    assert clients[0].gather("start", 0, 3, b"of 0", 0.2) == (None, [1, 2])
+    waiting = [in_thread(lambda c=c: c.gather("start", c.worker, 3, b"of %d" % c.worker, 10)) for c in clients[1:]]
+    everyone = [b"of 0", b"of 1", b"of 2"], []
+    assert [wait() for wait in waiting] == [everyone] * 2
+    assert clients[0].gather("start", 0, 3, b"of 0", 0.2) == everyone  # it has come before
+    assert clients[2].gather("pair", 1, 2, b"", 0.0) == (None, [0])  # ranks of a group are others
+    with pytest.raises(CommunicationError, match="(?i)worker 1 cannot come to 'pair' as rank 1, which is worker 2"):
+        clients[1].gather("pair", 1, 2, b"", 0.0)
+    with pytest.raises(CommunicationError, match="comes to 'other' as rank 2 of 2"):
+        clients[1].gather("other", 2, 2, b"", 0.0)
+    clients[0].clear("start")
+    assert clients[1].gather("start", 1, 3, b"", 0.0) == (None, [0, 2])
 
 
-def test_barrier_without_one_whose_generation_failed(job):
+def test_what_is_gathered_may_be_larger_than_a_message(job):
     _, clients = job(2)
-    waiting = in_thread(lambda: clients[0].barrier("start", 20, generation=3))
-    time.sleep(0.2)
-    clients[1].fail(1, "error", 0, "of before", generation=2)
+    values = [b"0" * (wire.MAX_MESSAGE_BYTES - 1000), b"1" * (wire.MAX_MESSAGE_BYTES - 1000)]
+    waiting = [in_thread(lambda c=c: c.gather("large", c.worker, 2, values[c.worker], 20)) for c in clients]
+    assert all(wait() == (values, []) for wait in waiting)
+
+
+def test_gathering_without_one_who_is_lost(job):
+    _, clients = job(2)
+    waiting = in_thread(lambda: clients[0].gather("end", 0, 2, b"", 20))
     time.sleep(0.2)
     started = time.monotonic()
-    clients[1].fail(1, "error", 0, "no memory", generation=3)
-    assert "worker 1 has failed: no memory" in str(waiting())
+    clients[1]._channel.close()
+    assert "cannot come any more" in str(waiting())
     assert time.monotonic() - started < 3
 
 
-def test_barrier_without_one_who_has_ended(job):
-    _, clients = job(2)
-    waiting = in_thread(lambda: clients[0].barrier("end", 20))
-    time.sleep(0.2)
-    started = time.monotonic()
-    clients[1].leave()
-    assert "worker 1 has ended already" in str(waiting())
-    assert time.monotonic() - started < 3
+def test_calls_to_the_service_do_not_grow_with_the_workers(monkeypatch):
+    """4,096 workers come before all are there, and some of them ask once more, as all do."""
+    size, calls = 4096, collections.Counter()
+    state = bootstrap_state.BootstrapState(size)
+    client = BootstrapClient.__new__(BootstrapClient)
+
+    def call(method, header, body=b"", wait_s=None):
+        calls[method, header["rank"]] += 1
+        return server._gather(
+            types.SimpleNamespace(worker=header["rank"]), header, body, types.SimpleNamespace(is_active=bool)
+        )
+
+    server = BootstrapServer.__new__(BootstrapServer)
+    server._state, server._timeout_s = state, 1.0
+    monkeypatch.setattr(client, "_call", call, raising=False)
+    card = b"c" * 300
+    for rank in range(size - 1):
+        assert client.gather("cards", rank, size, card, 0.0)[0] is None
+    asked = range(size - 1, -1, -63)
+    for rank in asked:
+        assert client.gather("cards", rank, size, card, 0.0) == ([card] * size, [])
+    assert len(calls) == size and max(calls.values()) == 2 and sum(calls.values()) == size - 1 + len(asked)
 
 
 def test_first_ending_of_a_generation_counts_and_reaches_all(job):
@@ -401,8 +424,3 @@ def test_damaged_messages_are_errors():
         with pytest.raises(CommunicationError):
             wire.unpack(message)
     assert wire.unpack(wire.pack({"a": 1}, b"body")) == ({"a": 1}, b"body")
-
-
-def test_names_of_workers():
-    assert bootstrap_state.name_workers([3]) == "worker 3"
-    assert bootstrap_state.name_workers([0, 1, 2]) == "workers 0, 1 and 2"

@@ -17,7 +17,7 @@ from epl.communicators.proof import ClientProof, Refused
 pytestmark = pytest.mark.once
 
 TOKEN = "a token of the tests"
-CALLS = ("Join", "Leave", "Heartbeat", "Set", "Get", "Clear", "Barrier", "Fail")
+CALLS = ("Join", "Leave", "Heartbeat", "Set", "Get", "Clear", "Gather", "Fail")
 _BOUNDED = hypothesis.settings(
     max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )

@@ -6,6 +6,8 @@ import pytest
 
 from epl.communicators import native
 from epl.communicators.pool import Pool
+from epl.communicators.waiting import Missing
+from epl.config import Config
 from epl.errors import CommunicationError
 
 pytestmark = pytest.mark.once
@@ -79,3 +81,16 @@ def test_why_the_next_step_is_refused(pool, library, code, aborted, said):
     with pytest.raises(CommunicationError, match=said) as caught:
         pool.expect({0: [1]})
     assert caught.value.code == code
+
+
+def test_who_does_not_come_is_named_with_the_address(library, monkeypatch):
+    def gather(*args, **limits):
+        raise Missing("in vain", [1, 2])
+
+    monkeypatch.setattr("epl.communicators.pool.gather", gather)
+    hosts = ("10.0.0.4:2222", "10.0.0.5:2222", "10.0.0.7:2223")
+    cluster = types.SimpleNamespace(worker_num=3, worker_index=0, hosts=hosts)
+    pool = Pool(cluster, Config({"communication.start_timeout_s": 5.0}), object())
+    said = r"worker 1 \(10.0.0.5:2222\), worker 2 \(10.0.0.7:2223\) did not come within 5 s"
+    with pytest.raises(CommunicationError, match=said):
+        pool.connect(0)

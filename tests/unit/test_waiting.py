@@ -1,6 +1,7 @@
 """Waits for other workers end: by a deadline, or because of what became of who is waited for. No network."""
 
 import ast
+import functools
 import os
 
 import pytest
@@ -34,6 +35,12 @@ class Client(object):
         if self._comes_after is not None and self._clock.now - self._began >= self._comes_after:
             return b"value"
         raise WaitTimeout("nobody has set it")
+
+    def gather(self, topic, rank, size, value, timeout_s):
+        self._clock.now += timeout_s
+        if self._comes_after is not None and self._clock.now - self._began >= self._comes_after:
+            return [b"a", value, b"c"], []
+        return None, [each for each in range(size) if each != rank]
 
     def members(self):
         return Members(self.ages, self.left)
@@ -80,6 +87,96 @@ def test_who_waits_says_so(clock, caplog):
     ]
 
 
+def test_a_gathering_says_who_is_missing(clock):
+    client = Client(clock, ages={0: 0, 1: 0, 2: 0})
+    with pytest.raises(waiting.Missing, match="worker 1 has waited 7.5 s in vain for the others") as caught:
+        waiting.gather(client, "topic", 1, 3, b"", "the others", limit_s=7.5)
+    assert caught.value.ranks == [0, 2]
+    assert waiting.gather(Client(clock, {0: 0}, comes_after=300), "topic", 1, 3, b"b", "the others") == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+    with pytest.raises(CommunicationError, match="worker 2 has ended already"):
+        waiting.gather(Client(clock, {0: 0}, left=[2]), "topic", 1, 3, b"", "the others")
+
+
+# Waits that do not go through epl.communicators.waiting: (file, function) to why not.
+BESIDE = {
+    ("communicators/waiting.py", "wait_for_key"): "the helper itself",
+    ("communicators/waiting.py", "gather"): "the helper itself",
+    ("communicators/pool.py", "measure"): "looks, and does not wait",
+    ("communicators/bootstrap.py", "ending"): "waits here for what worker 0 pushes, by a deadline",
+    (
+        "communicators/bootstrap.py",
+        "_join",
+    ): "comes before the helper can ask anybody; has deadline and notice of its own",
+    ("communicators/bootstrap.py", "_start_watch"): "for worker 0's answer to a call, by a deadline",
+    ("communicators/bootstrap.py", "_send_heartbeats"): "a pause between two heartbeats",
+    ("communicators/bootstrap_server.py", "close"): "for worker 0's own threads, by a deadline",
+    ("communicators/bootstrap_state.py", "wait_for_leaving"): "the service's side, at its end, by a deadline",
+    ("communicators/bootstrap_state.py", "endings_after"): "the service's side: its callers set the deadline",
+    ("communicators/bootstrap_state.py", "gather"): "the service's side: its callers set the deadline",
+    ("communicators/bootstrap_state.py", "_wait"): "the service's side: its callers set the deadline",
+    ("session/saved.py", "_look"): "for a disk to show a file, by a deadline; no worker is waited for",
+    ("launch/processes.py", "end_sessions"): "for processes of this machine to end, by a deadline",
+    ("launch/processes.py", "close"): "for the guard, a process of this machine, to end, by a deadline",
+}
+_CLIENTS = ("client", "_client")
+
+
+def _name_of(node):
+    """The last name of `x`, `a.x` or `a.x()`."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return getattr(node, "attr", getattr(node, "id", None))
+
+
+def _waits_for_others(call):
+    """Whether a call waits for somebody: sleeps, waits for an event, a process or a thread, asks for a key."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name, receiver = call.func.attr, _name_of(call.func.value)
+    if name == "sleep" or name in ("wait", "wait_for", "result", "communicate"):
+        return receiver not in ("self", "wait_for")
+    if name == "join":
+        return bool(receiver and "thread" in receiver) or not call.args and not call.keywords
+    return name in ("get", "gather") and receiver in _CLIENTS
+
+
+def _waits(tree):
+    """(function, line) of calls that wait."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.Lambda)):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and _waits_for_others(node):
+                    yield getattr(function, "name", "lambda"), node.lineno
+
+
+@functools.lru_cache(maxsize=None)
+def _trees():
+    return list(_parsed())
+
+
+def _parsed():
+    for folder, _, files in os.walk(os.path.join(ROOT, "epl")):
+        for name in files:
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf-8") as file:
+                    yield os.path.relpath(path, os.path.join(ROOT, "epl")), ast.parse(file.read())
+
+
+def test_every_wait_goes_through_the_helper():
+    found = {(path, function): line for path, tree in _trees() for function, line in _waits(tree)}
+    new = [
+        "%s:%d in %s" % (path, line, function)
+        for (path, function), line in found.items()
+        if (path, function) not in BESIDE
+    ]
+    assert not new, "these wait beside epl.communicators.waiting: " + ", ".join(sorted(new))
+    assert not set(BESIDE) - set(found), "these do not wait any more"
+
+
 def _waits_without_end(tree):
     """(line, text) of calls of `x.wait()`, `x.join()` or `x.communicate()` that have no time-out at all."""
     for node in ast.walk(tree):
@@ -89,15 +186,12 @@ def _waits_without_end(tree):
 
 
 def test_no_wait_is_without_a_deadline():
-    found = []
-    for folder, _, files in os.walk(os.path.join(ROOT, "epl")):
-        for name in files:
-            if name.endswith(".py"):
-                path = os.path.join(folder, name)
-                with open(path) as file:
-                    found.extend("%s:%d" % (path, line) for line, _ in _waits_without_end(ast.parse(file.read())))
+    found = ["%s:%d" % (path, line) for path, tree in _trees() for line, _ in _waits_without_end(tree)]
     assert not found, "these wait for ever: " + ", ".join(found)
 
 
-def test_the_check_sees_a_wait_without_a_deadline():
+def test_the_check_sees_waits():
+    for text in ("event.wait(3)", "time.sleep(1)", "self._client.get('k', 5.0)", "thread.join(2)", "client.gather()"):
+        assert list(_waits(ast.parse("def f():\n    " + text))) == [("f", 2)], text
+    assert not list(_waits(ast.parse("def f(x):\n    x.get('k', 5)\n    ', '.join(x)\n    os.path.join(x, x)")))
     assert list(_waits_without_end(ast.parse("event.wait()"))) and not list(_waits_without_end(ast.parse("e.wait(3)")))
