@@ -25,6 +25,7 @@ LEVELS = {
     "optimizers": 3.5,  # for users, and in the place of their own
     "ops": 4,  # epl.ops: collectives for users
     "program": 2.5,  # plain data, above the graph that it is about
+    "partition": 2.75,  # below `plan`, which prints what it decides
     "plan": 3,
     "communicators": 3,
     "launch": 3,

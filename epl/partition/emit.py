@@ -1,0 +1,189 @@
+"""Nodes of the program of a shard: constants that differ by shard, and the collectives between them."""
+
+from tensorflow.core.framework import attr_value_pb2
+
+from epl.graph import tags
+from epl.graph.build import Type, constant, make_node
+from epl.graph.index import format_input
+from epl.partition.parts import COLLECTIVES, Collective
+from epl.partition.placement import SUM, part_sizes, part_starts
+
+INT32, INT64, FLOAT, BOOL = 3, 9, 1, 10
+_PREFIX = "epl_shard"
+_TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
+
+
+class Emit(object):
+    """Collects the nodes of the program of a shard.
+
+    Args:
+      facts: Facts of the graph that is partitioned.
+      shards: how many parts.
+
+    Attributes:
+      nodes: name to NodeDef.
+      per_shard, collectives: as in epl.partition.parts.Partitioned.
+    """
+
+    def __init__(self, facts, shards):
+        self.facts = facts
+        self.shards = shards
+        self.nodes = {}
+        self.per_shard = {}
+        self.collectives = []
+        self._for = None
+
+    def begin(self, node):
+        """What is added from now on is for the sake of a node: it has its device and its tags."""
+        self._for = node
+
+    def keep(self, node):
+        """Adds a NodeDef as it is."""
+        self.nodes[node.name] = node
+
+    def add(self, op, name, inputs, **attrs):
+        """Adds a node for the node that was begun; returns its name, which is made unique."""
+        whole = "%s/%s/%s" % (_PREFIX, self._for.name, name)
+        while whole in self.nodes:
+            whole += "_"
+        return self._keep(make_node(op, whole, inputs, self._for.device, **attrs))
+
+    def _keep(self, node):
+        for tag in _TAGS:
+            if tag in self._for.attr:
+                node.attr[tag].CopyFrom(self._for.attr[tag])
+        self.nodes[node.name] = node
+        return node.name
+
+    def integers(self, name, values, dtype=INT32):
+        """A constant.
+
+        Args:
+          name: for people.
+          values: for each shard an integer or a list of them.
+          dtype: INT32 or INT64.
+        """
+        whole = "%s/%s/%s" % (_PREFIX, self._for.name, name)
+        while whole in self.nodes:
+            whole += "_"
+        values = [[int(v) for v in each] if isinstance(each, (list, tuple)) else int(each) for each in values]
+        made = [constant(whole, each, dtype, self._for.device) for each in values]
+        if any(each != values[0] for each in values):
+            self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)
+        return self._keep(made[0])
+
+    def number(self, name, value, dtype):
+        """A scalar constant of any numeric type, the same in all shards (a list: by shard)."""
+        values = value if isinstance(value, list) else [value] * self.shards
+        if dtype in (INT32, INT64):
+            return self.integers(name, values, dtype)
+        whole = self.integers(name, [0] * self.shards)
+        made = [constant(whole, float(each), FLOAT, self._for.device) for each in values]
+        if any(each != values[0] for each in values):
+            self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)
+        self._keep(made[0])
+        return whole if dtype == FLOAT else self.cast(whole, FLOAT, dtype)
+
+    def cast(self, text, have, want):
+        """A tensor in another type; the same where it is of that already."""
+        return text if have == want else self.add("Cast", "cast", [text], SrcT=Type(have), DstT=Type(want))
+
+    def starts(self, name, size, dtype=INT32):
+        """A constant: where a shard's part of a dimension begins."""
+        return self.integers(name, part_starts(size, self.shards), dtype)
+
+    def collective(self, kind, text, dtype, tensor, num_bytes, combine=SUM, wanted_by="", **attrs):
+        """Adds a collective of one tensor; booleans travel as numbers.
+
+        Args:
+          kind: as in epl.partition.parts.COLLECTIVES.
+          text: the tensor in a shard.
+          dtype: its DataType number.
+          tensor, num_bytes, wanted_by: as in epl.partition.parts.Collective.
+          combine: of an all-reduce or reduce-scatter.
+          **attrs: "dim", "size" and so on.
+        """
+        sent = INT32 if dtype == BOOL else dtype
+        text = self.cast(text, dtype, sent)
+        attrs.update({"combine": combine} if kind in ("all_reduce", "reduce_scatter") else {})
+        name = self.add(COLLECTIVES[kind], kind, [text], T=Type(sent), shards=self.shards, **attrs)
+        phase = tags.phase(self._for)
+        self.collectives.append(Collective(name, kind, tensor, num_bytes, phase, wanted_by or self._for.name))
+        return self.cast(name, sent, dtype)
+
+    def outputs(self, node, texts, dtypes):
+        """Makes what was computed the outputs of a node, which keeps its name and its control inputs."""
+        controls = [text for text in node.input if text[0] == "^"]
+        if len(texts) == 1:
+            made = make_node("Identity", node.name, texts + controls, node.device, T=Type(dtypes[0]))
+        else:
+            made = make_node("IdentityN", node.name, texts + controls, node.device, T=type_list(dtypes))
+        for key, value in node.attr.items():
+            if key.startswith(tags.PREFIX):
+                made.attr[key].CopyFrom(value)
+        self.nodes[node.name] = made
+
+
+def type_list(dtypes):
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=list(dtypes)))
+
+
+def slice_of(emit, text, dtype, shape, dim):
+    """A shard's part of a dimension of a tensor that it has whole."""
+    size, rank = shape[dim], len(shape)
+    if size is not None:
+        begins = [[start if i == dim else 0 for i in range(rank)] for start in part_starts(size, emit.shards)]
+        sizes = [[part if i == dim else -1 for i in range(rank)] for part in part_sizes(size, emit.shards)]
+        begin, extent = emit.integers("begin", begins), emit.integers("size", sizes)
+    else:
+        whole = emit.add("Shape", "shape", [text], T=Type(dtype), out_type=Type(INT32))
+        by = emit.integers("parts", [[emit.shards if i == dim else 1 for i in range(rank)]] * emit.shards)
+        extent = emit.add("FloorDiv", "part", [whole, by], T=Type(INT32))
+        which = [[shard if i == dim else 0 for i in range(rank)] for shard in range(emit.shards)]
+        begin = emit.add("Mul", "begin", [extent, emit.integers("which", which)], T=Type(INT32))
+    return emit.add("Slice", "part", [text, begin, extent], T=Type(dtype), Index=Type(INT32))
+
+
+def on_one_shard(emit, text, dtype):
+    """A tensor that all shards have whole, as a partial sum: zeros in all shards but the first."""
+    mask = emit.number("mask", [1] + [0] * (emit.shards - 1), dtype)
+    return emit.add("Mul", "on_one_shard", [text, mask], T=Type(dtype))
+
+
+def local_shape(emit, text, tensor_value, dims, rank, dtype):
+    """A vector with sizes of a whole tensor, as sizes of a shard's part.
+
+    Args:
+      emit: the Emit.
+      text: the vector, which all shards have whole.
+      tensor_value: what is known of it, or None.
+      dims: for each divided dimension its whole size, None where that is not known.
+      rank: how many elements the vector has.
+      dtype: of the vector.
+    """
+    if tensor_value is not None and tensor_value.ndim == 1 and None not in tensor_value:
+        rows = []
+        for shard in range(emit.shards):
+            row = [int(each) for each in tensor_value]
+            for dim, size in dims.items():
+                row[dim] = -1 if row[dim] == -1 else part_sizes(row[dim], emit.shards)[shard]
+            rows.append(row)
+        return emit.integers("local_shape", rows, dtype)
+    unknown = [dim for dim, size in dims.items() if size is None]
+    if unknown:
+        by = emit.integers("parts", [[emit.shards if i in unknown else 1 for i in range(rank)]] * emit.shards, dtype)
+        text = emit.add("FloorDiv", "local_sizes", [text, by], T=Type(dtype))
+    known = {dim: part_sizes(size, emit.shards) for dim, size in dims.items() if size is not None}
+    return replaced(emit, text, known, rank, dtype) if known else text
+
+
+def replaced(emit, text, known, rank, dtype):
+    """A vector with some of its elements replaced; `known` has their values by shard."""
+    others = emit.integers("others", [[0 if i in known else 1 for i in range(rank)]] * emit.shards, dtype)
+    rows = [[known[i][shard] if i in known else 0 for i in range(rank)] for shard in range(emit.shards)]
+    kept = emit.add("Mul", "kept", [text, others], T=Type(dtype))
+    return emit.add("Add", "with_sizes", [kept, emit.integers("sizes", rows, dtype)], T=Type(dtype))
+
+
+def text_of(tensor):
+    return format_input(*tensor)

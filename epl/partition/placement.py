@@ -1,0 +1,89 @@
+"""Where a tensor lies along the one axis that it is partitioned over, and what it costs to have it otherwise.
+
+Sizes in bytes are of the whole tensor. A cost is what each shard sends, with the best known algorithms over a ring, and
+for each collective a constant besides: one of few bytes is not free.
+"""
+
+from dataclasses import dataclass
+
+# What a collective costs before it has sent anything, as bytes over the link.
+START_BYTES = 16 * 1024
+SUM, MAX, MIN, PROD = "sum", "max", "min", "prod"
+
+
+@dataclass(frozen=True, order=True)
+class Placement:
+    """A tensor's place along the axis.
+
+    Attributes:
+      kind: "whole": each shard has all of it; "sharded": each has its part of one dimension; "partial": what the shards
+        have must be added up, or combined otherwise, to be the tensor.
+      dim: of a sharded tensor.
+      combine: of a partial tensor: "sum", "max", "min" or "prod".
+    """
+
+    kind: str
+    dim: int = -1
+    combine: str = ""
+
+    def __str__(self):
+        detail = {"sharded": self.dim, "partial": self.combine}.get(self.kind)
+        return self.kind if detail is None else "%s(%s)" % (self.kind, detail)
+
+
+WHOLE = Placement("whole")
+# What operations want that look at the shape alone: whole, or partial, which has the shape of the whole.
+WHOLE_SHAPE = Placement("whole shape")
+
+
+def sharded(dim):
+    """Each shard has its part of a dimension; parts differ by one where the size does not divide."""
+    return Placement("sharded", dim=dim)
+
+
+def partial(combine=SUM):
+    """What the shards have must be combined to be the tensor."""
+    return Placement("partial", combine=combine)
+
+
+def part_sizes(size, shards):
+    """How many of `size` things each shard has: the first ones have one more where it does not divide."""
+    quotient, rest = divmod(size, shards)
+    return [quotient + (index < rest) for index in range(shards)]
+
+
+def part_starts(size, shards):
+    """The first of the things that each shard has."""
+    quotient, rest = divmod(size, shards)
+    return [index * quotient + min(index, rest) for index in range(shards)]
+
+
+def conversion(have, want):
+    """The collective that makes one placement of another, or None where each shard does it by itself.
+
+    Returns:
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or None.
+    """
+    if have == want or have == WHOLE or (want == WHOLE_SHAPE and have.kind == "partial"):
+        return None
+    if have.kind == "partial":
+        return "reduce_scatter" if want.kind == "sharded" and have.combine == SUM else "all_reduce"
+    return "all_to_all" if want.kind == "sharded" else "all_gather"
+
+
+def collective_bytes(kind, num_bytes, shards):
+    """Bytes that each shard sends in a collective, START_BYTES not counted.
+
+    Args:
+      kind: as `conversion` gives it.
+      num_bytes: of the whole tensor.
+      shards: how many there are.
+    """
+    sent = num_bytes * (shards - 1) / float(shards)
+    return {"all_reduce": 2 * sent, "all_gather": sent, "reduce_scatter": sent, "all_to_all": sent / shards}[kind]
+
+
+def conversion_cost(have, want, num_bytes, shards):
+    """What it costs to make one placement of another, in bytes over the link; 0.0 without communication."""
+    kind = conversion(have, want)
+    return 0.0 if kind is None else START_BYTES + collective_bytes(kind, num_bytes, shards)

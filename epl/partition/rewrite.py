@@ -1,0 +1,147 @@
+"""Writes the program of a shard: every operation with the shapes of its parts, and the collectives between them.
+
+All tensors keep their names. What brings one into another place is added with names of its own, once for each place.
+"""
+
+import collections
+
+from epl.graph.index import Graph, format_input
+from epl.graph.index import NodeInput as Tensor
+from epl.graph.late import copy_of
+from epl.partition.emit import Emit, on_one_shard, slice_of
+from epl.partition.parts import Partitioned, WholeInputs
+from epl.partition.placement import SUM, WHOLE, conversion, conversion_cost, part_sizes
+from epl.partition.special import writer_of
+from epl.rules import effects
+
+
+def rewrite(facts, choices, shards):
+    """The Partitioned program that Choices stand for."""
+    emit = Emit(facts, shards)
+    forms = _Forms(emit, facts, choices)
+    without_rule = []
+    for name, node in facts.graph.nodes.items():
+        emit.begin(node)
+        strategy, inputs = choices.strategy.get(name), facts.inputs(name)
+        wants = strategy.inputs if strategy is not None else (WHOLE,) * len(inputs)
+        if name not in choices.rule:
+            gathered = sum(facts.num_bytes(t) for t in inputs if choices.of(t) != WHOLE)
+            without_rule.extend([WholeInputs(name, node.op, gathered)] if gathered else [])
+        texts = [forms.text(tensor, want) for tensor, want in zip(inputs, wants)]
+        _write(emit, node, texts, choices, strategy)
+    graph = Graph(emit.nodes, facts.graph.library, facts.graph.versions)
+    placements = {format_input(*tensor): place for tensor, place in choices.place.items() if place != WHOLE}
+    return Partitioned(graph, shards, placements, emit.per_shard, tuple(emit.collectives), tuple(without_rule))
+
+
+def _write(emit, node, texts, choices, strategy):
+    if node.op in effects.VARIABLES:
+        return _write_variable(emit, node, choices.of(Tensor(node.name, 0)))
+    rule = choices.rule.get(node.name)
+    write = writer_of(node.op) if rule is not None else None
+    if write is not None and write(emit, node, texts, strategy, rule, choices):
+        return
+    emit.keep(_with_inputs(node, texts))
+
+
+def _with_inputs(node, texts):
+    """The node with other data inputs; the node itself where they are the same."""
+    if list(node.input[: len(texts)]) == texts:
+        return node
+    copy = copy_of(node)
+    copy.input[: len(texts)] = texts
+    copy.attr.pop("_output_shapes", None)
+    return copy
+
+
+def _write_variable(emit, node, place):
+    if place == WHOLE:
+        return emit.keep(node)
+    copy = copy_of(node)
+    copy.attr.pop("_output_shapes", None)
+    values = []
+    for size in part_sizes(node.attr["shape"].shape.dim[place.dim].size, emit.shards):
+        copy.attr["shape"].shape.dim[place.dim].size = size
+        value = type(copy.attr["shape"])()
+        value.CopyFrom(copy.attr["shape"])
+        values.append(value)
+    copy.attr["shape"].CopyFrom(values[0])
+    if any(value != values[0] for value in values):
+        emit.per_shard[node.name] = "shape", tuple(values)
+    emit.keep(copy)
+
+
+class _Forms(object):
+    """Tensors in the places in which they are wanted, each brought there once."""
+
+    def __init__(self, emit, facts, choices):
+        self._emit = emit
+        self._facts = facts
+        self._choices = choices
+        self._made = {}
+        self._through_whole = _wanted_whole(facts, choices, emit.shards)
+
+    def text(self, tensor, want):
+        """The name of a tensor in the program of a shard, in a place."""
+        have = self._choices.of(tensor)
+        own = format_input(*tensor)
+        if want is None or want == have or (want.kind == "whole shape" and have.kind == "partial"):
+            return own
+        want = WHOLE if want.kind == "whole shape" else want
+        if want == have:
+            return own
+        key = tensor, want
+        if key not in self._made:
+            self._made[key] = self._make(tensor, have, want, own)
+        return self._made[key]
+
+    def _make(self, tensor, have, want, own):
+        emit, facts = self._emit, self._facts
+        dtype, shape = facts.dtype(tensor), facts.shape(tensor)
+        if have == WHOLE:
+            return (
+                on_one_shard(emit, own, dtype)
+                if want.kind == "partial"
+                else slice_of(emit, own, dtype, shape, want.dim)
+            )
+        if want != WHOLE and (tensor in self._through_whole or not _directly(have, want)):
+            whole = self.text(tensor, WHOLE)
+            if want.kind == "partial":
+                return on_one_shard(emit, whole, dtype)
+            return slice_of(emit, whole, dtype, shape, want.dim)
+        kind, attrs = conversion(have, want), {}
+        if kind == "all_gather":
+            attrs = {"dim": have.dim, "size": _size(shape, have.dim)}
+        elif kind == "reduce_scatter":
+            attrs = {"dim": want.dim, "size": _size(shape, want.dim)}
+        elif kind == "all_to_all":
+            attrs = {"dim": have.dim, "size": _size(shape, have.dim)}
+            attrs.update(to_dim=want.dim, to_size=_size(shape, want.dim))
+        if have.kind == "partial":
+            attrs["combine"] = have.combine
+        return emit.collective(kind, own, dtype, own, facts.num_bytes(tensor), **attrs)
+
+
+def _size(shape, dim):
+    return -1 if shape[dim] is None else shape[dim]
+
+
+def _directly(have, want):
+    """Whether one collective makes one place of another that is not whole."""
+    return want.kind == "sharded" and (have.kind == "sharded" or have.combine == SUM)
+
+
+def _wanted_whole(facts, choices, shards):
+    """Tensors that are made whole first, as they are wanted whole anyway or as that is less than several exchanges."""
+    wanted = collections.defaultdict(set)
+    for name, strategy in choices.strategy.items():
+        for tensor, want in zip(facts.inputs(name), strategy.inputs):
+            if want is not None and choices.of(tensor) != WHOLE and want != choices.of(tensor):
+                wanted[tensor].add(want)
+    found = set()
+    for tensor, places in wanted.items():
+        have, num_bytes = choices.of(tensor), facts.num_bytes(tensor)
+        separately = sum(conversion_cost(have, place, num_bytes, shards) for place in places)
+        if WHOLE in places or separately > conversion_cost(have, WHOLE, num_bytes, shards):
+            found.add(tensor)
+    return found

@@ -1,0 +1,189 @@
+"""Runs a partitioned graph in one process: a copy for each shard in one graph, collectives as plain operations.
+
+add, concatenate and split in place of all-reduce, all-gather, reduce-scatter and all-to-all
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.capture.record import make_program
+from epl.graph.build import Type, make_node
+from epl.graph.index import format_input, parse_input
+from epl.partition import parts
+from epl.partition.partition import partition
+from epl.partition.placement import part_sizes
+from epl.partition.spread import Marks
+
+_COLLECTIVES = frozenset(parts.COLLECTIVES.values())
+_JOINS = {"sum": "AddN", "max": "Maximum", "min": "Minimum", "prod": "Mul"}
+
+
+def partitioned(graph, shards, variables=(), tensors=None):
+    """The Partitioned program of a tf.Graph."""
+    program = make_program(graph)
+    return partition(program, Marks(shards, frozenset(variables), tensors or {}), tf_compat.op_def)
+
+
+def simulation(done):
+    """A tf.Graph with all shards of a Partitioned program; shard i's nodes are named "shard_i/..."."""
+    edges = {name: node for name, node in done.graph.nodes.items() if node.op in _COLLECTIVES}
+    result = tf.GraphDef()
+    for shard in range(done.shards):
+        for name, node in parts.for_shard(done, shard).nodes.items():
+            if name not in edges:
+                result.node.append(_renamed(node, shard))
+    for node in edges.values():
+        result.node.extend(_joined(node, done.shards))
+    result.library.CopyFrom(done.graph.library)
+    result.versions.CopyFrom(done.graph.versions)
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(result, name="")
+    return graph
+
+
+def _in_shard(text, shard):
+    if text[0] == "^":
+        return "^" + _in_shard(text[1:], shard)
+    return "shard_%d/%s" % (shard, text)
+
+
+def _renamed(node, shard):
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.name = _in_shard(node.name, shard)
+    copy.input[:] = [_in_shard(text, shard) for text in node.input]
+    for key in [key for key in copy.attr if key in ("_class", "_output_shapes") or key.startswith("_epl_")]:
+        del copy.attr[key]
+    if node.op == "VarHandleOp":
+        copy.attr["shared_name"].s = copy.name.encode()
+    return copy
+
+
+def _joined(node, shards):
+    """What stands for a collective: the nodes that give each shard its result under the collective's name."""
+    dtype, name = node.attr["T"].type, node.name
+    given = [_in_shard(node.input[0], i) for i in range(shards)]
+    made, count = [], iter(range(1000))
+
+    def add(op, inputs, **attrs):
+        made.append(make_node(op, "joined/%s/%d" % (name, next(count)), inputs, T=Type(dtype), **attrs))
+        return made[-1].name
+
+    def combined():
+        combine = node.attr["combine"].s.decode()
+        if combine == "sum":
+            return add("AddN", given, N=shards)
+        whole = given[0]
+        for other in given[1:]:
+            whole = add(_JOINS[combine], [whole, other])
+        return whole
+
+    def whole_numbers(values):
+        made.append(tf_const("joined/%s/%d" % (name, next(count)), values))
+        return made[-1].name
+
+    def concatenated():
+        return add("ConcatV2", given + [whole_numbers(node.attr["dim"].i)], N=shards, Tidx=Type(3))
+
+    def divided(text, dim, size):
+        if size < 0:
+            made.append(
+                make_node(
+                    "Split",
+                    "joined/%s/%d" % (name, next(count)),
+                    [whole_numbers(dim), text],
+                    T=Type(dtype),
+                    num_split=shards,
+                )
+            )
+        else:
+            sizes = whole_numbers(part_sizes(size, shards))
+            add("SplitV", [text, sizes, whole_numbers(dim)], num_split=shards, Tlen=Type(3))
+        return [format_input(made[-1].name, i) for i in range(shards)]
+
+    if node.op == parts.ALL_REDUCE:
+        results = [combined()] * shards
+    elif node.op == parts.ALL_GATHER:
+        results = [concatenated()] * shards
+    elif node.op == parts.REDUCE_SCATTER:
+        results = divided(combined(), node.attr["dim"].i, node.attr["size"].i)
+    else:
+        results = divided(concatenated(), node.attr["to_dim"].i, node.attr["to_size"].i)
+    for shard, result in enumerate(results):
+        made.append(make_node("Identity", _in_shard(name, shard), [result], T=Type(dtype)))
+    return made
+
+
+def tf_const(name, values):
+    with tf.Graph().as_default():
+        tf.constant(np.array(values, np.int32), name="value")
+        node = tf.get_default_graph().as_graph_def().node[0]
+    node.name = name
+    return node
+
+
+def joined(values, place):
+    """The whole of a tensor, of what each shard has of it."""
+    if place is None or place.kind == "whole":
+        for other in values[1:]:  # all shards have the same
+            np.testing.assert_array_equal(other, values[0])
+        return values[0]
+    if place.kind == "sharded":
+        return np.concatenate(values, axis=place.dim)
+    return {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[place.combine](values, axis=0)
+
+
+class Shards(object):
+    """A session over all shards of a Partitioned program, next to one over the graph itself.
+
+    Args:
+      graph: the tf.Graph.
+      done: its Partitioned program.
+    """
+
+    def __init__(self, graph, done):
+        self.done = done
+        self._whole = tf.Session(graph=graph)
+        self._parts = tf.Session(graph=simulation(done))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._whole.close()
+        self._parts.close()
+
+    def run_whole(self, tensors, feeds=None):
+        return self._whole.run(tensors, feeds)
+
+    def run(self, tensors, feeds=None):
+        """The whole of each tensor, by its name; feeds go to all shards as they are."""
+        fed = {_in_shard(name, i): value for name, value in (feeds or {}).items() for i in range(self.done.shards)}
+        names = [[_in_shard(t, i) for i in range(self.done.shards)] for t in tensors]
+        found = self._parts.run(names, fed)
+        return [joined(values, self._place(t)) for t, values in zip(tensors, found)]
+
+    def run_operations(self, names, feeds=None):
+        """Runs operations in all shards at once."""
+        fed = {_in_shard(name, i): value for name, value in (feeds or {}).items() for i in range(self.done.shards)}
+        self._parts.run([_in_shard(n, i) for n in names for i in range(self.done.shards)], fed)
+
+    def _place(self, tensor):
+        return self.done.placements.get(format_input(*parse_input(tensor)))
+
+
+def exchanged(done, run):
+    """The Collectives that a run of an operation needs."""
+    needed = done.graph.ancestors([run])
+    return [each for each in done.collectives if each.node in needed]
+
+
+def counts(done, run, phase=None):
+    """Kind of a collective to their number in a run of an operation, of one phase of a step or of all."""
+    found = {}
+    for each in exchanged(done, run):
+        if phase in (None, each.phase):
+            found[each.kind] = found.get(each.kind, 0) + 1
+    return found

@@ -1,0 +1,46 @@
+"""Models whose variables are divided over shards, in plain TensorFlow."""
+
+import tensorflow.compat.v1 as tf
+
+
+def dense(x, units, name):
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [x.shape[-1], units])
+        return tf.tensordot(x, kernel, 1) + tf.get_variable("bias", [units], initializer=tf.random_normal_initializer())
+
+
+def kernel(name):
+    """The kernel of a dense layer that was made."""
+    with tf.variable_scope(name, reuse=True):
+        return tf.get_variable("kernel")
+
+
+def layer_norm(x, name):
+    with tf.variable_scope(name):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        gain = tf.get_variable("gain", [x.shape[-1]], initializer=tf.ones_initializer())
+        shift = tf.get_variable("shift", [x.shape[-1]], initializer=tf.zeros_initializer())
+        return (x - mean) * tf.rsqrt(variance + 1e-6) * gain + shift
+
+
+def attention(x, heads):
+    length, width = int(x.shape[1]), int(x.shape[2])
+
+    def in_heads(name):
+        return tf.transpose(tf.reshape(dense(x, width, name), [-1, length, heads, width // heads]), [0, 2, 1, 3])
+
+    weights = tf.nn.softmax(tf.matmul(in_heads("query"), in_heads("key"), transpose_b=True) / (width // heads) ** 0.5)
+    mixed = tf.transpose(tf.matmul(weights, in_heads("value")), [0, 2, 1, 3])
+    return dense(tf.reshape(mixed, [-1, length, width]), width, "attended")
+
+
+def transformer_block(x, heads, name):
+    """[batch, length, width] -> the same shape."""
+    with tf.variable_scope(name):
+        x = layer_norm(x + attention(x, heads), "first")
+        return layer_norm(x + dense(tf.nn.relu(dense(x, 4 * int(x.shape[-1]), "hidden")), x.shape[-1], "out"), "second")
+
+
+def variables_under(graph, prefix):
+    """Operations of the trainable variables whose names begin so."""
+    return [v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES) if v.op.name.startswith(prefix)]

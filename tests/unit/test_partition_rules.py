@@ -1,0 +1,351 @@
+"""Each rule against the whole operation: random shapes, random places of the inputs, 2 to 4 shards; gradients too.
+
+Many cases are one graph and one run of a session.
+"""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epl.partition.placement import WHOLE, partial, sharded
+from tests.helpers import shards
+from tests.helpers.planning import capture
+
+
+class Case(object):
+    """Draws the inputs of one operation and remembers how they are to lie."""
+
+    def __init__(self, draw, count):
+        self.draw = draw
+        self.count = count
+        self.marks = {}
+        self.inputs = []
+
+    def size(self, low=1, high=6):
+        return int(self.draw.randint(low, high + 1))
+
+    def shape(self, rank=None, low=1, high=6):
+        rank = int(self.draw.randint(1, 4)) if rank is None else rank
+        return [self.size(low, high) for _ in range(rank)]
+
+    def one_of(self, *choices):
+        return choices[self.draw.randint(len(choices))]
+
+    def axis(self, rank):
+        return int(self.draw.randint(-rank, rank))
+
+    def x(self, shape, positive=False, kinds=("whole", "sharded", "partial")):
+        """A float32 input of a shape, which lies in some way."""
+        values = self.draw.uniform(0.5, 2.0, [3] + list(shape)) * (1 if positive else self.draw.choice([-1, 1]))
+        kind, places = self.one_of(*kinds), [d for d, size in enumerate(shape) if size >= self.count]
+        if kind == "partial":
+            made = tf.reduce_sum(tf.constant(np.concatenate([values, values])[: self.count + 1], tf.float32), 0)
+            place = partial()
+        else:
+            made = tf.identity(tf.constant(values[0], tf.float32))
+            place = sharded(self.one_of(*places)) if kind == "sharded" and places else WHOLE
+        self.marks[made.op.name] = place
+        self.inputs.append(made)
+        return made
+
+    def whole_numbers(self, shape, limit, low=0, dtype=tf.int32):
+        places = [d for d, size in enumerate(shape) if size >= self.count]
+        made = tf.identity(tf.constant(self.draw.randint(low, limit, shape), dtype))
+        self.marks[made.op.name] = sharded(self.one_of(*places)) if places and self.draw.randint(2) else WHOLE
+        return made
+
+    def table(self, shape):
+        return self.x(shape, kinds=("whole", "sharded"))
+
+
+def _broadcast(case):
+    shape = case.shape()
+    other = [1 if case.draw.randint(4) == 0 else size for size in shape][case.draw.randint(len(shape)) :]
+    return (shape, other) if case.draw.randint(2) else (other, shape)
+
+
+def unary(*functions):
+    return lambda case: case.one_of(*functions)(case.x(case.shape(), positive=True))
+
+
+def binary(*functions):
+    def make(case):
+        one, other = _broadcast(case)
+        return case.one_of(*functions)(case.x(one), case.x(other))
+
+    return make
+
+
+def reduction(function):
+    def make(case):
+        x = case.x(case.shape())
+        axes = sorted(set(case.axis(len(x.shape)) % len(x.shape) for _ in range(case.size(1, 2))))
+        return function(x, axes if case.draw.randint(4) else None, keepdims=bool(case.draw.randint(2)))
+
+    return make
+
+
+def mat_mul(case):
+    i, k, j = case.shape(3)
+    flip = [bool(case.draw.randint(2)) for _ in range(2)]
+    return tf.matmul(case.x([k, i] if flip[0] else [i, k]), case.x([j, k] if flip[1] else [k, j]), *flip)
+
+
+def batch_mat_mul(case):
+    batch, (i, k, j) = case.shape(2), case.shape(3)
+    return tf.matmul(case.x(batch + [i, k]), case.x(batch + [j, k]), transpose_b=True)
+
+
+def einsum(case):
+    e, g, c, m, h = case.shape(5, high=4)
+    return tf.einsum("egcm,emh->egch", case.x([e, g, c, m]), case.x([e, m, h]))
+
+
+def tensordot(case):
+    a, b, c, d = case.shape(4)
+    return tf.tensordot(case.x([a, b, c]), case.x([c, d]), 1)
+
+
+def bias(case):
+    shape = case.shape(case.size(2, 4))
+    return tf.nn.bias_add(case.x(shape), case.x(shape[-1:]))
+
+
+def convolution(case):
+    n, i, o = case.size(), case.size(), case.size()
+    x, kernel = case.x([n, 5, 4, i]), case.x([3, 2, i, o])
+    return tf.nn.conv2d(x, kernel, [1, 1, 1, 1], case.one_of("SAME", "VALID"))
+
+
+def pooling(case):
+    x = case.x([case.size(), 4, 4, case.size()])
+    pool = case.one_of(tf.nn.max_pool, tf.nn.avg_pool)
+    return pool(x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+
+
+def batch_norm(case):
+    c = case.size()
+    x, gain, shift = case.x([3, 2, 2, c]), case.x([c], positive=True), case.x([c])
+    return tf.nn.fused_batch_norm(x, gain, shift)[0]
+
+
+def softmax(function):
+    return lambda case: function(case.x(case.shape(case.size(1, 3), low=2)))
+
+
+def sparse_loss(case):
+    rows, classes = case.size(), case.size(2, 9)
+    labels = case.whole_numbers([rows], classes, dtype=case.one_of(tf.int32, tf.int64))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=case.x([rows, classes]))
+
+
+def dense_loss(case):
+    rows, classes = case.size(), case.size(2, 9)
+    labels = tf.one_hot(case.whole_numbers([rows], classes), classes)
+    return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=case.x([rows, classes]))
+
+
+def sigmoid_loss(case):
+    shape = case.shape(2)
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels=case.x(shape), logits=case.x(shape))
+
+
+def arg_max(case):
+    x = case.x(case.shape())
+    function = case.one_of(tf.argmax, tf.argmin)
+    return function(x, case.axis(len(x.shape)), output_type=case.one_of(tf.int32, tf.int64))
+
+
+def top_k(case):
+    x = case.x([case.size(), case.size(3, 6)])
+    labels = case.whole_numbers([int(x.shape[0])], int(x.shape[1]))
+    return tf.cast(tf.nn.in_top_k(x, labels, 2), tf.float32) + tf.nn.top_k(x, 2).values[:, 0]
+
+
+def gather(case):
+    shape = case.shape(case.size(1, 3))
+    axis = case.draw.randint(len(shape))
+    return tf.gather(case.x(shape), case.whole_numbers(case.shape(case.size(1, 2)), shape[axis]), axis=axis)
+
+
+def segment_sum(case):
+    rows, width, count = case.shape(3)
+    ids = case.whole_numbers([rows], count, low=-1)
+    return tf.math.unsorted_segment_sum(case.x([rows, width]), ids, count)
+
+
+def one_hot(case):
+    ids, depth = case.whole_numbers(case.shape(case.size(1, 2)), 6, low=-1), case.size(2)
+    return tf.one_hot(ids, depth, axis=case.one_of(-1, 0, 1)) * case.x([1])
+
+
+def cumulative(case):
+    x = case.x(case.shape())
+    axis = case.axis(len(x.shape))
+    return tf.cumsum(x, axis, exclusive=bool(case.draw.randint(2)), reverse=bool(case.draw.randint(2)))
+
+
+def reshape(case):
+    a, b, c, d = case.shape(4)
+    before, after = case.one_of(
+        ([a, b, c], [a * b, c]),
+        ([a * b, c], [a, b, c]),
+        ([a, b, c, d], [a, b, c * d]),
+        ([a * b, c], [a, 1, b * c]),
+        ([a, b], [1, a, b, 1]),
+        ([a, b, c], [c, a * b]),
+        ([a, b, c], [-1, c]),
+        ([a, 1, b], [a, b]),
+    )
+    return tf.reshape(case.x(before), after)
+
+
+def transpose(case):
+    x = case.x(case.shape())
+    return tf.transpose(x, list(case.draw.permutation(len(x.shape))))
+
+
+def expanded(case):
+    x = case.x(case.shape())
+    return tf.squeeze(tf.expand_dims(x, case.axis(len(x.shape) + 1))) * 2.0
+
+
+def joined(case):
+    shape = case.shape()
+    axis = case.draw.randint(len(shape))
+    others = [size + 1 if i == axis else size for i, size in enumerate(shape)]
+    if case.draw.randint(2):
+        return tf.concat([case.x(shape), case.x(others), case.x(shape)], axis)
+    return tf.stack([case.x(shape), case.x(shape)], axis) + tf.add_n([case.x([1]), case.x([1])])
+
+
+def divided(case):
+    shape = case.shape()
+    axis = case.draw.randint(len(shape))
+    shape[axis] = 4
+    x = case.x(shape)
+    parts = case.one_of(
+        lambda: tf.split(x, 2, axis), lambda: tf.split(x, [3, 1], axis), lambda: tf.unstack(x, axis=axis)
+    )()
+    return parts[0] * 2.0 + tf.reduce_sum(parts[1])
+
+
+def sliced(case):
+    shape = case.shape(low=2)
+    begin = [int(case.draw.randint(2)) for _ in shape]
+    size = [s - b if case.draw.randint(2) else s - 1 for s, b in zip(shape, begin)]
+    x = case.x(shape)
+    return case.one_of(lambda: tf.slice(x, begin, size), lambda: x[1:], lambda: x[0], lambda: x[..., :1])()
+
+
+def padded(case):
+    shape = case.shape()
+    return tf.pad(case.x(shape), [[int(case.draw.randint(2)), int(case.draw.randint(2))] for _ in shape])
+
+
+def repeated(case):
+    shape = case.shape()
+    x = case.x(shape)
+    return case.one_of(
+        lambda: tf.tile(x, [case.size(1, 3) for _ in shape]), lambda: tf.broadcast_to(x, [case.size()] + shape)
+    )()
+
+
+def chosen(case):
+    shape = case.shape(2)
+    where = case.one_of(lambda: case.x(shape) > 0.0, lambda: tf.reduce_sum(case.x(shape), 1) > 0.0)()
+    return tf.where(where, case.x(shape), case.x(shape))
+
+
+def filled(case):
+    x = case.x(case.shape(2))
+    return x * tf.fill(tf.shape(x), tf.reduce_mean(x)) + tf.zeros_like(x) + tf.cast(tf.size(x), tf.float32)
+
+
+def compared(case):
+    one, other = case.x(case.shape(2)), None
+    other = case.x(one.shape.as_list())
+    return tf.cast(tf.reduce_all(tf.equal(one, one + tf.maximum(other, 0.0)), 0), tf.float32) + tf.cast(
+        tf.reduce_any(one > other, 0), tf.float32
+    )
+
+
+RULES = {
+    "unary": unary(tf.tanh, tf.exp, tf.nn.relu, tf.sqrt, tf.square, tf.sigmoid, tf.rsqrt, tf.nn.elu, tf.math.log),
+    "linear": unary(tf.negative, tf.identity, tf.stop_gradient, lambda x: tf.cast(x, tf.float64)),
+    "binary": binary(tf.add, tf.subtract, tf.multiply, tf.divide, tf.maximum, tf.math.squared_difference),
+    "sum": reduction(tf.reduce_sum),
+    "mean": reduction(tf.reduce_mean),
+    "max": reduction(tf.reduce_max),
+    "prod": reduction(tf.reduce_prod),
+    "mat_mul": mat_mul,
+    "batch_mat_mul": batch_mat_mul,
+    "einsum": einsum,
+    "tensordot": tensordot,
+    "bias": bias,
+    "convolution": convolution,
+    "pooling": pooling,
+    "batch_norm": batch_norm,
+    "softmax": softmax(tf.nn.softmax),
+    "log_softmax": softmax(tf.nn.log_softmax),
+    "l2_loss": lambda case: tf.nn.l2_loss(case.x(case.shape())),
+    "sparse_loss": sparse_loss,
+    "dense_loss": dense_loss,
+    "sigmoid_loss": sigmoid_loss,
+    "arg_max": arg_max,
+    "top_k": top_k,
+    "gather": gather,
+    "segment_sum": segment_sum,
+    "one_hot": one_hot,
+    "cumulative": cumulative,
+    "reshape": reshape,
+    "transpose": transpose,
+    "expanded": expanded,
+    "joined": joined,
+    "divided": divided,
+    "sliced": sliced,
+    "padded": padded,
+    "repeated": repeated,
+    "chosen": chosen,
+    "filled": filled,
+    "compared": compared,
+}
+
+
+def check(makers, seed, count, cases):
+    """Some cases of each maker, with their gradients, in parts and whole."""
+    draw = np.random.RandomState(seed)
+    marks, outputs = {}, []
+    with capture(1) as graph:
+        for name in sorted(makers):
+            for number in range(cases):
+                case = Case(draw, count)
+                out = makers[name](case)
+                marks.update(case.marks)
+                outputs.append(("%s %d" % (name, number), out.name))
+                if out.dtype.is_floating:
+                    weights = tf.constant(draw.uniform(-1, 1, out.shape.as_list()), out.dtype)
+                    found = [g for g in tf.gradients(out * weights, case.inputs) if g is not None]
+                    outputs.extend(("%s %d, gradient" % (name, number), tf.convert_to_tensor(g).name) for g in found)
+    done = shards.partitioned(graph, count, tensors=marks)
+    names = [name for _, name in outputs]
+    with shards.Shards(graph, done) as both:
+        for (what, _), got, want in zip(outputs, both.run(names), both.run_whole(names)):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg="%s, seed %d" % (what, seed))
+    return done
+
+
+@settings(max_examples=2)
+@given(seed=st.integers(0, 2**31 - 1), count=st.integers(2, 4))
+def test_parts_give_what_the_whole_gives(seed, count):
+    check(RULES, seed, count, 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rule", sorted(RULES))
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**31 - 1), count=st.integers(2, 4))
+def test_each_rule(rule, seed, count):
+    check({rule: RULES[rule]}, seed, count, 20)
