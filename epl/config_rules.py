@@ -81,14 +81,14 @@ def _regular_expressions(values):
 
 
 def _without_local_sgd(name):
-    """Rule: `name` is about gradients and state that workers exchange at every step, which local_sgd does not do."""
+    """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
     def problem(values):
         if values[name] == keys()[name].default or not values["local_sgd.k_steps"]:
             return None
         return (
-            "%s=%r cannot be used with local_sgd.k_steps=%d, as workers exchange neither gradients nor state at every "
-            "step. Leave %s at %r, or local_sgd.k_steps at 0."
+            "%s=%r cannot be used with local_sgd.k_steps=%d, where each copy of the model trains by itself between "
+            "averages. Leave %s at %r, or local_sgd.k_steps at 0."
             % (name, values[name], values["local_sgd.k_steps"], name, keys()[name].default)
         )
 
@@ -96,7 +96,7 @@ def _without_local_sgd(name):
 
 
 _REPLACES = ("optimizer.lamb", "optimizer.lars")
-_AT_EVERY_STEP = (
+_NOT_WITH_LOCAL_SGD = (
     "amp.level",
     "auto.auto_parallel",
     "communication.check_replicas_every",
@@ -105,11 +105,12 @@ _AT_EVERY_STEP = (
     "communication.gradients_reduce_method",
     "communication.sparse_as_dense",
     "communication.sync_batch_norm",
+    "pipeline.num_micro_batch",
     "zero.level",
 )
 
 # Each returns what is wrong with a full set of values, or None.
-PAIR_RULES = tuple(map(_without_local_sgd, _AT_EVERY_STEP)) + (
+PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
     _distinct_devices,
     _drop_or_unbalance,
     _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),

@@ -393,6 +393,7 @@ def test_config_is_not_hashable_and_unlike_other_things():
         ({"optimizer.lars": True, "optimizer.lamb_weight_decay": 0.1}, "has no effect while optimizer.lamb=False"),
         ({"local_sgd.begin_step": 3}, "local_sgd.begin_step=3 has no effect without local_sgd.k_steps"),
         ({"local_sgd.k_steps": 2, "communication.fp16": True}, "cannot be used with local_sgd.k_steps=2"),
+        ({"local_sgd.k_steps": 2, "pipeline.num_micro_batch": 2}, "cannot be used with local_sgd.k_steps=2"),
         ({"optimizer.lars_coeff": 0.1}, "has no effect while optimizer.lars=False"),
         ({"optimizer.epsilon": 0.1}, "has no effect without optimizer.lamb=True or optimizer.lars=True"),
         ({"optimizer.lamb": True, "optimizer.exclude_from_weight_decay": "a, (b"}, r"'\(b', which is no regular"),
