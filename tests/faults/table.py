@@ -123,9 +123,6 @@ def _all():
 
 
 ALL = list(_all())
-# (fault, moment) of which it is not known that the table holds: left out where tests draw, may fail where all run.
-NOT_YET = {("stop", "start")}  # another worker that waited for it in epl.init() was named
-HOLDING = [each for each in ALL if (each.fault, each.moment) not in NOT_YET]
 
 
 def drawn(count, seed, among=ALL):

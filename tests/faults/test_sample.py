@@ -10,14 +10,9 @@ CI_COUNT = 8
 
 def pytest_generate_tests(metafunc):
     """Drawn ones in every run; with --exhaustive the whole table."""
-    sample = table.drawn(CI_COUNT, metafunc.config.fault_seed, table.HOLDING)
-    rest = [pytest.param(each, marks=marks(each)) for each in table.ALL if each not in sample]
+    sample = table.drawn(CI_COUNT, metafunc.config.fault_seed)
+    rest = [pytest.param(each, marks=pytest.mark.exhaustive) for each in table.ALL if each not in sample]
     metafunc.parametrize("injection", sample + rest, ids=str)
-
-
-def marks(injection):
-    not_yet = (injection.fault, injection.moment) in table.NOT_YET
-    return [pytest.mark.exhaustive] + ([pytest.mark.xfail] if not_yet else [])
 
 
 @pytest.mark.alone
