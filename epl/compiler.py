@@ -18,6 +18,7 @@ from epl.passes.copies.reseed_functions import reseed_functions
 from epl.passes.copies.share_batches import share_batches
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
+from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
@@ -26,6 +27,7 @@ from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
+from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
 from epl.passes.sync.summaries import show_merged
@@ -48,6 +50,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
     recompute,  # after stages, as each computes again what is its own
+    check_gradients,  # needs what is computed again
 )
 
 # Between the two the plan is made. (program, plan) -> program.
@@ -67,6 +70,7 @@ PASSES = (
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     aggregate_gradients,
     merge_state,
+    group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone
     average_variables,
     join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
     merge_outputs,

@@ -69,8 +69,7 @@ KEYS = (
         "gradient_checkpoint.check_gradients",
         BOOL,
         False,
-        "Compare the gradients with those computed without recomputation.",
-        built=False,
+        "Compare the gradients of the first step with those computed without recomputation.",
     ),
     Key(
         "zero.level",
@@ -113,7 +112,6 @@ KEYS = (
         1,
         "Number of groups in which gradients are applied one group after the other, to save temporary memory.",
         minimum=1,
-        built=False,
     ),
     Key(
         "optimizer.lamb",

@@ -80,6 +80,15 @@ def _regular_expressions(values):
     return None
 
 
+def _own_gradients(values):
+    if values["gradient_checkpoint.check_gradients"] and values["communication.sync_batch_norm"]:
+        return (
+            "gradient_checkpoint.check_gradients compares gradients of one copy of the model, but with "
+            "communication.sync_batch_norm these depend on all copies. Check without synchronised batch normalisation."
+        )
+    return None
+
+
 def _without_local_sgd(name):
     """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
@@ -111,6 +120,7 @@ _NOT_WITH_LOCAL_SGD = (
 
 # Each returns what is wrong with a full set of values, or None.
 PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
+    _own_gradients,
     _distinct_devices,
     _drop_or_unbalance,
     _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),

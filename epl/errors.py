@@ -31,6 +31,10 @@ class CollectionKeyError(CaptureError, KeyError):
     __str__ = Exception.__str__  # KeyError's would put the message into quotes
 
 
+class GradientError(EplError, RuntimeError):
+    """Gradients are not what they must be."""
+
+
 class PassError(EplError, RuntimeError):
     """A rewrite of the graph went wrong."""
 

@@ -40,7 +40,8 @@ epl.init(config)
   `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
   `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
   `"auto"`;
-  `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`; numbers for `optimizer.lamb` or
+  `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`, or together with
+  `communication.sync_batch_norm`; numbers for `optimizer.lamb` or
   `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every step.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
   any other value raises `NotImplementedError` with the name of the key.

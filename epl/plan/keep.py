@@ -55,7 +55,11 @@ def plan_recomputation(program, config, analysis, costs_of):
     kept = kept.union(
         at_borders(forward, stages_of(program, used_taskgraphs(program))), small_masks(forward, costs.bytes_of)
     )
-    return recomputation(forward, analysis, kept)
+    calls = [
+        [node_of(canonical_tensor(text)) for gradient, _ in call.gradients for text in gradient if text]
+        for call in program.apply_calls
+    ]
+    return recomputation(forward, analysis, kept, calls)
 
 
 def _check_first_gradients(program):

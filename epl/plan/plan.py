@@ -81,6 +81,7 @@ class Plan:
       local_sgd: when the copies' variables are averaged, if that is done in the place of gradients and state.
       io_autotune: TensorFlow chooses how parallel data sets are.
       io_stats: how long steps wait for data is measured.
+      num_apply_group: groups in which each optimizer makes its updates, one after the other.
     """
 
     mesh: Mesh
@@ -107,6 +108,7 @@ class Plan:
     local_sgd: Optional[LocalSgd] = None
     io_stats: bool = False
     io_autotune: bool = False
+    num_apply_group: int = 1
 
     @property
     def gradient_scale(self):
@@ -226,6 +228,7 @@ def make_plan(model, config, cluster):
         local_sgd=local_sgd,
         io_autotune=config.io.autotune,
         io_stats=config.io.stats and bool(model.apply_calls),
+        num_apply_group=config.optimizer.num_apply_group,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

@@ -6,9 +6,10 @@ stateful operation), loops of control flow v1.
 """
 
 import collections
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import FrozenSet, Tuple
 
+from epl.graph import tags
 from epl.graph.index import LOOP_EDGES, node_of
 from epl.plan.analysis import variable_of
 from epl.rules import effects
@@ -26,12 +27,15 @@ class Group:
       shared: canonical names of tensors that these nodes make and that are kept all the same.
       triggers: nodes of the backward pass for which they wait.
       before: (one of them, a change of a variable that it reads) pairs: the change waits for it.
+      after: further nodes of the backward pass for which they wait: gradients of later layers' variables, which would
+        else be put off, and hold what they are made of.
     """
 
     nodes: Tuple[str, ...]
     shared: FrozenSet[str]
     triggers: Tuple[str, ...]
     before: Tuple[Tuple[str, str], ...]
+    after: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,14 @@ class Recomputation:
         return sum(len(group.nodes) for group in self.groups)
 
 
-def recomputation(forward, analysis, kept):
+def recomputation(forward, analysis, kept, calls=()):
     """What has to be computed again when only some tensors are kept.
 
     Args:
       forward: a Forward.
       analysis: the graph's Analysis.
       kept: canonical names of tensors that are kept, besides those that cannot be computed again.
+      calls: for each call of an optimizer the names of the nodes that make its gradients.
 
     Returns:
       A Recomputation.
@@ -66,8 +71,54 @@ def recomputation(forward, analysis, kept):
     while True:
         plan, offenders = _groups(forward, analysis, levels, kept, fixed)
         if not offenders:
-            return plan
+            return replace(plan, groups=_one_after_the_other(forward, analysis, levels, plan, calls))
         fixed |= offenders
+
+
+def _one_after_the_other(forward, analysis, levels, plan, calls):
+    """The groups, each of which also waits for what else the backward pass makes of the group before.
+
+    Without that, gradients of variables, which nobody waits for, could be put off until the backward pass is through,
+    and all that they are made of would be there until then: `tf.gradients` orders nothing by itself.
+
+    No cycle can come of it. Groups come by level, from the loss downwards. A group waits for nodes that depend on
+    groups before it alone, by any way, and each trigger of a group lies above what depends on groups behind it.
+    """
+    graph, groups = forward.graph, list(plan.groups)
+    users = _users(graph, plan)
+    order = sorted((i for i in range(len(groups)) if users[i]), key=lambda i: (-max(levels[u] for u in users[i]), i))
+    last = {}
+    for place, i in enumerate(order):
+        last.update((name, place) for name in graph.descendants(users[i]))
+    never = graph.descendants(analysis.writes) | analysis.in_control_flow
+    of_place = collections.defaultdict(list)
+    for name in graph.in_order(forward.backward - never):
+        of_place[last.get(name, -1)].append(name)
+    needed = [graph.ancestors(call) for call in calls]
+    before = {}
+    for place, i in enumerate(order):
+        taskgraph = tags.get_int(graph.nodes[groups[i].nodes[0]], tags.TASKGRAPH, -1)
+        wanted = [call for call in needed if not call.isdisjoint(users[i])]
+        found = {
+            name
+            for name in of_place[before.get(taskgraph, -1)]
+            if wanted
+            and tags.get_int(graph.nodes[name], tags.TASKGRAPH, -1) in (taskgraph, -1)
+            and all(name in call for call in wanted)  # whoever runs the one runs the other anyway
+        }
+        ends = [n for n in graph.in_order(found) if not any(c in found for c, _ in graph.consumers.get(n, ()))]
+        groups[i] = replace(groups[i], after=tuple(ends))
+        before[taskgraph] = place
+    return tuple(groups)
+
+
+def _users(graph, plan):
+    """For each group the nodes of the backward pass that take something of its copies."""
+    group_of = {name: i for i, group in enumerate(plan.groups) for name in group.nodes}
+    found = [set() for _ in plan.groups]
+    for user, position in plan.users:
+        found[group_of[node_of(graph.nodes[user].input[position])]].add(user)
+    return found
 
 
 def _groups(forward, analysis, levels, kept, fixed):

@@ -70,6 +70,10 @@ class ApplyCall:
     between: Optional[FrozenSet[str]] = None
 
 
+# A gradient of a variable as tensor, and the tensor that is the same without recomputation.
+CheckedGradient = collections.namedtuple("CheckedGradient", "variable tensor without")
+
+
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
@@ -91,6 +95,7 @@ class Program:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
+      checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
       automatic: the epl.plan.auto_stages.AutoStages where EPL chose the stages, else None.
@@ -113,6 +118,7 @@ class Program:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
+    checked: Tuple[CheckedGradient, ...] = ()
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None
     automatic: Optional[Any] = None

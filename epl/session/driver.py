@@ -11,7 +11,7 @@ from epl.config import Config
 from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import average_name, copy_name, sync_name, tag_of
-from epl.session import file_errors, replicas
+from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.agreement import (
     DONE,
     HELPS,
@@ -77,6 +77,7 @@ class Driver(object):
         self._num_trained = 0  # training steps so far
         self._local = LocalSteps()
         self._stats = InputStats()
+        self._gradients = first_gradients.FirstGradients()
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
         """Runs one call.
@@ -254,14 +255,16 @@ class Driver(object):
         if step.whole:
             with self._lock:
                 self._uncopied |= step.updated  # the other copies do not take part
-        fetches, began = step.fetches + step.times, time.perf_counter()
+        fetches, began = step.fetches + step.times + self._gradients.tensors(step), time.perf_counter()
         try:
             fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
         except tf_compat.tf.errors.OpError as error:
             raised = file_errors.in_run(error, self._rewritten.own_graph, dict(zip(names, values)))
+            raised = out_of_memory.explained(raised, self._graph, self._config, self._cluster, values)
             if raised is error:
                 raise
             raise raised from None
+        fetched = self._gradients.compared(step, fetched)
         if step.times:
             times, fetched = fetched[len(step.fetches) :], fetched[: len(step.fetches)]
             self._stats.note(times, time.perf_counter() - began, self._rewritten.program.source.graph)

@@ -10,7 +10,10 @@ from epl.capture.record import make_program
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.memory import table as memory_table
+from epl.plan.memory_page import memory_page
 from epl.plan.table import plan_table
+from epl.session.foretold import DEFAULT_BATCH, foretell_program
 from epl.session.hooks import PREVIEW, Preview
 from epl.session.pictures import schedule_page
 from epl.version import __version__
@@ -22,7 +25,9 @@ examples:
                                         how train.py would be laid out on one process with four devices
   python -m epl.plan --num_workers 64 --gpu_per_worker 8 --rows 4 train.py
   EPL_PIPELINE_NUM_MICRO_BATCH=8 python -m epl.plan --gpu_per_worker 2 --timeline schedule.html train.py
-                                        the schedule of a pipeline as a picture"""
+                                        the schedule of a pipeline as a picture
+  python -m epl.plan --memory memory.html --batch 64 train.py
+                                        what memory a step will need, by kind, and a picture of it (a name.html)"""
 _REFUSED = 2
 
 
@@ -34,7 +39,7 @@ def main(argv=None):
       running a session.
     """
     command = parser()
-    options = command.parse_args(argv)
+    options = command.parse_args(_with_memory_file(sys.argv[1:] if argv is None else argv))
     if not os.path.isfile(options.script):
         command.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
     os.environ.update(_environment(options))
@@ -75,9 +80,36 @@ def parser():
     made.add_argument(
         "--timeline", metavar="FILE", help="write a web page with a picture of the schedule, from estimated costs"
     )
+    made.add_argument(
+        "--memory",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="print what memory a training step of this worker needs, and write a web page with a picture of it",
+    )
+    made.add_argument(
+        "--batch",
+        type=_positive,
+        default=DEFAULT_BATCH,
+        help="rows of a micro-batch, for --memory, where the program leaves them open (default: %d)" % DEFAULT_BATCH,
+    )
     made.add_argument("script", help="a Python script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     return made
+
+
+def _with_memory_file(arguments):
+    """The command's arguments, where what follows --memory and is no page belongs to the rest: the script, say."""
+    arguments = list(arguments)
+    for place, text in enumerate(arguments):
+        if text.endswith(".py"):
+            break  # the script; what follows is its own
+        if text == "--memory":
+            following = arguments[place + 1] if place + 1 < len(arguments) else ""
+            if not following.endswith((".html", ".htm")):
+                arguments[place] = "--memory="
+            break
+    return arguments
 
 
 def _positive(text):
@@ -104,17 +136,31 @@ def show(graph, options):
     try:
         program = compile_program(make_program(graph), env.config, env.cluster)
         picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
+        memory, unknown = foretell_program(program, options.batch) if options.memory is not None else ({}, [])
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
-    if picture is not None:
-        try:
-            with open(options.timeline, "w", encoding="utf-8") as file:
-                file.write(picture)
-        except OSError as error:
-            print("--timeline %s cannot be written: %s" % (options.timeline, error.strerror), file=sys.stderr)
+    pages = [("--timeline", options.timeline, picture)]
+    if options.memory:
+        title = "Memory of a training step of %s" % os.path.basename(options.script)
+        pages.append(("--memory", options.memory, memory_page(memory, title)))
+    for option, path, page in pages:
+        if page is not None and not _written(option, path, page):
             return _REFUSED
     print(program.plan.to_json() if options.json else plan_table(program.plan, program, options.rows))
     if program.automatic is not None and not options.json:
         print(program.automatic.table())
+    if options.memory is not None:
+        print(memory_table(memory, unknown))
     return 0
+
+
+def _written(option, path, page):
+    """Writes a file; whether that was possible."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        print("%s %s cannot be written: %s" % (option, path, error.strerror), file=sys.stderr)
+        return False
+    return True

@@ -230,6 +230,7 @@ class Step(object):
       saved: names of the variables that a checkpoint takes, and that may be fed to it.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
       may_alias: True when a fetched array may share its memory with a variable.
+      checked: the CheckedGradients of this worker that the call computes.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
@@ -267,6 +268,8 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
+        own = [each for each in rewritten.program.checked if rewritten.has(node_of(each.tensor))]
+        self.checked = [each for each in own if node_of(each.tensor) in reached]
         self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
@@ -399,7 +402,7 @@ class Assistance(object):
       messages: this worker's Messages among those that the other one needs.
     """
 
-    feeds, fetches, may_alias, whole, view, saved, times = (), (), False, False, None, (), ()
+    feeds, fetches, checked, may_alias, whole, view, saved, times = (), (), (), False, False, None, (), ()
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import compiler
@@ -14,6 +15,8 @@ from epl.env import Env
 from epl.graph.build import make_node
 from epl.graph.index import Graph
 from epl.plan.plan import make_plan
+
+ROWS = 32  # of the data that `trained` feeds
 
 
 @contextlib.contextmanager
@@ -99,3 +102,28 @@ def control_flow(version):
         yield
     finally:
         choose[before]()
+
+
+def trained(graph, init, train, loss, steps=3):
+    """Losses and variables after some steps of plain TensorFlow over a Graph, whose data is the placeholder "x"."""
+    width = next(n.attr["shape"].shape.dim[1].size for n in graph.nodes.values() if n.name == "x")
+    rng = np.random.RandomState(7)
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(graph.to_graph_def(tf.GraphDef), name="")
+        threads = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
+        with tf.Session(config=threads) as session:
+            session.run(init)
+            values = [
+                session.run([loss, train], {"x:0": rng.normal(size=(ROWS, width)).astype(np.float32)})[0]
+                for _ in range(steps)
+            ]
+            names = [n.name for n in graph.nodes.values() if n.op in ("VariableV2", "VarHandleOp")]
+            read = [
+                imported.get_tensor_by_name(n + ":0")
+                if graph.nodes[n].op == "VariableV2"
+                else tf.raw_ops.ReadVariableOp(
+                    resource=imported.get_tensor_by_name(n + ":0"), dtype=graph.nodes[n].attr["dtype"].type
+                )
+                for n in names
+            ]
+            return [np.array(values)] + session.run(read)

@@ -32,8 +32,13 @@ def test_equals_one_device(by_hand, two_devices, model, layout):
 def check(by_hand, two_devices, model, layout):
     devices, stages, micro_batches, replicas, strategy = layout
     want = by_hand(model, micro_batches, replicas)
-    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, replicas, strategy, **AUTO)
+    config = dict(AUTO, gradient_checkpoint__check_gradients=True)
+    got = two_devices(PIPELINES + "train", devices, model, stages, micro_batches, replicas, strategy, **config)
     assert_same_training(got, want, atol=ATOL)
+
+
+def test_a_gradient_that_differs_is_named(two_devices):
+    assert two_devices(PIPELINES + "computed_wrongly", 2)
 
 
 @pytest.mark.parametrize("model", ["batch_norm_cnn", "moments_cnn"])

@@ -33,6 +33,7 @@ DEPENDENT = (
     "local_sgd.k_steps",
     "local_sgd.begin_step",
     "local_sgd.average_slots",
+    "gradient_checkpoint.check_gradients",
 )
 
 

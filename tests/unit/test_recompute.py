@@ -16,10 +16,11 @@ from epl.passes.model.recompute import with_copies
 from epl.plan.analysis import analyse
 from epl.plan.cost import estimate
 from epl.plan.keep import plan_recomputation
+from epl.plan.memory import VARIABLES
 from epl.plan.names import recomputed_name
-from tests.helpers.planning import capture, cluster, control_flow, variable
+from epl.session.foretold import foretell_program
+from tests.helpers.planning import ROWS, capture, cluster, compiled, control_flow, trained, variable
 
-ROWS = 32
 AUTO = {"gradient_checkpoint.type": "auto"}
 
 
@@ -163,31 +164,6 @@ def minimize(loss, optimizer="adam"):
         return OPTIMIZERS[optimizer]().minimize(loss)
 
 
-def trained(graph, init, train, loss, steps=3):
-    """Losses and variables after some steps of plain TensorFlow over a Graph."""
-    width = next(n.attr["shape"].shape.dim[1].size for n in graph.nodes.values() if n.name == "x")
-    rng = np.random.RandomState(7)
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(graph.to_graph_def(tf.GraphDef), name="")
-        threads = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
-        with tf.Session(config=threads) as session:
-            session.run(init)
-            values = [
-                session.run([loss, train], {"x:0": rng.normal(size=(ROWS, width)).astype(np.float32)})[0]
-                for _ in range(steps)
-            ]
-            names = [n.name for n in graph.nodes.values() if n.op in ("VariableV2", "VarHandleOp")]
-            read = [
-                imported.get_tensor_by_name(n + ":0")
-                if graph.nodes[n].op == "VariableV2"
-                else tf.raw_ops.ReadVariableOp(
-                    resource=imported.get_tensor_by_name(n + ":0"), dtype=graph.nodes[n].attr["dtype"].type
-                )
-                for n in names
-            ]
-            return [np.array(values)] + session.run(read)
-
-
 def check(build, values, optimizer="adam"):
     """Trains with and without; returns (Model, Recomputation, Graph)."""
     with control_flow("v1"), capture(seed=5) as graph:
@@ -226,9 +202,39 @@ def test_every_copy_waits_for_a_gradient():
         assert group.triggers
         for name in copies:
             inputs = after.nodes[name].input
-            assert any(node_of(text) in copies for text in inputs) or ["^" + t for t in group.triggers] == [
-                text for text in inputs if text[0] == "^"
-            ]
+            waits = ["^" + trigger for trigger in group.triggers]
+            waits += ["^" + recomputed_name("after/%s" % group.nodes[0])] if group.after else []
+            assert any(node_of(text) in copies for text in inputs) or waits == [t for t in inputs if t[0] == "^"]
+
+
+@pytest.mark.parametrize("build", [mlp, tied, with_dropout, attention], ids=lambda build: build.__name__)
+def test_gradients_of_variables_are_not_put_off(build):
+    """tf.gradients orders nothing by itself, so copies wait for what is to be made of those of later layers."""
+    with capture(seed=5) as graph:
+        loss, optimizer = build(), tf.train.AdamOptimizer(0.01)
+        variables = tf.trainable_variables()
+        optimizer.apply_gradients(list(zip(tf.gradients(loss, variables), variables)))
+        model, plan = planned(graph, AUTO)
+        after = with_copies(model.graph, plan)
+    assert all(group.after for group in plan.groups)
+    for group in plan.groups:
+        first = after.ancestors([recomputed_name(group.nodes[-1])])
+        assert first.issuperset(group.after) and all(tags.phase(after.nodes[n]) == tags.BACKWARD for n in group.after)
+
+
+def test_the_peak_falls_whatever_makes_the_gradients():
+    peaks = []
+    for config in ({}, {"gradient_checkpoint__type": "auto"}):
+        with capture() as graph:
+            x = tf.placeholder(tf.float32, [256, 64], name="x")
+            for i in range(24):
+                x = dense(x, 64, i)
+            loss, variables = tf.reduce_mean(tf.square(x)), tf.trainable_variables()
+            gradients = tf.gradients(loss, variables)
+            tf.train.GradientDescentOptimizer(0.1).apply_gradients(list(zip(gradients, variables)))
+            (memory,) = foretell_program(compiled(graph, 1, 1, **config))[0].values()
+        peaks.append(memory.peak_bytes - memory.lasting[VARIABLES])
+    assert peaks[1] < 0.5 * peaks[0]
 
 
 def test_masks_are_kept_instead_of_random_numbers():

@@ -10,7 +10,7 @@ copies with what they are copies of, as they wait for something else.
 """
 
 from epl.graph import tags
-from epl.graph.build import set_attr
+from epl.graph.build import make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.template import Template
 from epl.plan.analysis import analyse
@@ -44,9 +44,11 @@ def with_copies(graph, plan):
     edit = graph.editor()
     for group in plan.groups:
         members = frozenset(group.nodes)
-        shared = group.shared
+        shared, triggers = group.shared, group.triggers
+        if group.after:
+            triggers += (edit.add(_wait(graph, group)).name,)
         for name in group.nodes:
-            edit.add(_copy(graph, name, members, shared, group.triggers))
+            edit.add(_copy(graph, name, members, shared, triggers))
         for reader, write in group.before:
             edit.node(write).input.append("^" + recomputed_name(reader))
     for user, position in plan.users:
@@ -77,6 +79,16 @@ def _copy(graph, name, members, shared, triggers):
     if tags.TASKGRAPH in node.attr:
         set_attr(copy, tags.TASKGRAPH, node.attr[tags.TASKGRAPH].i)
     return copy
+
+
+def _wait(graph, group):
+    """A node that has run when the nodes after which a group comes have."""
+    first = graph.nodes[group.nodes[0]]
+    node = make_node("NoOp", recomputed_name("after/%s" % first.name), ["^" + name for name in group.after])
+    set_attr(node, tags.PHASE, tags.BACKWARD)
+    if tags.TASKGRAPH in first.attr:
+        set_attr(node, tags.TASKGRAPH, first.attr[tags.TASKGRAPH].i)
+    return node
 
 
 def _own(text):

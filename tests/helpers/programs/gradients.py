@@ -66,9 +66,10 @@ def from_dataset(epl, device_count):
         return {"losses": losses, "sizes": sizes, "state": common.state(sess)}
 
 
-def clipped(epl, replicas, after=False):
+def clipped(epl, replicas, after=False, **config):
     """Clipping by global norm. Plain: clips the gradient of each replica's part by itself and applies the mean."""
-    common.init(epl, {"communication.clip_after_allreduce": after})
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    common.init(epl, dict(config, **{"communication.clip_after_allreduce": after}))
     feeds = common.Feeds(epl)
     parts = 1 if epl else replicas
     losses, clipped_parts = [], []

@@ -237,6 +237,33 @@ def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackw
     return losses, [value for _, value in sorted(found)], hook.timeline and hook.timeline.peak_live, page
 
 
+def computed_wrongly(epl, devices):
+    """Whether a session finds out that what is computed again comes to something else."""
+    from epl.errors import GradientError
+    from epl.passes.model import recompute
+
+    original = recompute._copy
+
+    def wrong(graph, name, *args):
+        node = original(graph, name, *args)
+        node.op = {"Tanh": "Sin"}.get(node.op, node.op)
+        return node
+
+    recompute._copy = wrong
+    try:
+        config = {"gradient_checkpoint.type": "auto", "gradient_checkpoint.check_gradients": True}
+        loss, feeds, train_op = start(epl, devices, "tied_mlp", 1, 1, **config)
+        with common.session() as sess:
+            common.initialize(sess)
+            try:
+                sess.run([loss, train_op], fed(epl, feeds, 0, 1, devices))
+            except GradientError as error:
+                return "is another one with recomputation" in str(error)
+            return False
+    finally:
+        recompute._copy = original
+
+
 def fed(epl, feeds, step, micro_batches, replicas, crews=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
     return {feeds[name]: _share(epl, values, crews) for name, values in data.items()}

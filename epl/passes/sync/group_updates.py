@@ -1,0 +1,73 @@
+r"""Lets an optimizer update the variables of one group after those of another (`optimizer.num_apply_group`).
+
+    g0 -> clip -> apply            g0 -> clip' -> apply -> end of group 0
+                         becomes                             | (control)
+    g1 -> clip -> apply                                      v
+                                   g1 --------------------> clip' -> apply
+
+clip' are copies: who fetches the user's own clipped gradient does not wait for an update.
+"""
+
+from dataclasses import replace
+
+from epl.graph import tags
+from epl.graph.build import make_node
+from epl.graph.index import format_input, parse_input
+from epl.passes.copies.template import Template
+from epl.passes.nodes import tagged
+from epl.plan.apply_groups import plan_apply_groups
+from epl.plan.names import PREFIX, clone_name
+
+
+def group_updates(program, plan):
+    """In each instance, copies of what leads to updates, and control edges between groups of them."""
+    chains = plan_apply_groups(program, plan)
+    if not chains:
+        return program
+    graph, edit = program.graph, program.graph.editor()
+    owners = dict(plan.owners)
+    for chain in chains:
+        for before, group in zip([None] + chain, chain):
+            for instance in plan.mesh.instances:
+                _group(graph, edit, group, before, instance.index)
+            for name in (group.name,) + tuple(map(_copy_name, group.copied)) if group.writes[0] in owners else ():
+                owners[name] = owners[group.writes[0]]
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+
+
+def _group(graph, edit, group, before, instance):
+    own = {name: clone_name(name, instance) for name in group.members}
+    copies = {own[name]: clone_name(_copy_name(name), instance) for name in group.copied}
+    for name in group.copied:
+        node = graph.nodes[own[name]]
+        inputs = [_of_copy(text, copies) for text in node.input]
+        edit.add(Template(node, copies).copy(copies.__getitem__, inputs))
+    for name in graph.in_order(group.members.difference(group.copied)):
+        for position, text in enumerate(graph.nodes[own[name]].input):
+            if _of_copy(text, copies) != text:
+                edit.set_input(own[name], position, _of_copy(text, copies))
+    if before is not None:
+        for name in group.starts:
+            edit.node(copies.get(own[name], own[name])).input.append("^" + clone_name(before.name, instance))
+    edit.add(_end(graph, group, instance))
+
+
+def _end(graph, group, instance):
+    """The node that has run when all updates of a group are made."""
+    writes = [clone_name(write, instance) for write in group.writes]
+    like = graph.nodes[writes[0]]
+    end = make_node("NoOp", clone_name(group.name, instance), ["^" + write for write in writes], like.device)
+    for key in (tags.INSTANCE, tags.TASKGRAPH, tags.PHASE):
+        if key in like.attr:
+            end.attr[key].CopyFrom(like.attr[key])
+    return tagged(end, "apply_group")
+
+
+def _copy_name(name):
+    return "%s_apply/%s" % (PREFIX, name)
+
+
+def _of_copy(text, copies):
+    """An input, taken from a copy where there is one. Control inputs stay, as what they name is waited for anyway."""
+    name, index = parse_input(text)
+    return format_input(copies[name], index) if index >= 0 and name in copies else text

@@ -1,0 +1,317 @@
+"""Foretells the memory of each device over a training step, by going through a worker's graph with reference counts.
+
+Operations run one after the other, in the order of TensorFlow's executor with one thread. A tensor lives from the
+operation that makes it to the last one that uses it; views share the memory of what they show, and element by element
+operations take over what nobody else needs any more. Not seen: what functions and loops make inside.
+"""
+
+import collections
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from epl.graph import tags
+from epl.graph.index import LOOP_EDGES
+from epl.plan.cost import HEAVY
+from epl.plan.names import PREFIX
+from epl.rules import effects
+
+# What memory is for. The first three are there all the time.
+VARIABLES, SLOTS, STATE = "variables", "slots", "other variables"
+ACTIVATIONS, AGAIN, GRADIENTS = "activations", "computed again", "gradients"
+COMMUNICATION, UPDATE = "communication", "update"
+KINDS = (VARIABLES, SLOTS, STATE, ACTIVATIONS, AGAIN, GRADIENTS, COMMUNICATION, UPDATE)
+
+_LASTING = frozenset([VARIABLES, SLOTS, STATE])
+_LARGEST = 8
+# TensorFlow takes operations of less than some thousand cycles for cheap.
+_CHEAP_BYTES = 16 << 10
+_RECOMPUTED = "%s_recompute/" % PREFIX
+
+_VIEWS = frozenset(
+    [
+        "Identity",
+        "Reshape",
+        "Squeeze",
+        "ExpandDims",
+        "StopGradient",
+        "PreventGradient",
+        "CheckNumerics",
+        "Snapshot",
+        "ReadVariableOp",
+        "IdentityN",
+        "Enter",
+        "Exit",
+        "NextIteration",
+        "Switch",
+        "Merge",
+        "Bitcast",
+    ]
+)
+# TensorFlow's kernels of these give their result in the memory of an input that nobody else uses.
+_IN_PLACE = frozenset(
+    """
+    Add AddV2 AddN Sub Mul Div RealDiv DivNoNan Maximum Minimum SquaredDifference Pow BiasAdd Neg Square Sqrt Rsqrt Exp
+    Log Tanh Sigmoid Relu Relu6 Elu Selu Softplus Abs Sign Sin Cos Erf Reciprocal Inv Softmax LogSoftmax Cast
+    TanhGrad SigmoidGrad ReluGrad Relu6Grad EluGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad SoftplusGrad
+    LeakyRelu LeakyReluGrad ClipByValue SparseSoftmaxCrossEntropyWithLogits
+    """.split()
+)
+_NO_MEMORY = effects.VARIABLES | frozenset(["Const", "NoOp"])
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of a device over a step.
+
+    Attributes:
+      lasting: bytes of each of VARIABLES, SLOTS and STATE.
+      points: for each operation that changes anything (its name, bytes of each of KINDS once it has its outputs).
+      peak: place of the peak among `points`; -1 for none.
+      largest: (tensor, kind, bytes) of what is there at the peak, largest first.
+      tensors: (tensor, kind, bytes, place where it is made, place where it is given back) of the largest of all.
+    """
+
+    lasting: Dict[str, int]
+    points: Tuple
+    peak: int
+    largest: Tuple
+    tensors: Tuple
+
+    @property
+    def peak_bytes(self):
+        return self.at(self.peak)
+
+    def at(self, place):
+        """Bytes of everything at a place among `points`."""
+        return sum(self.lasting.values()) + (sum(self.points[place][1]) if place >= 0 else 0)
+
+    def peak_of(self, kind):
+        """Bytes of a kind at the peak."""
+        if kind in _LASTING:
+            return self.lasting.get(kind, 0)
+        return self.points[self.peak][1][KINDS.index(kind)] if self.peak >= 0 else 0
+
+
+def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0):
+    """The memory of each device over one run.
+
+    Args:
+      graph: the epl.graph.index.Graph of one worker.
+      roots: names of the nodes that are run.
+      num_bytes: function of a node's name to the bytes of its outputs, a list.
+      variables: dict of a variable's node to (kind, bytes).
+      device_of: function of a node's name to its device.
+      fed: names of nodes that are fed and do not run; what they give belongs to the caller.
+      work_bytes: function of a node's name to the bytes that the operation needs while it runs, besides its outputs.
+
+    Returns:
+      dict of device to DeviceMemory.
+    """
+    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes).result()
+
+
+class _Buffer(object):
+    """Memory of one tensor and of those that share it."""
+
+    __slots__ = ("name", "kind", "size", "uses", "device", "made")
+
+    def __init__(self, name, kind, size, device):
+        self.name, self.kind, self.size, self.device, self.uses, self.made = name, kind, size, device, 0, -1
+
+
+class _Run(object):
+    def __init__(self, graph, roots, num_bytes, variables, device_of, fed, work_bytes):
+        self._work_bytes = work_bytes
+        self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
+        self._reached = graph.ancestors(roots, stop=fed)
+        self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(_LASTING), 0))
+        for name, (kind, size) in variables.items():
+            self._lasting[device_of(name)][kind] += size
+        self._buffers = {}  # (node, output) -> _Buffer or None
+        self._uses = collections.Counter(
+            each for name in self._reached for each in graph.inputs[name] if each.index >= 0 and name not in fed
+        )
+        self._kept = {root for root in roots}
+        self._live = collections.defaultdict(lambda: [0] * len(KINDS))
+        self._points = collections.defaultdict(list)
+        self._peak = {}
+        self._alive = collections.defaultdict(dict)
+        self._ended = collections.defaultdict(list)
+        for name in self._in_order():
+            self._step(name)
+
+    def result(self):
+        devices = sorted(set(self._lasting) | set(self._points))
+        found = {}
+        for device in devices:
+            peak, largest = self._peak.get(device, (0, -1, ()))[1:]
+            last = len(self._points[device]) - 1
+            ended = self._ended[device] + [(b.name, b.kind, b.size, b.made, last) for b in self._alive[device].values()]
+            ended.sort(key=lambda each: (-each[2], each[3], each[0]))
+            found[device] = DeviceMemory(
+                dict(self._lasting[device]), tuple(self._points[device]), peak, largest, tuple(ended[:400])
+            )
+        return found
+
+    def _in_order(self):
+        """Operations in the order of TensorFlow's executor with one thread; loops are gone through once.
+
+        Of what an operation makes ready, the cheap ones run next, in order. Of the others the last one goes on and the
+        rest is put in front of what waits for a thread, so that what was made ready last runs first.
+        """
+        graph, waiting = self._graph, {}
+        for name in self._reached:
+            inputs = () if name in self._fed else graph.inputs[name]
+            waiting[name] = sum(producer not in self._fed and not self._goes_back(producer) for producer, _ in inputs)
+        first = [name for name in graph.in_order(self._reached) if not waiting[name]]
+        inline = collections.deque(name for name in first if self._is_cheap(name))
+        queue = collections.deque(name for name in first if not self._is_cheap(name))
+        while inline or queue:
+            name = inline.popleft() if inline else queue.popleft()
+            yield name
+            if self._goes_back(name) or name in self._fed:
+                continue
+            current = None
+            for consumer, _ in graph.consumers.get(name, ()):
+                if consumer not in waiting or consumer in self._fed:
+                    continue
+                waiting[consumer] -= 1
+                if waiting[consumer]:
+                    continue
+                if self._is_cheap(consumer):
+                    inline.append(consumer)
+                    continue
+                if current is not None:
+                    queue.appendleft(current)
+                current = consumer
+            if current is not None:
+                (queue.appendleft if inline else inline.append)(current)
+
+    def _is_cheap(self, name):
+        op = self._graph.nodes[name].op
+        if op in _VIEWS or op in _NO_MEMORY:
+            return True
+        if op in HEAVY:
+            return False
+        sizes = list(self._num_bytes(name))
+        sizes += [self._num_bytes(p)[i] for p, i in self._graph.inputs[name] if i >= 0 and i < len(self._num_bytes(p))]
+        return max(sizes, default=0) < _CHEAP_BYTES
+
+    def _goes_back(self, name):
+        return self._graph.nodes[name].op in LOOP_EDGES
+
+    def _step(self, name):
+        """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""
+        if name in self._fed:
+            return
+        node, device = self._graph.nodes[name], self._device_of(name)
+        inputs = [each for each in self._graph.inputs[name] if each.index >= 0]
+        taken = [self._buffers.get(each) for each in inputs]
+        gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself
+        if gives:
+            kind = _kind(name, node)
+            for index, size in enumerate(self._num_bytes(name)):
+                uses = self._uses[(name, index)]
+                if size and (uses or node.op not in _VIEWS):
+                    self._make(name, index, size, uses, kind, device, node, taken)
+        work = self._work_bytes(name)
+        if work:
+            place = KINDS.index(_kind(name, node))
+            self._live[device][place] += work
+            self._note(name, device)
+            self._live[device][place] -= work
+        self._note(name, device)
+        for buffer in taken:
+            if buffer is not None:
+                self._release(buffer)
+        for index in range(len(self._num_bytes(name)) if gives else 0):
+            buffer = self._buffers.get((name, index))
+            if buffer is not None and buffer.uses == 0 and name not in self._kept:
+                self._release(buffer, 0)
+
+    def _make(self, name, index, size, uses, kind, device, node, taken):
+        shared = None
+        if node.op in _VIEWS and taken:
+            if index < len(taken) or node.op == "Switch":
+                shared = taken[index if node.op == "IdentityN" else 0]
+            if shared is None:
+                return  # of a variable, a constant or what is fed
+        elif node.op in _IN_PLACE and index == 0:
+            # Twice among the inputs, it has two uses left.
+            shared = next(
+                (b for b in taken if b is not None and b.uses == 1 and b.size == size and b.device == device), None
+            )
+            if shared is not None and shared.kind != kind:
+                self._live[device][KINDS.index(shared.kind)] -= size
+                self._live[device][KINDS.index(kind)] += size
+                shared.kind = kind
+        if shared is None:
+            shared = _Buffer(name if not index else "%s:%d" % (name, index), kind, size, device)
+            shared.made = len(self._points[device])
+            self._live[device][KINDS.index(kind)] += size
+            self._alive[device][id(shared)] = shared
+        shared.uses += uses + (name in self._kept)
+        self._buffers[name, index] = shared
+
+    def _release(self, buffer, count=1):
+        buffer.uses -= count
+        if buffer.uses <= 0 and self._alive[buffer.device].pop(id(buffer), None) is not None:
+            self._live[buffer.device][KINDS.index(buffer.kind)] -= buffer.size
+            self._ended[buffer.device].append(
+                (buffer.name, buffer.kind, buffer.size, buffer.made, len(self._points[buffer.device]))
+            )
+
+    def _note(self, name, device):
+        points, live = self._points[device], tuple(self._live[device])
+        if points and points[-1][1] == live:
+            return
+        points.append((name, live))
+        total = sum(live)
+        if device not in self._peak or total > self._peak[device][0]:
+            alive = sorted(self._alive[device].values(), key=lambda b: (-b.size, b.made, b.name))[:_LARGEST]
+            self._peak[device] = total, len(points) - 1, tuple((b.name, b.kind, b.size) for b in alive)
+
+
+def _kind(name, node):
+    if node.op in effects.COLLECTIVES or node.op in ("EplBroadcastSend", "EplBroadcastReceive"):
+        return COMMUNICATION
+    if _RECOMPUTED in name:
+        return AGAIN
+    phase = tags.phase(node)
+    if phase == tags.BACKWARD:
+        return GRADIENTS
+    return UPDATE if phase == tags.APPLY else ACTIVATIONS
+
+
+def table(devices, unknown=()):
+    """The figures as text, a line for each device."""
+    heads = ["device", "peak"] + list(KINDS)
+    rows = []
+    for device, memory in devices.items():
+        rows.append([device, _mib(memory.peak_bytes)] + [_mib(memory.peak_of(kind)) for kind in KINDS])
+    widths = [max(len(row[i]) for row in [heads] + rows) for i in range(len(heads))]
+    lines = ["Memory of a training step in MiB, at its peak:"]
+    for row in [heads, ["-" * width for width in widths]] + rows:
+        lines.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+    for device, memory in devices.items():
+        if memory.peak >= 0:
+            lines.append(
+                "%s: the peak is at operation %d of %d, '%s'; largest: %s"
+                % (
+                    device,
+                    memory.peak + 1,
+                    len(memory.points),
+                    memory.points[memory.peak][0],
+                    ", ".join("%s %s" % (tensor, _mib(size)) for tensor, _, size in memory.largest[:4]),
+                )
+            )
+    if unknown:
+        lines.append(
+            "Not counted, as their sizes are not known before the step: %d tensors, such as '%s'."
+            % (len(unknown), unknown[0])
+        )
+    return "\n".join(lines)
+
+
+def _mib(size):
+    return "%.1f" % (size / 2.0**20)

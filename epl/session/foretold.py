@@ -1,0 +1,180 @@
+"""The memory that a program will need: shapes by TensorFlow, the step by epl.plan.memory."""
+
+import tensorflow.compat.v1 as tf
+
+from epl.communicators import library
+from epl.graph import tags, types
+from epl.graph.index import node_of
+from epl.plan.analysis import variable_of
+from epl.plan.memory import SLOTS, STATE, VARIABLES, foretell
+from epl.plan.names import clone_name, cloned_name
+from epl.rules import effects
+
+DEFAULT_BATCH = 32  # as for the choice of what is computed again
+_HOST = "CPU:0"
+_CONVOLUTION_GRADIENTS = frozenset(["Conv2DBackpropFilter", "Conv2DBackpropInput"])
+_WORKING_SET_BYTES = 30 << 20
+# Where their first output has the shape of their first input, or of as many as they have outputs.
+_LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
+
+
+def foretell_program(program, batch=None):
+    """The memory of this worker's devices over a training step.
+
+    Args:
+      program: a compiled epl.program.program.Program.
+      batch: what an unknown first dimension of data counts as, in rows of a micro-batch; None: DEFAULT_BATCH.
+
+    Returns:
+      (dict of device, such as "CPU:0", to an epl.plan.memory.DeviceMemory, names of tensors of unknown size).
+    """
+    graph, sizes = program.graph, _Sizes(program.graph, batch or DEFAULT_BATCH)
+    roots = _roots(program)
+    fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
+    found = foretell(
+        graph, roots, sizes.of, _variables(program), lambda n: _device(graph.nodes[n]), fed, sizes.work_space
+    )
+    reached = graph.ancestors(roots)
+    return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
+
+
+def _roots(program):
+    """All changes of variables in training but for metrics', in all copies, and what is sent."""
+    graph, plan = program.graph, program.plan
+    metrics = {variable.name for variable in program.variables.values() if variable.is_metric}
+    found = []
+    for write in plan.analysis.writes:
+        for instance in plan.mesh.instances:
+            name = clone_name(write, instance.index)
+            if name in graph.nodes and variable_of(graph, name) not in metrics:
+                found.append(name)
+    return found + graph.find(lambda op: op == "EplBroadcastSend")
+
+
+def _variables(program):
+    """Node to (kind, bytes)."""
+    graph = program.graph
+    updates = [w for w in program.plan.analysis.writes if w in graph.nodes]
+    applied = {
+        producer
+        for w in updates
+        if tags.phase(graph.nodes[w]) == tags.APPLY
+        for producer, index in graph.inputs[w]
+        if index >= 0 and graph.nodes[producer].op in effects.VARIABLES
+    }
+    found = {}
+    for name in graph.find(effects.VARIABLES.__contains__):
+        node = graph.nodes[name]
+        user = cloned_name(name, tags.get_int(node, tags.INSTANCE)) if tags.INSTANCE in node.attr else name
+        known = program.variables.get(user)
+        kind = STATE
+        if known is not None and known.is_trainable:
+            kind = VARIABLES
+        elif user in applied:
+            kind = SLOTS
+        found[name] = kind, _count([d.size for d in node.attr["shape"].shape.dim]) * _width(node.attr["dtype"].type)
+    return found
+
+
+def _device(node):
+    return node.device.partition("/device:")[2] or _HOST
+
+
+def _count(dims):
+    count = 1
+    for dim in dims:
+        count *= max(1, dim)
+    return count
+
+
+def _width(dtype):
+    return types.DTYPE_BYTES.get(types.base(dtype), 0)
+
+
+def _patches(node, op):
+    """Bytes of the patches that TensorFlow's CPU kernels of a convolution's gradients lay out for some images at once.
+
+    For as many as fit with what is multiplied into 30 MiB (Conv2DCustomBackpropFilterOp and ...InputOp).
+    """
+    if "CPU" not in _device(node):
+        return 0
+    outer = op.inputs[2].shape
+    kernel = op.inputs[1].shape if node.op == "Conv2DBackpropInput" else op.outputs[0].shape
+    if not outer.is_fully_defined() or not kernel.is_fully_defined():
+        return 0
+    images, height, width, depth = outer.as_list()
+    patch, places = _count(kernel.as_list()[:3]), height * width
+    unit = places * patch + patch * depth + places * depth
+    width_bytes = _width(op.inputs[2].dtype.as_datatype_enum)
+    at_once = max(1, _WORKING_SET_BYTES // width_bytes // unit)
+    return width_bytes * min(images, at_once) * places * patch
+
+
+class _Sizes(object):
+    """Bytes of what nodes give, as TensorFlow infers shapes once the batch is known.
+
+    Attributes:
+      unknown: names of nodes of whose outputs a shape could not be told.
+    """
+
+    def __init__(self, graph, batch):
+        if graph.find(lambda op: op.startswith("Epl")):
+            library.ops()  # for the shapes of EPL's own operations
+        self._batch, self.unknown, self._known = batch, set(), {}
+        graph_def = graph.to_graph_def(tf.GraphDef)
+        for node in graph_def.node:
+            self._fill(node)
+        with tf.Graph().as_default() as imported:
+            tf.import_graph_def(graph_def, name="")
+        operations = {op.name: op for op in imported.get_operations()}
+        for name in graph.nodes:
+            self._known[name] = self._outputs(graph, name, operations[name])
+        self._work = {
+            name: _patches(graph.nodes[name], operations[name])
+            for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
+        }
+
+    def of(self, name):
+        """A list with the bytes of each output of a node."""
+        return self._known[name]
+
+    def work_space(self, name):
+        """Bytes that a node needs while it runs, as far as it is known: of the gradients of convolutions on CPUs."""
+        return self._work.get(name, 0)
+
+    def _fill(self, node):
+        """Gives data a batch of known size."""
+        shapes = []
+        if node.op in effects.PLACEHOLDERS and "shape" in node.attr:
+            shapes = [node.attr["shape"].shape]
+        elif node.op in effects.SOURCES:
+            shapes = [shape for key in ("output_shapes", "shapes") for shape in node.attr[key].list.shape]
+            for key in ("output_shapes", "shapes"):
+                if not node.attr[key].list.shape:
+                    del node.attr[key]
+        for shape in shapes:
+            if shape.dim and shape.dim[0].size < 0:
+                shape.dim[0].size = self._batch
+
+    def _outputs(self, graph, name, op):
+        found = []
+        for index, tensor in enumerate(op.outputs):
+            width = _width(tensor.dtype.as_datatype_enum)
+            dims = tensor.shape.as_list() if tensor.shape.rank is not None else None
+            if not width:
+                found.append(0)
+            elif dims is not None and None not in dims:
+                found.append(width * _count(dims) if 0 not in dims else 0)
+            else:
+                found.append(self._guess(graph, name, op, index, dims, width))
+        return found
+
+    def _guess(self, graph, name, op, index, dims, width):
+        if dims is not None and dims.count(None) == 1 and dims[0] is None and 0 not in dims:
+            return width * self._batch * _count(dims[1:])
+        if op.type in _LIKE_INPUTS and len(op.inputs) > index:
+            producer, output = node_of(graph.nodes[name].input[index]), graph.inputs[name][index].index
+            if producer in self._known:
+                return self._known[producer][output]
+        self.unknown.add(name)
+        return 0

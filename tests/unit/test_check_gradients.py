@@ -1,0 +1,99 @@
+"""Gradients of the first step are compared with those that nothing is computed again for."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.capture.record import make_program
+from epl.config import Config
+from epl.errors import ConfigError, GradientError
+from epl.graph.index import parse_input
+from epl.program.program import CheckedGradient
+from epl.session.first_gradients import FirstGradients
+from tests.helpers.planning import ROWS, capture, compiled, control_flow
+from tests.unit.test_recompute import attention, branches, convolutions, loops, minimize, mlp, with_dropout
+
+CHECK = {"gradient_checkpoint__type": "auto", "gradient_checkpoint__check_gradients": True}
+
+
+def pairs(build, tampered=lambda graph: graph):
+    """(CheckedGradients, their values) of the first step of a model."""
+    with control_flow("v1"), capture(seed=5) as graph:
+        loss = build()
+        minimize(loss)
+        init = tf.global_variables_initializer()
+        program = compiled(make_program(graph), 1, 1, **CHECK)
+    width = next(n.attr["shape"].shape.dim[1].size for n in program.graph.nodes.values() if n.name == "x")
+    with tf.Graph().as_default():
+        tf.import_graph_def(tampered(program.graph).to_graph_def(tf.GraphDef), name="")
+        threads = tf.ConfigProto(intra_op_parallelism_threads=1)  # several add up in an order of their own
+        with tf.Session(config=threads) as session:
+            session.run(init.name)
+            names = [("%s:%d" % parse_input(c.tensor), "%s:%d" % parse_input(c.without)) for c in program.checked]
+            data = np.random.RandomState(3).normal(size=(ROWS, width)).astype(np.float32)
+            return program.checked, session.run(names, {"x:0": data})
+
+
+def test_equal_but_for_the_order_of_sums():
+    """TensorFlow's graph optimizer may add up the two in orders of their own."""
+    FirstGradients().compare(*pairs(attention))
+
+
+@pytest.mark.parametrize("build", [with_dropout, convolutions, branches, loops], ids=lambda build: build.__name__)
+def test_equal_to_the_last_bit(build):
+    checked, values = pairs(build)
+    assert len(checked) > 4
+    for each, (with_, without) in zip(checked, values):
+        np.testing.assert_array_equal(with_, without, err_msg=each.variable)
+    FirstGradients().compare(checked, values)
+
+
+def test_the_first_one_that_differs_is_named():
+    def wrong(graph):
+        edit = graph.editor()
+        copies = [n for n in graph.find("Tanh".__eq__) if n.startswith("epl_recompute")]
+        edit.node(copies[-1]).op = "Sin"
+        return edit.finish()
+
+    checked, values = pairs(mlp, wrong)
+    with pytest.raises(GradientError, match="gradient '.*' of 'net/dense_.*is another one with recomputation"):
+        FirstGradients().compare(checked, values)
+
+
+def compare(with_, without):
+    each = CheckedGradient("w", "g", "h")
+    todo = FirstGradients()
+    todo.compare([each], [(np.asarray(with_, np.float32), np.asarray(without, np.float32))])
+    return todo
+
+
+def test_another_order_of_sums_is_forgiven():
+    compare([1.0, 1e-6], [1.0, 0.0])
+    with pytest.raises(GradientError, match="differ by up to 0.01, and the largest entry is 1"):
+        compare([1.0, 0.01], [1.0, 0.0])
+
+
+def test_what_is_no_number_differs_from_numbers():
+    compare([np.nan], [np.nan])
+    with pytest.raises(GradientError):
+        compare([np.nan], [1.0])
+
+
+def test_each_is_compared_once():
+    class Step(object):
+        view = None
+        checked = [CheckedGradient("w", "g", "h"), CheckedGradient("v", "e", "f")]
+
+    assert compare([1.0], [1.0]).of(Step) == Step.checked[1:]
+
+
+def test_gradients_that_depend_on_other_copies():
+    with pytest.raises(ConfigError, match="check_gradients compares gradients of one copy"):
+        Config(
+            {
+                "gradient_checkpoint.type": "auto",
+                "gradient_checkpoint.check_gradients": True,
+                "communication.sync_batch_norm": True,
+            },
+            {},
+        )

@@ -1,0 +1,162 @@
+"""What the memory plan foretells, of graphs made by hand and of models that are run."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.capture.record import make_program
+from epl.env import Env
+from epl.graph.build import make_node
+from epl.graph.index import Graph
+from epl.plan.memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, VARIABLES, foretell, table
+from epl.plan.memory_page import chosen, memory_page
+from epl.session import preview
+from epl.session.foretold import foretell_program
+from epl.session.out_of_memory import explained
+from tests.helpers.planning import ROWS, capture, cluster, compiled
+
+
+def of_nodes(nodes, roots, sizes, variables=None):
+    """The DeviceMemory of a graph of (operation type, name, inputs), and bytes by name; 0 for those that it lacks."""
+    graph = Graph.from_graph_def(tf.GraphDef(node=[make_node(*node) for node in nodes]))
+    found = foretell(graph, roots, lambda n: [sizes.get(n, 0)], variables or {}, lambda n: "CPU:0")
+    return found["CPU:0"]
+
+
+def test_a_tensor_lives_until_its_last_use():
+    nodes = [("MatMul", "a", []), ("MatMul", "b", ["a"]), ("MatMul", "c", ["b"]), ("MatMul", "d", ["c", "a"])]
+    memory = of_nodes(nodes, ["d"], {"a": 100, "b": 10, "c": 20, "d": 1})
+    assert [(name, sum(live)) for name, live in memory.points] == [("a", 100), ("b", 110), ("c", 130), ("d", 121)]
+    assert memory.peak_bytes == 130 and memory.points[memory.peak][0] == "c"
+    assert memory.largest[0] == ("a", ACTIVATIONS, 100)
+
+
+def test_views_and_operations_in_place_need_nothing():
+    nodes = [("MatMul", "a", []), ("Reshape", "b", ["a"]), ("Tanh", "c", ["b"]), ("MatMul", "d", ["c"])]
+    assert of_nodes(nodes, ["d"], {"a": 100, "b": 100, "c": 100, "d": 1}).peak_bytes == 101
+    nodes[3] = ("MatMul", "d", ["c", "a"])  # now somebody else needs the memory that Tanh would take over
+    assert of_nodes(nodes, ["d"], {"a": 100, "b": 100, "c": 100, "d": 1}).peak_bytes == 201
+
+
+def test_variables_are_there_all_the_time():
+    nodes = [("VariableV2", "v", []), ("MatMul", "a", ["v"])]
+    memory = of_nodes(nodes, ["a"], {"v": 7, "a": 1}, {"v": (VARIABLES, 7)})
+    assert memory.lasting[VARIABLES] == 7 and memory.peak_bytes == 8
+    assert of_nodes(nodes[:1], ["v"], {"v": 7}, {"v": (VARIABLES, 7)}).peak_bytes == 7
+
+
+def model(layers=8, width=64, rows=256):
+    x = tf.placeholder(tf.float32, [None, width], name="x")
+    for i in range(layers):
+        x = tf.layers.dense(x, width, tf.tanh, kernel_initializer=tf.random_normal_initializer(stddev=0.3, seed=i))
+    loss = tf.reduce_mean(tf.square(x))
+    return tf.train.AdamOptimizer(0.01).minimize(loss)
+
+
+def measured(graph, init, train, data):
+    """Bytes that a step has at the most besides variables."""
+    with tf.Graph().as_default():
+        tf.import_graph_def(graph.to_graph_def(tf.GraphDef), name="")
+        with tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)) as sess:
+            sess.run(init)
+            sess.run(train, {"x:0": data})
+            metadata = tf.RunMetadata()
+            sess.run(train, {"x:0": data}, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
+    changes = [
+        (record.alloc_micros, record.alloc_bytes)
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+        for memory in node.memory
+        for record in memory.allocation_records
+    ]
+    return max(itertools.accumulate(change for _, change in sorted(changes)))
+
+
+@pytest.mark.parametrize("config", [{}, {"gradient_checkpoint__type": "auto"}], ids=["plain", "recomputed"])
+def test_foretold_is_near_to_measured(config):
+    with capture() as graph:
+        train = model()
+        init = tf.global_variables_initializer()
+        program = compiled(make_program(graph), 1, 1, **config)
+    devices, unknown = foretell_program(program, 256)
+    (memory,) = devices.values()
+    got = measured(program.graph, init.name, train.name, np.ones([256, 64], np.float32))
+    assert not unknown
+    assert memory.peak_bytes - sum(memory.lasting.values()) == pytest.approx(got, rel=0.15)
+    parameters = 8 * 65 * 64 * 4
+    assert memory.lasting[VARIABLES] == parameters and memory.lasting[SLOTS] == 2 * parameters + 8
+    assert any(live[KINDS.index(AGAIN)] for _, live in memory.points) == bool(config)
+
+
+def test_each_device_and_what_travels():
+    with capture() as graph:
+        model()
+        program = compiled(make_program(graph), 2, 2)
+    devices, _ = foretell_program(program, ROWS)
+    assert sorted(devices) == ["CPU:0", "CPU:1"]
+    assert devices["CPU:0"].lasting[VARIABLES] == devices["CPU:1"].lasting[VARIABLES] > 0
+    assert max(live[KINDS.index(COMMUNICATION)] for _, live in devices["CPU:0"].points) > 0
+    text = table(devices)
+    assert "CPU:1" in text and "gradients" in text and "the peak is at operation" in text
+
+
+def test_the_page_holds_what_it_shows():
+    nodes = [("MatMul", "a</script>", []), ("MatMul", "b", ["a</script>"])]
+    memory = of_nodes(nodes, ["b"], {"a</script>": 1 << 20, "b": 1 << 20}, {})
+    page = memory_page({"CPU:0": memory}, "a & b")
+    assert "a &amp; b" in page and "peak 2.0" in page and "src=" not in page and "href=" not in page
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
+    data = json.loads(text)
+    assert [point["name"] for point in data["points"]] == ["a</script>", "b"]
+    assert data["peak"] == 1 and data["points"][1]["total"] == 2 << 20
+    assert [KINDS[tensor[1]] for tensor in data["tensors"]] == [ACTIVATIONS] * 2
+    assert page.count("<polygon") == 1
+
+
+def test_long_steps_keep_their_peaks():
+    totals = [i % 7 for i in range(5000)]
+    totals[3001] = 100
+    places = chosen(totals)
+    assert len(places) <= 800 and 3001 in places and places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "given, memory, script, rest",
+    [
+        (["--memory", "train.py", "--lr", "1"], "", "train.py", ["--lr", "1"]),
+        (["--memory", "a.html", "train.py"], "a.html", "train.py", []),
+        (["train.py", "--memory", "5"], None, "train.py", ["--memory", "5"]),
+    ],
+)
+def test_the_command_tells_the_page_from_the_script(given, memory, script, rest):
+    options = preview.parser().parse_args(preview._with_memory_file(given))
+    assert (options.memory, options.script, options.arguments) == (memory, script, rest)
+
+
+def test_the_command_prints_and_draws(capsys, tmp_path):
+    page = tmp_path / "memory.html"
+    with capture() as graph:
+        model()
+    Env.get().reset(epl.Config())
+    assert preview.show(graph, preview.parser().parse_args(["--memory", str(page), "--batch", "64", "train.py"])) == 0
+    assert "Memory of a training step in MiB" in capsys.readouterr().out
+    assert "<polygon" in page.read_text()
+
+
+def test_what_would_help_against_an_error_for_memory():
+    with capture() as graph:
+        model(layers=16)
+        error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[4096,64]")
+        told = explained(error, graph, epl.Config(), cluster(1, 1), [np.zeros([4096, 64], np.float32), 0.5])
+        assert isinstance(told, tf.errors.ResourceExhaustedError)
+        text = str(told.message)
+        assert text.startswith("OOM when allocating") and "with 4096 rows in a micro-batch" in text
+        saved = dict(re.findall(r"  ([\w.]+)=\S+: ([\d.]+) MiB instead of", text))
+        assert {"gradient_checkpoint.type", "pipeline.num_micro_batch"} <= set(saved)
+        other = tf.errors.ResourceExhaustedError(None, None, "a file cannot be written")
+        assert explained(other, graph, epl.Config(), cluster(1, 1), []) is other
