@@ -7,15 +7,15 @@ class Late(object):
     Args:
       name: of the node.
       op: its operation type.
-      make: function without arguments that returns the NodeDef, a new one each time.
+      recipe: function without arguments that returns the NodeDef, a new one each time.
     """
 
-    __slots__ = ("name", "op", "_make", "_made")
+    __slots__ = ("name", "op", "recipe", "_made")
 
-    def __init__(self, name, op, make):
+    def __init__(self, name, op, recipe):
         self.name = name
         self.op = op
-        self._make = make
+        self.recipe = recipe
         self._made = None
 
     def __getattr__(self, attribute):
@@ -24,12 +24,12 @@ class Late(object):
     def made(self):
         """The NodeDef, the same one each time."""
         if self._made is None:
-            self._made = self._make()
+            self._made = self.recipe()
         return self._made
 
     def copied(self):
         """A NodeDef of the caller's own."""
-        return self._make()
+        return self.recipe()
 
 
 def node_def_of(node):

@@ -1,6 +1,6 @@
 """What each pass promises of the graph that it leaves, beyond that it is well formed. The runner checks it, always."""
 
-from epl.graph.index import node_of, parse_input
+from epl.graph.index import parse_input
 from epl.plan.analysis import is_large_constant
 from epl.plan.names import clone_name, clone_tensor, sync_name
 
@@ -19,12 +19,12 @@ def every_instance_is_whole(graph, plan):
     cloned = plan.analysis.cloned
     for instance in plan.mesh.instances[1:]:
         for name in cloned:
-            clone = graph.nodes.get(clone_name(name, instance.index))
-            if clone is None:
+            clone = clone_name(name, instance.index)
+            if clone not in graph.nodes:
                 problems.append("instance %d has no copy of '%s'" % (instance.index, name))
                 continue
-            strays = [text for text in clone.input if node_of(text) in cloned]
-            problems.extend("'%s' takes '%s' of instance 0" % (clone.name, text) for text in strays)
+            strays = [each.node for each in graph.inputs[clone] if each.node in cloned]
+            problems.extend("'%s' takes '%s' of instance 0" % (clone, stray) for stray in strays)
     return problems
 
 

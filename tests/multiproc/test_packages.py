@@ -34,7 +34,7 @@ KINDS = {
     "own_trainer": (False, False),
 }
 # Not exact yet; docs/programs.md says how. One that passes is to leave this list.
-NOT_EXACT = ("keras_package", "bert4keras", "tensorpack")
+NOT_EXACT = ()
 QUICK = ("ppo2", "private")
 
 

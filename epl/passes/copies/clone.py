@@ -7,11 +7,14 @@ A clone renames: its inputs, its colocation groups, the frames of loops and the 
 instances share (iterators, tables, queues, large constants) is not copied; the clones use the original.
 """
 
+import functools
+from dataclasses import replace
+
 from epl.graph import tags
 from epl.graph.build import set_attr
-from epl.passes.copies.template import Template
+from epl.passes.copies.stamp import Stamp
+from epl.passes.copies.template import marks_of
 from epl.passes.model.place import device_of_clone
-from epl.passes.nodes import instance_tensor
 from epl.plan.names import clone_name
 from epl.rules import effects
 
@@ -22,21 +25,21 @@ def clone_instances(program, plan):
     if len(plan.mesh.instances) == 1:
         return program
     edit = graph.editor()
-    names = graph.in_order(plan.analysis.cloned)
-    # Groups around nodes that instances share cannot hold for a clone on a device of its own.
-    templates = [(graph.nodes[name], Template(graph.nodes[name], plan.analysis.cloned)) for name in names]
+    stamp = Stamp({name: graph.nodes[name] for name in graph.in_order(plan.analysis.cloned)}, graph.inputs.__getitem__)
+    alike, second = dict(program.alike), None
     for instance in plan.mesh.instances[1:]:
-        for node, template in templates:
-            edit.add(_clone(node, template, plan, instance))
-    return program.with_graph(edit.finish())
+        marks = marks_of(**{tags.INSTANCE: instance.index})
+        copies = stamp.copies(edit, clone_name("", instance.index), marks, functools.partial(_adjust, plan, instance))
+        if second is None:
+            second = copies
+            alike.update((copy, second[program.alike[name]]) for name, copy in copies.items() if name in program.alike)
+        else:
+            alike.update((copy, second[name]) for name, copy in copies.items())
+    return replace(program, graph=edit.finish(), alike=alike)
 
 
-def _clone(node, template, plan, instance):
-    inputs = [instance_tensor(plan, text, instance.index) for text in node.input]
-    clone = template.copy(lambda name: clone_name(name, instance.index), inputs)
-    clone.device = device_of_clone(plan, node, instance)
-    set_attr(clone, tags.INSTANCE, instance.index)
-    if node.op in effects.SOURCES:
+def _adjust(plan, instance, clone, original, device):
+    clone.device = device_of_clone(plan, original, device, instance)
+    if clone.op in effects.SOURCES:
         # Two copies that pull from one iterator must not be merged into one by common-subexpression elimination.
         set_attr(clone, tags.ROLE, "source")
-    return clone

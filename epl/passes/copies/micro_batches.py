@@ -8,21 +8,18 @@ What comes out is a program again, of one device and without parallelism, to whi
 plan says of the copies what it said of the one copy that it was made for.
 """
 
-import functools
-import operator
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import PlanError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import NodeInput, canonical_tensor, format_input, node_of, parse_input
-from epl.graph.late import Late
+from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.gates import Gates, order_actions, order_changes
 from epl.passes.copies.reseed_functions import call_copies
 from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.passes.copies.template import Template, marks_of
+from epl.passes.copies.stamp import Stamp
+from epl.passes.copies.template import marks_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.sync.summaries import shown_by
 from epl.plan.analysis import variable_of
@@ -178,62 +175,24 @@ def _tensor(plan, text, micro_batch):
 
 
 def _copy(graph, edit, plan):
-    """Adds the copies: most nodes of the new graph, so each is only made once something of it is needed.
+    """Adds the copies.
 
     Returns:
       (dict of copy to original, dict of the names of the copies for micro-batches after the second to those of the
       second's, as which they are).
     """
-    names, originals, slots, templates, alike = graph.in_order(plan.nodes), {}, {}, [], {}
-    for name in names:
-        node = edit.peek(name)
-        pick = _picker([slots.setdefault(parse_input(text), len(slots)) for text in node.input])
-        templates.append((name, node.op, Template(node, plan.nodes), pick))
-    second = None
+    nodes = {name: edit.peek(name) for name in graph.in_order(plan.nodes)}
+    stamp = Stamp(nodes, lambda name: tuple(map(parse_input, nodes[name].input[:])))
+    originals, alike, second = {}, {}, None
     for micro_batch in range(1, plan.count):
-        copies = _Copies(micro_batch, names, slots)
-        edit.add_all(*copies.of(templates))
-        originals.update((copy, name) for name, copy in copies.names.items())
+        marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
+        copies = stamp.copies(edit, micro_batch_name("", micro_batch), marks)
+        originals.update((copy, name) for name, copy in copies.items())
         if second is None:
-            second = copies.names
+            second = copies
         else:
-            alike.update((copy, second[name]) for name, copy in copies.names.items())
+            alike.update((copy, second[name]) for name, copy in copies.items())
     return originals, alike
-
-
-class _Copies(object):
-    """The copies for one micro-batch.
-
-    Args:
-      micro_batch: its number.
-      originals: names of what is copied.
-      slots: all inputs (NodeInputs) of any of them.
-    """
-
-    def __init__(self, micro_batch, originals, slots):
-        self._prefix = micro_batch_name("", micro_batch)
-        self._marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
-        self.names = {name: sys.intern(self._prefix + name) for name in originals}
-        self._inputs = [NodeInput(self.names.get(producer, producer), index) for producer, index in slots]
-
-    def of(self, templates):
-        """(dict of name to Late, dict of name to inputs) of (original's name, type, Template, picker of inputs)."""
-        nodes, inputs = {}, {}
-        for original, op, template, pick in templates:
-            name = self.names[original]
-            inputs[name] = own = pick(self._inputs)
-            nodes[name] = Late(name, op, functools.partial(self._make, template, own))
-        return nodes, inputs
-
-    def _make(self, template, inputs):
-        return template.copy(self._prefix.__add__, [format_input(*each) for each in inputs], self._marks)
-
-
-def _picker(positions):
-    """A function that gives a tuple of what stands at some positions of a list."""
-    if len(positions) > 1:
-        return operator.itemgetter(*positions)
-    return lambda values: tuple(values[position] for position in positions)
 
 
 def _wait_for_all(graph, edit, plan):

@@ -60,10 +60,9 @@ def _hands_on(node):
     return node.op in effects.SHARED_RESOURCES or node.op in ("Identity", "Switch", "Enter", "RefEnter")
 
 
-def device_of_clone(plan, node, instance):
-    """The device of a placed node's copy in another instance."""
-    if node.device == plan.mesh.host_device and plan.mesh.host_device != plan.mesh.device(
-        plan.mesh.instances[0].devices[plan.stage_of.get(node.name, 0)]
-    ):
-        return node.device
-    return plan.mesh.device(instance.devices[plan.stage_of.get(node.name, 0)])
+def device_of_clone(plan, name, device, instance):
+    """The device of a placed node's copy in another instance; `device`: that of the node."""
+    mesh, stage = plan.mesh, plan.stage_of.get(name, 0)
+    if device == mesh.host_device != mesh.device(mesh.instances[0].devices[stage]):
+        return device
+    return mesh.device(instance.devices[stage])

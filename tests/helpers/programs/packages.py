@@ -114,7 +114,7 @@ def keras_package(epl, config=None):
             keras.layers.Dense(common.CLASSES, activation="softmax", kernel_initializer=initializers.glorot_uniform(2)),
         ]
     )
-    made.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "sparse_categorical_crossentropy")
+    made.compile(counts_last(keras.optimizers.Adam(0.05, epsilon=1e-3)), "sparse_categorical_crossentropy")
     x, labels = parts_of(epl, [common.batch(step) for step in range(2)])
     return fitted_weights(epl, made, x, labels)
 
@@ -126,9 +126,28 @@ def fresh_keras():
     return keras
 
 
+def counts_last(optimizer):
+    """An optimizer of the package keras that counts a step once all that may read the count is through.
+
+    As it is, both happen at once, and the same program gives other weights from run to run.
+    """
+    original = optimizer.get_updates
+
+    def get_updates(loss, params):
+        updates = original(loss, params)
+        assert "iterations" in updates[0].op.inputs[0].name
+        with tf.control_dependencies(updates[1:]):
+            updates[0] = module("keras").backend.update_add(optimizer.iterations, 1)
+        return updates
+
+    optimizer.get_updates = get_updates
+    return optimizer
+
+
 def bert4keras(epl, config=None):
     """bert4keras' BERT over the package keras, with a classifier and the Adam of bert4keras with weight decay."""
     common.init(epl, config)
+    np.random.seed(5)  # the package keras takes its seeds from here
     keras = fresh_keras()
     models, optimizers = module("bert4keras.models"), module("bert4keras.optimizers")
     tf.set_random_seed(5)
@@ -147,7 +166,7 @@ def bert4keras(epl, config=None):
     output = keras.layers.Dense(2, activation="softmax")(first)
     made = keras.models.Model(made.inputs, output)
     optimizer = optimizers.extend_with_weight_decay(optimizers.Adam)(0.005, epsilon=1e-3, weight_decay_rate=0.01)
-    made.compile(optimizer, "sparse_categorical_crossentropy")
+    made.compile(counts_last(optimizer), "sparse_categorical_crossentropy")
 
     def batch(step):
         labels = np.random.RandomState(step).randint(0, 2, common.BATCH)
@@ -227,7 +246,7 @@ def tensorpack(epl, folder):
     train, dataflow, tfutils = (module("tensorpack." + name) for name in ("train", "dataflow", "tfutils"))
     callbacks, inputs = module("tensorpack.callbacks"), module("tensorpack.input_source")
     logger = module("tensorpack.utils.logger")
-    logger.set_logger_dir(os.path.join(folder, "worker_%d" % common.workers(epl)[0]), action="d")
+    logger.set_logger_dir(os.path.join(folder, "log"), action="k")  # where it looks for what it has saved
     weights = tf.random_normal_initializer(0.0, 0.3, seed=2)
 
     class Model(train.ModelDesc):
