@@ -33,8 +33,6 @@ KINDS = {
     "text": (False, True),
     "own_trainer": (False, False),
 }
-# Not exact yet; docs/programs.md says how. One that passes is to leave this list.
-NOT_EXACT = ()
 QUICK = ("ppo2", "private")
 
 
@@ -42,8 +40,6 @@ def cases():
     for module, programs in (("packages", PACKAGES), ("kinds", KINDS)):
         for name, (writes, micro) in programs.items():
             marks = [] if name in QUICK else [pytest.mark.exhaustive]
-            if name in NOT_EXACT:
-                marks.append(pytest.mark.xfail(reason="docs/programs.md says what differs"))
             function = "tests.helpers.programs.%s:%s" % (module, name)
             yield pytest.param(function, writes, micro, id=name, marks=marks)
 
