@@ -10,6 +10,8 @@ import time
 _OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b")
 # And one that has lost the others, or has waited for them in vain.
 _MISSED_OTHERS = re.compile(r"^(epl\.errors\.)?(Worker|Communication)Error\b")
+# Whom it has waited for in vain: that one's process may take longer to end than those that wait for it.
+_GONE = re.compile(r"\bworker (\d+) has (?:ended already|finished)\b")
 
 
 class Worker:
@@ -97,6 +99,11 @@ class Worker:
         """Whether its last lines say that it lost other workers, or waited for them in vain."""
         return any(_MISSED_OTHERS.match(line) for line in self._last_words())
 
+    @property
+    def missed(self):
+        """Indices of the workers of which its last lines say that they had ended while it needed them."""
+        return {int(found) for line in self._last_words() for found in _GONE.findall(line)}
+
     def _last_words(self):
         return self.stream.errors.message + self.stream.last_lines()
 
@@ -142,5 +149,6 @@ def root_cause(workers):
     first = min(failed, key=lambda worker: (worker.signal_number is None, worker.blames_another))
     if not first.missed_others or first.signal_number is not None:
         return first
-    gone = [worker for worker in workers[: workers.index(first)] if worker.code == 0]
+    before = workers[: workers.index(first)]
+    gone = [worker for worker in workers if worker.code == 0 and (worker in before or worker.index in first.missed)]
     return (held + gone + [first])[0]

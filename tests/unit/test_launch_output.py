@@ -248,7 +248,7 @@ class Ended:
 
     failed_itself, signal_number = Worker.failed_itself, Worker.signal_number
     blames_another, exit_status, ending = Worker.blames_another, Worker.exit_status, Worker.ending
-    missed_others, _last_words = Worker.missed_others, Worker._last_words
+    missed_others, missed, _last_words = Worker.missed_others, Worker.missed, Worker._last_words
 
     def __init__(self, index, code, output=b"", stopped_with=None, stopped=False, waited_for_by=None):
         self.index, self.code, self.stopped_with, self.seconds = index, code, stopped_with, 1.0
@@ -258,6 +258,7 @@ class Ended:
 
 
 BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
+LATE = b"Traceback\nepl.errors.CommunicationError: worker 0 has ended already, but worker 1 waits for it\n"
 MISSED = b"Traceback\nepl.errors.CommunicationError: no sign of life from worker 0\n"
 
 
@@ -276,6 +277,8 @@ MISSED = b"Traceback\nepl.errors.CommunicationError: no sign of life from worker
         ([Ended(0, 0), Ended(1, 1, BLAME)], 0),
         ([Ended(0, 0), Ended(1, 1)], 1),
         ([Ended(1, 1, MISSED), Ended(0, -15, stopped_with=15, stopped=True)], 0),
+        ([Ended(1, 1, LATE), Ended(2, 0), Ended(0, 0)], 0),
+        ([Ended(1, 1, MISSED), Ended(0, 0)], 1),
         ([Ended(1, 4), Ended(0, -15, stopped_with=15, stopped=True)], 1),
         ([Ended(1, 0), Ended(0, -15, stopped_with=15, stopped=True)], 0),
         ([Ended(1, 0, waited_for_by=0), Ended(0, -15, stopped_with=15)], 1),
