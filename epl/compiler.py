@@ -19,6 +19,7 @@ from epl.passes.copies.share_batches import share_batches
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
+from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
@@ -49,7 +50,8 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 # On the one copy of the model, before anything is planned: (program, target) -> program.
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
-    recompute,  # after stages, as each computes again what is its own
+    mixed_precision,  # after stages, as each casts for itself; changes numbers
+    recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
 )
 

@@ -44,7 +44,7 @@ def _distinct_devices(values):
 
 
 def patterns_of(text):
-    """The regular expressions that a text has, separated by commas."""
+    """The regular expressions, or operation types, that a text has, separated by commas."""
     return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
 
 
@@ -89,6 +89,14 @@ def _own_gradients(values):
     return None
 
 
+def _on_both_lists(values):
+    lists = [patterns_of(values["amp.custom_%s_list" % colour]) for colour in ("white", "black")]
+    both = [op for op in lists[0] if op in lists[1]]
+    if both:
+        return "amp.custom_white_list and amp.custom_black_list both name '%s'. Take it off one of them." % both[0]
+    return None
+
+
 def _without_local_sgd(name):
     """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
@@ -129,6 +137,11 @@ PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
     _needs_any("optimizer.epsilon", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _needs_any("optimizer.exclude_from_weight_decay", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _regular_expressions,
+    _needs("amp.dtype", "amp.level", ("O1",), 'amp.level="O1"'),
+    _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
+    _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),
+    _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),
+    _on_both_lists,
     _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("local_sgd.average_slots", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),

@@ -110,6 +110,15 @@ def has_kernel(op, device_type):
     return any(kernel.device_type == device_type for kernel in kernels.get_registered_kernels_for_op(op).kernel)
 
 
+def has_kernel_of_type(op, device_type, attr, dtype):
+    """Whether an operation has a kernel for a type of device where one of its attributes is a DataType number."""
+    for kernel in kernels.get_registered_kernels_for_op(op).kernel:
+        allowed = [c.allowed_values.list.type for c in kernel.constraint if c.name == attr]
+        if kernel.device_type == device_type and all(dtype in each for each in allowed):
+            return True
+    return False
+
+
 def load_op_library(path):
     """Loads a library of custom operations; returns the module of their Python wrappers."""
     return tf.load_op_library(path)

@@ -1,0 +1,187 @@
+"""Mixed precision on one copy of a model: what is computed in 16 bits, what stays, and how near it is to float32."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.errors import PlanError, UnsupportedError
+from epl.graph import tags
+from epl.passes.model.mixed_precision import computed_name
+from tests.helpers.planning import capture, compiled
+from tests.helpers.zoo import model as m
+
+BFLOAT16, FLOAT32 = 14, 1
+HAS_BFLOAT16 = tf_compat.has_kernel_of_type("Conv2D", "CPU", "T", BFLOAT16)
+needs_bfloat16 = pytest.mark.skipif(not HAS_BFLOAT16, reason="this TensorFlow has no bfloat16 kernels for the CPU")
+
+
+def mlp(resource=True):
+    x, labels = tf.placeholder(tf.float32, [None, 6], "x"), tf.placeholder(tf.int64, [None], "labels")
+    with tf.variable_scope("net", use_resource=resource):
+        hidden = m.dense(x, 16, "hidden", seed=1, activation=tf.nn.relu)
+        hidden = m.dense(hidden, 16, "middle", seed=2, activation=tf.nn.relu)
+        logits = m.dense(hidden, 3, "logits", seed=3)
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, logits, tf.train.AdamOptimizer(0.01).minimize(loss)
+
+
+def one(graph, **config):
+    return compiled(graph, devices=1, **dict({"amp__level": "O1"}, **config))
+
+
+def types(graph, name):
+    """(type attribute of the node that computes, operation type of the node that keeps the name)."""
+    return graph.nodes[computed_name(name)].attr["T"].type, graph.nodes[name].op
+
+
+@needs_bfloat16
+def test_products_and_what_follows_them_are_computed_in_16_bits():
+    with capture() as graph:
+        loss, logits, _ = mlp()
+    program = one(graph)
+    nodes = program.graph.nodes
+    for name in ("net/MatMul", "net/add", "net/Relu", logits.op.name):
+        assert types(program.graph, name) == (BFLOAT16, "Cast")
+    assert computed_name(loss.op.name) not in nodes
+    softmax = next(n for n in nodes.values() if n.op == "SparseSoftmaxCrossEntropyWithLogits")
+    assert softmax.attr["T"].type == FLOAT32
+    updates = [n for n in nodes.values() if n.op == "ResourceApplyAdam"]
+    assert len(updates) == 6 and all(n.attr["T"].type == FLOAT32 for n in updates)
+
+
+@needs_bfloat16
+def test_what_is_made_of_gradients_stays_in_float32():
+    with capture() as graph:
+        kernel = tf.get_variable("kernel", [6, 6])
+        loss = tf.reduce_mean(tf.matmul(tf.placeholder(tf.float32, [None, 6]), kernel))
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        ((gradient, _),) = optimizer.compute_gradients(loss)
+        turned = tf.matmul(gradient, gradient)
+        optimizer.apply_gradients([(turned, kernel)])
+    nodes = one(graph).graph.nodes
+    assert computed_name("MatMul") in nodes and nodes[turned.op.name].op == "MatMul"
+    assert list(nodes[turned.op.name].input) == [gradient.op.name] * 2
+
+
+@needs_bfloat16
+def test_a_weight_is_cast_once_for_each_pass_and_late_for_the_backward_pass():
+    with capture() as graph:
+        mlp()
+    nodes = one(graph).graph.nodes
+    casts = [n for n in nodes.values() if n.name.startswith("epl_cast/net/MatMul_1/")]
+    assert [tags.phase(n) for n in casts] == [tags.FORWARD, tags.BACKWARD]
+    assert not [t for t in casts[0].input if t[0] == "^"]
+    awaited = [t[1:] for t in casts[1].input if t[0] == "^"]
+    assert awaited and all(tags.phase(nodes[name]) == tags.BACKWARD for name in awaited)
+    x = [n for n in nodes.values() if n.op == "Cast" and list(n.input)[:1] == ["x"]]
+    assert len(x) == 1  # for the forward pass and for the gradient of the weight
+
+
+@needs_bfloat16
+def test_waiting_does_not_ask_for_the_cast_back():
+    with capture() as graph:
+        mlp()
+    graph = one(graph).graph
+    waited = [text[1:] for node in graph.nodes.values() for text in node.input if text[0] == "^"]
+    assert not [name for name in waited if computed_name(name) in graph.nodes]
+    assert computed_name("gradients/net/MatMul_1_grad/MatMul") in waited
+
+
+@needs_bfloat16
+def test_lists_of_the_user():
+    with capture() as graph:
+        mlp()
+    black = one(graph, amp__custom_black_list="AddV2, Add, Relu").graph
+    assert computed_name("net/add") not in black.nodes
+    assert computed_name("net/MatMul") in black.nodes
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [4, 4])
+        soft = tf.nn.softmax(x)
+    assert computed_name(soft.op.name) not in one(graph).graph.nodes
+    assert types(one(graph, amp__custom_white_list="Softmax").graph, soft.op.name) == (BFLOAT16, "Cast")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [("Matmul", "no operation type that TensorFlow knows"), ("Shape", "cannot be computed in 16 bits")],
+)
+def test_lists_that_name_what_is_not_there(words, message):
+    with capture() as graph:
+        mlp()
+    with pytest.raises(PlanError, match=message) as error:
+        one(graph, amp__custom_white_list=words)
+    assert "amp.custom_white_list names '%s'" % words in str(error.value)
+
+
+@pytest.mark.skipif(HAS_BFLOAT16, reason="this TensorFlow has bfloat16 kernels for the CPU")
+def test_a_missing_kernel_is_named():
+    with capture() as graph:
+        x = tf.layers.conv2d(tf.placeholder(tf.float32, [2, 6, 6, 3]), 4, 3)
+        tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(x))
+    with pytest.raises(UnsupportedError, match="has no bfloat16 kernel of Conv2D for the device type CPU"):
+        one(graph)
+    assert not [n for n in one(graph, amp__level="").graph.nodes if n.startswith("epl_")]
+
+
+@needs_bfloat16
+def test_the_table(caplog):
+    with capture() as graph:
+        mlp()
+    with caplog.at_level("INFO", "epl"):
+        one(graph, amp__debug_log=True)
+    lines = caplog.text.splitlines()
+    row = next(line.split() for line in lines if line.startswith("net/Relu "))
+    assert row[1:5] == ["Relu", "16", "bits", "after"] and row[-2:] == ["0", str(16 * 2)]
+    product = next(line.split() for line in lines if line.startswith("net/MatMul "))
+    assert product[1:5] == ["MatMul", "16", "bits", "list"] and product[-2] == "2"
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("resource", [False, True])
+def test_losses_stay_near_those_in_float32(resource):
+    """Rows are drawn anew for each step; what is learnt is which of three sums of them is the largest."""
+    curves = []
+    rng = np.random.RandomState(1)
+    rows = rng.normal(size=(50, 64, 6)).astype(np.float32)
+    answers = rows.reshape(50, 64, 3, 2).sum(axis=3).argmax(axis=2)
+    with capture() as graph:
+        loss, logits, train_op = mlp(resource)
+        init = tf.global_variables_initializer()
+    for level in ("", "O1"):
+        computed = one(graph, amp__level=level).graph.to_graph_def(tf_compat.GraphDef)
+        with tf.Graph().as_default():
+            tf.import_graph_def(computed, name="")
+            with tf.Session() as sess:
+                sess.run(init.name)
+                fed = ({"x:0": x, "labels:0": y} for x, y in zip(rows, answers))
+                values = [sess.run([loss.name, logits.name, train_op.name], feeds) for feeds in fed]
+        assert values[0][1].dtype == np.float32
+        curves.append([value[0] for value in values])
+    assert curves[0][-1] < 0.7 * curves[0][0]
+    assert curves[0] != curves[1]
+    np.testing.assert_allclose(curves[1], curves[0], rtol=0.02)
+
+
+# --- together with the rest ---
+
+PIPELINES = "tests.helpers.programs.pipelines:"
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    "devices, model, stages, micro_batches, replicas, config",
+    [
+        (2, "batch_norm_cnn", 1, 2, 2, {}),
+        (2, "tied_mlp", 2, 2, 1, {"gradient_checkpoint__type": "auto"}),
+    ],
+)
+def test_losses_stay_near_those_of_one_device(
+    by_hand, two_devices, devices, model, stages, micro_batches, replicas, config
+):
+    want = by_hand(model, micro_batches, replicas)
+    arguments = (devices, model, stages, micro_batches, replicas, "PreferBackward")
+    got = two_devices(PIPELINES + "train", *arguments, amp__level="O1", **config)
+    np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
+    assert list(got["losses"]) != list(want["losses"])
+    assert all(value.dtype == np.float32 for name, value in got["states"][-1].items() if name != "global_step")
