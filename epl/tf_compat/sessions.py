@@ -1,6 +1,7 @@
 """Sessions: where their calls are caught, and how a graph is run by names."""
 
 import os
+import weakref
 
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
@@ -76,6 +77,8 @@ class NamedRunner(object):
         self._session = session
         make = session_module.BaseSession.__dict__["_make_callable_from_options"]
         self._callable = getattr(make, ORIGINAL, make)(session, options)
+        # As Python ends, the callable's own __del__ may come when TensorFlow's modules are gone, and complains.
+        weakref.finalize(self, _release, self._callable)
 
     def __call__(self, values, metadata=None):
         """Runs. `values` are NumPy arrays in the order of the feeds; returns the fetches' values in their order.
@@ -84,6 +87,12 @@ class NamedRunner(object):
           metadata: a TF_Buffer that takes the RunMetadata, or None.
         """
         return _c_api_session.TF_SessionRunCallable(self._session._session, self._callable._handle, values, metadata)
+
+
+def _release(made):
+    """Gives up a session's callable once."""
+    made.__del__()
+    made._handle = None
 
 
 def buffer_bytes(buffer):
