@@ -107,7 +107,7 @@ def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=l
     Returns:
       dict of device to DeviceMemory.
     """
-    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes).result()
+    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes).peaks()
 
 
 class _Buffer(object):
@@ -140,7 +140,7 @@ class _Run(object):
         for name in self._in_order():
             self._step(name)
 
-    def result(self):
+    def peaks(self):
         devices = sorted(set(self._lasting) | set(self._points))
         found = {}
         for device in devices:

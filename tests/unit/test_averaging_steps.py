@@ -13,8 +13,6 @@ from epl.plan.table import plan_table
 from epl.session.local_steps import LocalSteps
 from tests.helpers import planning
 
-pytestmark = pytest.mark.once
-
 AVERAGED = frozenset(["w"])
 
 
