@@ -1,5 +1,7 @@
 """Mixed precision on one copy of a model: what is computed in 16 bits, what stays, and how near it is to float32."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -128,6 +130,7 @@ def test_a_missing_kernel_is_named():
 def test_the_table(caplog):
     with capture() as graph:
         mlp()
+    logging.getLogger("epl").propagate = True
     with caplog.at_level("INFO", "epl"):
         one(graph, amp__debug_log=True)
     lines = caplog.text.splitlines()
