@@ -44,7 +44,7 @@ _TYPES = {
         ReaderNumRecordsProduced ReaderNumRecordsProducedV2 ReaderNumWorkUnitsCompleted ReaderNumWorkUnitsCompletedV2
         ReaderSerializeState ReaderSerializeStateV2 ExperimentalStatsAggregatorSummary StatsAggregatorSummary
         Restore RestoreSlice RestoreV2 LoadAndRemapMatrix ReadFile MutexLock ConsumeMutexLock
-        TakeManySparseFromTensorsMap
+        TakeManySparseFromTensorsMap BytesInUse BytesLimit MaxBytesInUse
     """,
     SEEDED: """
         RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomShuffle
@@ -52,6 +52,7 @@ _TYPES = {
         SampleDistortedBoundingBoxV2 FixedUnigramCandidateSampler LearnedUnigramCandidateSampler
         LogUniformCandidateSampler UniformCandidateSampler AllCandidateSampler ThreadUnsafeUnigramCandidateSampler
         RecordInput CudnnRNN CudnnRNNV2 CudnnRNNV3 CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3
+        SkipGramGenerateCandidates
     """,
     KEYED: """
         StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomUniformInt StatelessRandomUniformIntV2
@@ -86,6 +87,7 @@ _TYPES = {
         SummaryWriter MutexV2 AnonymousMemoryCache DummyMemoryCache AnonymousRandomSeedGenerator
         AnonymousSeedGenerator DummySeedGenerator DummyIterationCounter ExperimentalStatsAggregatorHandle
         StatsAggregatorHandle StatsAggregatorHandleV2 ExperimentalThreadPoolHandle ThreadPoolHandle
+        BigtableClient BigtableTable
     """,
     EFFECT: """
         MakeIterator DeserializeIterator MultiDeviceIteratorInit DeleteIterator DeleteMultiDeviceIterator
@@ -122,13 +124,13 @@ _TYPES = {
     SUMMARY_WRITER: "CreateSummaryFileWriter CreateSummaryDbWriter FlushSummaryWriter CloseSummaryWriter",
     FILE_WRITE: """
         Save SaveSlices SaveV2 MergeV2Checkpoints WriteFile DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset
-        SaveDatasetV2 DistributedSave
+        SaveDatasetV2 DistributedSave DatasetToBigtable
     """,
     CALL: "If Case While RiscWhile StatefulPartitionedCall RemoteCall",
     PURE: """
         Assert Print PrintV2 CheckNumerics CheckNumericsV2 GuaranteeConst Empty DeepCopy TensorListResize
         GraphDefVersion DeviceIndex IsTensorFloat32Enabled StatelessRandomGetAlg SleepOp SleepIdentityOp SyncDevice
-        DevicePlacementOp
+        DevicePlacementOp BipartiteMatch
     """,
 }
 
@@ -137,7 +139,12 @@ _WRITES = (
     r"Assign(Add|Sub)?(VariableOp)?"
     r"|(Resource)?(Sparse)?Apply[A-Z]\w*"
     r"|(Resource)?Scatter(Nd)?(Add|Sub|Update|Mul|Div|Min|Max)"
-    r"|(Resource)?CountUpTo|ResourceStridedSliceAssign|StridedSliceAssign"
+    r"|(Resource)?CountUpTo|ResourceStridedSliceAssign|StridedSliceAssign|ZeroVarInitializer"
+)
+_TREES = (
+    r"\w*(BoostedTrees|TreeEnsemble|GradientTrees|DecisionTree|FertileStats|StatsAccumulator|QuantileAccumulator)\w*"
+    r"|QuantileStream\w+|TensorForest\w+|FeatureUsageCounts|CreateTreeVariable|(Grow|Finalize|Traverse)Tree(V\d+)?"
+    r"|Tree(Size|Serialize|Deserialize|IsInitializedOp|PredictionsV\d+)|(ProcessInput|UpdateModel)V\d+"
 )
 _INTERNAL = "TensorFlow makes it by itself while it runs a graph"
 _FAMILIES = tuple(
@@ -155,11 +162,7 @@ _FAMILIES = tuple(
         (r"Xla\w+|\w+Xla(Concat|Split)ND", REFUSED, "TensorFlow's compiler (XLA) makes it by itself"),
         (r"(Nccl|Collective)\w+", REFUSED, "it exchanges data with other devices; use epl.ops"),
         (r"Epl\w+", REFUSED, "it is one that EPL adds by itself"),
-        (
-            r"\w*BoostedTrees\w*|TensorForest\w+",
-            REFUSED,
-            "it keeps trees that copies of a model cannot have in common",
-        ),
+        (_TREES, REFUSED, "it keeps trees that copies of a model cannot have in common"),
         (
             r"(Resource|Sparse)?(Conditional)?Accumulator\w*",
             REFUSED,
