@@ -1,7 +1,5 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
 
-import collections
-import copy
 import hashlib
 
 from epl import compiler, tf_compat
@@ -10,20 +8,13 @@ from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.worker.cut import with_messages
-from epl.plan.alike import first_values
-from epl.plan.analysis import batch_placeholder, is_large_constant, variable_of
+from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
+from epl.plan.names import clone_name, micro_batch_name
 from epl.plan.order import collective_keys, settle
-from epl.rules import effects
-from epl.session.parts import (
-    communicators,
-    fetched_messages,
-    needed_messages,
-    own_targets,
-    own_tensor,
-    wanted_messages,
-)
+from epl.session.described import describe
+from epl.session.parts import communicators, wanted_messages
+from epl.session.step import Assistance, Step
 
 
 class Rewritten(object):
@@ -112,7 +103,7 @@ class Rewritten(object):
 
     def _sent_by(self, tensor):
         """A digest of the node that makes a tensor of this worker's pipeline."""
-        return hashlib.sha256(_describe(self.part.whole.nodes[node_of(tensor)]).encode()).hexdigest()[:16]
+        return hashlib.sha256(describe(self.part.whole.nodes[node_of(tensor)]).encode()).hexdigest()[:16]
 
     def step(self, fetches, targets, feeds):
         """What has to run for a call of the session.
@@ -203,276 +194,3 @@ class Rewritten(object):
             elif tags.INSTANCE not in self.graph.nodes[name].attr:
                 stack.extend(producer for producer, index in self.graph.inputs[name] if index >= 0)
         return found
-
-
-class Step(object):
-    """What one call of a session runs, in names of the rewritten graph.
-
-    Attributes:
-      fetches: tensor names, in the order of the call.
-      targets: operation names; the call's own, and those which further instances must run along.
-      feeds: for each fed tensor a list of (tensor name, part, parts): which part of the fed value that tensor gets.
-      orders: communicator of the pool to the tags of its collectives in order.
-      groups: the Communicators for that which not all workers have.
-      communicates: True when there is any collective with other workers.
-      trains: True when instances beyond the first take part.
-      initialises: names of variables that the call gives first values.
-      alike: those of them that every worker gives the same value in this way, to a digest of that.
-      updates: True when the call changes variables, in whatever way.
-      changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
-      open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
-      only_reads: True when the call only takes variables from other workers of the pipeline; they can help any time.
-      messages: the Messages between workers of the pipeline, in their order.
-      reads: True when the call takes a batch from an iterator, a queue or a reader.
-      whole: True when there is one copy of the model in this worker, or its pipeline, as what is fed does not divide.
-      view: how the session calls the nodes; None: by their names.
-      is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
-      saved: names of the variables that a checkpoint takes, and that may be fed to it.
-      times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
-      may_alias: True when a fetched array may share its memory with a variable.
-      checked: the CheckedGradients of this worker that the call computes.
-      fingerprint: digest of all that must be the same on every worker for these collectives to fit.
-    """
-
-    whole, view = False, None
-    is_local, saved, times = False, (), ()
-
-    def __init__(self, rewritten, fetches, targets, feeds):
-        self._rewritten = rewritten
-        plan, graph = rewritten.plan, rewritten.graph
-        stop = frozenset(node_of(name) for name in feeds)
-        self.fetches = [rewritten.merged(name) for name in fetches]
-        roots = [node_of(name) for name in self.fetches] + list(targets)
-        updates = rewritten.first_updates(roots, stop)
-        roots += updates
-        micro_batches = rewritten.micro_batches
-        gates = rewritten.gates(roots, stop)
-        self.open_gates = tuple(gate + ":0" for gate in gates)
-        stop = stop.union(gates)
-        # Whoever changes a moving average does it for all micro-batches.
-        reached = graph.ancestors(roots, stop=stop)
-        changes = [
-            micro_batch_name(w, m)
-            for w in graph.in_order(reached & micro_batches.writes)
-            for m in range(1, micro_batches.count)
-        ]
-        reached |= graph.ancestors(changes, stop=stop)
-        copies = graph.in_order(reached & rewritten.writes)
-        along = updates + changes + [clone_name(w, i.index) for i in plan.mesh.instances[1:] for w in copies]
-        # A message that is sent is received too.
-        along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
-        reached |= graph.ancestors(along, stop=stop)
-        self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
-        self.may_alias = rewritten.has_reference_variables
-        instances = plan.mesh.instances
-        self.trains = any(
-            clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
-        ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
-        own = [each for each in rewritten.program.checked if rewritten.has(node_of(each.tensor))]
-        self.checked = [each for each in own if node_of(each.tensor) in reached]
-        self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
-        self.feeds = [self._fed(name) for name in feeds]
-        initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
-        self.initialises = frozenset(initial.values())
-        self.alike = self._alike(initial, stop) if plan.mesh.num_workers > 1 else {}
-        self.changes = rewritten.changed_by(reached & rewritten.writes)
-        collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
-        self._collectives = [name for _, name, _, _ in collectives]
-        self._updates = reached & rewritten.writes
-        self.updates = bool(self._updates)
-        self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
-        self._names_fed = tuple(feeds)
-        if plan.mesh.copies.num_workers > 1:
-            for _, name, slot, tag in collectives:
-                if name not in rewritten.idle and rewritten.has(name):
-                    self.orders.setdefault(slot, []).append(tag)
-        self.communicates = bool(collectives) and plan.mesh.copies.num_workers > 1
-        if plan.local_sgd is not None:
-            self.is_local = bool(self.updated & plan.local_sgd.variables)
-            self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
-        if rewritten.part is not None:
-            self._of_pipeline(reached, stop)
-        if plan.io_stats and self._updates:
-            held = rewritten.own_graph.nodes
-            timed = [time_names(name) for name in graph.in_order(reached) if time_names(name)[1] in held]
-            self.times = tuple(name + ":0" for names in timed for name in names)
-        self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
-
-    def _of_pipeline(self, reached, stop):
-        """Leaves what this worker runs of a step of its pipeline, and adds the messages."""
-        rewritten = self._rewritten
-        messages = needed_messages(rewritten.part, reached, stop) + fetched_messages(rewritten.part, self.fetches)
-        rewritten.add_messages(messages)
-        part = rewritten.part
-        self.communicates = self.communicates or bool(messages)
-        self.fetches = tuple(own_tensor(part, tensor) for tensor in self.fetches)
-        self.targets = own_targets(part, self.targets, reached, stop, rewritten.plan)
-        self.feeds = [[fed for fed in copies if part.is_here(node_of(fed[0]))] for copies in self.feeds]
-        self.open_gates = tuple(gate for gate in self.open_gates if part.is_here(node_of(gate)))
-        self.only_reads = bool(messages) and not self._collectives and self._changes_nothing(reached)
-        self._collectives += [message.name for message in messages]
-        self._without_messages = self.targets, self.orders
-        self._carry(messages)
-
-    def _carry(self, messages):
-        """Sets what depends on the messages."""
-        part, mesh = self._rewritten.part, self._rewritten.plan.mesh
-        targets, orders = self._without_messages
-        self.messages = messages
-        self.targets = targets + tuple(m.send for m in messages if m.source == part.index)
-        self.groups = communicators(mesh, part, sorted(orders), messages)
-        self.orders = _with_messages(orders, part, messages)
-
-    @property
-    def updated(self):
-        """Names of the variables that the call changes, in whatever way."""
-        return frozenset(variable_of(self._rewritten.graph, write) for write in self._updates).difference([None])
-
-    def alone(self):
-        """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""
-        place = self._rewritten.part.index
-        step = copy.copy(self)
-        step._carry([m for m in self.messages if m.consumers or m.target == place])
-        return step
-
-    def _alike(self, initial, fed):
-        # Each worker turns the state of a generator of random numbers after it has got worker 0's.
-        initial = {w: v for w, v in initial.items() if v not in self._rewritten.plan.generators}
-        digests = first_values(self._rewritten.graph, initial, fed)
-        several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
-        return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}
-
-    def _fed(self, name):
-        """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
-        plan = self._rewritten.plan
-        micro_batches = self._rewritten.micro_batches
-        if not self.trains:
-            return [(name, 0, 1)]
-        instances = plan.mesh.instances if node_of(name) in plan.analysis.cloned else plan.mesh.instances[:1]
-        copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
-        names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
-        if _is_batch(self._rewritten.program.source.graph, name):
-            return [(copy, part, len(names)) for part, copy in enumerate(names)]
-        return [(copy, 0, 1) for copy in names]
-
-    def lines(self):
-        """What must be the same on every worker, a line for each thing.
-
-        These are the settings, the collectives, and the nodes of the user's graph that collectives and updates of
-        variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
-        """
-        users = self._rewritten.program.source.graph
-        updates = users.ancestors(self._updates, stop=self._rewritten.differing)
-        compared = users.ancestors(self._rewritten.in_one_copy(self._compared())) - updates
-        return (
-            [_settings(self._rewritten.plan)]
-            + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
-            + self._collectives
-            + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in self.messages]
-            + [_describe(users.nodes[name], with_value=name in updates) for name in users.in_order(compared | updates)]
-        )
-
-    def _changes_nothing(self, reached):
-        """True for what can be run at any time: it changes no variable, takes no data, is fed a file's name at most."""
-        graph = self._rewritten.graph
-        if self.initialises or self._updates or any(graph.nodes[name].op in effects.SOURCES for name in reached):
-            return False
-        return all(
-            name not in reached or tags.phase(graph.nodes[name]) == tags.SAVE for name in map(node_of, self._names_fed)
-        )
-
-    def _compared(self):
-        """Nodes on which the workers must agree: the collectives, and what messages carry."""
-        collectives = [name for name in self._collectives if name in self._rewritten.graph.nodes]
-        return collectives + [node_of(message.tensor) for message in self.messages]
-
-    def _fingerprint(self):
-        digest = hashlib.sha256()
-        for line in self.lines():
-            digest.update(line.encode())
-            digest.update(b"\n")
-        return digest.digest()[:16]
-
-
-class Assistance(object):
-    """What a worker runs for another one of its pipeline that only reads. It has what `Step` has for being run.
-
-    Args:
-      rewritten: the Rewritten.
-      messages: this worker's Messages among those that the other one needs.
-    """
-
-    feeds, fetches, checked, may_alias, whole, view, saved, times = (), (), (), False, False, None, (), ()
-
-    def __init__(self, rewritten, messages):
-        rewritten.add_messages(messages)
-        part, mesh = rewritten.part, rewritten.plan.mesh
-        sent = [m for m in messages if m.source == part.index]
-        self.targets = tuple(m.send for m in sent) + tuple(m.receive for m in messages if m.target == part.index)
-        gates = rewritten.gates([node_of(m.tensor) for m in sent], frozenset())
-        self.open_gates = tuple(gate + ":0" for gate in gates if part.is_here(gate))
-        self.groups = communicators(mesh, part, [], messages)
-        self.orders = _with_messages({}, part, messages)
-
-
-def _with_messages(orders, part, messages):
-    """Communicator to its tags in order, for those of collectives and for a worker's messages."""
-    found = {slot: list(tags_) for slot, tags_ in orders.items()}
-    for message in messages:
-        if part.index in (message.source, message.target):
-            found.setdefault(part.first_slot + message.channel, []).append(message.tag)
-    return found
-
-
-def _is_batch(graph, tensor):
-    return batch_placeholder(graph, node_of(tensor))
-
-
-# Attributes whose values may differ between workers without harm: seeds, names of resources and of files.
-_FREE_ATTRIBUTES = frozenset(
-    [
-        "seed",
-        "seed2",
-        "output_shapes",
-        "shapes",
-        "shared_name",
-        "container",
-        "value",
-        "_output_shapes",
-        "_class",
-        "token",
-    ]
-)
-
-
-def _settings(plan):
-    return "settings: gradients are %s, float16 on the wire %s (scale %g), sparse as dense %s" % (
-        "averaged" if plan.reduce_mean else "summed",
-        plan.wire_fp16,
-        plan.fp16_scale,
-        plan.sparse_as_dense,
-    )
-
-
-def _describe(node, with_value=False):
-    attrs = []
-    for key in sorted(node.attr):
-        if key in _FREE_ATTRIBUTES or key.startswith("_"):
-            continue
-        value = node.attr[key]
-        kind = value.WhichOneof("value")
-        if kind in ("type", "shape", "i", "b", "f", "list"):
-            attrs.append("%s=%s" % (key, " ".join(str(getattr(value, kind)).split())))
-    if with_value and node.op == "Const" and not is_large_constant(node):
-        attrs.append("value=%s" % _shown(node.attr["value"].tensor))
-    return "%s = %s(%s) {%s}" % (node.name, node.op, ", ".join(node.input), ", ".join(attrs))
-
-
-def _shown(tensor):
-    """A constant's value as text: itself if it is short, else a digest."""
-    if tensor.ByteSize() <= _SHOWN_BYTES:
-        return " ".join(str(tensor).split())
-    return hashlib.sha256(tensor.SerializeToString()).hexdigest()
-
-
-_SHOWN_BYTES = 64
