@@ -29,8 +29,9 @@ def updates_by_hand(model):
     """
     graph = model.graph
     boundaries = _boundaries(model)
-    loss = _before_gradients(graph, boundaries)
-    starts = {n for tensor in boundaries for n in _consumers(graph, tensor) if _is_users(graph, n) and n not in loss}
+    starts = {n for tensor in boundaries for n in _consumers(graph, tensor) if _is_users(graph, n)}
+    loss = _before_gradients(graph) if starts else frozenset()
+    starts -= loss
     if not starts:
         return ()
     others = loss.union(n for n in graph.nodes if not _is_users(graph, n))
@@ -76,10 +77,8 @@ def _boundaries(model):
     return found
 
 
-def _before_gradients(graph, boundaries):
+def _before_gradients(graph):
     """What any gradient is computed from: an aggregate there would change the gradient itself."""
-    if not boundaries:
-        return frozenset()
     backward = [name for name, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD]
     return graph.ancestors(backward, data_only=True)
 

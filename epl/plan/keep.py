@@ -20,6 +20,15 @@ _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
 
 
+def is_asked_for(program, config):
+    """Whether anything of a program is to be computed again, by the configuration or by marks in it."""
+    return bool(program.computed) and (bool(config.gradient_checkpoint.type) or _has_marks(program.graph))
+
+
+def _has_marks(graph):
+    return any(tags.RECOMPUTE in node.attr for node in graph.nodes.values())
+
+
 def plan_recomputation(program, config, analysis, costs_of):
     """What a program computes again.
 
@@ -37,11 +46,10 @@ def plan_recomputation(program, config, analysis, costs_of):
       PlanError: no tensor is in the collection "checkpoints", or a limit cannot be held.
       UnsupportedError: the model takes gradients of gradients.
     """
-    wanted = config.gradient_checkpoint
-    graph = program.graph
-    marked = any(tags.RECOMPUTE in node.attr for node in graph.nodes.values())
-    if not program.computed or not (wanted.type or marked):
+    if not is_asked_for(program, config):
         return None
+    wanted, graph = config.gradient_checkpoint, program.graph
+    marked = _has_marks(graph)
     _check_first_gradients(program)
     forward = Forward(graph, analysis, program.stateful, _synchronised(graph, config))
     costs = costs_of()

@@ -15,7 +15,7 @@ from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.template import Template
 from epl.plan.analysis import analyse
 from epl.plan.cost import estimate
-from epl.plan.keep import plan_recomputation
+from epl.plan.keep import is_asked_for, plan_recomputation
 from epl.plan.names import recomputed_name
 
 
@@ -25,13 +25,13 @@ def recompute(program, target):
     Raises:
       PlanError, UnsupportedError: see epl.plan.keep.plan_recomputation.
     """
-    if not program.computed:
+    if not is_asked_for(program, target.config):
         return program
     analysis = analyse(program)
     plan = plan_recomputation(
         program, target.config, analysis, lambda: estimate(program.graph, analysis.cloned, program.spec_of)
     )
-    return program if plan is None else program.with_graph(with_copies(program.graph, plan))
+    return program.with_graph(with_copies(program.graph, plan))
 
 
 def with_copies(graph, plan):
