@@ -94,7 +94,7 @@ class Driver(object):
         """
         names = tuple(feeds)
         step = self._step(fetches, targets, names)
-        if not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
+        if names and not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
             plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
             alike = plan.mesh.num_shards == 1 and plan.mesh.pipeline.num_workers == 1 and not plan.user_collectives
             step = self._step(fetches, targets, names, alike and plan.local_sgd is None)
@@ -255,7 +255,10 @@ class Driver(object):
         if step.whole:
             with self._lock:
                 self._uncopied |= step.updated  # the other copies do not take part
-        fetches, began = step.fetches + step.times + self._gradients.tensors(step), time.perf_counter()
+        fetches = step.fetches + step.times
+        if step.checked:
+            fetches += self._gradients.tensors(step)
+        began = time.perf_counter()
         try:
             fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
         except tf_compat.tf.errors.OpError as error:
@@ -264,7 +267,8 @@ class Driver(object):
             if raised is error:
                 raise
             raise raised from None
-        fetched = self._gradients.compared(step, fetched)
+        if step.checked:
+            fetched = self._gradients.compared(step, fetched)
         if step.times:
             times, fetched = fetched[len(step.fetches) :], fetched[: len(step.fetches)]
             self._stats.note(times, time.perf_counter() - began, self._rewritten.program.source.graph)
@@ -447,17 +451,16 @@ class Driver(object):
     def _compare_copies(self, step, exchange):
         """After some training steps: are all copies of the variables the same? Those of this process that wait to be
         given their values are left out."""
-        every, compared = self._config.communication.check_replicas_every, self._rewritten.plan.compared
+        compared = self._rewritten.plan.compared
         if not compared or not step.updated:
             return
         self._num_trained += 1
-        if self._num_trained % every:
+        if self._num_trained % self._config.communication.check_replicas_every:
             return
         waiting = set(self._fresh) if step.communicates else set()
         if len(self._rewritten.plan.mesh.instances) > 1:
             waiting |= self._uncopied
         variables = (compared & self._valued) - waiting
-
         own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables)
         replicas.check(own, exchange, self._num_trained)
 
