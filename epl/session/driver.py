@@ -30,6 +30,7 @@ from epl.session.job import FromPeer
 from epl.session.local_steps import LocalSteps, first_step, kept
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
+from epl.session.values import Values
 
 
 def _for_programs(method):
@@ -68,10 +69,7 @@ class Driver(object):
         self._steps = {}
         self._number = None
         self._over = False  # all workers know that this session is through
-        self._fresh = set()  # variables with values that other workers may not have
-        self._alike = {}  # variables whose new values others have too if they made them alike, to how they were made
-        self._uncopied = set()  # variables with first values that their other copies in this worker do not have
-        self._valued = set()  # variables that have had a first value at all
+        self._values = Values(self._lock)
         self._shown = False
         self._has_read = False  # True once a step has had data
         self._num_trained = 0  # training steps so far
@@ -110,17 +108,9 @@ class Driver(object):
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
-            with self._lock:
-                for variable in step.initialises:
-                    if variable in step.alike and variable not in self._fresh:
-                        self._alike[variable] = step.alike[variable]
-                    else:
-                        self._fresh.add(variable)
-                self._uncopied |= step.initialises
-                self._valued |= step.initialises
+            self._values.first(step.initialises, step.alike)
         if step.changes and not step.communicates:
-            with self._lock:
-                self._fresh |= step.changes  # other workers may not have run it; the chief's value counts
+            self._values.changed(step.changes)  # other workers may not have run it; the chief's value counts
         return values
 
     def num_copies(self, fetches, targets, feeds):
@@ -239,10 +229,7 @@ class Driver(object):
                 self._inner = InnerSession(plan.mesh, self._session_config, options, self._cluster.visible_device_list)
             self._inner.load(rewritten.own_graph)
             if self._rewritten is not None:
-                # Variables of which there are copies only now: the copies have no values yet.
-                new = plan.analysis.cloned - self._rewritten.plan.analysis.cloned
-                self._fresh |= self._valued & new
-                self._uncopied |= self._valued & new
+                self._values.copied_from_now_on(plan.analysis.cloned - self._rewritten.plan.analysis.cloned)
             self._rewritten = rewritten
             self._whole = None
             self._steps = {}
@@ -253,8 +240,7 @@ class Driver(object):
     def _run_step(self, step, feeds, run_options, metadata):
         names, values = fed_to(step, feeds, self._local.fed(step.saved))
         if step.whole:
-            with self._lock:
-                self._uncopied |= step.updated  # the other copies do not take part
+            self._values.changed_here(step.updated)
         fetches = step.fetches + step.times
         if step.checked:
             fetches += self._gradients.tensors(step)
@@ -303,11 +289,12 @@ class Driver(object):
         """Runs a training step without the other workers, and averages all copies of the model where that is due."""
         job, local, plan = self._job, self._local, self._rewritten.plan
         with job.lock:
-            if plan.mesh.num_workers > 1 and (self._fresh or self._alike or not local.started):
+            if plan.mesh.num_workers > 1 and (self._values.to_send or not local.started):
                 self._run_together(self._step((), (), ()), (), (), (), {})
             self._make_copies(step)
             if not local.started:
-                local.begin(first_step(self._read, self._rewritten.own_graph, self._graph, self._valued), self._kept())
+                first = first_step(self._read, self._rewritten.own_graph, self._graph, self._values.valued)
+                local.begin(first, self._kept())
             if local.ended:
                 self._average()
             try:
@@ -333,7 +320,8 @@ class Driver(object):
 
     def _kept(self):
         """{variable: its value} for checkpoints, on the worker that writes them."""
-        return kept(self._read, self._rewritten.own_graph, self._valued) if self._cluster.worker_index == 0 else {}
+        writes = self._cluster.worker_index == 0
+        return kept(self._read, self._rewritten.own_graph, self._values.valued) if writes else {}
 
     def _read(self, names):
         return [own_copy(value) for value in self._inner.run((), [], names, ())]
@@ -356,8 +344,8 @@ class Driver(object):
                 job.ready()
                 values = None
                 while values is None:
-                    news = dict(fresh=tuple(sorted(self._fresh)), alike=dict(self._alike), steps=self._local.steps)
-                    wish = wish._replace(session=self._number, **news)
+                    fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
+                    wish = wish._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
                     agreed = agree(job.exchange, wish, step, union, current_agreement(), self._rewritten.described)
                     if agreed.step is not None or agreed.reader is not None:
                         self._settle(wish, agreed.fresh)
@@ -378,10 +366,7 @@ class Driver(object):
 
     def _settle(self, wish, fresh):
         """Gives variables with new first values the same on all workers."""
-        with self._lock:
-            self._fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
-            for variable in wish.alike:
-                self._alike.pop(variable, None)
+        self._values.agreed(fresh, wish.alike)
         if fresh:
             self._synchronise(list(fresh))
 
@@ -457,10 +442,10 @@ class Driver(object):
         self._num_trained += 1
         if self._num_trained % self._config.communication.check_replicas_every:
             return
-        waiting = set(self._fresh) if step.communicates else set()
+        waiting = set(self._values.fresh) if step.communicates else set()
         if len(self._rewritten.plan.mesh.instances) > 1:
-            waiting |= self._uncopied
-        variables = (compared & self._valued) - waiting
+            waiting |= self._values.uncopied
+        variables = (compared & self._values.valued) - waiting
         own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables)
         replicas.check(own, exchange, self._num_trained)
 
@@ -477,9 +462,7 @@ class Driver(object):
         self._job.pool.expect(orders)
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))
         self._copy(variables)
-        with self._lock:
-            self._fresh -= set(variables)
-            self._valued |= set(known)
+        self._values.sent(variables, known)
 
     def _make_copies(self, step):
         """Gives the copies of variables values before the first step that needs them.
@@ -487,8 +470,8 @@ class Driver(object):
         Another thread's step waits until that is done: no copy is made of what a step is changing.
         """
         with self._lock:
-            if step.trains and self._uncopied:
-                self._copy(sorted(self._uncopied))
+            if step.trains and self._values.uncopied:
+                self._copy(sorted(self._values.uncopied))
 
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""
@@ -497,5 +480,4 @@ class Driver(object):
             copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned)
             if copied:
                 self._inner.run((), [], (), copied)
-        with self._lock:
-            self._uncopied -= set(variables)
+        self._values.copied(variables)

@@ -1,0 +1,69 @@
+"""Which variables of a session have values that not every copy of the model has yet."""
+
+
+class Values(object):
+    """Of one session.
+
+    Args:
+      lock: of the session, whose threads call it.
+
+    Attributes:
+      valued: variables that have had a first value at all.
+      fresh: those with values that other workers may not have.
+      alike: those whose new values others have too if they made them alike, to how they were made.
+      uncopied: those with values that their other copies in this worker do not have.
+    """
+
+    def __init__(self, lock):
+        self._lock = lock
+        self.valued, self.fresh, self.alike, self.uncopied = set(), set(), {}, set()
+
+    @property
+    def to_send(self):
+        """Whether other workers may not have all of them."""
+        return bool(self.fresh or self.alike)
+
+    def first(self, variables, alike):
+        """They were given first values; `alike` says of some how, as every worker may have done."""
+        with self._lock:
+            for variable in variables:
+                if variable in alike and variable not in self.fresh:
+                    self.alike[variable] = alike[variable]
+                else:
+                    self.fresh.add(variable)
+            self.uncopied |= variables
+            self.valued |= variables
+
+    def changed(self, variables):
+        """This worker has changed them, others may not have."""
+        with self._lock:
+            self.fresh |= variables
+
+    def changed_here(self, variables):
+        """The first copy of them in this worker was changed, the others were not."""
+        with self._lock:
+            self.uncopied |= variables
+
+    def copied_from_now_on(self, variables):
+        """There are copies of them only now, without values."""
+        with self._lock:
+            self.fresh |= self.valued & variables
+            self.uncopied |= self.valued & variables
+
+    def agreed(self, fresh, alike):
+        """All workers will be sent `fresh`; those of `alike` that are not among them they have alike."""
+        with self._lock:
+            self.fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
+            for variable in alike:
+                self.alike.pop(variable, None)
+
+    def sent(self, variables, known):
+        """All workers have the same; `known` are those that this worker has."""
+        with self._lock:
+            self.fresh -= set(variables)
+            self.valued |= set(known)
+
+    def copied(self, variables):
+        """All copies in this worker are the same."""
+        with self._lock:
+            self.uncopied -= set(variables)
