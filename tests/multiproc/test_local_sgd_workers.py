@@ -20,6 +20,14 @@ def test_two_workers(plain, two_workers, optimizer, resource):
         assert_same_training(got, rank)
 
 
+@pytest.mark.parametrize("resource", [False, True])
+def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
+    want, _ = plain(PROGRAMS + "simulate", 2, "rows", EVERY_THIRD)
+    config = dict(PERIOD, **{"gradient_checkpoint.type": "auto"})
+    for (got, _), rank in zip(two_workers(PROGRAMS + "train", config, "rows", resource=resource), want):
+        assert_same_training(got, rank)
+
+
 def test_four_workers(plain, jobs):
     want, _ = plain(PROGRAMS + "simulate", 4, "momentum", [3, 6])
     for (got, _), rank in zip(jobs[4, 1](PROGRAMS + "train", PERIOD, "momentum", steps=8), want):

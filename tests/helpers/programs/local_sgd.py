@@ -15,6 +15,7 @@ OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.3),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
     "adam": lambda: tf.train.AdamOptimizer(0.02),
+    "rows": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
 }
 
 
@@ -24,6 +25,9 @@ def _model(feeds, optimizer, resource=False):
         if optimizer == "normed":  # moving averages besides
             hidden = tf.layers.batch_normalization(feeds.x, training=True, momentum=0.7)
             loss += tf.reduce_mean(tf.square(m.dense(hidden, 1, "beside", seed=5)))
+        if optimizer == "rows":  # sparse gradients besides
+            table = m.variable("table", [10, 3], seed=6)
+            loss += tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, feeds.labels) - 1))
         step = tf.train.get_or_create_global_step()
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train = OPTIMIZERS.get(optimizer, OPTIMIZERS["sgd"])().minimize(loss, global_step=step)
