@@ -34,6 +34,25 @@ def wait_for_key(client, key, what, worker=None, **limits):
             wait.check()
 
 
+def wait_for_ending(client, generation, limit_s, why):
+    """The first Ending of a generation; None: nobody tells one in `limit_s` seconds, or a worker has left in order.
+
+    Args:
+      client: the BootstrapClient.
+      why: what is waited for, in words that go on after "worker 1 waits to hear".
+    """
+    began = time.monotonic()
+    notice = began + _NOTICE_S
+    while True:
+        left = began + limit_s - time.monotonic()
+        ending = client.ending(generation, max(0.0, min(SLICE_S, left)))
+        if ending is not None or left <= SLICE_S or client.departed():
+            return ending
+        if time.monotonic() >= notice:
+            notice += _NOTICE_S
+            _LOG.info("worker %d waits to hear %s", client.worker, why)
+
+
 class Missing(WaitTimeout):
     """Not all have come to a gathering. `ranks`: who has not."""
 

@@ -10,6 +10,10 @@ _ASIDE = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook")
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "<frozen", "/epl/")
 # Of a message that begins with a line such as "Graph execution error:".
 _MORE_LINES = 8
+# TensorFlow 2 puts before such a message where the operation was made, which its name says too, and all of that again
+# behind it.
+_WHERE_MADE = re.compile(r"Detected at node |Node: |<stack traces unavailable>")
+_MADE_AGAIN = "Original stack trace for "
 
 
 class ErrorsSeen:
@@ -53,6 +57,8 @@ class ErrorsSeen:
         self._frames, self._inside, self._aside = [], False, False
 
     def _go_on(self, line):
-        if line.strip():
+        if line.startswith(_MADE_AGAIN):
+            self._more = 0
+        elif line.strip() and not _WHERE_MADE.match(line):
             self.message.append(line)
             self._more -= 1

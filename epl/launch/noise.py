@@ -1,4 +1,4 @@
-"""What TensorFlow prints at its start and about its own old calls, which alarms and tells nothing of the training."""
+"""What TensorFlow prints at its start, about its own old calls and at its end, which tells nothing of the training."""
 
 import re
 
@@ -8,10 +8,13 @@ _LINES = re.compile(
     rb"Unable to register cu\w+ factory|Could not find cuda drivers|TF-TRT Warning: Could not find TensorRT"
     rb"|This TensorFlow binary is optimized|Your CPU supports instructions|oneDNN custom operations are on"
     rb"|CPU Frequency: |XLA service 0x\w+ initialized for platform Host|StreamExecutor device \(\d+\): Host"
-    rb"|MLIR V1 optimization pass is not enabled)"
+    rb"|MLIR V1 optimization pass is not enabled"
+    # What was under way when something else failed.
+    rb"|OP_REQUIRES failed at \S+ : (?:Cancelled|CANCELLED):)"
     rb"|^To enable the following instructions: .* rebuild TensorFlow"
 )
-# Advice to leave the calls of TensorFlow 1, which are what the program is made of: (its first line, lines after it).
+# Advice to leave the calls of TensorFlow 1, which are what the program is made of: (its first line, lines after it);
+# indented ones after those belong to it too.
 _ADVICE = (
     (re.compile(rb"^WARNING:tensorflow:From .* is deprecated and will be removed"), 2),
     (re.compile(rb"^\S+: UserWarning: `tf\.[\w.]+` is deprecated and will be removed"), 1),
@@ -34,6 +37,7 @@ class Noise:
         self.interrupted = False
         self._inside = False  # of a traceback, after Ctrl-C
         self._following = 0
+        self._advised = False  # the line before was advice
 
     def has(self, line):
         """Whether the next line, bytes, is noise."""
@@ -41,8 +45,12 @@ class Noise:
             self._inside = line.startswith(_INTERRUPT) or self._inside and line[:1] in (b"", b" ")
             if self._inside:
                 return True
+        advised, self._advised = self._advised, True
         if self._following and not line.startswith(b"Traceback"):
             self._following -= 1
             return True
+        if advised and line.startswith(b"    "):
+            return True
         self._following = next((following for first, following in _ADVICE if first.match(line)), 0)
-        return bool(self._following or _LINES.match(line))
+        self._advised = self._following > 0
+        return bool(self._advised or _LINES.match(line))

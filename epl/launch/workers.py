@@ -7,7 +7,7 @@ import subprocess
 import time
 
 # What a worker prints last that ends only because another one did.
-_OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b")
+_OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b|^\S*OutOfRangeError: the data of worker \d+ ended at step")
 # And one that has lost the others, or has waited for them in vain.
 _MISSED_OTHERS = re.compile(r"^(epl\.errors\.)?(Worker|Communication)Error\b")
 # Whom it has waited for in vain: that one's process may take longer to end than those that wait for it.

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import logging
 import random
+import re
 import sys
 import threading
 
@@ -12,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from epl.communicators.bootstrap import BootstrapClient
 from epl.communicators.bootstrap_server import BootstrapServer
 from epl.communicators.pool import Pool
-from epl.communicators.waiting import wait_for_key
+from epl.communicators.waiting import wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
 from epl.plan.links import Link
@@ -23,6 +24,9 @@ _JOB_SEED_KEY = "job/seed"
 _LINK_KEY = "job/link/%d"  # after how many calls of epl.init
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
+# What the communicators say where another worker's step has failed. It tells why when all of that step has ended, which
+# may take as long as its longest operation.
+_OTHER_CANCELLED = re.compile(r"(?:worker|rank) \d+: the step was cancelled while")
 _DATA_ENDED = "OutOfRangeError"
 # Generations between two calls of epl.init; more failures than that within one job are not lived through.
 _GENERATIONS_PER_INIT = 1 << 20
@@ -293,7 +297,7 @@ class Job(object):
         if own:
             ending = self._publish(_kind(error), "%s: %s" % (type(error).__name__, _first_line(error)))
         else:
-            ending = self._client.ending(self._generation, _CAUSE_WAIT_S) or self._report(error)
+            ending = self._cause(error) or self._report(error)
         if ending is not None and ending.kind == _DATA_ENDED and ending.worker == self.cluster.worker_index:
             _LOG.info("the data of worker %d has ended: no worker runs step %d any more", ending.worker, ending.step)
         self._broken = True
@@ -322,6 +326,14 @@ class Job(object):
             return ending.message
         finished = self._client.departed()
         return self._wanted_more(finished) if finished else self._explain(error, [0])
+
+    def _cause(self, error):
+        """The Ending behind what the communicators say; None if nobody tells it."""
+        said = _first_line(error)
+        if not _OTHER_CANCELLED.search(said):
+            return self._client.ending(self._generation, _CAUSE_WAIT_S)
+        limit_s = max(_CAUSE_WAIT_S, self._config.communication.timeout_s)
+        return wait_for_ending(self._client, self._generation, limit_s, "why " + said)
 
     def _report(self, error):
         """Tells the others what the communicators say, unless worker 0, through whom it would go, is silent itself."""

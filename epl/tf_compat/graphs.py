@@ -133,6 +133,16 @@ def stateful_types(types):
     return frozenset(op for op, known in found.items() if known is not None and known.is_stateful)
 
 
+def _make_operations(graph):
+    """Makes the Python objects that are missing for operations of a graph.
+
+    TensorFlow's own function also gives each its control inputs, though none, and 2.15 says of operations that have
+    run already that they were changed.
+    """
+    for c_op in list(graph.new_operations() if line() == "tf2" else c_api_util.new_tf_operations(graph)):
+        graph._create_op_from_tf_operation(c_op, compute_device=False)
+
+
 def import_nodes(graph, graph_def, existing):
     """Adds nodes to a graph without making Python objects for them, which takes most of the time of an import.
 
@@ -143,7 +153,7 @@ def import_nodes(graph, graph_def, existing):
     """
     existing = list(existing)
     if existing:
-        graph._add_new_tf_operations(compute_devices=False)
+        _make_operations(graph)
     scoped = c_api_util.ScopedTFImportGraphDefOptions()
     options = scoped.options
     _c_api.TF_ImportGraphDefOptionsSetPrefix(options, "")

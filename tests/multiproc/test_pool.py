@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from epl.session.job import _OTHER_CANCELLED
 from tests.helpers import processes
 
 pytestmark = pytest.mark.alone
@@ -118,7 +119,7 @@ def test_cancelled_step_ends_at_all_workers(outcome):
     assert "broken on purpose" in found[0]["message"]
     for worker in found[1:]:
         assert worker["error"] == "AbortedError"
-        assert "cancelled" in worker["message"]
+        assert _OTHER_CANCELLED.search(worker["message"])
     for worker in found:
         assert worker["seconds"] < 8
 

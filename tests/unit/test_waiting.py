@@ -3,13 +3,16 @@
 import ast
 import functools
 import os
+import types
 
 import pytest
 
 from epl.communicators import waiting
 from epl.communicators.bootstrap import Members, WaitTimeout
 from epl.communicators.wire import Ending
+from epl.config import Config
 from epl.errors import CommunicationError
+from epl.session.job import Job
 
 pytestmark = pytest.mark.once
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,8 +48,13 @@ class Client(object):
     def members(self):
         return Members(self.ages, self.left)
 
-    def ending(self, generation):
-        return self._ending if self._ending is not None and self._ending.concerns(generation) else None
+    def ending(self, generation, timeout_s=0.0):
+        self._clock.now += timeout_s
+        early = self._comes_after is not None and self._clock.now - self._began < self._comes_after
+        return None if early or self._ending is None or not self._ending.concerns(generation) else self._ending
+
+    def departed(self):
+        return {worker: None for worker in self.left}
 
 
 @pytest.fixture
@@ -99,6 +107,30 @@ def test_a_gathering_says_who_is_missing(clock):
     ]
     with pytest.raises(CommunicationError, match="worker 2 has ended already"):
         waiting.gather(Client(clock, {0: 0}, left=[2]), "topic", 1, 3, b"", "the others")
+
+
+WHY = "epl communication: 'x': worker 2: the step was cancelled while 'y' was under way"
+
+
+@pytest.mark.parametrize(
+    "said, client, limit_s, found, seconds",
+    [
+        (WHY, dict(ending=Ending(2, "error", 3, "no memory", 0), comes_after=25), 60, True, 25),
+        (WHY, dict(), 60, False, 60),
+        (WHY, dict(left=[2]), 60, False, 1),
+        ("the connection broke", dict(ending=Ending(2, "error", 3, "no memory", 0), comes_after=25), 60, False, 3),
+    ],
+)
+def test_a_worker_whose_step_fails_has_time_to_say_why(clock, caplog, said, client, limit_s, found, seconds):
+    caplog.set_level("INFO", "epl")
+    client, began = Client(clock, **client), clock.now
+    config = Config({"communication.timeout_s": limit_s, "communication.start_timeout_s": limit_s})
+    job = Job(types.SimpleNamespace(worker_num=1, worker_index=1), config)
+    job._client = client
+    ending = job._cause(CommunicationError(said))
+    assert (ending is not None) == found and clock.now - began == pytest.approx(seconds, abs=1)
+    notices = [record.getMessage() for record in caplog.records]
+    assert notices == ["worker 1 waits to hear why " + WHY] * (int(seconds) // 10 - (not found and seconds > 10))
 
 
 # Waits that do not go through epl.communicators.waiting: (file, function) to why not.
