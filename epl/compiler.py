@@ -34,6 +34,7 @@ from epl.passes.sync.merge_state import merge_state
 from epl.passes.sync.summaries import show_merged
 from epl.passes.sync.sync_batch_norm import sync_batch_norm
 from epl.passes.sync.user_collectives import join_user_collectives
+from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
 from epl.passes.worker.read_copies import read_copies
@@ -79,6 +80,7 @@ PASSES = (
     move_collectives_to_gpu,  # after all that add collectives of the training
     show_merged,  # takes what merge_outputs has made
     # This worker's part.
+    added_variables,  # after copies, which have some of their own; before cutting, as all workers have them
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages
     restore_own,  # after cutting: what nobody here uses any more is not read

@@ -5,9 +5,10 @@ import functools
 from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags, types
-from epl.graph.build import Type, make_node, set_attr
+from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of, parse_input
-from epl.plan.names import clone_tensor
+from epl.plan.names import clone_tensor, first_value_name
+from epl.program.program import Variable
 
 
 def instance_tensor(plan, text, instance):
@@ -44,6 +45,31 @@ def assign_node(holder, name, value, dtype):
     if holder.op == "VarHandleOp":
         return make_node("AssignVariableOp", name, inputs, holder.device, dtype=Type(dtype))
     return make_node("Assign", name, inputs, holder.device, T=Type(dtype), validate_shape=False, use_locking=True)
+
+
+def add_variable(edit, name, values, dtype, added):
+    """Adds a variable, and the node that gives it its first value.
+
+    Args:
+      edit: of the graph with one copy of the model.
+      name: of the variable; checkpoints call it so.
+      values: a number, or a list of them for a vector.
+      dtype: DataType number of float32, int32 or int64.
+      added: an Added.
+
+    Returns:
+      The Variable, for the Program.
+    """
+    holder = make_node("VarHandleOp", name, dtype=Type(dtype), shared_name=name, container="")
+    shape = (len(values),) if isinstance(values, list) else ()
+    holder.attr["shape"].shape.SetInParent()
+    for size in shape:
+        holder.attr["shape"].shape.dim.add().size = size
+    edit.add(holder)
+    first = first_value_name(name)
+    edit.add(constant(first + "/value", values, dtype))
+    edit.add(assign_node(holder, first, first + "/value", dtype))
+    return Variable(name, dtype, shape, initializers=(first,), added=added)
 
 
 def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", of=None, **options):

@@ -59,8 +59,9 @@ def outputs_are_merged(graph, plan):
 
 
 def variables_can_be_broadcast(graph, plan):
-    """After `broadcast_variables`: each variable has its node."""
-    return ["there is no node '%s'" % sync_name(v) for v in plan.variables if sync_name(v) not in graph.nodes]
+    """After `broadcast_variables`: each variable has its node, but for those of which each rank has its own."""
+    sent = [name for name, variable in plan.variables.items() if not variable.is_own]
+    return ["there is no node '%s'" % sync_name(v) for v in sent if sync_name(v) not in graph.nodes]
 
 
 PROMISES = {

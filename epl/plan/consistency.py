@@ -63,6 +63,8 @@ def check_updates(model, analysis, aggregation, state):
         if name not in differ:
             continue
         known = [model.variables[v] for v in sorted(variables_of(graph, name, functions) & unequal)]
+        if known and all(variable.is_own for variable in known):
+            continue
         trained = [variable.name for variable in known if variable.is_trainable]
         updates = tags.phase(node) == tags.APPLY or _optimizes(node) or functions.calls(node, _optimizes, "optimizes")
         if updates or trained:
@@ -154,15 +156,15 @@ def check_sources(graph, analysis, mesh):
 def alike_variables(model, analysis, aggregation, state):
     """The variables that hold the same in all copies of the model.
 
-    All that are trained, and of the others those that no copy sets to a value of its own; generators of random numbers
-    and what says how far queues have been filled have values of their own.
+    All that are trained, and of the others those that no copy sets to a value of its own; generators of random numbers,
+    what says how far queues have been filled, and what passes have added for each rank have values of their own.
     """
     graph = model.graph
     differ = differing(graph, analysis.varying, merged_edges(aggregation, state))
     functions = Functions(graph.library)
     own = {v for write in analysis.writes if write in differ for v in variables_of(graph, write, functions)}
     trained = {variable for _, variable in model.computed}
-    never = analysis.of_queues | find_generators(model)
+    never = analysis.of_queues | find_generators(model) | {v.name for v in model.variables.values() if v.is_own}
     return frozenset(
         name
         for name, variable in model.variables.items()

@@ -77,6 +77,16 @@ def copy_name(variable):
     return "%s_copy/%s" % (PREFIX, variable)
 
 
+def first_value_name(variable):
+    """The node that gives a variable which a pass has added its first value."""
+    return "%s/first_value" % variable
+
+
+def restored_name(variable):
+    """What a variable which a pass has added is fed from a checkpoint."""
+    return "%s/restored" % variable
+
+
 def time_names(name):
     """The nodes that take the time before and after an operation."""
     return "%s_time/%s/before" % (PREFIX, name), "%s_time/%s/after" % (PREFIX, name)

@@ -111,6 +111,16 @@ class Plan:
     num_apply_group: int = 1
 
     @property
+    def added(self):
+        """The Variables that passes have added."""
+        return [variable for variable in self.variables.values() if variable.added is not None]
+
+    @property
+    def own(self):
+        """Names of the variables of which each rank has a value of its own."""
+        return frozenset(variable.name for variable in self.added if variable.is_own)
+
+    @property
     def gradient_scale(self):
         """What the sum of all instances' gradients is multiplied by."""
         mesh = self.mesh

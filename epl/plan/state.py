@@ -77,7 +77,8 @@ def changing_writes(model, analysis, aggregation):
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
         counts = known is not None and known.is_metric and node.op in effects.ADDS | effects.SCATTER_ADDS
-        if tags.phase(node) != tags.APPLY and (counts or _varies(node, differ)):
+        own = known is not None and known.is_own
+        if tags.phase(node) != tags.APPLY and not own and (counts or _varies(node, differ)):
             found.append(write)
     return found
 

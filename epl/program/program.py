@@ -30,8 +30,23 @@ class TaskGraph:
 
 
 @dataclass(frozen=True)
+class Added:
+    """What is known of a variable that a pass has added. `global_variables()` of the user's graph does not show it.
+
+    Attributes:
+      beside: a variable of the user's. When that gets its first value or one of a checkpoint, this one does so too.
+      is_own: each rank keeps a value of its own, which is never sent, compared or saved. Otherwise all hold the same.
+      is_saved: checkpoints that hold `beside` hold it too. One without it gives it its first value.
+    """
+
+    beside: str
+    is_own: bool = False
+    is_saved: bool = True
+
+
+@dataclass(frozen=True)
 class Variable:
-    """A variable of the user's graph.
+    """A variable of the user's graph, or one that a pass has added.
 
     Attributes:
       name: its operation (VariableV2 or VarHandleOp).
@@ -41,6 +56,7 @@ class Variable:
       is_local: in the collection of local variables (metrics' totals and the like).
       is_metric: in the collection of metrics' variables: all data seen adds to it.
       is_trainable: in the collection of trainable variables.
+      added: the Added of a variable that a pass has made; None for the user's.
     """
 
     name: str
@@ -50,6 +66,12 @@ class Variable:
     is_local: bool = False
     is_metric: bool = False
     is_trainable: bool = False
+    added: Optional[Added] = None
+
+    @property
+    def is_own(self):
+        """Whether each rank keeps a value of its own."""
+        return self.added is not None and self.added.is_own
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import average_name, copy_name, sync_name, tag_of
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
+from epl.session.added import begin, restore
 from epl.session.agreement import (
     DONE,
     HELPS,
@@ -109,6 +110,8 @@ class Driver(object):
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
             self._values.first(step.initialises, step.alike)
+            self._values.to_begin(step.begins_anew)
+            restore(self._inner.run, self._rewritten.plan, self._values, step, feeds)
         if step.changes and not step.communicates:
             self._values.changed(step.changes)  # other workers may not have run it; the chief's value counts
         return values
@@ -470,6 +473,7 @@ class Driver(object):
         Another thread's step waits until that is done: no copy is made of what a step is changing.
         """
         with self._lock:
+            begin(self._inner.run, self._rewritten.plan, self._values, step)
             if step.trains and self._values.uncopied:
                 self._copy(sorted(self._values.uncopied))
 
@@ -477,7 +481,7 @@ class Driver(object):
         """Gives all copies of the variables in this worker the value of its first copy."""
         plan = self._rewritten.plan
         if len(plan.mesh.instances) > 1:
-            copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned)
+            copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned and v not in plan.own)
             if copied:
                 self._inner.run((), [], (), copied)
         self._values.copied(variables)

@@ -164,7 +164,7 @@ class Rewritten(object):
             return frozenset()
         return frozenset(
             v for v in (variable_of(graph, w) for w in writes - analysis.varying) if v in self.plan.variables
-        )
+        ).difference(self.plan.own)
 
     @property
     def differing(self):

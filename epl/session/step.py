@@ -10,6 +10,7 @@ from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, variable_of
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
 from epl.rules import effects
+from epl.session.added import begun_with, own_beside, restored_with
 from epl.session.described import describe, settings
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
 
@@ -26,7 +27,11 @@ class Step(object):
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
-      alike: those of them that every worker gives the same value in this way, to a digest of that.
+      restores: those that passes have added, and that a checkpoint may hold from which the call reads others, to the
+        tensor that is its name.
+      begins_anew: those that passes have added for each rank, and that begin anew with what it initialises.
+      added: other variables which passes have added and which the call needs.
+      alike: those of `initialises` that every worker gives the same value in this way, to a digest of that.
       updates: True when the call changes variables, in whatever way.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
@@ -70,6 +75,8 @@ class Step(object):
         along = updates + changes + [clone_name(w, i.index) for i in plan.mesh.instances[1:] for w in copies]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
+        given = {v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
+        along += begun_with(plan, given)
         reached |= graph.ancestors(along, stop=stop)
         self.fetches, self.targets = tuple(self.fetches), tuple(targets) + tuple(along)
         self.may_alias = rewritten.has_reference_variables
@@ -83,6 +90,9 @@ class Step(object):
         self.feeds = [self._fed(name) for name in feeds]
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
         self.initialises = frozenset(initial.values())
+        self.restores = restored_with(plan, graph, initial)
+        self.begins_anew = own_beside(plan, given)
+        self.added = frozenset(v.name for v in plan.added if v.name in reached) - self.initialises
         self.alike = self._alike(initial, stop) if plan.mesh.num_workers > 1 else {}
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)

@@ -34,6 +34,17 @@ class Values(object):
             self.uncopied |= variables
             self.valued |= variables
 
+    def begun(self, variables, own):
+        """They were given first values that are the same everywhere; of `own` all copies in this worker were."""
+        with self._lock:
+            self.uncopied |= variables - own
+            self.valued |= variables
+
+    def to_begin(self, variables):
+        """They are to be given first values before they are used again."""
+        with self._lock:
+            self.valued -= variables
+
     def changed(self, variables):
         """This worker has changed them, others may not have."""
         with self._lock:

@@ -21,13 +21,18 @@ _INT64 = 9
 
 
 def broadcast_variables(program, plan):
-    """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set."""
+    """A node sync_name(v) for each variable v, and copy_name(v) if it has copies; each waits until all are set.
+
+    None for those of which each rank has a value of its own.
+    """
     graph = program.graph
     mesh = plan.mesh
     if mesh.copies.size == 1 and mesh.num_workers == 1:
         return program
     edit = graph.editor()
     for variable in plan.variables.values():
+        if variable.is_own:
+            continue
         _broadcast(graph, edit, plan, variable)
         if len(mesh.instances) > 1 and variable.name in plan.analysis.cloned:
             _copy(graph, edit, plan, variable)

@@ -1,0 +1,77 @@
+"""Saves, restores and begins the variables that passes have added, as the user's graph does its own.
+
+    v -> SaveV2   becomes   v, read of the added variable -> SaveV2      restored_name() -> Assign(added variable)
+
+Sessions run the nodes that are made here: a first value with that of the variable beside which it stands; what a
+checkpoint holds once the user's graph has restored one.
+"""
+
+from epl.graph.build import Type, constant, make_node
+from epl.graph.index import node_of
+from epl.passes.nodes import assign_node, read_node
+from epl.plan.analysis import variable_of
+from epl.plan.names import PREFIX, clone_name, first_value_name, restored_name
+
+_INT32, _STRING = 3, 7
+_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
+_LISTS = ((1, "names"), (2, "slices"))
+
+
+def added_variables(program, plan):
+    """In each SaveV2 the added variables beside those that it has; for each a node that takes a checkpoint's value, or
+    one in each instance that gives it its first."""
+    graph = program.graph
+    added = plan.added
+    if not added:
+        return program
+    edit = graph.editor()
+    for variable in added:
+        if variable.is_own:
+            _begin(graph, edit, plan, variable)
+        elif variable.added.is_saved:
+            _restore(graph, edit, plan, variable)
+    for save in graph.find(lambda op: op == "SaveV2"):
+        node = graph.nodes[save]
+        here = {variable_of(graph, node_of(text)) for text in node.input[_FIRST_TENSOR:] if text[0] != "^"}
+        with_it = [v for v in added if v.added.is_saved and not v.is_own and v.added.beside in here - {None}]
+        if with_it:
+            _save(graph, edit, node, with_it, plan)
+    return program.with_graph(edit.finish())
+
+
+def _begin(graph, edit, plan, variable):
+    name = first_value_name(variable.name)
+    for instance in plan.mesh.instances[1:]:
+        holder = graph.nodes[clone_name(variable.name, instance.index)]
+        value = graph.nodes[name].input[1]
+        edit.add(assign_node(holder, clone_name(name, instance.index), value, variable.dtype % 100))
+
+
+def _restore(graph, edit, plan, variable):
+    name, dtype = restored_name(variable.name), variable.dtype % 100
+    fed = make_node("Placeholder", name, device=plan.mesh.host_device, dtype=Type(dtype))
+    fed.attr["shape"].shape.SetInParent()
+    for size in variable.shape:
+        fed.attr["shape"].shape.dim.add().size = size
+    edit.add(fed)
+    edit.add(assign_node(graph.nodes[variable.name], name + "/assign", name, dtype))
+
+
+def _save(graph, edit, node, variables, plan):
+    """Appends to a SaveV2 what it is to save besides."""
+    host, stem = plan.mesh.host_device, "%s_save_added/%s" % (PREFIX, node.name)
+    axis = edit.add(constant(stem + "/axis", 0, _INT32, host)).name
+    save = edit.node(node.name)
+    control = [text for text in save.input if text[0] == "^"]
+    inputs = [text for text in save.input if text[0] != "^"]
+    for (position, kind), texts in zip(_LISTS, ([v.name.encode() for v in variables], [b""] * len(variables))):
+        more = edit.add(constant("%s/more_%s" % (stem, kind), texts, _STRING, host)).name
+        both = [inputs[position], more, axis]
+        joined = make_node("ConcatV2", "%s/%s" % (stem, kind), both, host, N=2, T=Type(_STRING), Tidx=Type(_INT32))
+        inputs[position] = edit.add(joined).name
+    for variable in variables:
+        dtype = variable.dtype % 100
+        read = read_node(graph.nodes[variable.name], "%s/read/%s" % (stem, variable.name), dtype)
+        inputs.append(edit.add(read).name)
+        save.attr["dtypes"].list.type.append(dtype)
+    save.input[:] = inputs + control

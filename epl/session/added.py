@@ -1,0 +1,103 @@
+"""When variables that passes have added get which values: with those beside which they stand, or from a checkpoint."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan.names import clone_name, first_value_name, restored_name
+from epl.rules import effects
+
+
+def begun_with(plan, given):
+    """The nodes that give added variables their first values where others are given theirs.
+
+    Args:
+      plan: the Plan.
+      given: names of the variables that are given values.
+    """
+    return [first_value_name(v.name) for v in plan.added if not v.is_own and v.added.beside in given]
+
+
+def own_beside(plan, given):
+    """The added variables of which each rank has its own, and that begin anew with one of `given`."""
+    return frozenset(v.name for v in plan.added if v.is_own and v.added.beside in given)
+
+
+def restored_with(plan, graph, writes):
+    """The added variables that a checkpoint may hold which others are read from.
+
+    Args:
+      plan: the Plan.
+      graph: the rewritten Graph.
+      writes: dict of operations that give variables values to these variables.
+
+    Returns:
+      dict of variable to the tensor that is the name of the checkpoint.
+    """
+    found = {}
+    for variable in plan.added:
+        known = plan.variables.get(variable.added.beside)
+        if variable.is_own or not variable.added.is_saved or known is None:
+            continue
+        for write in sorted(w for w, v in writes.items() if v == known.name and w not in known.initializers):
+            restore = _restore_before(graph, write)
+            if restore is not None:
+                found[variable.name] = canonical_tensor(restore.input[0])
+    return found
+
+
+def _restore_before(graph, write):
+    """The RestoreV2 whose value an assignment assigns, or None."""
+    node = graph.nodes[write]
+    while node.input and node.op != "RestoreV2":
+        node = graph.nodes[node_of(node.input[effects.VALUE_INPUT if node.op in effects.SETS else 0])]
+    return node if node.op == "RestoreV2" else None
+
+
+def begin(run, plan, values, step):
+    """Gives those added variables which a step needs and that have no values their first ones.
+
+    Args:
+      run: of the InnerSession.
+      plan: the Plan.
+      values: the session's Values.
+      step: the Step.
+    """
+    missing = step.added - values.valued
+    if not missing:
+        return
+    nodes = []
+    for variable in plan.added:
+        if variable.name in missing:
+            instances = plan.mesh.instances if variable.is_own else plan.mesh.instances[:1]
+            nodes.extend(clone_name(first_value_name(variable.name), each.index) for each in instances)
+    run((), [], (), tuple(nodes))
+    values.begun(missing, plan.own)
+
+
+def restore(run, plan, values, step, feeds):
+    """Gives added variables what the checkpoint holds of them from which a step has read others; arguments as for
+    `begin`, and what the program fed."""
+    fed = {canonical_tensor(name): value for name, value in feeds.items()}
+    for variable, prefix in step.restores.items():
+        path = fed[prefix] if prefix in fed else run((), [], (prefix + ":0",), ())[0]
+        value = _held_in(path, plan.variables[variable])
+        if value is not None:
+            name = restored_name(variable)
+            run((name + ":0",), [value], (), (name + "/assign",))
+            values.first({variable}, {})
+
+
+def _held_in(path, variable):
+    """What a checkpoint holds of an added variable, as an array; None where it does not, or holds something else.
+
+    Args:
+      path: its name, a text or an array that has one.
+      variable: the Variable.
+    """
+    checkpoint = tf.train.load_checkpoint(tf.compat.as_str_any(np.asarray(path).item()))
+    if not checkpoint.has_tensor(variable.name):
+        return None
+    value = np.asarray(checkpoint.get_tensor(variable.name))
+    alike = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(variable.dtype % 100)
+    return value if alike else None
