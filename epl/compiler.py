@@ -27,6 +27,7 @@ from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
+from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.merge_outputs import merge_outputs
@@ -74,6 +75,7 @@ PASSES = (
     aggregate_gradients,
     merge_state,
     group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone
+    divide_updates,  # after aggregation, whose collectives it divides too
     average_variables,
     join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
     merge_outputs,

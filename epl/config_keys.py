@@ -75,10 +75,9 @@ KEYS = (
         "zero.level",
         STRING,
         "",
-        "Divide over the data-parallel replicas what each of them would hold in full. "
-        '"v0": optimizer states; "v1": optimizer states and gradients; "v2": parameters as well; "": off.',
-        choices=("", "v0", "v1", "v2"),
-        built=False,
+        "Divide over the workers what each of them would hold in full, and let each make its own part of the updates. "
+        '"v0": optimizer states; "v1": optimizer states and gradients; "": off.',
+        choices=("", "v0", "v1"),
     ),
     Key(
         "offload.level",

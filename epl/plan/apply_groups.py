@@ -83,7 +83,8 @@ class _Unit(object):
         self.numbers |= other.numbers
 
 
-def _is_of(graph, name, call):
+def of_call(graph, name, call):
+    """True for a node that a call of apply_gradients made."""
     node = graph.nodes.get(name)
     return node is not None and tags.phase(node) == tags.APPLY and tags.get_int(node, tags.APPLY_CALL, -1) == call.index
 
@@ -92,10 +93,10 @@ def _units(program, plan, call):
     """The units of a call in the order in which their gradients become ready; gradients that change a variable
     together make one."""
     graph = program.source.graph  # in which an update takes the very gradient that the call was given
-    written = {w for w in plan.analysis.writes if _is_of(graph, w, call) and effects.is_write(graph.nodes[w].op)}
+    written = {w for w in plan.analysis.writes if of_call(graph, w, call) and effects.is_write(graph.nodes[w].op)}
     units, unit_of = [], {}
     for gradient, variable in call.gradients:
-        writes = _reached(graph, gradient, call) & written
+        writes = reached_in_call(graph, gradient, call) & written
         unit = _Unit(
             writes, _num_bytes(program.variables.get(variable)), graph.positions[node_of(canonical_tensor(gradient[0]))]
         )
@@ -111,14 +112,14 @@ def _units(program, plan, call):
     return units
 
 
-def _reached(graph, gradient, call):
+def reached_in_call(graph, gradient, call):
     """The optimizer's nodes that a gradient, as apply_gradients received it, leads to."""
     found = set()
     for tensor in (parse_input(canonical_tensor(text)) for text in gradient if text):
         for consumer, position in graph.consumers.get(tensor.node, ()):
-            if graph.inputs[consumer][position] == tensor and _is_of(graph, consumer, call):
+            if graph.inputs[consumer][position] == tensor and of_call(graph, consumer, call):
                 found.add(consumer)
-    others = frozenset(n for n in graph.descendants(found, data_only=True) if not _is_of(graph, n, call))
+    others = frozenset(n for n in graph.descendants(found, data_only=True) if not of_call(graph, n, call))
     return graph.descendants(found, stop=others, data_only=True) - others
 
 
@@ -169,7 +170,7 @@ class _Owners(object):
             leads[name] = _SEVERAL if name in self._writes or len(to) != 1 else to.pop()
             taken = any(found.get(c) == leads[name] for c in graph.edges.data_consumers.get(name, ()))
             if leads[name] >= 0 and taken and self._may_wait(name, leads[name]):
-                ours = _is_of(graph, name, self._call)
+                ours = of_call(graph, name, self._call)
                 if not ours or all(consumer in found or consumer in updated for consumer in consumers):
                     found[name] = leads[name]
         return found
@@ -179,10 +180,10 @@ class _Owners(object):
         node = self._graph.nodes[name]
         if name in self._plan.analysis.in_control_flow or tags.ROLE in node.attr:
             return False
-        allowed = (None, effects.READ) if _is_of(self._graph, name, self._call) else (None,)
+        allowed = (None, effects.READ) if of_call(self._graph, name, self._call) else (None,)
         if effects.kind_of(node.op) not in allowed or tags.phase(node) == tags.BACKWARD:
             return False
-        if not _is_of(self._graph, name, self._call) and name not in self._of_gradients:
+        if not of_call(self._graph, name, self._call) and name not in self._of_gradients:
             return False
         return all(
             variable is None or variable in self._variables[unit]
@@ -237,7 +238,7 @@ def _chains(graph, plan, call, units, owner):
                     "%s_apply/call_%d/part_%d/group_%d" % (PREFIX, call.index, part, len(chain)),
                     writes=tuple(graph.in_order(w for unit in ours[begin:end] for w in unit.writes)),
                     members=inside,
-                    copied=tuple(n for n in names if not _is_of(graph, n, call)),
+                    copied=tuple(n for n in names if not of_call(graph, n, call)),
                     starts=tuple(
                         n
                         for n in names

@@ -4,6 +4,7 @@ import heapq
 
 from epl.errors import PlanError
 from epl.graph.index import node_of
+from epl.plan.zero import gathered_groups
 
 
 def collective_keys(plan, graph):
@@ -22,6 +23,8 @@ def collective_keys(plan, graph):
 
     for group in plan.aggregation.groups:
         put(group.name, group.slot, group.tag, group.tensors)
+    for group in gathered_groups(plan):
+        put(group.name, group.slot, group.tag, [write for update in group.updates for write in update.writes])
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):
             put(name, sparse.slot, tag, (sparse.values, sparse.indices))
@@ -62,7 +65,7 @@ def settle(keys, graph, plan, micro_batches=False):
       PlanError: no order is possible.
     """
     if not plan.user_collectives:
-        if plan.mesh.copies.num_workers == 1 or not micro_batches and plan.mesh.pipeline.num_workers == 1:
+        if plan.mesh.copies.num_workers == 1 or not micro_batches and plan.crew.num_workers == 1:
             return keys
         places = graph.order
         return {name: (places[name],) + tuple(key[1:]) for name, key in keys.items()}

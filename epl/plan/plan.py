@@ -29,6 +29,7 @@ from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
+from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero
 from epl.program.program import ALONE, EACH_WORKER, Variable
 
 
@@ -70,8 +71,8 @@ class Plan:
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
-      owners: node to the one worker that computes it, by its place in mesh.pipeline; all compute the others. Empty for
-        pipelines within a worker.
+      owners: node to the one worker that computes it, by its place in `crew`; all compute the others. Empty where each
+        worker computes whole copies of the model.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
@@ -82,6 +83,7 @@ class Plan:
       io_autotune: TensorFlow chooses how parallel data sets are.
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
+      zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
     """
 
     mesh: Mesh
@@ -109,6 +111,12 @@ class Plan:
     io_stats: bool = False
     io_autotune: bool = False
     num_apply_group: int = 1
+    zero: Optional[Zero] = None
+
+    @property
+    def crew(self):
+        """The Group of the workers over which `owners` divides what is computed."""
+        return self.mesh.pipeline if self.zero is None else self.mesh.copies
 
     @property
     def added(self):
@@ -127,8 +135,8 @@ class Plan:
         return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / mesh.num_shards
 
     def is_here(self, name):
-        """True for a node of the user's that this worker computes, alone in its pipeline or as all workers do."""
-        return self.owners.get(name, self.mesh.pipeline.index) == self.mesh.pipeline.index
+        """True for a node of the user's that this worker computes, alone in its crew or as all workers do."""
+        return self.owners.get(name, self.crew.index) == self.crew.index
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
@@ -137,8 +145,9 @@ class Plan:
         if self.local_sgd is not None:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
-        groups = [g for g in self.aggregation.groups if self.is_here(node_of(g.tensors[0]))]
-        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups)
+        groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
+        updated = sum(u.num_bytes for g in gathered_groups(self) for u in g.updates if u.owner == self.crew.index)
+        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups) + updated
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
@@ -209,9 +218,15 @@ def make_plan(model, config, cluster):
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
         check_updates(model, analysis, aggregation, state)
+    zero = None
+    if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
+        check_zero(config, mesh)
+        zero = plan_zero(model, analysis, config.zero.level, mesh.copies.num_workers)
+        owners = zero.owners
     compared = frozenset()
     if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
+        compared -= owners.keys() if zero is not None else frozenset()
     if mesh.copies.num_workers > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     collectives = find_user_collectives(model, analysis, mesh)
@@ -239,6 +254,7 @@ def make_plan(model, config, cluster):
         io_autotune=config.io.autotune,
         io_stats=config.io.stats and bool(model.apply_calls),
         num_apply_group=config.optimizer.num_apply_group,
+        zero=zero,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
@@ -270,7 +286,8 @@ def _mesh_as_marked(taskgraphs, config, cluster):
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, plan.owners, warn=False)
+    owners = plan.owners if plan.zero is None else None
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, owners, warn=False)
     return replace(plan, aggregation=aggregation, link=link)
 
 

@@ -75,7 +75,7 @@ def current_agreement():
     return Env.get().state("agreement", Agreement)
 
 
-def agree(exchange, wish, step, make_step, agreement, describe):
+def agree(exchange, wish, step, make_step, agreement, describe, holder=lambda variable: None):
     """Agrees with the other workers on the next step.
 
     Args:
@@ -86,6 +86,7 @@ def agree(exchange, wish, step, make_step, agreement, describe):
       agreement: the process's Agreement.
       describe: function from the name of a variable to what must be the same on all workers for its value to be sent,
         as text; None for one that this worker's graph has not.
+      holder: function from the name of a variable to the worker that alone has it, or None where others have it too.
 
     Returns:
       An Agreed.
@@ -111,6 +112,7 @@ def agree(exchange, wish, step, make_step, agreement, describe):
     fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     if fresh:
         _check_variables(exchange, fresh, describe)
+        _check_holders(wishes, fresh, holder)
     readers = [index for index, w in enumerate(wishes) if w.kind == READS]
     if len(readers) == len(wishes) and len({other[:_DIGEST_BYTES] for other in blocks}) == 1:
         return Agreed(step, fresh)  # all read the same
@@ -217,6 +219,22 @@ def _check_variables(exchange, names, describe):
             "what may differ is the data." % what,
             worker=worker,
             cause="different graphs",
+        )
+
+
+def _check_holders(wishes, names, holder):
+    """Raises WorkerError where a variable was given a value by others than the worker that alone has it."""
+    for name in names:
+        worker = holder(name)
+        if worker is None or name in wishes[worker].fresh or name in wishes[worker].alike:
+            continue
+        other = next(index for index, wish in enumerate(wishes) if name in wish.fresh or name in wish.alike)
+        raise WorkerError(
+            "worker %d alone holds '%s' (zero.level divides optimizers' state), but worker %d has given it a value "
+            "and worker %d has not: all workers must restore a checkpoint, initialise variables or assign to them at "
+            "the same point of the program." % (worker, name, other, worker),
+            worker=worker,
+            cause="a value for '%s' that only worker %d was given" % (name, other),
         )
 
 

@@ -76,8 +76,9 @@ def _save_objects(original, saver, file_prefix, *args, **kwargs):
     driver = driver_of(session) if session is not None else None
     if driver is not None and driver.divided:
         raise UnsupportedError(
-            "tf.train.Checkpoint cannot save a pipeline whose stages lie in several workers, as it builds what it "
-            "saves only when it does. Use tf.train.Saver, built before the first session.run on every worker."
+            "tf.train.Checkpoint cannot save a pipeline whose stages lie in several workers, nor what zero.level "
+            "divides, as it builds what it saves only when it does. Use tf.train.Saver, built before the first "
+            "session.run on every worker."
         )
     if not are_several():
         return original(saver, file_prefix, *args, **kwargs)

@@ -6,8 +6,10 @@ from epl.env import Env
 
 
 def divided_over_workers(tf_graph):
-    """Whether the stages of a graph's model lie in several workers, so that no worker has all its variables."""
+    """Whether no worker has all variables of a graph's training: stages lie in several workers, or state is divided."""
     env = Env.get()
+    if env.config.zero.level and env.cluster.worker_num > 1:
+        return True
     may_be = len(record_of(tf_graph).taskgraphs) > 1 or env.config.auto.auto_parallel
     if env.cluster.worker_num == 1 or not may_be:
         return False

@@ -349,7 +349,10 @@ class Driver(object):
                 while values is None:
                     fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
                     wish = wish._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
-                    agreed = agree(job.exchange, wish, step, union, current_agreement(), self._rewritten.described)
+                    rewritten = self._rewritten
+                    agreed = agree(
+                        job.exchange, wish, step, union, current_agreement(), rewritten.described, rewritten.only_holder
+                    )
                     if agreed.step is not None or agreed.reader is not None:
                         self._settle(wish, agreed.fresh)
                     if agreed.step is not None:
@@ -376,7 +379,7 @@ class Driver(object):
     @property
     @_for_programs
     def divided(self):
-        """Whether the workers of a pipeline have parts of the graph, so that no worker has all variables."""
+        """Whether workers have parts of the graph, so that no worker has all variables."""
         self._step((), (), ())
         return self._rewritten.program.part is not None
 
@@ -408,7 +411,7 @@ class Driver(object):
 
     def _help(self, reader, rows):
         """Runs this worker's part of what another worker reads; only those with stages of the same copy have any."""
-        if reader not in self._rewritten.plan.mesh.pipeline.workers:
+        if reader not in self._rewritten.part.workers:
             return
         with self._lock:
             before = self._rewritten.program

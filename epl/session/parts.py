@@ -1,4 +1,4 @@
-"""What one worker of a pipeline runs of a step, and what it and the others send each other for it."""
+"""What one worker of several with parts of a graph runs of a step, and what they send each other for it."""
 
 import collections
 
@@ -65,11 +65,12 @@ def communicators(mesh, part, slots, messages):
       messages: the Messages of the step.
     """
     workers = mesh.copies.workers
+    slots = slots if mesh.block > 1 else ()  # those of all workers are there from the start
     found = [
         Communicator(slot, "copies%d/%d+%d" % (slot, workers.start, workers.step), tuple(workers)) for slot in slots
     ]
     for channel in sorted({message.channel for message in messages}):
-        ends = tuple(mesh.pipeline.workers[end] for end in part.channels.ends(channel))
+        ends = tuple(part.workers[end] for end in part.channels.ends(channel))
         found.append(Communicator(part.first_slot + channel, "channel%d/%d-%d" % ((channel,) + ends), ends))
     return found
 

@@ -85,6 +85,12 @@ class Rewritten(object):
         shape = "of any shape" if known.shape is None else "of shape (%s)" % ", ".join(map(str, known.shape))
         return "%s %s" % (tf_compat.tf.as_dtype(known.dtype % 100).name, shape)
 
+    def only_holder(self, variable):
+        """The worker that alone has a variable, as zero.level divides state; None for what others have too."""
+        plan = self.plan
+        owner = plan.owners.get(variable) if plan.zero is not None else None
+        return None if owner is None else plan.crew.workers[owner]
+
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
         self.program = with_messages(self.program, messages)

@@ -5,9 +5,9 @@ from tests.helpers.checks import assert_same_training
 TRICKS = "tests.helpers.programs.tricks:"
 
 
-def check(plain, job, names):
+def check(plain, job, names, config=None):
     want = plain(TRICKS + "train", names)
-    for got in job(TRICKS + "train", names):
+    for got in job(TRICKS + "train", names, config):
         wrong = []
         for name in names:
             try:

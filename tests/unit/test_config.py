@@ -471,8 +471,8 @@ def test_wrong_file(tmp_path, text, message):
 
 def test_unbuilt_key_in_file(tmp_path):
     path = tmp_path / "a.yaml"
-    path.write_text("zero.level: v1\n")
-    with pytest.raises(UnsupportedError, match="zero.level='v1'.*a.yaml"):
+    path.write_text("offload.level: v0\n")
+    with pytest.raises(UnsupportedError, match="offload.level='v0'.*a.yaml"):
         Config.from_yaml(str(path), {})
 
 

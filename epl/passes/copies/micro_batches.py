@@ -111,7 +111,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
       replaced: gradient tensor to its sum.
       added: names of the new nodes, the copies among them, in creation order.
     """
-    analysis, mesh, nodes = plan.analysis, plan.mesh, plan.micro_batches.nodes
+    analysis, nodes = plan.analysis, plan.micro_batches.nodes
     stage_of, owners = dict(plan.stage_of), dict(plan.owners)
     for known in (stage_of, owners):
         known.update((copy, known[name]) for copy, name in originals.items() if name in known)
@@ -153,7 +153,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
         merges=tuple(replace(merge, tensor=_merged_name(merge.name)) for merge in plan.merges),
         batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
-        owners=owners if mesh.pipeline.num_workers > 1 else {},
+        owners=owners,
     )
 
 

@@ -1,4 +1,4 @@
-"""Gives every node a device of this worker; not those that another worker of its pipeline has.
+"""Gives every node a device of this worker; not those that another worker has for it.
 
     a            ->  a  @CPU:0     (instance 0; GPU:0 where the worker has GPUs)
     iterator     ->  iterator @CPU:0, and what takes its handle
@@ -22,7 +22,7 @@ def place(program, plan):
     on_host = _on_host(graph)
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
-    owners, here = plan.owners, mesh.pipeline.index
+    owners, here = plan.owners, plan.crew.index
 
     def device_of(name):
         return mesh.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]

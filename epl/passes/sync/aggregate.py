@@ -5,14 +5,22 @@ r"""Puts the aggregate of all instances' gradients in the place of each instance
                                     grad/1 /                \ apply/1
 
 IndexedSlices are gathered: the values and indices of all instances, one after the other.
+
+Where each worker makes updates of its own (zero.level="v1"), a reduce-scatter gives it the gradients of these alone.
 """
 
+from dataclasses import replace
+
 from epl.graph.build import Type, constant, make_node
+from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
+from epl.passes.vectors import concatenated, everywhere, owned_by, reshape, split
 from epl.plan.names import tag_of
+from epl.plan.zero import scattered_groups
 
 _FLOAT32 = 1
 _INT32 = 3
+_INT64 = 9
 
 
 def aggregate_gradients(program, plan):
@@ -20,8 +28,11 @@ def aggregate_gradients(program, plan):
     graph = program.graph
     if not plan.aggregation.groups and not plan.aggregation.sparse:
         return program
-    edit = graph.editor()
+    edit, scattered, owners = graph.editor(), scattered_groups(plan), dict(plan.owners)
     for group in plan.aggregation.groups:
+        if group.name in scattered:
+            _scatter(graph, edit, plan, scattered[group.name], owners)
+            continue
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
         edit.add(
             all_reduce_node(
@@ -38,7 +49,50 @@ def aggregate_gradients(program, plan):
         )
         rewire(edit, plan, plan.aggregation.consumers[sparse.values], values)
         rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices)
-    return program.with_graph(edit.finish())
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+
+
+def _scatter(graph, edit, plan, group, owners):
+    """One reduce-scatter of a group; each worker takes its share apart again."""
+    host, crew = plan.mesh.host_device, plan.crew
+    flat = []
+    for place, tensor in enumerate(group.tensors):
+        device = graph.nodes[node_of(tensor)].device
+        flat.append(reshape(edit, "%s/flat_%d" % (group.name, place), tensor, (-1,), group.dtype, device, everywhere))
+    whole = concatenated(edit, group.name + "/whole", flat, group.dtype, host, everywhere)
+    sizes = everywhere(edit, constant(group.name + "/sizes", group.sizes(crew.num_workers), _INT64, host))
+    node = make_node(
+        "EplReduceScatter",
+        group.name,
+        [whole, sizes],
+        host,
+        T=Type(group.dtype),
+        comm=crew.communicator(group.slot),
+        tag=group.tag,
+        workers=crew.num_workers,
+        reduce_op="mean" if plan.reduce_mean else "sum",
+    )
+    share = everywhere(edit, tagged(node, "collective"))
+    if not plan.reduce_mean and plan.gradient_scale != 1.0:
+        share = _scaled(edit, plan, group.name, share, group.dtype)
+    for owner in range(crew.num_workers):
+        places, add = group.of_owner(owner), owned_by(owner, owners)
+        pieces, updates = [share], [group.updates[place] for place in places]
+        if len(places) > 1:
+            of_each = [update.size for update in updates]
+            pieces = split(edit, "%s/to_%d" % (group.name, owner), share, of_each, group.dtype, host, add)
+        for place, update, piece in zip(places, updates, pieces):
+            name = "%s/%d" % (group.name, place)
+            value = reshape(edit, name, piece, update.shape, group.dtype, host, add)
+            rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value)
+
+
+def _scaled(edit, plan, name, tensor, dtype):
+    """A tensor times what sums of gradients are multiplied by."""
+    host = plan.mesh.host_device
+    scale = _constant(edit, plan, name + "/scale", plan.gradient_scale, _FLOAT32)
+    cast = make_node("Cast", name + "/scale_cast", [scale], host, SrcT=Type(_FLOAT32), DstT=Type(dtype))
+    return edit.add(make_node("Mul", name + "/scaled", [tensor, edit.add(cast).name], host, T=Type(dtype))).name
 
 
 def _constant(edit, plan, name, value, dtype):
@@ -52,16 +106,10 @@ def _gather_indices(graph, edit, plan, sparse):
 
 
 def _gather(graph, edit, plan, sparse):
-    host = plan.mesh.host_device
     name = sparse.name + "/values"
     dtype = dtype_of(graph, sparse.values)
     gathered = edit.add(all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name))).name
-    scale = _constant(edit, plan, sparse.name + "/scale", plan.gradient_scale, _FLOAT32)
-    cast = edit.add(
-        make_node("Cast", sparse.name + "/scale_cast", [scale], host, SrcT=Type(_FLOAT32), DstT=Type(dtype))
-    ).name
-    scaled = edit.add(make_node("Mul", sparse.name + "/scaled", [gathered, cast], host, T=Type(dtype))).name
-    return scaled, _gather_indices(graph, edit, plan, sparse)[0]
+    return _scaled(edit, plan, sparse.name, gathered, dtype), _gather_indices(graph, edit, plan, sparse)[0]
 
 
 def _dense_detour(graph, edit, plan, sparse):

@@ -42,6 +42,8 @@ def broadcast_variables(program, plan):
 def sync_slot(plan, variable):
     """The communicator over which a variable gets the chief's value; None where nobody else has it."""
     mesh = plan.mesh
+    if variable in plan.owners and plan.zero is not None:
+        return None
     if mesh.pipeline.num_workers > 1 and variable in plan.owners:
         return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None

@@ -96,7 +96,8 @@ class Part:
     """Which part of a graph one worker of a pipeline runs.
 
     Attributes:
-      index: this worker's place among those of its pipeline.
+      index: this worker's place among those that have parts of the same graph.
+      workers: these, in order.
       whole: the Graph that was cut.
       owners: node of the whole graph to the one worker that has it; other nodes are everywhere.
       messages: in the order in which they are sent.
@@ -105,6 +106,7 @@ class Part:
     """
 
     index: int
+    workers: range
     whole: Graph
     owners: Dict[str, int]
     messages: Tuple[Message, ...]
@@ -146,19 +148,21 @@ def with_messages(program, messages):
 
 
 def cut(program, plan):
-    """Leaves this worker its Part; nothing to do for pipelines within a worker.
+    """Leaves this worker its Part; nothing to do where each has whole copies of the model.
 
     Raises:
       UnsupportedError: something that cannot be sent is used by two workers.
     """
-    mesh = plan.mesh
-    if mesh.pipeline.num_workers == 1:
+    mesh, crew = plan.mesh, plan.crew
+    if crew.num_workers == 1 or not plan.owners:
         return program
     graph = program.graph
     owners = _owners(graph, plan)
-    channels = Channels(mesh.pipeline.num_workers, len(mesh.stages))
+    channels = Channels(crew.num_workers, len(mesh.stages))
     messages = _messages(graph, plan, owners, channels)
-    part = Part(mesh.pipeline.index, graph, owners, messages, channels, first_slot=mesh.pipeline.communicator(0))
+    # Behind the communicators that workers have for other things.
+    first_slot = crew.communicator(0) if plan.zero is None else crew.communicator(mesh.num_communicators)
+    part = Part(crew.index, crew.workers, graph, owners, messages, channels, first_slot)
     return replace(program, graph=_own(graph, plan, part), part=part)
 
 
@@ -177,7 +181,8 @@ def _owners(graph, plan):
         near = [found[producer] for producer, index in graph.inputs[name] if index >= 0 and producer in found]
         if near:
             found[name] = near[0]
-    for name in reversed(made):
+    # A gradient that one worker alone takes still comes from all copies of the model.
+    for name in reversed(made if plan.zero is None else ()):
         near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.inputs[c][p].index >= 0}
         if name not in found and len(near) == 1 and None not in near:
             found[name] = near.pop()
@@ -192,6 +197,13 @@ def _messages(graph, plan, owners, channels):
             if index >= 0 and owners.get(producer, target) != target:
                 key = format_input(producer, index), target, _saver(graph.nodes[name])
                 crossing[key].append(name)
+    # In a pipeline nothing that all compute takes what one has; with zero.level collectives alone take each worker's.
+    for name in () if plan.zero is None else graph.nodes:
+        own = name in owners or tags.get_str(graph.nodes[name], tags.ROLE) == "collective"
+        for producer, index in () if own else graph.inputs[name]:
+            for target in range(channels.size) if index >= 0 and producer in owners else ():
+                if target != owners[producer]:
+                    crossing[format_input(producer, index), target, ""].append(name)
     order = graph.order
     found = []
     for tensor, target, saver in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):

@@ -286,11 +286,11 @@ CONTRIB = [
 CLIPS = ("clip", "contrib_optimize_loss", "contrib_slim")
 
 
-def train(epl, names):
+def train(epl, names, config=None):
     """dict of trick to its losses and its variables after each step."""
     results = {}
     for name in names:
-        common.init(epl, AFTER if name.startswith(CLIPS) else {})
+        common.init(epl, dict(config or {}, **(AFTER if name.startswith(CLIPS) else {})))
         with tf.Graph().as_default():
             tf.set_random_seed(11)
             results[name] = _train(epl, globals()[name])

@@ -1,0 +1,379 @@
+"""ZeRO (Rajbhandari et al., 2020): each worker keeps the optimizer's state of some variables, and updates only these.
+
+What one gradient changes is a unit: a trained variable and its slots. A unit's slots, and all operations that take
+them, belong to one worker, the owner of the variable; after an update it gives all others the variable. Units go to
+owners by size, the largest first, each to the worker with the least state so far.
+"""
+
+import collections
+import logging
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Tuple
+
+from epl.errors import UnsupportedError
+from epl.graph import tags
+from epl.graph.functions import Functions
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan.analysis import initial_writes, variables_of
+from epl.plan.apply_groups import of_call, reached_in_call
+from epl.plan.gradients import cut_evenly, size_bytes
+from epl.plan.names import PREFIX, tag_of
+from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
+
+GRADIENTS = "v1"  # the level from which gradients are divided too
+_CHIEF = 0  # who writes files
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one call of apply_gradients does to a variable, and its owner alone.
+
+    Attributes:
+      call: the call's number.
+      variable: name.
+      owner: place in the Group of the model's copies.
+      writes: the operations that change the variable itself.
+      members: these, and all else that the gradient leads to in this call.
+      slots: the variables of the optimizer.
+      dtype: DataType number.
+      shape: of the variable.
+      num_bytes: of the variable.
+    """
+
+    call: int
+    variable: str
+    owner: int
+    writes: Tuple[str, ...]
+    members: FrozenSet[str]
+    slots: Tuple[str, ...]
+    dtype: int
+    shape: Tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def size(self):
+        """Number of the variable's elements."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+
+@dataclass(frozen=True)
+class Zero:
+    """How optimizers' state, and their work, is divided over the copies of the model.
+
+    Attributes:
+      level: "v0" or "v1", as configured.
+      updates: those that are divided, in the order in which their gradients become ready.
+      owners: node of the user's graph to the one worker that computes it, by its place in the Group of the copies.
+      state_bytes: of the slots of each worker.
+    """
+
+    level: str
+    updates: Tuple[Update, ...]
+    owners: Dict[str, int]
+    state_bytes: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UpdateGroup:
+    """Updates whose variables, or gradients, travel together.
+
+    Attributes:
+      name: of the collective.
+      updates: of the same type; those of one owner are neighbours, the first worker's come first.
+      tensors: for gradients, the tensor of each update.
+      dtype: DataType number.
+      slot, tag: as of other groups.
+    """
+
+    name: str
+    updates: Tuple[Update, ...]
+    tensors: Tuple[str, ...]
+    dtype: int
+    slot: int
+    tag: int
+
+    def of_owner(self, owner):
+        """Places of a worker's updates."""
+        return [place for place, update in enumerate(self.updates) if update.owner == owner]
+
+    def sizes(self, workers):
+        """Elements that each of some workers has."""
+        return [sum(self.updates[place].size for place in self.of_owner(owner)) for owner in range(workers)]
+
+
+def check_zero(config, mesh):
+    """Raises UnsupportedError for what `zero.level` does not go together with."""
+    level = config.zero.level
+
+    def refuse(what, advice):
+        raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
+
+    leave = "or leave zero.level at ''."
+    if mesh.pipeline.num_workers > 1:
+        advice = "Put all stages of a copy into one worker (epl-launch --gpu_per_worker), " + leave
+        refuse("a pipeline whose stages lie in several workers", advice)
+    if len(mesh.instances) > 1:
+        what = "%d copies of the model in each worker" % len(mesh.instances)
+        refuse(what, "Start a worker for each device (epl-launch --gpu_per_worker 1), " + leave)
+    if config.optimizer.num_apply_group > 1:
+        what = "optimizer.num_apply_group=%d" % config.optimizer.num_apply_group
+        refuse(what, "Each worker makes its own updates only, so set optimizer.num_apply_group to 1, " + leave)
+    if level == GRADIENTS and config.communication.fp16:
+        refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
+    if level == GRADIENTS and config.communication.clip_after_allreduce:
+        advice = "What is computed from the gradients of all variables needs them whole: use zero.level='v0', " + leave
+        refuse("communication.clip_after_allreduce=True", advice)
+
+
+def plan_zero(model, analysis, level, workers):
+    """Divides the updates of a model over the workers of its copies.
+
+    Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
+
+    Args:
+      model: an epl.program.program.Program.
+      analysis: its Analysis.
+      level: "v0" or "v1".
+      workers: how many share the state.
+
+    Returns:
+      A Zero.
+
+    Raises:
+      UnsupportedError: an update cannot be made by one worker alone; says why.
+    """
+    division = _Division(model, analysis, workers)
+    for call in model.apply_calls:
+        division.add(call)
+    division.check_slots()
+    _tell(division)
+    return Zero(level, tuple(division.updates), division.owners(), tuple(division.state_bytes))
+
+
+def _tell(division):
+    if division.unknown:
+        _LOG.warning(
+            "zero.level: the state of '%s'%s stays whole on every worker, as the variable's shape is not known.",
+            division.unknown[0],
+            " and %d other variables" % (len(division.unknown) - 1) if len(division.unknown) > 1 else "",
+        )
+    if not division.updates:
+        _LOG.warning("zero.level: there is nothing to divide, as the optimizers of this program keep no state.")
+
+
+class _Division(object):
+    """The updates and their owners, as call after call is added.
+
+    Attributes:
+      updates: list of Updates.
+      state_bytes: of each worker.
+      unknown: variables whose shape is not known.
+    """
+
+    def __init__(self, model, analysis, workers):
+        self._model, self._graph, self._analysis = model, model.graph, analysis
+        functions = Functions(self._graph.library)
+        self._changes = {w: _changed(self._graph, w, functions) for w in analysis.writes}
+        self._trained = {variable for call in model.apply_calls for _, variable in call.gradients}
+        self._owner_of, self._counted = {}, set()
+        self.updates, self.state_bytes, self.unknown = [], [0] * workers, []
+        self._filled = [0] * workers  # by state and, where that is the same, by what is updated
+
+    def add(self, call):
+        """Divides the updates of a call."""
+        if call.between is not None:
+            raise UnsupportedError(
+                "zero.level divides the updates of optimizers, but this program assigns to '%s' what it makes of "
+                "gradients itself. Use an optimizer, or leave zero.level at ''." % call.gradients[0][1]
+            )
+        found = []
+        for variable, members in self._units(call):
+            writes = [w for w in self._graph.in_order(members) if w in self._changes]
+            self._check(call, variable, writes)
+            slots = sorted({v for w in writes for v in self._changes[w]} - self._trained)
+            known = self._model.variables.get(variable)
+            if slots and not size_bytes(known) and 0 not in (known.shape or ()):
+                self.unknown.append(variable)
+            elif slots:
+                found.append((known, slots, members, [w for w in writes if variable in self._changes[w]]))
+        made = {}
+        for known, slots, members, writes in sorted(found, key=lambda each: (-self._cost(each)[0], each[0].name)):
+            made[known.name] = self._update(call, known, slots, members, writes)
+        self.updates.extend(made[known.name] for known, _, _, _ in found)
+
+    def _units(self, call):
+        """(variable, what its gradients lead to in the call), in the order in which gradients become ready."""
+        reached, order = collections.OrderedDict(), self._graph.positions
+        ready = sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))])
+        for gradient, variable in ready:
+            found = reached_in_call(self._graph, gradient, call)
+            reached[variable] = reached.get(variable, frozenset()) | found
+        self._add_others(call, reached)
+        times = collections.Counter(name for found in reached.values() for name in found)
+        for variable, found in reached.items():
+            several = [name for name in self._graph.in_order(found) if times[name] > 1]
+            if several:
+                raise UnsupportedError(
+                    "zero.level cannot divide the updates of %s: '%s' is part of those of several variables, '%s' for "
+                    "one. Use another optimizer, or leave zero.level at ''." % (call.optimizer, several[0], variable)
+                )
+        return reached.items()
+
+    def _add_others(self, call, reached):
+        """Adds to units what else the call does to their variables, such as weight decay that no gradient comes into.
+
+        What it does after an update, such as going back half the way, all workers do alike.
+        """
+        others = [w for w in self._changes if of_call(self._graph, w, call)]
+        for variable, found in reached.items():
+            writes = [w for w in found if w in self._changes]
+            own = {v for w in writes for v in self._changes[w]}.union([variable])
+            more = [w for w in others if w not in found and own.intersection(self._changes[w])]
+            after = self._graph.descendants(writes) if more else ()
+            reached[variable] = found.union(w for w in more if w not in after)
+
+    def _check(self, call, variable, writes):
+        inside = [w for w in writes if w in self._analysis.in_control_flow]
+        if inside:
+            raise UnsupportedError(
+                "zero.level cannot divide the updates of %s: '%s', which changes '%s', stands in a branch or a loop. "
+                "Call apply_gradients outside of it, or leave zero.level at ''." % (call.optimizer, inside[0], variable)
+            )
+
+    def check_slots(self):
+        """Raises UnsupportedError unless each slot is changed by the updates of one variable alone."""
+        changed_by = collections.defaultdict(set)
+        for update in self.updates:
+            for slot in update.slots:
+                changed_by[slot].add(update.variable)
+        ours = {name for update in self.updates for name in update.members}
+        for write in self._changes.keys() - ours:
+            for slot in self._changes[write].intersection(changed_by):
+                changed_by[slot].add("operation %s" % write)
+        shared = [slot for slot in sorted(changed_by) if len(changed_by[slot]) > 1]
+        if shared:
+            raise UnsupportedError(
+                "zero.level cannot divide the optimizers' state: '%s' is changed by more than the update of one "
+                "variable. Leave that to one optimizer, or zero.level at ''." % shared[0]
+            )
+
+    def _cost(self, unit):
+        known, slots, _, _ = unit
+        return sum(size_bytes(self._model.variables[s]) for s in slots if s in self._model.variables), size_bytes(known)
+
+    def _update(self, call, known, slots, members, writes):
+        state, own = self._cost((known, slots, None, None))
+        owner = self._owner_of.get(known.name)
+        if owner is None:
+            owner = min(range(len(self._filled)), key=lambda worker: (self.state_bytes[worker], self._filled[worker]))
+            self._owner_of[known.name] = owner
+        if known.name not in self._counted:
+            self._counted.add(known.name)
+            self.state_bytes[owner] += state
+            self._filled[owner] += own
+        base = known.dtype % 100
+        return Update(
+            call.index, known.name, owner, tuple(writes), members, tuple(slots), base, tuple(known.shape), own
+        )
+
+    def owners(self):
+        """dict of node to the place of the worker that computes it."""
+        graph, found = self._graph, {}
+        for update in self.updates:
+            found.update((name, update.owner) for name in update.members)
+            found.update((slot, update.owner) for slot in update.slots)
+        holders = [name for update in self.updates for name in update.slots]
+        readers = [name for name in holders for name in self._direct(name, found[name], found)]
+        calls = {update.call for update in self.updates}
+        stack = list(holders) + readers
+        while stack:  # what an optimizer makes of slots before it adds a gradient
+            name = stack.pop()
+            for consumer in graph.edges.data_consumers.get(name, ()):
+                mine = tags.get_int(graph.nodes[consumer], tags.APPLY_CALL, -1) in calls
+                if consumer not in found and mine and tags.phase(graph.nodes[consumer]) == tags.APPLY:
+                    if not effects.is_write(graph.nodes[consumer].op):
+                        found[consumer] = found[name]
+                        stack.append(consumer)
+        _add_first_values(self._model, found)
+        if found:
+            found.update((name, _CHIEF) for name in graph.find(effects.FILE_WRITES.__contains__))
+        return found
+
+    def _direct(self, holder, owner, found):
+        """Gives who takes a variable itself, not its value, the variable's owner."""
+        graph, own = self._graph, []
+        is_resource = graph.nodes[holder].op == "VarHandleOp"
+        for consumer in graph.edges.data_consumers.get(holder, ()):
+            op = graph.nodes[consumer].op
+            if is_resource or op == "Identity" or effects.kind_of(op) in (effects.READ, effects.WRITE):
+                found[consumer] = owner
+                own.append(consumer)
+        return own
+
+
+def _changed(graph, write, functions):
+    """The variables that an operation changes; optimizers' kernels take all of theirs as inputs."""
+    node = graph.nodes[write]
+    found = variables_of(graph, write, functions)
+    if "Apply" in node.op:
+        found = found.union(p for p, _ in graph.inputs[write] if graph.nodes[p].op in effects.VARIABLES)
+    return found
+
+
+def _add_first_values(model, found):
+    """Adds what is computed for the first values of divided variables alone."""
+    graph, initial = model.graph, initial_writes(model)
+    stack = [name for name in initial if name in found]
+    while stack:
+        name = stack.pop()
+        for producer, index in graph.inputs[name]:
+            node, users = graph.nodes[producer], graph.consumers.get(producer, ())
+            owners = {found.get(user) for user, _ in users}
+            if producer in found or index < 0 or len(owners) > 1 or None in owners:
+                continue
+            if effects.kind_of(node.op) is None and tags.phase(node) in (tags.FORWARD, tags.APPLY):
+                found[producer] = owners.pop()
+                stack.append(producer)
+
+
+def scattered_groups(plan):
+    """dict of the name of a DenseGroup to the UpdateGroup of which each worker gets the gradients of its own updates.
+
+    Empty at level "v0". A group stays whole where anything besides these updates takes one of its gradients.
+    """
+    if plan.zero is None or plan.zero.level != GRADIENTS:
+        return {}
+    update_of = {name: update for update in plan.zero.updates for name in update.members}
+    found = {}
+    for group in plan.aggregation.groups:
+        taken = [{update_of.get(name) for name, _ in plan.aggregation.consumers[t]} for t in group.tensors]
+        if all(len(updates) == 1 and None not in updates for updates in taken):
+            pairs = [(updates.pop(), tensor) for updates, tensor in zip(taken, group.tensors)]
+            pairs.sort(key=lambda pair: pair[0].owner)
+            updates, tensors = zip(*pairs)
+            found[group.name] = UpdateGroup(group.name, updates, tensors, group.dtype, group.slot, group.tag)
+    return found
+
+
+def gathered_groups(plan):
+    """The UpdateGroups whose variables owners give to all others after an update."""
+    if plan.zero is None:
+        return []
+    kinds = collections.OrderedDict()
+    for update in plan.zero.updates:
+        if update.writes:
+            kinds.setdefault((update.call, update.dtype), []).append(update)
+    found = []
+    for (call, dtype), updates in kinds.items():
+        splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype == dtype))
+        for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
+            members = sorted((update for update, _ in run), key=lambda update: update.owner)
+            name = "%s_zero/call_%d/group_%d" % (PREFIX, call, len(found))
+            slot = len(found) % plan.mesh.num_communicators
+            found.append(UpdateGroup(name, tuple(members), (), dtype, slot, tag_of(name)))
+    return found

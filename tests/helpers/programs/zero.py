@@ -1,0 +1,69 @@
+"""Programs whose optimizer's state is divided over workers: they save, restore and read it."""
+
+import os
+
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+from tests.helpers.zoo import model as m
+
+
+def _start(epl, config):
+    """(placeholders, loss, train op) of the small classifier with Adam."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = m.OPTIMIZERS["adam"]().minimize(loss, global_step=tf.train.get_or_create_global_step())
+    return feeds, common.mean_everywhere(epl, loss), train_op
+
+
+def goes_on(epl, config, begin, until, before=None, after=None):
+    """Trains from one step to another: the losses, and the variables after each step, slots among them.
+
+    Args:
+      before: a checkpoint to restore; None: first values.
+      after: where to save a checkpoint at the end.
+    """
+    feeds, loss, train_op = _start(epl, config)
+    saver, losses, states = tf.train.Saver(), [], []
+    with common.session() as sess:
+        if before:
+            saver.restore(sess, before)
+        else:
+            common.initialize(sess)
+        for step in range(begin, until):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(common.state(sess))
+        if after:
+            saver.save(sess, after)
+    return {"losses": losses, "states": states}
+
+
+def monitored(epl, config, folder, until):
+    """A monitored session goes on from what the folder has, up to a step."""
+    feeds, loss, train_op = _start(epl, config)
+    losses, states = [], []
+    saving = dict(checkpoint_dir=folder, save_checkpoint_steps=2, save_summaries_steps=None)
+    with tf.train.MonitoredTrainingSession(config=common.threads(), **saving) as sess:
+        variables = {v.op.name: v for v in tf.global_variables()}
+        for step in range(int(sess.run(tf.train.get_global_step())), until):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(sess.run(variables))
+    return {"losses": losses, "states": states}
+
+
+def restored_by_the_chief_alone(epl, config, folder):
+    """The message of the error when the other workers do not restore what they alone hold."""
+    feeds, _, train_op = _start(epl, config)
+    saver = tf.train.Saver()
+    try:
+        with common.session() as sess:
+            common.initialize(sess)
+            sess.run(train_op, feeds.of(0))
+            path = saver.save(sess, os.path.join(folder, "model"))
+            if common.workers(epl)[0] == 0:
+                saver.restore(sess, path)
+            sess.run(train_op, feeds.of(1))
+    except epl.errors.EplError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,222 @@
+"""Optimizers' state divided over workers: who owns what, what travels, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epl.capture.record import make_program
+from epl.errors import UnsupportedError
+from epl.plan.zero import gathered_groups, plan_zero, scattered_groups
+from epl.rules import effects
+from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
+
+SLOTS = {"momentum": 1, "adam": 2, "rmsprop": 3, "adagrad": 1, "adadelta": 2, "ftrl": 2}
+OPTIMIZERS = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf.train.AdamOptimizer(0.01),
+    "rmsprop": lambda: tf.train.RMSPropOptimizer(0.01, centered=True),
+    "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
+    "adadelta": lambda: tf.train.AdadeltaOptimizer(0.1),
+    "ftrl": lambda: tf.train.FtrlOptimizer(0.1),
+}
+
+
+def training(optimizer="adam", count=3, resource=False):
+    with capture() as graph:
+        OPTIMIZERS[optimizer]().minimize(layers(count, resource))
+        tf.train.Saver()
+    return graph
+
+
+def workers(graph, count=2, level="v1", **config):
+    return [compiled(graph, count, 1, index, zero__level=level, **config) for index in range(count)]
+
+
+def variables_of(program):
+    return set(program.graph.find(effects.VARIABLES.__contains__))
+
+
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("optimizer", sorted(SLOTS))
+def test_each_slot_is_in_one_worker(optimizer, resource):
+    graph = training(optimizer, resource=resource)
+    programs = workers(graph)
+    trained = {v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)}
+    first, second = (variables_of(program) for program in programs)
+    zero = programs[0].plan.zero
+    slots = {slot for update in zero.updates for slot in update.slots}
+    assert len(slots) == SLOTS[optimizer] * len(trained)
+    assert first & second & slots == set() and slots <= first | second and trained <= first & second
+    for index, held in enumerate((first, second)):
+        assert {slot for slot in slots if zero.owners[slot] == index} == held & slots
+    assert zero == programs[1].plan.zero
+
+
+def test_collectives_of_a_step():
+    for level, reductions in (("v0", "EplAllReduce"), ("v1", "EplReduceScatter")):
+        for program in workers(training(), level=level):
+            found = [op for op in ("EplAllReduce", "EplReduceScatter") if of_op(program.graph, op)]
+            assert found == [reductions] and len(of_op(program.graph, "EplAllGather")) == 1
+            plan = program.plan
+            updated = sum(u.num_bytes for u in plan.zero.updates if u.owner == plan.mesh.worker_index)
+            assert plan.bytes_per_step() == sum(g.num_bytes for g in plan.aggregation.groups) + updated
+
+
+def test_nothing_but_checkpoints_takes_a_slot_of_another_worker():
+    for program in workers(training()):
+        assert {program.part.whole.nodes[c].op for m in program.part.messages for c in m.consumers} == {"SaveV2"}
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 4))
+def test_balance(widths, count):
+    with capture() as graph:
+        x = batch()
+        loss = tf.add_n([tf.reduce_sum(tf.matmul(x, variable("w%d" % i, (4, n)))) for i, n in enumerate(widths)])
+        OPTIMIZERS["adam"]().minimize(loss)
+    _, plan = plan_of(graph, count, 1, zero__level="v1")
+    sizes = [4 * 4 * 2 * n for n in widths]
+    state = plan.zero.state_bytes
+    assert len(state) == count and sum(state) == sum(sizes)
+    assert max(state) - min(state) <= max(sizes)
+    gathered = [u.variable for g in gathered_groups(plan) for u in g.updates]
+    assert sorted(gathered) == sorted(u.variable for u in plan.zero.updates)
+    for group in scattered_groups(plan).values():
+        assert [u.owner for u in group.updates] == sorted(u.owner for u in group.updates)
+        assert sum(group.sizes(count)) * 4 == sum(u.num_bytes for u in group.updates)
+
+
+def test_owners_stay_when_the_graph_grows():
+    graph = training("momentum")
+    before = plan_of(graph, 2, 1, zero__level="v0")[1].zero
+    with graph.as_default():
+        other = tf.reduce_sum(variable("later", (64, 64)))
+        OPTIMIZERS["adam"]().minimize(other, var_list=[v for v in tf.global_variables() if v.op.name == "later"])
+        tf.summary.histogram("slot", [v for v in tf.global_variables() if v.op.name == "w0/Momentum"][0])
+        tf.train.Saver(name="another")
+    after = plan_of(graph, 2, 1, zero__level="v0")[1].zero
+    assert all(after.owners[slot] == before.owners[slot] for update in before.updates for slot in update.slots)
+    assert len(after.updates) == len(before.updates) + 1
+
+
+def test_what_else_takes_a_slot_gets_it_from_its_owner():
+    graph = training("momentum")
+    with graph.as_default():
+        slot = [v for v in tf.global_variables() if v.op.name == "w1/Momentum"][0]
+        tf.reduce_sum(slot, name="norm")
+    programs = workers(graph)
+    owner = programs[0].plan.zero.owners["w1/Momentum"]
+    for program in programs:
+        found = [m for m in program.part.messages if "norm" in m.consumers]
+        assert [(m.source, m.target) for m in found] == [(owner, 1 - owner)]
+        assert "norm" in program.graph.nodes
+
+
+@pytest.mark.parametrize("level", ["v0", "v1"])
+def test_one_worker_is_as_without(level):
+    graph = training()
+    want, got = compiled(graph, 1, 1), compiled(graph, 1, 1, zero__level=level)
+    assert want.graph.to_graph_def(tf.GraphDef) == got.graph.to_graph_def(tf.GraphDef)
+
+
+def test_optimizers_without_state_are_as_they_were(caplog):
+    graph = training("sgd")
+    want, got = compiled(graph, 2, 1), compiled(graph, 2, 1, zero__level="v1")
+    assert want.graph.to_graph_def(tf.GraphDef) == got.graph.to_graph_def(tf.GraphDef)
+    assert "there is nothing to divide" in caplog.text
+
+
+def test_variables_of_unknown_shape_stay_whole(caplog):
+    with capture() as graph:
+        free = tf.get_variable("free", initializer=np.ones([4, 4], np.float32), use_resource=False)
+        loss = tf.reduce_sum(tf.matmul(batch(), free)) + layers(1)
+        OPTIMIZERS["momentum"]().minimize(loss)
+    program = make_program(graph)
+    program.variables["free"] = program.variables["free"].__class__("free", 1, None)
+    got = compiled(program, 2, 1, zero__level="v1")
+    assert "free" not in {update.variable for update in got.plan.zero.updates} and "'free' stays whole" in caplog.text
+    assert "free/Momentum" in got.graph.nodes
+
+
+CLIP = {"communication__clip_after_allreduce": True}
+
+
+@pytest.mark.parametrize(
+    "level, layout, config, words",
+    [
+        ("v0", (2, 2), {}, "2 copies of the model in each worker"),
+        ("v1", (1, 2), {}, "2 copies of the model in each worker"),
+        ("v0", (2, 1), {"optimizer__num_apply_group": 2}, "optimizer.num_apply_group=2"),
+        ("v1", (2, 1), {"communication__fp16": True}, "communication.fp16=True"),
+        ("v1", (2, 1), CLIP, "use zero.level='v0'"),
+    ],
+)
+def test_refused(level, layout, config, words):
+    with pytest.raises(UnsupportedError, match="zero.level='%s' cannot be used with.*%s" % (level, words)):
+        plan_of(training(), *layout, zero__level=level, **config)
+
+
+class Coupled(tf.train.MomentumOptimizer):
+    """Divides gradients by the norm of them all."""
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        pairs = list(grads_and_vars)
+        norm = tf.global_norm([g for g, _ in pairs])
+        return super(Coupled, self).apply_gradients([(g / norm, v) for g, v in pairs], global_step, name)
+
+
+class Counting(tf.train.MomentumOptimizer):
+    """Counts updates in a variable that all of them have in common."""
+
+    def _apply_dense(self, grad, var):
+        with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+            total = tf.get_variable("total", [], initializer=tf.zeros_initializer(), trainable=False)
+        return tf.group(super(Counting, self)._apply_dense(grad, var), tf.assign_add(total, tf.reduce_sum(grad)))
+
+
+@pytest.mark.parametrize("kind, words", [(Coupled, "'global_norm/stack'"), (Counting, "Assign.*")])
+def test_optimizers_that_cannot_be_divided(kind, words):
+    with capture() as graph:
+        kind(0.1, 0.9).minimize(layers(2))
+    words = "cannot divide the updates of %s: '.*%s.* is part of those of several" % (kind.__name__, words.strip("'"))
+    with pytest.raises(UnsupportedError, match=words):
+        plan_of(graph, 2, 1, zero__level="v1")
+
+
+def test_updates_in_a_branch_cannot_be_divided():
+    model, plan = plan_of(training(), 2, 1)
+    analysis = replace(plan.analysis, in_control_flow=frozenset(plan.analysis.writes))
+    with pytest.raises(UnsupportedError, match="which changes '.*', stands in a branch or a loop"):
+        plan_zero(model, analysis, "v0", 2)
+
+
+def test_slots_that_the_program_changes_too():
+    graph = training("momentum")
+    with graph.as_default():
+        slot = [v for v in tf.global_variables() if v.op.name == "w1/Momentum"][0]
+        tf.assign(slot, 0.5 * slot)
+    with pytest.raises(UnsupportedError, match="'w1/Momentum' is changed by more than the update of one variable"):
+        plan_of(graph, 2, 1, zero__level="v0")
+
+
+def test_updates_by_hand():
+    with capture() as graph:
+        weight = variable("w")
+        tf.assign_sub(weight, 0.1 * tf.gradients(tf.reduce_mean(tf.matmul(batch(), weight)), weight)[0])
+    with pytest.raises(UnsupportedError, match="this program assigns to 'w' what it makes of gradients itself"):
+        plan_of(graph, 2, 1, zero__level="v1")
+
+
+def test_a_gradient_that_something_else_takes_too_stays_whole():
+    graph = training("adam")
+    _, plan = plan_of(graph, 2, 1, zero__level="v1")
+    (group,) = plan.aggregation.groups
+    assert set(scattered_groups(plan)) == {group.name}
+    consumers = {t: edges + (("elsewhere", 0),) for t, edges in plan.aggregation.consumers.items()}
+    other = replace(plan, aggregation=replace(plan.aggregation, consumers=consumers))
+    assert scattered_groups(other) == {}
