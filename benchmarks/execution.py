@@ -1,10 +1,14 @@
 """What the execution.* keys do to a step on one device, as a ratio to TensorFlow's defaults.
 
     python benchmarks/execution.py [--rounds 9] [--models mlp cnn normed]
+    python benchmarks/execution.py --steps_per_run [--rounds 3]
 
 A process for each setting, as TensorFlow's threads belong to a process, on the same cores; they take turns with a block
 of steps each, so that whatever else the machine does meets all. Printed are the medians of the blocks, and the seconds
 of the first step, in which graphs are optimised and compiled.
+
+With --steps_per_run: two workers train a small model, of which a step takes a fraction of a millisecond, with one and
+with many steps in a call; jobs take turns. Printed are the medians of the microseconds of a step.
 """
 
 import argparse
@@ -14,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import jobs
 
 SETTINGS = (
     {},
@@ -42,6 +48,47 @@ def serve(model, config):
             for _ in range(int(line)):
                 session.run(fetches)
             print("seconds %.9f" % (time.perf_counter() - began), flush=True)
+
+
+STEPS_PER_RUN = 100
+_TIMED_STEPS = 3000
+
+
+def serve_worker(steps_per_run):
+    """A worker: prints the microseconds of a step."""
+    jobs.settle(favoured=False)
+    import tensorflow.compat.v1 as tf  # after the affinity, from which TensorFlow takes the number of its threads
+
+    import epl
+
+    tf.disable_v2_behavior()
+    epl.init(epl.Config({"execution.steps_per_run": steps_per_run}))
+    rows = tf.data.Dataset.from_tensors((tf.ones([8, 16]), tf.ones([8, 1]))).repeat()
+    x, y = tf.data.make_one_shot_iterator(rows).get_next()
+    loss = tf.reduce_mean(tf.square(tf.layers.dense(x, 1) - y))
+    update = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for steps in (STEPS_PER_RUN, _TIMED_STEPS):  # the first ones to warm up
+            began = time.perf_counter()
+            for _ in range(steps // steps_per_run):
+                session.run(update)
+        if jobs.rank() == 0:
+            print("microseconds %.2f" % ((time.perf_counter() - began) / _TIMED_STEPS * 1e6), flush=True)
+
+
+def measure_steps_per_run(rounds):
+    """Prints microseconds of a step with one and with many in a call, and the ratio."""
+    counts, taken = (1, STEPS_PER_RUN), {1: [], STEPS_PER_RUN: []}
+    for _ in range(rounds):
+        for count in counts:
+            script = [os.path.abspath(__file__), "--serve_worker", str(count)]
+            taken[count] += jobs.numbers("epl", script, None, "microseconds")[0]
+    one, many = (statistics.median(taken[count]) for count in counts)
+    print(
+        "two workers: %.0f us a step, %.0f us with execution.steps_per_run=%d: %.2f x the steps per second"
+        % (one, many, STEPS_PER_RUN, one / many)
+    )
 
 
 class Child(object):
@@ -84,12 +131,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each process")
     parser.add_argument("--models", nargs="+", default=sorted(STEPS), choices=sorted(STEPS))
+    parser.add_argument("--steps_per_run", action="store_true", help="several steps in a call of two workers instead")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--serve_worker", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.serve_worker:
+        return serve_worker(args.serve_worker)
     if args.serve:
         return serve(args.serve[0], json.loads(args.serve[1]))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if args.steps_per_run:
+        return measure_steps_per_run(args.rounds)
     for model in args.models:
         results = measure(model, args.rounds)
         for config, (first, step) in zip(SETTINGS, results):

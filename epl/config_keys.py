@@ -404,6 +404,14 @@ KEYS = (
         minimum=0,
     ),
     Key(
+        "execution.steps_per_run",
+        INTEGER,
+        1,
+        "Training steps that one call of a session makes; what it fetches is of the last one. For programs that read "
+        "their data by tf.data or queues. Hooks see the global step grow by as much.",
+        minimum=1,
+    ),
+    Key(
         "graph.harmless_ops",
         STRING,
         "",

@@ -122,6 +122,7 @@ _NOT_WITH_LOCAL_SGD = (
     "communication.gradients_reduce_method",
     "communication.sparse_as_dense",
     "communication.sync_batch_norm",
+    "execution.steps_per_run",
     "pipeline.num_micro_batch",
     "zero.level",
 )

@@ -47,6 +47,25 @@ def updates_by_hand(model):
     return tuple(ApplyCall(first + i, BY_HAND, pairs, frozenset(between)) for i, pairs in enumerate(gradients))
 
 
+def check_repeated(model, execution):
+    """A call of a session repeats what optimizers do; what else the program does beside gradients may be meant once.
+
+    Args:
+      model: an epl.program.program.Program.
+      execution: the configuration's `execution` part.
+
+    Raises:
+      UnsupportedError: the program assigns to variables what it makes of gradients itself.
+    """
+    by_hand = [call for call in model.apply_calls if call.optimizer == BY_HAND]
+    if by_hand and execution.steps_per_run > 1:
+        raise UnsupportedError(
+            "execution.steps_per_run=%d repeats calls of optimizers (apply_gradients), but the program assigns what it "
+            "makes of gradients to variables itself, '%s' for one. Leave the key at 1."
+            % (execution.steps_per_run, by_hand[0].gradients[0][1])
+        )
+
+
 def check_replaced(model, options):
     """Where the configuration replaces optimizers, the program must have ones that can be.
 

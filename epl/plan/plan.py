@@ -8,7 +8,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
-from epl.plan.by_hand import check_replaced
+from epl.plan.by_hand import check_repeated, check_replaced
 from epl.plan.consistency import (
     alike_variables,
     check_after_all_reduce,
@@ -84,6 +84,7 @@ class Plan:
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
+      steps_per_run: training steps that one call of a session makes.
     """
 
     mesh: Mesh
@@ -112,6 +113,7 @@ class Plan:
     io_autotune: bool = False
     num_apply_group: int = 1
     zero: Optional[Zero] = None
+    steps_per_run: int = 1
 
     @property
     def crew(self):
@@ -178,6 +180,7 @@ def make_plan(model, config, cluster):
       CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
     """
     check_replaced(model, config.optimizer)
+    check_repeated(model, config.execution)
     if config.execution.xla and cluster.worker_num > 1:
         raise UnsupportedError(
             "execution.xla=True cannot be used with %d workers: what XLA compiles together runs together, so that the "
@@ -255,6 +258,7 @@ def make_plan(model, config, cluster):
         io_stats=config.io.stats and bool(model.apply_calls),
         num_apply_group=config.optimizer.num_apply_group,
         zero=zero,
+        steps_per_run=config.execution.steps_per_run,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

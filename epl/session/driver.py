@@ -8,7 +8,6 @@ import time
 from epl import tf_compat
 from epl.communicators import library
 from epl.config import Config
-from epl.errors import NoDataError
 from epl.passes.worker.broadcast import sync_slot
 from epl.plan.names import average_name, copy_name, sync_name, tag_of
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
@@ -25,6 +24,7 @@ from epl.session.agreement import (
     agree,
     current_agreement,
 )
+from epl.session.data_end import check_repeated, data_has_ended, last_of, no_data
 from epl.session.inner import InnerSession, View, divides, fed_to, own_copy
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
@@ -97,15 +97,15 @@ class Driver(object):
             plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
             alike = plan.mesh.num_shards == 1 and plan.mesh.pipeline.num_workers == 1 and not plan.user_collectives
             step = self._step(fetches, targets, names, alike and plan.local_sgd is None)
+        if step.repeats > 1:
+            check_repeated(feeds, step.repeats)
         if step.is_local:
             return self._run_local(step, feeds, run_options, metadata)
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
             self._make_copies(step)
-            values = self._run_step(step, feeds, run_options, metadata)
-            self._has_read = self._has_read or step.reads
-            self._compare_copies(step, lambda message: [message])
+            values = last_of(step.repeats, lambda: self._run_alone(step, feeds, run_options, metadata))
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
@@ -275,9 +275,7 @@ class Driver(object):
             more = tuple(t for t in all_targets if t not in targets)
             return self._step(fetches + extra, targets + more, names, whole)
 
-        def run(agreed):
-            self._make_copies(agreed)
-            self._job.pool.join(agreed.groups)
+        def run_once(agreed):
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
                 return []
@@ -286,7 +284,28 @@ class Driver(object):
             self._compare_copies(agreed, self._job.exchange)
             return values
 
-        return self._agreed(wish, step, union, run)[: len(fetches)]
+        def run(agreed):
+            self._make_copies(agreed)
+            self._job.pool.join(agreed.groups)
+            for _ in range(agreed.repeats):
+                values[:] = [run_once(agreed)]
+            return values[0]
+
+        values = []  # of the latest of several steps
+        try:
+            return self._agreed(wish, step, union, run)[: len(fetches)]
+        except Exception as error:
+            # The data of some worker ended after the first of them. All go on to the next call, which finds it ended.
+            if not values or not data_has_ended(error):
+                raise
+            return values[0][: len(fetches)]
+
+    def _run_alone(self, step, feeds, run_options, metadata):
+        """Runs a step that does not communicate, once."""
+        values = self._run_step(step, feeds, run_options, metadata)
+        self._has_read = self._has_read or step.reads
+        self._compare_copies(step, lambda message: [message])
+        return values
 
     def _run_local(self, step, feeds, run_options, metadata):
         """Runs a training step without the other workers, and averages all copies of the model where that is due."""
@@ -430,12 +449,7 @@ class Driver(object):
         except tf_compat.tf.errors.OutOfRangeError as error:
             if self._has_read or not step.reads or self._cluster.worker_num == 1:
                 raise
-            raise NoDataError(
-                "worker %d has no data: its input ended before the first step (%s). Every worker needs at least one "
-                "batch for each of its copies of the model: look at how files or records are divided over the %d "
-                "workers (io.slicing, io.shard_dataset, or the program itself) and at the size of the batch."
-                % (self._cluster.worker_index, str(error.message).splitlines()[0], self._cluster.worker_num)
-            ) from error
+            raise no_data(error, self._cluster) from error
         self._has_read = self._has_read or step.reads
         return values
 

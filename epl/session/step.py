@@ -44,6 +44,7 @@ class Step(object):
       saved: names of the variables that a checkpoint takes, and that may be fed to it.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
       may_alias: True when a fetched array may share its memory with a variable.
+      repeats: how many times a call runs it (execution.steps_per_run).
       checked: the CheckedGradients of this worker that the call computes.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -99,6 +100,8 @@ class Step(object):
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
         self.updates = bool(self._updates)
+        optimizes = plan.steps_per_run > 1 and any(tags.phase(graph.nodes[w]) == tags.APPLY for w in self._updates)
+        self.repeats = plan.steps_per_run if optimizes else 1
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
         if plan.mesh.copies.num_workers > 1:

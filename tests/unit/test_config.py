@@ -90,6 +90,7 @@ def test_documented_keys_have_their_documented_defaults():
         "execution.xla": False,
         "execution.num_threads": 0,
         "execution.inter_op_threads": 0,
+        "execution.steps_per_run": 1,
         "optimizer.lamb": False,
         "optimizer.lars": False,
         "optimizer.lamb_weight_decay": 0.01,

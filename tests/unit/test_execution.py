@@ -45,6 +45,15 @@ def test_xla_is_refused_for_several_workers():
         plan_of(graph, workers=2, devices=1, execution__xla=True)
 
 
+def test_several_steps_are_refused_for_updates_by_hand():
+    with capture() as graph:
+        loss = planning.layers(1)
+        for variable, gradient in zip(tf.trainable_variables(), tf.gradients(loss, tf.trainable_variables())):
+            tf.assign_sub(variable, 0.1 * gradient)
+    with pytest.raises(UnsupportedError, match="execution.steps_per_run=4 repeats calls of optimizers"):
+        plan_of(graph, workers=2, devices=1, execution__steps_per_run=4)
+
+
 def test_a_variable_lets_tensorflow_1_compile_on_cpus(monkeypatch):
     monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_min_cluster_size=2")
     for _ in range(2):

@@ -1,0 +1,41 @@
+"""execution.steps_per_run: several training steps in one call, against a call for each step on one device."""
+
+import pytest
+
+from tests.helpers.checks import assert_same, assert_same_state
+from tests.helpers.programs import common
+from tests.helpers.programs.several_steps import STEPS
+
+PROGRAMS = "tests.helpers.programs.several_steps:"
+FOUR = {"execution.steps_per_run": 4}
+# A call begins when there is data left, and ends where there is none.
+AFTER = [4, 8, 10, 14, 18, 20]
+
+
+def check(got, want):
+    """Calls of several steps against calls of one each."""
+    assert len(want) == 2 * STEPS
+    assert [step for step, _, _ in got] == AFTER
+    for step, loss, state in got:
+        assert_same(loss, want[step - 1][1])
+        assert_same_state(state, want[step - 1][2])
+
+
+@pytest.mark.parametrize(
+    "layout, parts, options",
+    [
+        ((1, 2), 2, {}),
+        ((2, 1), 2, {}),
+        ((2, 1), 4, {"pipeline.num_micro_batch": 2, "communication.check_replicas_every": 3}),
+    ],
+)
+def test_several_steps_of_a_call_are_those_of_several_calls(plain, jobs, layout, parts, options):
+    want = plain(PROGRAMS + "train")
+    for got in jobs[layout](PROGRAMS + "train", dict(FOUR, **options), common.BATCH // parts):
+        check(got, want)
+
+
+def test_fed_batches_are_refused(two_workers):
+    for kind, message in two_workers(PROGRAMS + "fed", FOUR):
+        assert kind == "UnsupportedError"
+        assert "4 training steps of one call" in message and "is fed an array" in message
