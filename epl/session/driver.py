@@ -73,7 +73,7 @@ class Driver(object):
         self._values = Values(self._lock)
         self._shown = False
         self._has_read = False  # True once a step has had data
-        self._num_trained = 0  # training steps so far
+        self._checks = replicas.Checks(config.communication.check_replicas_every)
         self._local = LocalSteps()
         self._stats = InputStats()
         self._gradients = first_gradients.FirstGradients()
@@ -454,20 +454,12 @@ class Driver(object):
         return values
 
     def _compare_copies(self, step, exchange):
-        """After some training steps: are all copies of the variables the same? Those of this process that wait to be
-        given their values are left out."""
-        compared = self._rewritten.plan.compared
-        if not compared or not step.updated:
-            return
-        self._num_trained += 1
-        if self._num_trained % self._config.communication.check_replicas_every:
-            return
-        waiting = set(self._values.fresh) if step.communicates else set()
-        if len(self._rewritten.plan.mesh.instances) > 1:
-            waiting |= self._values.uncopied
-        variables = (compared & self._values.valued) - waiting
-        own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables)
-        replicas.check(own, exchange, self._num_trained)
+        """After some training steps: are all copies of the variables the same?"""
+        plan = self._rewritten.plan
+        if plan.compared and self._checks.is_due(step):
+            variables = plan.compared & self._values.given(step.communicates, len(plan.mesh.instances) > 1)
+            own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables)
+            replicas.check(own, exchange, self._checks.num_trained)
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""

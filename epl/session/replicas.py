@@ -15,6 +15,28 @@ _ADVICE = (
 )
 
 
+class Checks(object):
+    """When copies are compared.
+
+    Args:
+      every: communication.check_replicas_every.
+
+    Attributes:
+      num_trained: training steps so far.
+    """
+
+    def __init__(self, every):
+        self._every = every
+        self.num_trained = 0
+
+    def is_due(self, step):
+        """Counts a Step that was run, if it trains; whether copies are to be compared after it."""
+        if not step.updated:
+            return False
+        self.num_trained += 1
+        return self.num_trained % self._every == 0
+
+
 def digests(read, nodes, variables):
     """The digests of all local copies.
 

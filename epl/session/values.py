@@ -23,6 +23,11 @@ class Values(object):
         """Whether other workers may not have all of them."""
         return bool(self.fresh or self.alike)
 
+    def given(self, by_workers, by_copies):
+        """Those that have been given their values everywhere: by other workers, in the other copies of this worker."""
+        waiting = (self.fresh if by_workers else set()) | (self.uncopied if by_copies else set())
+        return self.valued - waiting
+
     def first(self, variables, alike):
         """They were given first values; `alike` says of some how, as every worker may have done."""
         with self._lock:
