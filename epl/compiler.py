@@ -45,6 +45,7 @@ from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
 from epl.plan.plan import make_plan, mesh_of, with_link
 from epl.plan.stages import used_taskgraphs
+from epl.plan.strategies import strategies_of
 from epl.program.target import Target
 
 _DUMP_DIR = "EPL_DUMP_DIR"
@@ -121,6 +122,7 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
     if measure_link is not None and plan.link is not None and not collectives_on_gpu:
         plan = with_link(plan, program, config, measure_link())
     plan = replace(plan, job_seed=job_seed, collectives_on_gpu=collectives_on_gpu)
+    plan = replace(plan, strategies=strategies_of(program, plan, config))
     program = replace(program, plan=plan)
     program = replace(program, source=program)
     for pass_ in PASSES:

@@ -85,6 +85,7 @@ class Plan:
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       steps_per_run: training steps that one call of a session makes.
+      strategies: the epl.plan.strategies.Strategies that are in force.
     """
 
     mesh: Mesh
@@ -114,6 +115,7 @@ class Plan:
     num_apply_group: int = 1
     zero: Optional[Zero] = None
     steps_per_run: int = 1
+    strategies: Tuple = ()
 
     @property
     def crew(self):
@@ -160,6 +162,7 @@ class Plan:
             "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
             "bytes_per_step": self.bytes_per_step(),
             "link": asdict(self.link) if self.link is not None else None,
+            "strategies": [asdict(strategy) for strategy in self.strategies],
             "local_sgd": asdict(self.local_sgd) if self.local_sgd is not None else None,
         }
 

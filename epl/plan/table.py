@@ -24,6 +24,7 @@ def plan_table(plan, program=None, max_rows=8):
     if hidden > 0:
         lines.append("  ... and %d further devices, in the same way" % hidden)
     lines.extend(_facts(plan, program))
+    lines.extend(_strategies(plan))
     return "\n".join(lines)
 
 
@@ -103,6 +104,23 @@ def _facts(plan, program):
         facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
+
+
+def _strategies(plan):
+    """What each strategy in force costs or saves."""
+    if not plan.strategies:
+        return []
+    rows = [("strategy", "sent per step", "variables here", "what it does")]
+    for each in plan.strategies:
+        rows.append((each.key, _change(each.sent_bytes), _change(each.kept_bytes), each.effect))
+    return columns(rows)
+
+
+def _change(count):
+    """Bytes more or fewer, for people."""
+    if count is None:
+        return "more, by the data"
+    return "%s%s" % ("-" if count < 0 else "+", bytes_text(abs(count))) if count else "as without"
 
 
 def _of_local_sgd(plan):

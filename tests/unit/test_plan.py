@@ -412,6 +412,25 @@ def test_table_of_64_workers():
     assert len(plan_table(plan, max_rows=1000).splitlines()) == len(lines) - 1 + 504
 
 
+def test_strategies_in_force():
+    """Of 12 variables of 256 x 256 with momentum: half of the gradients' bytes, half of the optimizer's state."""
+    with capture() as graph:
+        tf.train.MomentumOptimizer(0.1, 0.9).minimize(wide())
+    size = 12 * 256 * 256 * 4
+    assert planning.compiled(graph, 2, 1).plan.strategies == ()
+    options = {"zero__level": "v0", "communication__fp16": True, "execution__steps_per_run": 5}
+    plan = planning.compiled(graph, 2, 1, **options).plan
+    zero, half, repeated = plan.strategies
+    assert (zero.key, zero.sent_bytes, zero.kept_bytes) == ("zero.level=v0", size // 2, -size // 2)
+    assert (half.key, half.sent_bytes, half.kept_bytes) == ("communication.fp16=True", -size // 2, 0)
+    assert (repeated.key, repeated.sent_bytes) == ("execution.steps_per_run=5", 0)
+    assert plan.bytes_per_step() == size + zero.sent_bytes + half.sent_bytes
+    rows = plan_table(plan).splitlines()[-3:]
+    assert [row.split()[0] for row in rows] == [zero.key, half.key, repeated.key]
+    assert "+1.5 MiB" in rows[0] and "-1.5 MiB" in rows[0] and "-1.5 MiB" in rows[1]
+    assert json.loads(plan.to_json())["strategies"][0]["kept_bytes"] == -size // 2
+
+
 def test_table_of_shares():
     with capture() as graph, epl.replicate(2, name="net"):
         planning.sgd(planning.layers())

@@ -1,0 +1,123 @@
+"""The strategies that are in force, and what each of them costs or saves in a training step."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from epl.graph.index import node_of
+from epl.plan.gradients import size_bytes
+from epl.plan.names import recomputed_name
+from epl.plan.zero import gathered_groups
+
+_FLOAT32 = 1
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One of them.
+
+    Attributes:
+      key: of the configuration, with its value.
+      effect: in words.
+      sent_bytes: that one worker hands to collectives in a step more than without it, on average in the long run;
+        negative: fewer. None where the plan cannot tell.
+      kept_bytes: of variables that this worker holds more than without it; negative: fewer.
+    """
+
+    key: str
+    effect: str
+    sent_bytes: Optional[int] = 0
+    kept_bytes: int = 0
+
+
+def strategies_of(program, plan, config):
+    """A tuple of Strategies.
+
+    Args:
+      program: the Program for which the plan was made.
+      plan: its Plan.
+      config: the epl.Config by which it was made.
+    """
+    if not program.apply_calls:
+        return ()
+    found = [_named(config, key, made) for key, made in _all(program, plan, config)]
+    return tuple(strategy for strategy in found if strategy is not None)
+
+
+def _named(config, key, made):
+    """The Strategy with its key and value; None where nothing was made."""
+    if made is None:
+        return None
+    group, name = key.split(".")
+    effect, sent, kept = (made + (0, 0))[:3]
+    return Strategy("%s=%s" % (key, getattr(getattr(config, group), name)), effect, sent, kept)
+
+
+def _all(program, plan, config):
+    """(key, None or (effect, bytes sent, bytes kept)) of each strategy that there is."""
+    several, between = plan.mesh.copies.size > 1, plan.mesh.copies.num_workers > 1
+    yield "pipeline.num_micro_batch", _of_micro_batches(plan)
+    yield "optimizer.lamb", ("Adam as LAMB: norms of each variable and its update",) if config.optimizer.lamb else None
+    yield "optimizer.lars", ("Momentum as LARS: two norms a variable",) if config.optimizer.lars else None
+    yield "optimizer.num_apply_group", _of_groups(plan)
+    yield "amp.level", _of_precision(config)
+    yield "gradient_checkpoint.type", _of_recomputation(program, config)
+    yield "zero.level", _of_zero(plan)
+    yield "local_sgd.k_steps", _of_local_sgd(program, plan)
+    yield "communication.fp16", _of_half(plan) if plan.wire_fp16 and between else None
+    sparse = len(plan.aggregation.sparse) if plan.sparse_as_dense and between else 0
+    yield "communication.sparse_as_dense", ("%d sparse gradients travel whole" % sparse, None) if sparse else None
+    norms = len(plan.batch_norms) if several else 0
+    yield "communication.sync_batch_norm", ("%d exchanges of statistics" % norms, None) if norms else None
+    yield "communication.check_replicas_every", _of_checks(plan, config)
+    yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
+    repeats = plan.steps_per_run
+    yield "execution.steps_per_run", ("workers agree once in %d steps" % repeats,) if repeats > 1 else None
+
+
+def _of_micro_batches(plan):
+    if plan.micro_batches is None:
+        return None
+    return ("gradients are added up over %d micro-batches, and sent once" % plan.micro_batches.count,)
+
+
+def _of_groups(plan):
+    return ("updates in %d groups, one after the other" % plan.num_apply_group,) if plan.num_apply_group > 1 else None
+
+
+def _of_precision(config):
+    return ("products in %s" % config.amp.dtype,) if config.amp.level else None
+
+
+def _of_recomputation(program, config):
+    prefix = recomputed_name("")
+    again = sum(name.startswith(prefix) for name in program.graph.nodes)
+    if not again and not config.gradient_checkpoint.type:
+        return None
+    return ("%d operations of the forward pass are computed again" % again,)
+
+
+def _of_zero(plan):
+    if plan.zero is None:
+        return None
+    here, whole = plan.zero.state_bytes[plan.crew.index], sum(plan.zero.state_bytes)
+    sent = sum(u.num_bytes for group in gathered_groups(plan) for u in group.updates if u.owner == plan.crew.index)
+    return "this worker keeps its part of the optimizer's state, and sends what it updates", sent, here - whole
+
+
+def _of_local_sgd(program, plan):
+    if plan.local_sgd is None:
+        return None
+    trained = {variable for _, variable in program.computed if variable in program.variables}
+    without = sum(size_bytes(program.variables[name]) for name in trained)
+    sent = plan.bytes_per_step() - (without if plan.mesh.copies.num_workers > 1 else 0)
+    return "copies train by themselves, and are averaged every %d steps" % plan.local_sgd.k_steps, sent
+
+
+def _of_half(plan):
+    groups = [group for group in plan.aggregation.groups if plan.is_here(node_of(group.tensors[0]))]
+    return "gradients travel as float16", -(sum(g.num_bytes for g in groups if g.dtype == _FLOAT32) // 2)
+
+
+def _of_checks(plan, config):
+    every = config.communication.check_replicas_every
+    return ("digests of %d variables every %d steps" % (len(plan.compared), every),) if plan.compared else None
