@@ -32,12 +32,22 @@ def no_data(error, cluster):
     )
 
 
-def last_of(repeats, run):
-    """What the last of `repeats` runs gives. Data that ends after the first of them is left to the next call."""
-    values = run()
-    for _ in range(repeats - 1):
+def metadata_of(repeats, metadata):
+    """What each run of a call takes its RunMetadata in: the last one does, as a TF_Buffer takes one run's alone."""
+    return [None] * (repeats - 1) + [metadata]
+
+
+def last_of(each, run):
+    """What the last of several runs gives. Data that ends after the first of them is left to the next call.
+
+    Args:
+      each: what `run` gets, run by run.
+      run: function that returns values.
+    """
+    values = run(each[0])
+    for one in each[1:]:
         try:
-            values = run()
+            values = run(one)
         except tf.errors.OutOfRangeError:
             break
     return values

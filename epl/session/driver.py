@@ -24,7 +24,7 @@ from epl.session.agreement import (
     agree,
     current_agreement,
 )
-from epl.session.data_end import check_repeated, data_has_ended, last_of, no_data
+from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
 from epl.session.inner import InnerSession, View, divides, fed_to, own_copy
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
@@ -105,7 +105,8 @@ class Driver(object):
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
             self._make_copies(step)
-            values = last_of(step.repeats, lambda: self._run_alone(step, feeds, run_options, metadata))
+            each = metadata_of(step.repeats, metadata)
+            values = last_of(each, lambda metadata: self._run_alone(step, feeds, run_options, metadata))
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
@@ -275,7 +276,7 @@ class Driver(object):
             more = tuple(t for t in all_targets if t not in targets)
             return self._step(fetches + extra, targets + more, names, whole)
 
-        def run_once(agreed):
+        def run_once(agreed, metadata):
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
                 return []
@@ -287,8 +288,8 @@ class Driver(object):
         def run(agreed):
             self._make_copies(agreed)
             self._job.pool.join(agreed.groups)
-            for _ in range(agreed.repeats):
-                values[:] = [run_once(agreed)]
+            for each in metadata_of(agreed.repeats, metadata):
+                values[:] = [run_once(agreed, each)]
             return values[0]
 
         values = []  # of the latest of several steps

@@ -53,3 +53,23 @@ def fed(epl, config):
         except Exception as error:
             return type(error).__name__, str(error)
     return None
+
+
+def monitored(epl, config, sizes, last_step):
+    """Worker i has sizes[i] batches; a monitored session runs until data or steps end.
+
+    Returns:
+      The global step after each call.
+    """
+    common.init(epl, config)
+    x, labels = common.batch(0, sizes[common.workers(epl)[0]])
+    batches = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices((x, labels)).batch(1))
+    step = tf.train.get_or_create_global_step()
+    loss = common.classifier(*batches.get_next())
+    with tf.control_dependencies([tf.train.AdamOptimizer(0.01).minimize(loss, global_step=step)]):
+        after, found = step.read_value() if hasattr(step, "read_value") else tf.identity(step), []
+    hooks = [tf.train.StopAtStepHook(last_step=last_step)]
+    with tf.train.MonitoredTrainingSession(hooks=hooks, config=common.threads()) as sess:
+        while not sess.should_stop():
+            found.append(int(sess.run(after)))
+    return found
