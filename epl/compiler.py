@@ -23,6 +23,7 @@ from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
+from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
@@ -54,6 +55,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
     mixed_precision,  # after stages, as each casts for itself; changes numbers
+    scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
 )

@@ -99,17 +99,42 @@ KEYS = (
         "amp.loss_scale",
         NUMBER,
         "dynamic",
-        'Factor on the loss in mixed precision: a fixed number, or "dynamic".',
+        'What the loss is multiplied by for amp.dtype="float16": a fixed number, or "dynamic": as large as gradients '
+        "stay finite with. 1: nothing is multiplied and no step left out, for programs that scale by themselves.",
         above=0,
         words=("dynamic",),
-        built=False,
+    ),
+    Key("amp.init_loss_scale", NUMBER, 32768.0, 'The first amp.loss_scale="dynamic".', minimum=1),
+    Key(
+        "amp.incr_every_n_steps",
+        INTEGER,
+        2000,
+        'Steps in a row with finite gradients after which amp.loss_scale="dynamic" grows.',
+        minimum=1,
+    ),
+    Key(
+        "amp.decr_every_n_nan_or_inf",
+        INTEGER,
+        1,
+        "Steps in a row with gradients that are not finite, and are left out, after which "
+        'amp.loss_scale="dynamic" shrinks.',
+        minimum=1,
+    ),
+    Key("amp.incr_ratio", NUMBER, 2.0, 'What amp.loss_scale="dynamic" is multiplied by to grow.', minimum=1),
+    Key(
+        "amp.decr_ratio",
+        NUMBER,
+        0.5,
+        'What amp.loss_scale="dynamic" is multiplied by to shrink; below 1. It does not come below 1.',
+        above=0,
     ),
     Key(
         "amp.dtype",
         STRING,
         "bfloat16",
-        'What amp.level computes in. "bfloat16": the range of float32, so that the loss needs no scale.',
-        choices=("bfloat16",),
+        'What amp.level computes in. "bfloat16": the range of float32, so that the loss needs no scale. "float16": '
+        "more digits in a smaller range, with amp.loss_scale.",
+        choices=("bfloat16", "float16"),
     ),
     Key(
         "amp.custom_white_list",

@@ -97,6 +97,31 @@ def _on_both_lists(values):
     return None
 
 
+def _shrinks(values):
+    if values["amp.decr_ratio"] >= 1:
+        return "amp.decr_ratio=%r would not make the loss scale smaller. Set it below 1; the default is %r." % (
+            values["amp.decr_ratio"],
+            keys()["amp.decr_ratio"].default,
+        )
+    return None
+
+
+def _without_loss_scale(name, why):
+    """Rule: `name` may not be set where steps are left out for gradients that are not finite."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or values["amp.dtype"] != "float16" or values["amp.loss_scale"] == 1:
+            return None
+        return '%s=%r cannot be used with amp.dtype="float16": %s. Leave it at %r, or set amp.dtype="bfloat16".' % (
+            name,
+            values[name],
+            why,
+            keys()[name].default,
+        )
+
+    return problem
+
+
 def _without_local_sgd(name):
     """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
@@ -139,6 +164,27 @@ PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
     _needs_any("optimizer.exclude_from_weight_decay", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _regular_expressions,
     _needs("amp.dtype", "amp.level", ("O1",), 'amp.level="O1"'),
+    _needs("amp.loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.init_loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.incr_every_n_steps", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.decr_every_n_nan_or_inf", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.incr_ratio", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.decr_ratio", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
+    _needs("amp.init_loss_scale", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
+    _needs("amp.incr_every_n_steps", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
+    _needs("amp.decr_every_n_nan_or_inf", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
+    _needs("amp.incr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
+    _needs("amp.decr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
+    _shrinks,
+    _without_loss_scale(
+        "optimizer.num_apply_group",
+        "whether a step is left out is known when all gradients are there, so updates cannot be made one group after "
+        "the other on the way",
+    ),
+    _without_loss_scale(
+        "zero.level",
+        "a step is left out where one of all its gradients is not finite, but each worker has some of them only",
+    ),
     _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),

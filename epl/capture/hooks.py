@@ -19,6 +19,7 @@ def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
     tf_compat.wrap_gradients(_gradients)
+    tf_compat.wrap_gradient_seeds(_gradient_seeds)
     tf_compat.wrap_tape_gradient(_tape_gradient)
     # Classes known by now, for optimizers that exist already; later ones when one of them is made.
     for cls in tf_compat.optimizer_classes():
@@ -94,9 +95,27 @@ def _gradients(original, ys, xs, *args, **kwargs):
     if record.depth[tags.BACKWARD]:
         return original(ys, xs, *args, **kwargs)
     with _Phase(record, tags.BACKWARD):
+        record.awaits_seeds = True
         result = original(ys, xs, *args, **kwargs)
     _record_gradients(record, result, xs if isinstance(xs, (list, tuple)) else [xs])
     return result
+
+
+def _gradient_seeds(original, grad_ys, ys, *args, **kwargs):
+    """Those of the program's own call; a gradient that is taken on the way, of a loop's body say, starts elsewhere."""
+    seeds = original(grad_ys, ys, *args, **kwargs)
+    graph = tf.get_default_graph()
+    if tf_compat.is_function_graph(graph) or not record_of(graph).awaits_seeds:
+        return seeds
+    record = record_of(graph)
+    record.awaits_seeds = False
+    for y, seed in zip(ys, seeds):
+        found = gradient_of(seed)
+        if found is not None:
+            op = graph.get_tensor_by_name(found.values).op
+            tf_compat.set_tag(op, tags.SEED, y.name)
+            tf_compat.set_tag(op, tags.GRADIENT_CALL, record.next_gradient_call)
+    return seeds
 
 
 def _tape_gradient(original, tape, target, sources, *args, **kwargs):
@@ -113,7 +132,7 @@ def _tape_gradient(original, tape, target, sources, *args, **kwargs):
 
 
 def _record_gradients(record, values, sources):
-    call = record.gradient_calls[-1] + 1 if record.gradient_calls else 0
+    call = record.next_gradient_call
     for value, source in zip(values, sources):
         gradient = gradient_of(value)
         if gradient is not None:

@@ -29,6 +29,7 @@ class Record(object):
         self.taskgraph_of = {}
         self.phase = tags.FORWARD
         self.depth = {tags.BACKWARD: 0, tags.APPLY: 0}
+        self.awaits_seeds = False  # whether a call of tf.gradients is about to make what it starts with
         self.apply_calls = []
         self.computed = []
         self.gradient_calls = []
@@ -37,6 +38,11 @@ class Record(object):
         self.local_variables = set()
         self.block = None  # number of the block marked with epl.recompute() that is open
         self.num_blocks = 0
+
+    @property
+    def next_gradient_call(self):
+        """The number of the call of tf.gradients that is under way, or the next one."""
+        return self.gradient_calls[-1] + 1 if self.gradient_calls else 0
 
     def taskgraph(self, strategy):
         """The index of the TaskGraph that a strategy stands for; made at its first use."""

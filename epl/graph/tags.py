@@ -10,6 +10,8 @@ TASKGRAPH = "_epl_taskgraph"  # int: index of the TaskGraph (strategy scope) tha
 PHASE = "_epl_phase"  # string: one of the phases below; absent = FORWARD
 APPLY_CALL = "_epl_apply_call"  # int: which call of apply_gradients made the node
 FORWARD_OP = "_epl_forward_op"  # string: the statistic whose gradient a node of the backward pass computes
+SEED = "_epl_seed"  # string: the loss, a tensor, at which this node starts a call of tf.gradients
+GRADIENT_CALL = "_epl_gradient_call"  # int: of a node with a SEED, the number of that call
 RECOMPUTE = "_epl_recompute"  # int: the block marked with epl.recompute() that the node stands in
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all

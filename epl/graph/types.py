@@ -13,6 +13,11 @@ def base(dtype):
     return dtype - REF if dtype > REF else dtype
 
 
+def is_reference(dtype):
+    """True for the DataType number of a reference to a variable's memory."""
+    return dtype > REF
+
+
 def fits(have, want):
     """Whether a tensor of the type `have` may come in where `want` is expected: a reference also gives its value."""
     return base(have) == base(want) and (have >= REF or want <= REF)

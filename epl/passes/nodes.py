@@ -1,12 +1,13 @@
 """Helpers that several passes share: names and types of what instances hold, and the collectives' nodes."""
 
 import functools
+from dataclasses import replace
 
 from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import node_of, parse_input
+from epl.graph.index import format_input, node_of, parse_input
 from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 
@@ -30,6 +31,32 @@ def dtype_of(graph, tensor):
             "the type of tensor '%s' is not known: there is no definition of its operation '%s'" % (tensor, node.op)
         )
     return types.base(types.output_dtypes(node, definition)[index])
+
+
+def with_originals(program, originals, dtype=None):
+    """A Program that knows of added nodes what it knows of others: shapes, and whose gradient they compute.
+
+    Args:
+      program: the Program.
+      originals: dict of node that was added to the node, or tensor, whose shape it has.
+      dtype: DataType number of all of them; None: as the originals.
+    """
+    spec_of, forward_op = program.spec_of, program.forward_op
+
+    def own_spec_of(name):
+        node, index = parse_input(name)
+        if node not in originals:
+            return spec_of(name)
+        original, place = parse_input(originals[node])
+        spec = spec_of(format_input(original, index or place))
+        return spec if spec is None or dtype is None else spec._replace(dtype=dtype)
+
+    def own_forward_op(name):
+        return forward_op(node_of(originals[name]) if name in originals else name)
+
+    return replace(
+        program, spec_of=spec_of and own_spec_of, forward_op=own_forward_op if forward_op is not None else None
+    )
 
 
 def read_node(holder, name, dtype):

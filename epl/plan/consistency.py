@@ -101,7 +101,7 @@ def _optimizes(node):
 
 
 def check_after_all_reduce(model, analysis, aggregation):
-    """With clip_after_allreduce, what the user makes of gradients must come from aggregated ones alone.
+    """With clip_after_allreduce or a loss scale, what the user makes of gradients must come from aggregated ones alone.
 
     Raises:
       PlanError: something that differs between the copies comes in between.
@@ -111,6 +111,13 @@ def check_after_all_reduce(model, analysis, aggregation):
         for gradient, variable in call.gradients:
             tensor = canonical_tensor(gradient.values)
             if tensor not in aggregation.consumers and node_of(tensor) in differ:
+                if model.scaled:
+                    raise PlanError(
+                        "amp.dtype=\"float16\" cannot hold for the gradient '%s' of '%s': it is made of tensors that "
+                        "differ between the copies of the model besides the gradients that tf.gradients gives for "
+                        'variables. Set amp.dtype="bfloat16", or take this gradient with tf.gradients or the '
+                        "compute_gradients of an optimizer." % (tensor, variable)
+                    )
                 raise PlanError(
                     "communication.clip_after_allreduce=True cannot hold for the gradient '%s' of '%s': it is made of "
                     "tensors that differ between the copies of the model besides the gradients that tf.gradients gives "

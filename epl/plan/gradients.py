@@ -97,7 +97,9 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
     by_hand = [call for call in model.apply_calls if call.between is not None]
     calls = [call for call in model.apply_calls if call.between is None]
     # A sum that holds what is summed already cannot be summed again.
-    early = communication.clip_after_allreduce or by_hand and communication.gradients_reduce_method == "sum"
+    early = (
+        communication.clip_after_allreduce or model.scaled or by_hand and communication.gradients_reduce_method == "sum"
+    )
     found = _Found()
     found.add(_ByHand(model), by_hand)
     differ = _differing(model.graph, analysis, found.consumers) if by_hand else None

@@ -193,6 +193,12 @@ def make_plan(model, config, cluster):
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls))
     used = used if len(mesh.stages) == len(used) else []
+    if model.scaled and mesh.pipeline.num_workers > 1:
+        raise UnsupportedError(
+            'amp.dtype="float16" needs all gradients of a step in each worker, to leave the step out where one of them '
+            "is not finite, but the stages of this model lie in %d workers. Put them into one worker with several "
+            'devices, or set amp.dtype="bfloat16".' % mesh.pipeline.num_workers
+        )
     role = _role(model, mesh)
     if role is not None:
         mesh = one_instance(mesh, role == ALONE)
@@ -216,7 +222,7 @@ def make_plan(model, config, cluster):
         merges = _merges(model)
     elif mesh.copies.size > 1:
         aggregation = gradients
-        if communication.clip_after_allreduce:
+        if communication.clip_after_allreduce or model.scaled:
             check_after_all_reduce(model, analysis, aggregation)
         if role is None:
             state = plan_state(model, analysis, aggregation, owners, stage_of)

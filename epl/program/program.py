@@ -117,6 +117,8 @@ class Program:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
+      scaled: gradients are judged, all of them together, once they are aggregated where tf.gradients returned them: the
+        loss is scaled.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
@@ -140,6 +142,7 @@ class Program:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
+    scaled: bool = False
     checked: Tuple[CheckedGradient, ...] = ()
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None

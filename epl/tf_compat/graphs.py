@@ -26,6 +26,11 @@ def wrap_gradients(wrapper):
     wrap(gradients_util, "_GradientsHelper", wrapper)
 
 
+def wrap_gradient_seeds(wrapper):
+    """`wrapper(original, grad_ys, ys, ...)` around what makes the tensors with which tf.gradients starts at `ys`."""
+    wrap(gradients_util, "_DefaultGradYs", wrapper)
+
+
 def wrap_tape_gradient(wrapper):
     """`wrapper(original, tape, target, sources, ...)` around tf.GradientTape.gradient."""
     wrap(tf.GradientTape, "gradient", wrapper)

@@ -19,16 +19,12 @@ pytestmark = pytest.mark.once
 BUILT = [key for key in KEYS if key.built]
 NOT_BUILT = [key for key in KEYS if not key.built]
 # They contradict some values of other keys, see test_impossible_pairs.
-DEPENDENT = (
+DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name != "amp.level") + (
     "io.unbalanced_io_slicing",
     "io.drop_last_files",
     "pipeline.num_stages",
     "gradient_checkpoint.end_taskgraph",
     "gradient_checkpoint.memory_limit_mb",
-    "amp.dtype",
-    "amp.custom_white_list",
-    "amp.custom_black_list",
-    "amp.debug_log",
     "optimizer.lamb_weight_decay",
     "optimizer.lars_weight_decay",
     "optimizer.lars_coeff",
@@ -81,6 +77,11 @@ def test_documented_keys_have_their_documented_defaults():
         "amp.level": "",
         "amp.debug_log": False,
         "amp.loss_scale": "dynamic",
+        "amp.init_loss_scale": 32768.0,
+        "amp.incr_every_n_steps": 2000,
+        "amp.decr_every_n_nan_or_inf": 1,
+        "amp.incr_ratio": 2.0,
+        "amp.decr_ratio": 0.5,
         "amp.dtype": "bfloat16",
         "amp.custom_white_list": "",
         "amp.custom_black_list": "",
@@ -380,8 +381,9 @@ def test_choices_ignore_case(all_built):
 
 def test_loss_scale_kinds(all_built):
     for value in (128, 0.5, "dynamic"):
-        assert Config({"amp.loss_scale": value}, {}).amp.loss_scale == value
-        assert Config({}, {"EPL_AMP_LOSS_SCALE": str(value)}).amp.loss_scale == value
+        float16 = {"amp.level": "O1", "amp.dtype": "float16"}
+        assert Config(dict(float16, **{"amp.loss_scale": value}), {}).amp.loss_scale == value
+        assert Config(float16, {"EPL_AMP_LOSS_SCALE": str(value)}).amp.loss_scale == value
 
 
 def test_config_is_not_hashable_and_unlike_other_things():

@@ -17,6 +17,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.late import copy_of
+from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
 from epl.plan.precision import is_weight, plan_precision
@@ -42,13 +43,8 @@ def mixed_precision(program, target):
     graph = casts.make()
     if amp.debug_log:
         _LOG.info("Mixed precision:\n%s", table(program, decisions, casts.added))
-    return replace(
-        program,
-        graph=graph,
-        checkpoints=[_in_16_bits(decisions, tensor) for tensor in program.checkpoints],
-        spec_of=_spec_of(program.spec_of, casts.originals, decisions.dtype),
-        forward_op=_forward_op(program.forward_op, casts.originals),
-    )
+    checkpoints = [_in_16_bits(decisions, tensor) for tensor in program.checkpoints]
+    return with_originals(replace(program, graph=graph, checkpoints=checkpoints), casts.originals, decisions.dtype)
 
 
 def computed_name(name):
@@ -150,26 +146,3 @@ class _Casts(object):
 
 def _types(source, target):
     return collections.OrderedDict(SrcT=Type(source), DstT=Type(target), Truncate=False)
-
-
-def _spec_of(spec_of, originals, dtype):
-    """What is known of tensors, of those that the pass has added too."""
-    if spec_of is None:
-        return None
-
-    def with_added(name):
-        own = originals.get(node_of(name))
-        spec = spec_of(name if own is None else own)
-        return spec if own is None or spec is None else spec._replace(dtype=dtype)
-
-    return with_added
-
-
-def _forward_op(forward_op, originals):
-    if forward_op is None:
-        return None
-
-    def with_added(name):
-        return forward_op(node_of(originals[name]) if name in originals else name)
-
-    return with_added

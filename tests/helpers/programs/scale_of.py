@@ -1,0 +1,20 @@
+"""What a session of EPL knows of the loss scale."""
+
+from epl.plan.names import clone_name
+from epl.session.hooks import driver_of
+
+NAMES = ("scale", "good_steps", "bad_steps")
+
+
+def read(sess):
+    """(loss scale, good steps, bad steps) of a session; they are the same in all copies of the worker."""
+    driver = driver_of(sess)
+    nodes = driver.graph.nodes
+    names = ["epl_loss_scale/%s/read" % name for name in NAMES]
+    if any(name not in nodes for name in names):
+        return None
+    copies = [i.index for i in driver.rewritten.plan.mesh.instances]
+    tensors = [tuple(clone_name(name, i) + ":0" for name in names) for i in copies]
+    known = [tuple(v.item() for v in driver._read(each)) for each in tensors]  # pylint: disable=protected-access
+    assert len(set(known)) == 1, known
+    return known[0]

@@ -1,0 +1,43 @@
+"""float16 with a loss scale on several workers: all leave out the same steps, for whoever has the infinite number."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same_state
+from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
+
+STEPS = range(24)
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        ("adam", {"pipeline.num_micro_batch": 2}),
+        ("two", {"communication.fp16": True}),
+        ("clipped", {"communication.sparse_as_dense": True}),
+    ],
+)
+def test_two_workers(two_workers, kind, options):
+    config = dict(OPTIONS, **dict(options, **{"communication.check_replicas_every": 1}))
+    for found in two_workers(SCALED + "train", (0, 24), BAD, kind, config=config):
+        check(found, STEPS, BAD)
+        assert found["scales"] == by_the_book(STEPS, BAD)
+
+
+def test_training_goes_on_with_the_scale_of_the_checkpoint(plain, two_by_two, tmp_path):
+    whole, _ = two_by_two(SCALED + "train", (0, 24), BAD, config=OPTIONS)
+    two_by_two(SCALED + "train", (0, 10), BAD, save=str(tmp_path), config=OPTIONS)
+    path = str(tmp_path / "worker_0" / "model")
+    for found in two_by_two(SCALED + "train", (10, 24), BAD, restore=path, config=OPTIONS):
+        check(found, STEPS[10:], BAD, first_step=whole["steps"][10])
+        assert found["scales"] == whole["scales"][10:]
+        for state, want in zip(found["states"], whole["states"][10:]):
+            assert_same_state(state, want)
+    # Plain TensorFlow reads it; EPL reads what plain TensorFlow has written, and begins with the first scale.
+    foreign = plain(SCALED + "train", (10, 12), (), restore=path, save=str(tmp_path / "plain"))
+    assert foreign["steps"] == [whole["steps"][10] + i for i in range(3)]
+    assert all(np.isfinite(foreign["losses"]))
+    chief, _ = two_by_two(
+        SCALED + "train", (12, 15), (), restore=str(tmp_path / "plain" / "worker_0" / "model"), config=OPTIONS
+    )
+    assert chief["scales"] == by_the_book(range(12, 15), ())
