@@ -27,15 +27,18 @@ def owned_by(owner, owners):
 
 
 def concatenated(edit, name, vectors, dtype, device, add):
-    """The name of a node with some vectors one after the other; of none, with an empty one."""
+    """The name of a node with some vectors one after the other."""
     if len(vectors) == 1:
         return add(edit, make_node("Identity", name, vectors, device, T=Type(dtype)))
-    if not vectors:
-        shape = add(edit, constant(name + "/shape", [0], _INT32, device))
-        return add(edit, make_node("Empty", name, [shape], device, dtype=Type(dtype), init=False))
     axis = add(edit, constant(name + "/axis", 0, _INT32, device))
     inputs = vectors + [axis]
     return add(edit, make_node("ConcatV2", name, inputs, device, N=len(vectors), T=Type(dtype), Tidx=Type(_INT32)))
+
+
+def empty(edit, name, dtype, device, add):
+    """The name of a node with a vector of no elements."""
+    shape = add(edit, constant(name + "/shape", [0], _INT32, device))
+    return add(edit, make_node("Empty", name, [shape], device, dtype=Type(dtype), init=False))
 
 
 def split(edit, name, vector, sizes, dtype, device, add):

@@ -23,8 +23,8 @@ def collective_keys(plan, graph):
 
     for group in plan.aggregation.groups:
         put(group.name, group.slot, group.tag, group.tensors)
-    for group in gathered_groups(plan):
-        put(group.name, group.slot, group.tag, [write for update in group.updates for write in update.writes])
+    for group in gathered_groups(plan):  # last: updates have time until all gradients are on their way
+        keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):
             put(name, sparse.slot, tag, (sparse.values, sparse.indices))
@@ -65,10 +65,9 @@ def settle(keys, graph, plan, micro_batches=False):
       PlanError: no order is possible.
     """
     if not plan.user_collectives:
-        if plan.mesh.copies.num_workers == 1 or not micro_batches and plan.crew.num_workers == 1:
-            return keys
-        places = graph.order
-        return {name: (places[name],) + tuple(key[1:]) for name, key in keys.items()}
+        if plan.mesh.copies.num_workers > 1 and (micro_batches or plan.mesh.pipeline.num_workers > 1):
+            keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
+        return _with_updates_last(keys, graph, plan)
     # Both halves of a message are one step of the order.
     half = {c.partner: c.name for c in plan.user_collectives if c.partner}
     unit = {name: half.get(name, name) for name in keys}
@@ -77,6 +76,15 @@ def settle(keys, graph, plan, micro_batches=False):
         needs[unit[name]] |= {unit[n] for n in graph.ancestors([name]) if n in keys} - {unit[name]}
     order = {name: place for place, name in enumerate(_sorted(needs, keys))}
     return {name: (order[unit[name]],) + tuple(key[1:]) for name, key in keys.items()}
+
+
+def _with_updates_last(keys, graph, plan):
+    """The same with all that gives workers new variables, and what needs these, behind all others."""
+    groups = [group.name for group in gathered_groups(plan)]
+    if not groups:
+        return keys
+    last, places, behind = graph.descendants(groups), graph.order, len(graph.nodes)
+    return {name: (behind + places[name],) + tuple(key[1:]) if name in last else key for name, key in keys.items()}
 
 
 def _sorted(needs, keys):

@@ -63,6 +63,14 @@ def test_half_precision_on_the_wire(two_workers):
         assert_same_training(got, want, 0, 0)
 
 
+@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+def test_mixed_precision(two_workers):
+    config = {"amp.level": "O1", "pipeline.num_micro_batch": 2}
+    want = two_workers(GRADIENTS + "classifier", config, "adam")[0]
+    for got in two_workers(GRADIENTS + "classifier", dict(config, **{"zero.level": "v1"}), "adam"):
+        assert_same_training(got, want)
+
+
 def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     want = plain(ZERO + "goes_on", {}, 0, 8)

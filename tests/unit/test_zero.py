@@ -8,8 +8,10 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
+from epl.plan.order import collective_keys, settle
 from epl.plan.zero import gathered_groups, plan_zero, scattered_groups
 from epl.rules import effects
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
@@ -220,3 +222,21 @@ def test_a_gradient_that_something_else_takes_too_stays_whole():
     consumers = {t: edges + (("elsewhere", 0),) for t, edges in plan.aggregation.consumers.items()}
     other = replace(plan, aggregation=replace(plan.aggregation, consumers=consumers))
     assert scattered_groups(other) == {}
+
+
+def test_new_variables_travel_behind_all_that_does_not_need_them():
+    with capture() as graph:
+        loss = layers(4)
+        train = OPTIMIZERS["adam"]().minimize(loss)
+        with tf.control_dependencies([train]):
+            after = tf.reduce_sum(batch() * 2.0, name="after")
+        for tensor in (loss, after):
+            epl.add_to_collection(tensor, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+    for program in workers(graph, communication__fuse_size_mb=1e-4):
+        plan = program.plan
+        keys = settle(collective_keys(plan, program.whole), program.whole, plan)
+        places = {name: place for place, (_, name, _, _) in enumerate(sorted(keys.values()))}
+        updates = [places[group.name] for group in gathered_groups(plan)]
+        gradients = [places[group.name] for group in plan.aggregation.groups]
+        late, early = (next(places[m.name] for m in plan.merges if t.op.name in m.name) for t in (after, loss))
+        assert len(updates) == len(gradients) > 1 and max(gradients + [early]) < min(updates) and max(updates) < late

@@ -12,7 +12,7 @@ from dataclasses import replace
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
-from epl.passes.vectors import concatenated, everywhere, owned_by, reshape, split
+from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
 from epl.plan.zero import gathered_groups
 
 
@@ -38,9 +38,9 @@ def _gather(graph, edit, plan, group, owners):
         "EplAllGather",
         group.name,
         # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
-        [shares[here]] + ["^" + share for owner, share in enumerate(shares) if owner != here],
+        shares[here] + ["^" + name for owner, share in enumerate(shares) if owner != here for name in share],
         mesh.host_device,
-        R=1,
+        R=len(shares[here]),
         T=Type(group.dtype),
         comm=crew.communicator(group.slot),
         tag=group.tag,
@@ -54,12 +54,21 @@ def _gather(graph, edit, plan, group, owners):
     for place, (update, piece) in enumerate(zip(group.updates, pieces)):
         stem, holder = "%s/%d" % (group.name, place), graph.nodes[update.variable]
         value = reshape(edit, stem + "/value", piece, update.shape, group.dtype, mesh.host_device, everywhere)
-        found.append(everywhere(edit, assign_node(holder, stem + "/assign", value, group.dtype)))
+        assign = assign_node(holder, stem + "/assign", value, group.dtype)
+        if update.owner == here and not _gives_data(graph, update):  # it has the value already
+            assign = make_node("NoOp", assign.name, ["^" + name for name in assign.input], holder.device)
+        found.append(everywhere(edit, assign))
     return found
 
 
+def _gives_data(graph, update):
+    """Whether anything takes what an update gives, not only waits for it."""
+    consumers = [c for write in update.writes for c in graph.edges.data_consumers.get(write, ())]
+    return any(consumer not in update.members for consumer in consumers)
+
+
 def _share(graph, edit, plan, group, owner, owners):
-    """What a worker has updated, as one vector; its nodes are in that worker alone."""
+    """What a worker has updated, as vectors, at least one; these nodes are in that worker alone."""
     add = owned_by(owner, owners)
     stem, flat = "%s/from_%d" % (group.name, owner), []
     for place in group.of_owner(owner):
@@ -68,7 +77,7 @@ def _share(graph, edit, plan, group, owner, owners):
         read = read_node(holder, name + "/read", group.dtype)
         read.input.extend("^" + write for write in update.writes)
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
-    return concatenated(edit, stem, flat, group.dtype, plan.mesh.host_device, add)
+    return flat or [empty(edit, stem, group.dtype, plan.mesh.host_device, add)]
 
 
 def _wait(graph, edit, update, name):
