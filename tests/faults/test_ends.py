@@ -89,7 +89,7 @@ def test_killed_worker_is_noticed_without_a_launcher(template, tmp_path, victim)
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("victim, stages", [(0, COPIES), (1, COPIES), (0, STAGES)])
+@pytest.mark.parametrize("victim, stages", [(0, COPIES), pytest.param(1, COPIES, marks=pytest.mark.once), (0, STAGES)])
 def test_stopped_worker(start, victim, stages):
     run = start("hang", victim, EPL_COMMUNICATION_TIMEOUT_S=TIMEOUT_S, FAULT_STAGES=stages)
     run.wait_for_file("in_step")
