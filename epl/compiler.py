@@ -12,6 +12,7 @@ from epl import tf_compat
 from epl.errors import PassError
 from epl.graph.lint import lint
 from epl.passes.copies.clone import clone_instances
+from epl.passes.copies.fill_shards import fill_shards
 from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
@@ -21,6 +22,7 @@ from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.order_reads import order_reads
+from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
 from epl.passes.model.scale_loss import scale_loss
@@ -28,9 +30,11 @@ from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
+from epl.passes.sync.check_batches import check_batches
 from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
+from epl.passes.sync.join_shards import join_shards
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
 from epl.passes.sync.summaries import show_merged
@@ -44,6 +48,7 @@ from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
 from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
+from epl.passes.worker.write_once import write_once
 from epl.plan.plan import make_plan, mesh_of, with_link
 from epl.plan.stages import used_taskgraphs
 from epl.plan.strategies import strategies_of
@@ -58,6 +63,7 @@ ON_ONE_COPY = (
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
+    partition_shards,  # last: it sees all that is computed
 )
 
 # Between the two the plan is made. (program, plan) -> program.
@@ -73,7 +79,10 @@ PASSES = (
     reseed,  # changes numbers; after copies, as each instance has its own seed
     reseed_functions,  # the same for what is inside functions
     share_batches,  # needs the sources of all instances
+    fill_shards,  # the same
     # These join the copies again.
+    check_batches,  # takes data, and gives it on
+    join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     aggregate_gradients,
     merge_state,
@@ -85,6 +94,7 @@ PASSES = (
     move_collectives_to_gpu,  # after all that add collectives of the training
     show_merged,  # takes what merge_outputs has made
     # This worker's part.
+    write_once,
     added_variables,  # after copies, which have some of their own; before cutting, as all workers have them
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages

@@ -7,7 +7,7 @@ import weakref
 from epl import tf_compat
 from epl.capture.record import default_graph, has_record, record_of
 from epl.env import Env
-from epl.errors import CaptureError, PlanError, UnsupportedError
+from epl.errors import CaptureError, PlanError
 
 
 def _caller(depth):
@@ -120,22 +120,20 @@ def replicate(device_count=None, name=None):
 
 
 def split(device_count=None, name=None):
-    """Marks a part of the model whose tensors are split over devices.
+    """Marks a part of the model whose variables, and what is computed of them, are divided over devices.
 
     Args:
-      device_count: devices over which they are split; default all devices of the job.
+      device_count: devices over which they are divided; default all devices of the job.
       name: for people.
 
+    Returns:
+      A scope for `with`, or an argument for `epl.set_default_strategy`.
+
     Raises:
-      UnsupportedError: always for device_count > 1, as this version cannot split tensors.
+      PlanError: device_count is not a whole number of at least 1.
+      CaptureError: on entering it inside another scope.
     """
-    strategy = Strategy("split", _all_devices(device_count), name, _caller(1))
-    if strategy.device_count > 1:
-        raise UnsupportedError(
-            "epl.split(%d) at %s: this version cannot split tensors over devices; epl.split(1) and epl.replicate(n) "
-            "work." % (strategy.device_count, strategy.place)
-        )
-    return strategy
+    return Strategy("split", _all_devices(device_count), name, _caller(1))
 
 
 def set_default_strategy(strategy):

@@ -24,6 +24,7 @@ class Facts(object):
         self._spec_of = spec_of
         self._known = {}
         self._guesses = {}
+        self._assigned = None
         self._values = Values(graph, self.shape, self._dtype_of_node)
 
     def _spec(self, tensor):
@@ -37,8 +38,20 @@ class Facts(object):
                 spec = self._spec_of(format_input(*tensor))
                 dims = None if spec is None or spec.shape is None else tuple(None if d < 0 else d for d in spec.shape)
                 dims = self._refined(tensor, node, dims) if dims is None or None in dims else dims
+                dims = self._of_variable(tensor) if dims is None else dims
                 self._known[tensor] = dims, 0 if spec is None else types.base(spec.dtype)
         return self._known[tensor]
+
+    def _of_variable(self, tensor):
+        """The shape of the variable that a tensor is assigned to, such as what is read from a checkpoint."""
+        if self._assigned is None:
+            self._assigned = {}
+            for name in self.graph.find(effects.SETS.__contains__):
+                inputs = self.inputs(name)
+                if self.is_variable(inputs[0]):
+                    self._assigned[inputs[effects.VALUE_INPUT]] = inputs[0]
+        holder = self._assigned.get(tensor)
+        return None if holder is None else self.shape(holder)
 
     def _refined(self, tensor, node, dims):
         if node.op not in REFINED or tensor.index:

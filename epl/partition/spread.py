@@ -93,6 +93,10 @@ class _Spread(object):
         self._undecided = collections.OrderedDict()  # variable -> nodes that wait for it
         self._slots = collections.defaultdict(list)  # variable -> those of an optimizer that lie as it does
         self._waiting = {}  # tensor -> variable that what makes it waits for
+        self._owners = {}  # slot of an optimizer -> its variable, of those that one operation updates together
+        for name in self._graph.find(effects.is_write):
+            holders = [each.node for each in facts.inputs(name) if facts.is_variable(each)]
+            self._owners.update((slot, holders[0]) for slot in holders[1:])
 
     def run(self):
         graph = self._graph
@@ -122,8 +126,14 @@ class _Spread(object):
         return self._choices
 
     def _owner(self, name):
-        """The variable whose slot in an optimizer a variable is, by name and shape; None for others."""
+        """The variable whose slot in an optimizer a variable is; None for others.
+
+        By the kernel that updates both, or else by name; and by shape.
+        """
         graph, shape = self._graph, self._facts.shape(Tensor(name, 0))
+        owner = self._owners.get(name)
+        if owner is not None and owner not in self._owners and self._facts.shape(Tensor(owner, 0)) == shape:
+            return owner
         if tags.phase(graph.nodes[name]) != tags.APPLY:
             return None
         parts = name.split("/")

@@ -37,7 +37,8 @@ class Analysis:
 
 
 def analyse(model):
-    """Analyses a Program."""
+    """Analyses a Program. Of one that is partitioned each device needs first values of its own as well, and a copy of
+    all that is divided."""
     graph = model.graph
     functions = Functions(graph.library)
     initial = initial_writes(model)
@@ -52,7 +53,8 @@ def analyse(model):
     shared |= of_queues | filling
     merged = [node_of(name) for names in model.merges.values() for name in names]
     collectives = graph.find(effects.COLLECTIVES.__contains__)
-    cloned = graph.ancestors(writes + merged + collectives, stop=shared) - shared
+    divided = _divided(model, initial) if model.partitioned is not None else []
+    cloned = graph.ancestors(writes + merged + collectives + divided, stop=shared) - shared
     sources = graph.find(effects.DIFFERING.__contains__)
     sources += [name for name in graph.find(effects.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]
     sources += [n.name for n in callers if functions.calls(n, lambda body: body.op in effects.DIFFERING, "impure")]
@@ -62,6 +64,15 @@ def analyse(model):
         stop=frozenset(graph.find(effects.CONTROL_FLOW_CLOSES.__contains__)),
     )
     return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), frozenset(inside))
+
+
+def _divided(model, initial):
+    """The nodes of a partitioned program whose tensors are divided, and those that give variables values."""
+    done = model.partitioned
+    found = {node_of(tensor) for tensor in done.placements}
+    found.update(each.node for each in done.collectives)
+    found.update(done.per_shard)
+    return sorted(found.union(initial), key=model.graph.positions.__getitem__)
 
 
 def _of_queues(graph, changing, initial):

@@ -96,6 +96,8 @@ class Mesh:
       stage_workers: for each stage the worker of the block that has it, counted within the block.
       block: workers of a block.
       num_communicators: of each group along axes.
+      split: the devices along the axis shard divide tensors, so that each holds something else; else the batch of a
+        replica, and hold the same.
     """
 
     num_workers: int
@@ -108,11 +110,12 @@ class Mesh:
     stage_workers: Tuple[int, ...]
     block: int = 1
     num_communicators: int = 1
+    split: bool = False
 
     @property
     def shape(self):
         """dict of axis to its size."""
-        return {DATA: self.copies.size // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
+        return {DATA: self.everywhere.size // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
 
     @property
     def everyone(self):
@@ -120,14 +123,28 @@ class Mesh:
         return self.group(DATA, STAGE, SHARD)
 
     @property
-    def copies(self):
-        """The Group of all instances: what is the same in all of them, or becomes so, is sent along data and shard."""
+    def everywhere(self):
+        """The Group of all instances."""
         return self.group(DATA, SHARD)
+
+    @property
+    def copies(self):
+        """The Group of the instances that hold the same, or come to: what makes it so is sent among them."""
+        return self.group(DATA) if self.split else self.everywhere
+
+    @property
+    def parts(self):
+        """The Group of those that have a part each of the tensors of one model replica."""
+        return self.group(SHARD)
 
     @property
     def pipeline(self):
         """The Group of those that compute copies of the model together: along the axis stage."""
         return self.group(STAGE)
+
+    def copy_of(self, instance):
+        """The number, along all workers, of an Instance among those that hold the same."""
+        return instance.data if self.split else instance.rank
 
     def group(self, *axes):
         """The Group of those that differ from this worker's ranks in their places on these axes alone."""
@@ -143,6 +160,16 @@ class Mesh:
             first = self.worker_index - place
             # The last communicators, as the stages need a number of their own.
             return Group(range(first, first + step), place, 1, 2 * count if step > 1 else 0)
+        # One of the two lies within workers, see make_mesh, so the other has the communicators of all.
+        here, everyone = range(self.worker_index, self.worker_index + 1), range(self.num_workers)
+        if set(axes) == {SHARD} and self.split:
+            local = min(self.num_shards, len(self.instances))
+            within = local == self.num_shards
+            return Group(here if within else everyone, 0 if within else self.worker_index, local, 0)
+        if set(axes) == {DATA} and self.split:
+            local = max(1, len(self.instances) // self.num_shards)
+            within = self.num_shards > len(self.instances)
+            return Group(here if within else everyone, 0 if within else self.worker_index, local, 0)
         raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
 
     def worker_of(self, stage):
@@ -174,6 +201,7 @@ def one_instance(mesh, alone):
         num_workers=1 if alone else mesh.num_workers,
         worker_index=rank,
         num_shards=1,
+        split=False,
         instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices),),
         stage_workers=(0,) * len(mesh.stages),
         block=1,
@@ -211,6 +239,9 @@ def make_mesh(
     depth = 1 if colocate else len(stages) // num_chunks
     per_worker = cluster.gpu_num_per_worker
     _check_devices(stages, depth, cluster)
+    split = is_split(taskgraphs)
+    if split:
+        _check_split(stages, depth, cluster)
     places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
     if places is None:
         raise UnsupportedError(
@@ -236,7 +267,13 @@ def make_mesh(
         stage_workers=tuple(places[0][s.index % depth][0] for s in stages),
         block=block,
         num_communicators=num_communicators,
+        split=split,
     )
+
+
+def is_split(taskgraphs):
+    """Whether any of some TaskGraphs divides tensors over several devices."""
+    return any(t.kind == "split" and t.device_count > 1 for t in taskgraphs)
 
 
 def _check_stages(stages, num_chunks):
@@ -260,6 +297,23 @@ def _check_stages(stages, num_chunks):
                 len(stages) % num_chunks,
                 num_chunks,
             )
+        )
+
+
+def _check_split(stages, depth, cluster):
+    """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for."""
+    shards, per_worker, workers = stages[0].device_count, cluster.gpu_num_per_worker, cluster.worker_num
+    if depth > 1:
+        raise UnsupportedError(
+            "a model with epl.split(%d) has %d scopes (%s), which would be the stages of a pipeline; this version "
+            "splits tensors in models of one stage only. Set cluster.colocate_split_and_replicate to let the scopes "
+            "share the same devices." % (shards, len(stages), ", ".join(s.name for s in stages))
+        )
+    if shards != per_worker * workers:
+        raise UnsupportedError(
+            "epl.split(%d) does not fit %d workers with %d devices each: in this version the devices that divide "
+            "tensors are all devices of the job. Use split(%d), or start fewer of them."
+            % (shards, workers, per_worker, per_worker * workers)
         )
 
 

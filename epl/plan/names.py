@@ -87,6 +87,17 @@ def restored_name(variable):
     return "%s/restored" % variable
 
 
+def joined_name(collective):
+    """The node that exchanges between workers what a collective of the shards does."""
+    return "%s_join/%s" % (PREFIX, collective)
+
+
+def whole_name(tensor):
+    """The node that holds the whole of a tensor of which each device has a part."""
+    node, index = parse_input(tensor)
+    return "%s_whole/%d/%s" % (PREFIX, index, node)
+
+
 def time_names(name):
     """The nodes that take the time before and after an operation."""
     return "%s_time/%s/before" % (PREFIX, name), "%s_time/%s/after" % (PREFIX, name)

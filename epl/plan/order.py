@@ -3,8 +3,13 @@
 import heapq
 
 from epl.errors import PlanError
+from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.zero import gathered_groups
+
+# The role of collectives between workers that have parts of the model's tensors.
+OF_SHARDS = "shards"
+_EXCHANGES = frozenset(["EplAllReduce", "EplAllGather"])
 
 
 def collective_keys(plan, graph):
@@ -43,7 +48,16 @@ def collective_keys(plan, graph):
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
+    keys.update(keys_of_shards(graph))
     return keys
+
+
+def keys_of_shards(graph):
+    """The same of the collectives between workers that have parts of the model's tensors (epl.split)."""
+    nodes = [graph.nodes[name] for name in graph.find(_EXCHANGES.__contains__)]
+    nodes = [node for node in nodes if tags.get_str(node, tags.ROLE) == OF_SHARDS]
+    positions = graph.positions
+    return {n.name: (positions[n.name], n.name, n.attr["comm"].i, n.attr["tag"].i) for n in nodes}
 
 
 def settle(keys, graph, plan, micro_batches=False):
@@ -65,7 +79,8 @@ def settle(keys, graph, plan, micro_batches=False):
       PlanError: no order is possible.
     """
     if not plan.user_collectives:
-        if plan.mesh.copies.num_workers > 1 and (micro_batches or plan.mesh.pipeline.num_workers > 1):
+        several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
+        if plan.mesh.everywhere.num_workers > 1 and several:
             keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
         return _with_updates_last(keys, graph, plan)
     # Both halves of a message are one step of the order.

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Dict, FrozenSet, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
@@ -86,6 +86,7 @@ class Plan:
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       steps_per_run: training steps that one call of a session makes.
       strategies: the epl.plan.strategies.Strategies that are in force.
+      partitioned: the epl.partition.parts.Partitioned of a model that is split; None for others.
     """
 
     mesh: Mesh
@@ -116,6 +117,7 @@ class Plan:
     zero: Optional[Zero] = None
     steps_per_run: int = 1
     strategies: Tuple = ()
+    partitioned: Optional[Any] = None
 
     @property
     def crew(self):
@@ -133,10 +135,20 @@ class Plan:
         return frozenset(variable.name for variable in self.added if variable.is_own)
 
     @property
+    def in_parts(self):
+        """Whether several workers divide the tensors of one copy of the model."""
+        return self.partitioned is not None and self.mesh.parts.num_workers > 1
+
+    @property
+    def divided(self):
+        """The variables of which each device along the axis shard has a part."""
+        return frozenset() if self.partitioned is None else self.variables.keys() & self.partitioned.placements.keys()
+
+    @property
     def gradient_scale(self):
         """What the sum of all instances' gradients is multiplied by."""
         mesh = self.mesh
-        return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / mesh.num_shards
+        return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / (1 if mesh.split else mesh.num_shards)
 
     def is_here(self, name):
         """True for a node of the user's that this worker computes, alone in its crew or as all workers do."""
@@ -191,7 +203,7 @@ def make_plan(model, config, cluster):
             "devices." % cluster.worker_num
         )
     used = used_taskgraphs(model)
-    mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls))
+    mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls) or model.partitioned is not None)
     used = used if len(mesh.stages) == len(used) else []
     if model.scaled and mesh.pipeline.num_workers > 1:
         raise UnsupportedError(
@@ -205,7 +217,7 @@ def make_plan(model, config, cluster):
     analysis = analyse(model)
     communication = config.communication
     check_sources(model.graph, analysis, mesh)
-    if mesh.copies.size > 1 or has_micro_batches(model, config):
+    if mesh.everywhere.size > 1 or has_micro_batches(model, config):
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
     aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
     stage_of = stages_of(model, used)
@@ -268,6 +280,7 @@ def make_plan(model, config, cluster):
         num_apply_group=config.optimizer.num_apply_group,
         zero=zero,
         steps_per_run=config.execution.steps_per_run,
+        partitioned=model.partitioned,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

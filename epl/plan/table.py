@@ -39,7 +39,7 @@ def _devices(mesh):
 
 def _rows(mesh, max_rows):
     shown = 0
-    for block in range(mesh.copies.num_workers):
+    for block in range(mesh.everywhere.num_workers):
         for instance in mesh.instances:
             rank = block * len(mesh.instances) + instance.index
             by_device = {}

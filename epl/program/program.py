@@ -131,6 +131,8 @@ class Program:
       part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
         where one worker computes it.
       stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
+      partitioned: the epl.partition.parts.Partitioned where devices have parts of tensors (epl.split); its graph is
+        that of one of them.
     """
 
     graph: Graph
@@ -153,6 +155,7 @@ class Program:
     plan: Optional[Any] = None
     source: Optional[Any] = None
     part: Optional[Any] = None
+    partitioned: Optional[Any] = None
 
     @property
     def whole(self):

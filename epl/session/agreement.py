@@ -23,13 +23,14 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # variables with new first values that other workers have given them too if they have done the same, to a digest of what
 # was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`: a step
 # with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers take
-# alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole steps")
+# alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none. `parts`:
+# variables of which each worker has a part (epl.split), and that this one has given new values.
+Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole steps parts")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Wish.__new__.__defaults__ = (TOGETHER, {}, (), False, 0)
+Wish.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, ())
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -108,6 +109,7 @@ def agree(exchange, wish, step, make_step, agreement, describe, holder=lambda va
     if over:
         raise SessionOver(over)
     _check_steps(wishes)
+    _check_parts(wishes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
     if fresh:
@@ -143,9 +145,9 @@ def _digest(session, fingerprint):
 
 def _news(wish, describe):
     """A digest of the variables that have new first values, and of what they are."""
-    if not wish.fresh and not wish.alike:
+    if not wish.fresh and not wish.alike and not wish.parts:
         return _NO_NEWS
-    fresh = ["%s %s" % (name, describe(name)) for name in wish.fresh]
+    fresh = ["%s %s" % (name, describe(name)) for name in wish.fresh] + ["part of %s" % name for name in wish.parts]
     alike = ["%s %s" % item for item in sorted(wish.alike.items())]
     return _digest_of_names(fresh) + _digest_of_names(alike)
 
@@ -187,6 +189,21 @@ def _check_steps(wishes):
             % ", ".join("worker %d: %d" % item for item in enumerate(w.steps for w in wishes)),
             cause="different steps",
         )
+
+
+def _check_parts(wishes):
+    """What is divided over workers is given new values by all of them or by none."""
+    for worker, wish in enumerate(wishes):
+        differing = sorted(set(wish.parts).symmetric_difference(wishes[0].parts))
+        if differing:
+            has, lacks = (0, worker) if differing[0] in wishes[0].parts else (worker, 0)
+            raise WorkerError(
+                "worker %d has given the variable '%s' a new value (by its initializer, or from a checkpoint), and "
+                "worker %d has not. Each worker has a part of it, as epl.split divides it, so every worker must "
+                "initialise and restore variables alike." % (has, differing[0], lacks),
+                worker=worker,
+                cause="parts of different values",
+            )
 
 
 def _check_variables(exchange, names, describe):

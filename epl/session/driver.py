@@ -110,7 +110,7 @@ class Driver(object):
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
-            self._values.first(step.initialises, step.alike)
+            self._values.first(step.initialises, step.alike, self._rewritten.plan.divided)
             self._values.to_begin(step.begins_anew)
             restore(self._inner.run, self._rewritten.plan, self._values, step, feeds)
         if step.changes and not step.communicates:
@@ -194,8 +194,8 @@ class Driver(object):
                 rewritten, view = self._for_whole_batches() if whole else (self._rewritten, None)
                 step = rewritten.step(fetches, targets, feeds)
                 step.whole, step.view = whole, view
-                if step.groups:
-                    self._inner.load(rewritten.own_graph, view)  # with the nodes of its messages
+                if step.groups or any(map(rewritten.is_divided, fetches)):
+                    self._inner.load(rewritten.own_graph, view)  # with the nodes of its messages, or of wholes
                 self._steps[key] = step
         return step
 
@@ -226,7 +226,7 @@ class Driver(object):
             if self._rewritten is not None and self._rewritten.version >= rewritten.version:
                 return  # another thread was faster
             plan = rewritten.plan
-            if plan.mesh.copies.size > 1 or plan.mesh.num_workers > 1 or rewritten.micro_batches.count > 1:
+            if plan.mesh.everywhere.size > 1 or plan.mesh.num_workers > 1 or rewritten.micro_batches.count > 1:
                 library.ops()
             if self._inner is None:
                 options = self._config.execution
@@ -369,7 +369,7 @@ class Driver(object):
                 while values is None:
                     fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
                     wish = wish._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
-                    rewritten = self._rewritten
+                    wish, rewritten = wish._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
                     agreed = agree(
                         job.exchange, wish, step, union, current_agreement(), rewritten.described, rewritten.only_holder
                     )
@@ -392,7 +392,7 @@ class Driver(object):
 
     def _settle(self, wish, fresh):
         """Gives variables with new first values the same on all workers."""
-        self._values.agreed(fresh, wish.alike)
+        self._values.agreed(fresh, wish.alike, wish.parts)
         if fresh:
             self._synchronise(list(fresh))
 

@@ -10,6 +10,7 @@ from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.plan.mesh import is_split
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
 from epl.session.meeting import check_found_by_all, wait_for_all
@@ -46,6 +47,12 @@ def _make_function(original, model):
             "local_sgd.k_steps cannot be used with the training of Keras' models over several workers, as Keras saves "
             "and reports what one worker's copy of the model is. Train with tf.estimator or a session, or leave "
             "local_sgd.k_steps at 0."
+        )
+    if is_split(record_of(tf.get_default_graph()).taskgraphs) and several_workers():
+        raise UnsupportedError(
+            "epl.split cannot be used with the training of Keras' models over several workers, as Keras reads the "
+            "whole model in one worker alone. Use one worker with several devices, or train with tf.estimator or "
+            "a session."
         )
     loss = model.total_loss
     if isinstance(loss, tf.Tensor) and not tf_compat.is_function_graph(loss.graph):

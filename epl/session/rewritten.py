@@ -7,11 +7,13 @@ from epl.capture.record import make_program
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
+from epl.passes.sync.join_shards import with_wholes
 from epl.passes.worker.cut import with_messages
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, micro_batch_name
-from epl.plan.order import collective_keys, settle
+from epl.plan.names import clone_name, micro_batch_name, whole_name
+from epl.plan.order import collective_keys, keys_of_shards, settle
+from epl.rules import effects
 from epl.session.described import describe
 from epl.session.parts import communicators, wanted_messages
 from epl.session.step import Assistance, Step
@@ -46,6 +48,11 @@ class Rewritten(object):
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
+        self._kept_alike = self._in_step = self._writes
+        if self.plan.partitioned is not None:  # each device gives its parts values; all draw the same numbers
+            drawn = self.plan.analysis.cloned.intersection(self.graph.find(effects.RANDOM.__contains__))
+            self._kept_alike |= drawn.union(self.plan.analysis.initial_writes)
+            self._in_step |= drawn & self.graph.ancestors(self._writes)
         self._differing = None
         self._assistances = {}
         self.has_reference_variables = any(
@@ -122,11 +129,41 @@ class Rewritten(object):
         Returns:
           A Step.
         """
+        self._add_wholes(fetches)
         return Step(self, fetches, targets, feeds)
+
+    def _add_wholes(self, fetches):
+        """Makes sure that there is the whole of each tensor that is fetched and of which devices have parts."""
+        plan = self.plan
+        divided = [tensor for tensor in fetches if self.is_divided(tensor)]
+        program = with_wholes(self.program, plan, divided) if divided else self.program
+        if program is self.program:
+            return
+        self.program, self.graph = program, program.graph
+        for name, key in keys_of_shards(self.graph).items():
+            # After all others, as nothing needs them.
+            self._keys.setdefault(name, (float("inf"),) + key[1:])
+
+    def is_divided(self, tensor):
+        """Whether each device has a part of a tensor."""
+        done, name = self.plan.partitioned, canonical_tensor(tensor)
+        return done is not None and name in done.placements and self.graph.nodes[node_of(name)].op != "VarHandleOp"
+
+    @property
+    def kept_alike(self):
+        """Operations that run in all copies of the model in this worker, if in any."""
+        return self._kept_alike
+
+    @property
+    def in_step(self):
+        """Those of them that are run for more than first values."""
+        return self._in_step
 
     def merged(self, tensor):
         """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection, a metric's last one."""
         own = canonical_tensor(tensor)
+        if self.is_divided(tensor):
+            return whole_name(own) + ":0"
         over_micro_batches = self.micro_batches.shown(own)
         name = self._merged.get(over_micro_batches, over_micro_batches)
         return name + ":0" if name != own else tensor

@@ -4,6 +4,7 @@ import collections
 import copy
 import hashlib
 
+from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.alike import first_values
@@ -72,7 +73,7 @@ class Step(object):
             for m in range(1, micro_batches.count)
         ]
         reached |= graph.ancestors(changes, stop=stop)
-        copies = graph.in_order(reached & rewritten.writes)
+        copies = graph.in_order(reached & rewritten.kept_alike)
         along = updates + changes + [clone_name(w, i.index) for i in plan.mesh.instances[1:] for w in copies]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
@@ -104,11 +105,14 @@ class Step(object):
         self.repeats = plan.steps_per_run if optimizes else 1
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
-        if plan.mesh.copies.num_workers > 1:
+        if plan.mesh.everywhere.num_workers > 1:
             for _, name, slot, tag in collectives:
                 if name not in rewritten.idle and rewritten.has(name):
                     self.orders.setdefault(slot, []).append(tag)
-        self.communicates = bool(collectives) and plan.mesh.copies.num_workers > 1
+        self.communicates = bool(collectives) and plan.mesh.everywhere.num_workers > 1
+        if plan.in_parts:
+            # What one worker alone draws, reads or changes would leave the parts of others behind.
+            self.communicates = self.communicates or self.reads or bool(reached & rewritten.in_step)
         if plan.local_sgd is not None:
             self.is_local = bool(self.updated & plan.local_sgd.variables)
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
@@ -171,11 +175,24 @@ class Step(object):
         if not self.trains:
             return [(name, 0, 1)]
         instances = plan.mesh.instances if node_of(name) in plan.analysis.cloned else plan.mesh.instances[:1]
+        if plan.partitioned is not None:
+            return self._fed_to_parts(name, instances)
         copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
         names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
         if _is_batch(self._rewritten.program.source.graph, name):
             return [(copy, part, len(names)) for part, copy in enumerate(names)]
         return [(copy, 0, 1) for copy in names]
+
+    def _fed_to_parts(self, name, instances):
+        """The devices of a model replica take the same; what is a batch is divided over the replicas of this worker."""
+        if self._rewritten.is_divided(name):
+            raise UnsupportedError(
+                "'%s' is fed, but each of %d devices has a part of it, as epl.split divides it. Feed a placeholder, or "
+                "build what is fed outside of the scope." % (name, self._rewritten.plan.mesh.num_shards)
+            )
+        replicas = sorted({instance.data for instance in instances})
+        parts = len(replicas) if _is_batch(self._rewritten.program.source.graph, name) else 1
+        return [(clone_tensor(name, i.index), replicas.index(i.data) if parts > 1 else 0, parts) for i in instances]
 
     def lines(self):
         """What must be the same on every worker, a line for each thing.

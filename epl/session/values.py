@@ -11,27 +11,31 @@ class Values(object):
       valued: variables that have had a first value at all.
       fresh: those with values that other workers may not have.
       alike: those whose new values others have too if they made them alike, to how they were made.
+      parts: those of which each worker has a part (epl.split), and that each has given a value for itself.
       uncopied: those with values that their other copies in this worker do not have.
     """
 
     def __init__(self, lock):
         self._lock = lock
         self.valued, self.fresh, self.alike, self.uncopied = set(), set(), {}, set()
+        self.parts = set()
 
     @property
     def to_send(self):
         """Whether other workers may not have all of them."""
-        return bool(self.fresh or self.alike)
+        return bool(self.fresh or self.alike or self.parts)
 
     def given(self, by_workers, by_copies):
         """Those that have been given their values everywhere: by other workers, in the other copies of this worker."""
         waiting = (self.fresh if by_workers else set()) | (self.uncopied if by_copies else set())
         return self.valued - waiting
 
-    def first(self, variables, alike):
-        """They were given first values; `alike` says of some how, as every worker may have done."""
+    def first(self, variables, alike, divided=frozenset()):
+        """They were given first values; `alike` says of some how, as every worker may have done; of `divided` each
+        has a part."""
         with self._lock:
-            for variable in variables:
+            self.parts |= variables & divided
+            for variable in variables - divided:
                 if variable in alike and variable not in self.fresh:
                     self.alike[variable] = alike[variable]
                 else:
@@ -66,12 +70,14 @@ class Values(object):
             self.fresh |= self.valued & variables
             self.uncopied |= self.valued & variables
 
-    def agreed(self, fresh, alike):
-        """All workers will be sent `fresh`; those of `alike` that are not among them they have alike."""
+    def agreed(self, fresh, alike, parts=()):
+        """All workers will be sent `fresh`; those of `alike` that are not among them they have alike, and have given
+        values to all of `parts`."""
         with self._lock:
             self.fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
             for variable in alike:
                 self.alike.pop(variable, None)
+            self.parts.difference_update(parts)
 
     def sent(self, variables, known):
         """All workers have the same; `known` are those that this worker has."""

@@ -53,7 +53,7 @@ def test_a_last_read_after_the_chief_has_begun_anew(two_workers):
 @pytest.mark.parametrize(
     "program, words",
     [
-        ("object_checkpoint_over_workers", "tf.train.Checkpoint cannot save a pipeline"),
+        ("object_checkpoint_over_workers", "tf.train.Checkpoint cannot save a model whose stages"),
         ("resume_from_a_folder_of_its_own", "worker 1 does not find, but has to take the variables of its stages from"),
         ("read_of_what_only_the_chief_has", "which the graph of worker 1 does not have"),
     ],

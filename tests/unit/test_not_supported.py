@@ -133,12 +133,9 @@ def test_the_page_quotes_messages_that_exist():
 
 
 def test_the_page_has_all_that_is_not_supported():
-    """Each place of the library that raises UnsupportedError, but for partitioning: no program reaches it, as
-    `epl.split` itself is refused."""
+    """Each place of the library that raises UnsupportedError."""
     missing = []
     for name in files("epl", ".py"):
-        if name.startswith("epl/partition/"):
-            continue
         for node in ast.walk(ast.parse(read(name))):
             if isinstance(node, ast.Raise) and getattr(getattr(node.exc, "func", None), "id", "") == "UnsupportedError":
                 text = max((each.s for each in ast.walk(node.exc) if isinstance(each, ast.Str)), key=len)

@@ -18,7 +18,9 @@ def reseed_functions(program, plan):
         return program
     edit = graph.editor()
     copies = {
-        "rank_%d" % i.rank: (lambda name, index=i.index: clone_name(name, index)) for i in plan.mesh.instances if i.rank
+        "rank_%d" % i.rank: (lambda name, index=i.index: clone_name(name, index))
+        for i in plan.mesh.instances
+        if plan.mesh.copy_of(i)
     }
     changed = call_copies(graph, edit, graph.in_order(plan.analysis.cloned), copies)
     return program.with_graph(edit.finish()) if changed else program

@@ -16,7 +16,7 @@ from epl.rules import effects
 def share_batches(program, plan):
     """Puts an EplBatchShare between each output of a data source and its consumers; nothing to do for one share."""
     graph = program.graph
-    if plan.mesh.num_shards == 1:
+    if plan.mesh.num_shards == 1 or plan.mesh.split:
         return program
     edit = graph.editor()
     first_of = {}

@@ -4,7 +4,8 @@ gives the worker's other copies that of the first.
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
 Where the stages of a pipeline lie in several workers, those with the same stages do this among themselves, and all
-workers for a variable that each has.
+workers for a variable that each has. A variable that is divided (`epl.split`) is given its parts where it gets a value,
+so nothing is sent of it along the axis shard.
 
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
 alone before one that does not. They are apart because a session's nodes never change: a variable may get its other
@@ -27,7 +28,7 @@ def broadcast_variables(program, plan):
     """
     graph = program.graph
     mesh = plan.mesh
-    if mesh.copies.size == 1 and mesh.num_workers == 1:
+    if mesh.everywhere.size == 1 and mesh.num_workers == 1:
         return program
     edit = graph.editor()
     for variable in plan.variables.values():
@@ -42,7 +43,7 @@ def broadcast_variables(program, plan):
 def sync_slot(plan, variable):
     """The communicator over which a variable gets the chief's value; None where nobody else has it."""
     mesh = plan.mesh
-    if variable in plan.owners and plan.zero is not None:
+    if variable in plan.divided or variable in plan.owners and plan.zero is not None:
         return None
     if mesh.pipeline.num_workers > 1 and variable in plan.owners:
         return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
@@ -54,6 +55,8 @@ def _copy(graph, edit, plan, variable):
     value, dtype = _read(graph, edit, variable, name)
     first, waits = plan.mesh.instances[0], []
     for instance in plan.mesh.instances[1:]:
+        if variable.name in plan.divided:
+            continue
         own = value
         if variable.name in plan.generators:
             own = _turned(edit, plan, name, instance, value, _seed_of(first.rank) ^ _seed_of(instance.rank))

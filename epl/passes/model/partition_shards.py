@@ -1,0 +1,119 @@
+r"""Divides the variables of `epl.split` scopes, and what is computed of them, over devices: the program of one of them.
+
+    x -> MatMul(w [n, 1000]) -> loss      becomes      x -> MatMul(w [n, 500]) -> rows' sums -> all-reduce -> loss
+
+What the devices exchange are nodes of their own (epl.partition.parts); epl.passes.sync.join_shards joins them once
+there are copies.
+"""
+
+import logging
+from dataclasses import replace
+
+from epl import tf_compat
+from epl.errors import UnsupportedError
+from epl.graph import tags
+from epl.graph.functions import Functions
+from epl.partition.partition import partition
+from epl.partition.spread import Marks
+from epl.plan.analysis import analyse
+from epl.plan.mesh import is_split
+from epl.plan.stages import used_taskgraphs
+from epl.plan.user_collectives import user_collectives
+from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
+
+
+def partition_shards(program, target):
+    """The program of one of the devices that divide a model; the same program where there is nothing to divide.
+
+    Raises:
+      UnsupportedError: the model uses what does not go together with `epl.split` in this version.
+      PlanError: see epl.partition.partition.
+    """
+    taskgraphs = used_taskgraphs(program)
+    if program.role is not None or not is_split(taskgraphs):
+        return program
+    split = [t for t in taskgraphs if t.kind == "split"]
+    _check_settings(program, target.config)
+    shards = split[0].device_count
+    marked = _variables_in(program, {t.index for t in split})
+    done = partition(program, Marks(shards, marked), tf_compat.op_def)
+    _check_places(program, done)
+    divided = marked.intersection(done.placements)
+    if not divided:
+        _LOG.warning(
+            "epl.split(%d) at %s holds no variable that can be divided, so each of the %d devices computes all of the "
+            "model. Build the variables of large layers inside of the scope.",
+            shards,
+            split[0].place,
+            shards,
+        )
+    return replace(program, graph=done.graph, partitioned=done)
+
+
+def _variables_in(program, indices):
+    """The variables that were created in TaskGraphs, given by their numbers."""
+    nodes = program.graph.nodes
+    return frozenset(v for v in program.variables if tags.get_int(nodes[v], tags.TASKGRAPH, -1) in indices)
+
+
+def _check_settings(program, config):
+    """Raises UnsupportedError for what is not known to compute the same with divided tensors."""
+    settings = (
+        ("pipeline.num_micro_batch", config.pipeline.num_micro_batch > 1, "1"),
+        ("amp.level", bool(config.amp.level), '""'),
+        ("gradient_checkpoint.type", bool(config.gradient_checkpoint.type), '""'),
+        ("zero.level", bool(config.zero.level), '""'),
+        ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
+        ("optimizer.num_apply_group", config.optimizer.num_apply_group > 1, "1"),
+        ("communication.check_replicas_every", bool(config.communication.check_replicas_every), "0"),
+        ("communication.sync_batch_norm", config.communication.sync_batch_norm, "False"),
+        ("execution.steps_per_run", config.execution.steps_per_run > 1, "1"),
+        ("execution.xla", config.execution.xla, "False"),
+    )
+    for key, is_set, off in settings:
+        if is_set:
+            raise UnsupportedError(
+                "%s does not go together with epl.split in this version. Set it to %s, or use epl.replicate."
+                % (key, off)
+            )
+    nodes = program.graph.nodes.values()
+    if program.checkpoints or program.checked or any(tags.RECOMPUTE in node.attr for node in nodes):
+        raise UnsupportedError(
+            "recomputation (epl.recompute, gradient checkpoints) does not go together with epl.split in this version. "
+            "Leave one of the two out."
+        )
+    collectives = user_collectives(program.graph)
+    if collectives:
+        raise UnsupportedError(
+            "'%s' is a collective that the program made with epl.ops, which does not go together with epl.split in "
+            "this version: the devices of one copy of the model would take part in it as if each were a copy."
+            % collectives[0].name
+        )
+    _check_functions(program)
+
+
+def _check_functions(program):
+    """Raises for functions of the model that give something else each time: devices could get different things."""
+    functions = Functions(program.graph.library)
+    for node in functions.callers(program.graph.nodes.values()):
+        if "Dataset" in node.op or node.op in effects.SHARED_RESOURCES:
+            continue  # reads data, once for all devices of a worker
+        if functions.calls(node, lambda body: body.op in effects.DIFFERING, "impure"):
+            raise UnsupportedError(
+                "'%s' calls a function (a loop, a branch, a tf.function) that draws random numbers or reads data, "
+                "which does not go together with epl.split in this version: the devices could get different ones. Do "
+                "that outside of the function." % node.name
+            )
+
+
+def _check_places(program, done):
+    """What is exchanged in a branch or a loop could be waited for in vain."""
+    inside = analyse(program).in_control_flow
+    for each in done.collectives:
+        if each.wanted_by in inside or each.node in inside:
+            raise UnsupportedError(
+                "'%s' stands in a loop or a branch and takes '%s', which is divided over devices. Build what is split "
+                "outside of loops and branches." % (each.wanted_by, each.tensor)
+            )

@@ -1,0 +1,130 @@
+r"""Refuses a step for which workers that divide the tensors of one model replica were given different data.
+
+    x -> model   becomes   x ------------------------------------> Identity -> model
+                            \ digest -> EplAllReduce -> Assert -^-/
+
+Each of these workers computes a part of what follows from the same data, so with different data nothing would be right.
+"""
+
+from epl.errors import UnsupportedError
+from epl.graph import tags
+from epl.graph.build import Type, constant, make_node
+from epl.graph.index import format_input, parse_input
+from epl.partition.emit import type_list
+from epl.passes.copies.fill_shards import READ_ONCE
+from epl.passes.nodes import dtype_of, tagged
+from epl.plan.names import PREFIX, tag_of
+from epl.plan.order import OF_SHARDS
+from epl.rules import effects
+
+_FLOAT, _DOUBLE, _INT32, _INT16, _STRING, _INT64, _BOOL, _UINT16 = 1, 2, 3, 5, 7, 9, 10, 17
+_AS_NUMBERS = {_FLOAT: _INT32, _DOUBLE: _INT64, 14: _UINT16, 19: _UINT16}  # bits of bfloat16 and half
+_WHOLE_NUMBERS = frozenset([_INT32, 4, _INT16, 6, _INT64, _BOOL, _UINT16])
+_BUCKETS = 2**31 - 1
+
+
+def check_batches(program, plan):
+    """A comparison for each operation that gives data, where the parts of a replica lie in several workers.
+
+    Raises:
+      UnsupportedError: data is read in a loop or a branch.
+    """
+    if not plan.in_parts:
+        return program
+    graph, edit = program.graph, program.graph.editor()
+    for name in graph.in_order(graph.find(lambda op: op in READ_ONCE or op in effects.PLACEHOLDERS)):
+        taken = _taken(graph, plan, name)
+        if not taken:
+            continue
+        if name in plan.analysis.in_control_flow:
+            raise UnsupportedError(
+                "'%s' (%s) gives data in a loop or a branch, where the workers that divide the model with epl.split "
+                "cannot compare it. Build it outside." % (name, graph.nodes[name].op)
+            )
+        _compare(graph, edit, plan, name, taken)
+    return program.with_graph(edit.finish())
+
+
+def _taken(graph, plan, name):
+    """dict of a node's outputs that can be compared to who takes them, of what devices have copies of."""
+    found = {}
+    for consumer, position in graph.consumers.get(name, ()):
+        index = parse_input(graph.nodes[consumer].input[position]).index
+        if index < 0 or consumer not in plan.analysis.cloned or tags.phase(graph.nodes[consumer]) == tags.SAVE:
+            continue  # a file may have another name for each worker
+        dtype = dtype_of(graph, format_input(name, index))
+        if dtype in _AS_NUMBERS or dtype in _WHOLE_NUMBERS or dtype == _STRING:
+            found.setdefault((index, dtype), []).append((consumer, position))
+    return found
+
+
+def _compare(graph, edit, plan, name, taken):
+    host, base = plan.mesh.host_device, "%s_same_batch/%s" % (PREFIX, name)
+    group = plan.mesh.parts
+    digests = [_digest(edit, host, "%s/%d" % (base, index), format_input(name, index), dtype) for index, dtype in taken]
+
+    def add(op, what, inputs, **attrs):
+        return edit.add(tagged(make_node(op, "%s/%s" % (base, what), inputs, host, **attrs), "join")).name
+
+    own = add("Pack", "own", digests, N=len(digests), T=Type(_INT64), axis=0)
+    pair = [own, add("Neg", "negative", [own], T=Type(_INT64))]
+    both = add("Pack", "both", pair, N=2, T=Type(_INT64), axis=0)
+    exchange = make_node(
+        "EplAllReduce",
+        base,
+        [both],
+        host,
+        N=1,
+        R=1,
+        num_inputs=1,
+        T=Type(_INT64),
+        comm=group.communicator(0),
+        tag=tag_of(base),
+        workers=group.num_workers,
+        reduce_op="max",
+        scale=1.0,
+    )
+    of_all = edit.add(tagged(exchange, OF_SHARDS)).name
+    same = add("Equal", "same", [of_all, both], T=Type(_INT64))
+    dims = edit.add(constant(base + "/dims", [0, 1], _INT32, host)).name
+    same = add("All", "all_same", [same, dims], Tidx=Type(_INT32), keep_dims=False)
+    text = (
+        "the workers that divide this model with epl.split have been given different data by '%s'. Each computes a "
+        "part of what follows from the same batch: let all of them read, or feed, the same (without shuffling, or with "
+        "the same seed)." % name
+    )
+    message = edit.add(constant(base + "/message", text.encode(), _STRING, host)).name
+    check = make_node("Assert", base + "/check", [same, message], host, T=type_list([_STRING]), summarize=3)
+    edit.add(tagged(check, "join"))
+    for (index, dtype), consumers in taken.items():
+        inputs = [format_input(name, index), "^" + check.name]
+        checked = add("Identity", "checked_%d" % index, inputs, T=Type(dtype))
+        for consumer, position in consumers:
+            edit.set_input(consumer, position, checked)
+
+
+def _digest(edit, host, base, text, dtype):
+    """A number that differs for different tensors, in all likelihood."""
+
+    def add(op, what, inputs, **attrs):
+        return edit.add(tagged(make_node(op, "%s/%s" % (base, what), inputs, host, **attrs), "join")).name
+
+    if dtype == _STRING:
+        text, dtype = add("StringToHashBucketFast", "hash", [text], num_buckets=_BUCKETS), _INT64
+    if dtype in _AS_NUMBERS:
+        text = add("Bitcast", "bits", [text], T=Type(dtype), type=Type(_AS_NUMBERS[dtype]))
+        dtype = _AS_NUMBERS[dtype]
+    if dtype != _INT64:
+        text = add("Cast", "numbers", [text], SrcT=Type(dtype), DstT=Type(_INT64))
+    minus, zero = [edit.add(constant("%s/%s" % (base, v), [i], _INT32, host)).name for v, i in _VECTORS]
+    flat = add("Reshape", "flat", [text, minus], T=Type(_INT64), Tshape=Type(_INT32))
+    ends = [edit.add(constant("%s/%s" % (base, v), i, _INT64, host)).name for v, i in (("first", 1), ("by", 1))]
+    size = add("Size", "size", [flat], T=Type(_INT64), out_type=Type(_INT64))
+    end = add("Add", "end", [size, ends[0]], T=Type(_INT64))
+    places = add("Range", "places", [ends[0], end, ends[1]], Tidx=Type(_INT64))
+    weighted = add("Mul", "weighted", [flat, places], T=Type(_INT64))
+    total = add("Sum", "total", [weighted, zero], T=Type(_INT64), Tidx=Type(_INT32), keep_dims=False)
+    return add("Add", "digest", [total, end], T=Type(_INT64))
+
+
+_VECTORS = (("minus_one", -1), ("zero", 0))

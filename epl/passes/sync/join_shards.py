@@ -1,0 +1,181 @@
+r"""Joins the collectives of a partitioned program: within a worker by plain operations, between workers by EPL's.
+
+x   -> EplShardAllReduce   -> y            x   \       / y
+x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllReduce ->, with several workers)
+                                           x/1 /       \ y/1
+"""
+
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import canonical_tensor, format_input
+from epl.partition import parts
+from epl.partition.placement import part_sizes
+from epl.passes.nodes import instance_tensor, tagged
+from epl.plan.names import clone_name, joined_name, tag_of, whole_name
+from epl.plan.order import OF_SHARDS
+
+_INT32, _BOOL = 3, 10
+_REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}
+
+
+def join_shards(program, plan):
+    """In the place of each collective of the shards, what gives each instance its result."""
+    if program.partitioned is None:
+        return program
+    graph, edit = program.graph, program.graph.editor()
+    for each in program.partitioned.collectives:
+        node = program.partitioned.graph.nodes[each.node]
+        dtype = node.attr["T"].type
+        for replica in _replicas(plan.mesh):
+            join = _Join(edit, plan, replica, joined_name(each.node), dtype, node.device)
+            given = [graph.nodes[clone_name(each.node, i.index)].input[0] for i in replica]
+            for instance, result in zip(replica, _results(join, node, given)):
+                _become(edit.node(clone_name(each.node, instance.index)), result, dtype)
+    return program.with_graph(edit.finish())
+
+
+def with_wholes(program, plan, tensors):
+    """The program with nodes that hold the wholes of some tensors; the same object where all are there."""
+    graph = program.graph
+    missing = [t for t in sorted(set(map(canonical_tensor, tensors))) if whole_name(t) not in graph.nodes]
+    if not missing:
+        return program
+    edit = graph.editor()
+    replica = _replicas(plan.mesh)[0]
+    for tensor in missing:
+        place = program.partitioned.placements[tensor]
+        dtype, device = program.spec_of(tensor).dtype % 100, plan.mesh.host_device
+        sent = _INT32 if dtype == _BOOL else dtype
+        join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device)
+        given = [join.cast(instance_tensor(plan, tensor, i.index), dtype, sent) for i in replica]
+        whole = join.combined(given, place.combine) if place.kind == "partial" else join.gathered(given, place.dim)
+        whole = join.cast(whole, sent, dtype)
+        edit.add(make_node("Identity", whole_name(tensor), [whole], device, T=Type(dtype)))
+    return program.with_graph(edit.finish())
+
+
+def _replicas(mesh):
+    """The instances of this worker by model replica."""
+    found = {}
+    for instance in mesh.instances:
+        found.setdefault(instance.data, []).append(instance)
+    return [found[data] for data in sorted(found)]
+
+
+def _become(node, text, dtype):
+    """Makes a node hand on a tensor."""
+    controls = [each for each in node.input if each[0] == "^"]
+    for key in ("shards", "combine", "dim", "size", "to_dim", "to_size"):
+        node.attr.pop(key, None)
+    node.op = "Identity"
+    node.input[:] = [text] + controls
+    set_attr(node, "T", Type(dtype))
+
+
+def _results(join, node, given):
+    """What each instance of a replica gets of a collective."""
+    kind, attr = node.op, node.attr
+    if kind == parts.ALL_REDUCE:
+        return [join.combined(given, attr["combine"].s.decode())] * len(given)
+    if kind == parts.ALL_GATHER:
+        return [join.gathered(given, attr["dim"].i)] * len(given)
+    if kind == parts.REDUCE_SCATTER:
+        return join.divided(join.combined(given, attr["combine"].s.decode()), attr["dim"].i, attr["size"].i)
+    return join.divided(join.gathered(given, attr["dim"].i), attr["to_dim"].i, attr["to_size"].i)
+
+
+class _Join(object):
+    """Adds the nodes that join what the instances of one model replica have.
+
+    Args:
+      edit: the Editor.
+      plan: the Plan.
+      replica: the Instances of this worker that belong to it.
+      name: of the node between workers, and what the other names begin with.
+      dtype: of what is joined.
+      device: where.
+    """
+
+    def __init__(self, edit, plan, replica, name, dtype, device):
+        self._edit, self._plan, self._replica = edit, plan, replica
+        self._name, self._dtype, self._device = name, dtype, device
+        self._count = 0
+
+    def combined(self, given, how):
+        """The combination of what all have."""
+        if how == "sum":
+            own = given[0] if len(given) == 1 else self._add("AddN", given, N=len(given))
+        else:
+            own = given[0]
+            for other in given[1:]:
+                own = self._add(_REDUCED[how], [own, other])
+        if self._plan.mesh.parts.num_workers == 1:
+            return own
+        return self._exchange("EplAllReduce", own, N=1, R=1, num_inputs=1, reduce_op=how, scale=1.0)
+
+    def gathered(self, given, dim):
+        """What all have, one behind the other along a dimension."""
+        own = given[0]
+        if len(given) > 1:
+            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
+        if self._plan.mesh.parts.num_workers == 1:
+            return own
+        if dim == 0:
+            return self._exchange("EplAllGather", own, R=1)
+        own = self._swapped(own, dim)
+        return self._swapped(self._exchange("EplAllGather", own, R=1), dim)
+
+    def divided(self, whole, dim, size):
+        """For each instance its part of a dimension of what all have whole; size: -1 where it is not known."""
+        shards = self._plan.mesh.num_shards
+        if size < 0:
+            text = self._add("Split", [self._integers(dim), whole], num_split=shards)
+        else:
+            sizes = self._integers(part_sizes(size, shards))
+            text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=shards, Tlen=Type(_INT32))
+        return [format_input(text, instance.shard) for instance in self._replica]
+
+    def _exchange(self, op, text, **attrs):
+        """A collective of the workers that have parts of the replica."""
+        group = self._plan.mesh.parts
+        node = make_node(
+            op,
+            self._name,
+            [text],
+            self._plan.mesh.host_device,
+            T=Type(self._dtype),
+            comm=group.communicator(0),
+            tag=tag_of(self._name),
+            workers=group.num_workers,
+            **attrs,
+        )
+        return self._edit.add(tagged(node, OF_SHARDS)).name
+
+    def _swapped(self, text, dim):
+        """A tensor with a dimension and the first one exchanged, which is also how to undo it."""
+        rank = self._add("Rank", [text])
+        behind = self._node("Range", [self._integers(dim + 1), rank, self._integers(1)], Tidx=Type(_INT32))
+        before = self._integers([dim] + list(range(1, dim)) + [0])
+        joined = [before, behind, self._integers(0)]
+        order = self._node("ConcatV2", joined, N=2, T=Type(_INT32), Tidx=Type(_INT32))
+        return self._add("Transpose", [text, order], Tperm=Type(_INT32))
+
+    def cast(self, text, have, want):
+        """A tensor in another type; the same where it is of that already."""
+        return text if have == want else self._node("Cast", [text], SrcT=Type(have), DstT=Type(want))
+
+    def _integers(self, values):
+        self._count += 1
+        name = "%s/integers_%d" % (self._base(), self._count)
+        return self._edit.add(constant(name, values, _INT32, self._device)).name
+
+    def _base(self):
+        return clone_name(self._name, self._replica[0].index)
+
+    def _add(self, op, inputs, **attrs):
+        """A node of tensors of the type that is joined."""
+        return self._node(op, inputs, T=Type(self._dtype), **attrs)
+
+    def _node(self, op, inputs, **attrs):
+        self._count += 1
+        node = make_node(op, "%s/local_%d" % (self._base(), self._count), inputs, self._device, **attrs)
+        return self._edit.add(tagged(node, "join")).name

@@ -1,0 +1,177 @@
+"""Models of which parts are divided over devices (epl.split)."""
+
+import contextlib
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+
+CLASSES = 7  # not a multiple of the devices
+_OPTIMIZERS = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf.train.AdamOptimizer(0.05),
+    "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
+}
+
+
+def _scope(epl, device_count, name="split"):
+    return getattr(epl, name)(device_count) if epl else contextlib.suppress()
+
+
+def _classifier(epl, device_count, optimizer, seed, colocate=False):
+    """(x, labels, loss, logits, accuracy, operation that trains) of a classifier whose last layer is split."""
+    tf.set_random_seed(seed)
+    x = tf.placeholder(tf.float32, [None, common.FEATURES])
+    labels = tf.placeholder(tf.int64, [None])
+    with _scope(epl, device_count, "replicate") if colocate else contextlib.suppress():
+        hidden = tf.nn.tanh(tf.matmul(x, tf.get_variable("hidden", [common.FEATURES, 8])))
+        hidden = tf.nn.dropout(hidden, rate=0.25)
+    with _scope(epl, device_count):
+        kernel = tf.get_variable("kernel", [8, CLASSES])
+        bias = tf.get_variable("bias", [CLASSES], initializer=tf.random_normal_initializer())
+        logits = tf.nn.xw_plus_b(hidden, kernel, bias)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        loss = tf.reduce_mean(losses) + 1e-3 * tf.nn.l2_loss(kernel)
+    accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
+    made = _OPTIMIZERS[optimizer]()
+    pairs = made.compute_gradients(loss)
+    clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 1.0)
+    step = made.apply_gradients(
+        [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)], tf.train.get_or_create_global_step()
+    )
+    return x, labels, loss, logits, accuracy, step
+
+
+def _feeds(x, labels, step):
+    rows, _ = common.batch(step)
+    return {x: rows, labels: np.random.RandomState(step).randint(0, CLASSES, len(rows))}
+
+
+def train(epl, device_count, optimizer, folder, colocate=False, resource=False, steps=3, seed=5):
+    """What every step gives, and all variables after it; a checkpoint is written in the end."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": colocate})
+    with tf.variable_scope("model", use_resource=resource):
+        x, labels, loss, logits, accuracy, step = _classifier(epl, device_count, optimizer, seed, colocate)
+    variables = tf.global_variables()
+    saver, history = tf.train.Saver(), []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        history.append(session.run([v.value() for v in variables]))
+        for number in range(steps):
+            fetched = session.run([loss, logits, accuracy, step], _feeds(x, labels, number))[:3]
+            history.append(fetched + session.run([v.value() for v in variables]))
+        saver.save(session, os.path.join(folder, "model"))
+    return history
+
+
+def restore(epl, device_count, optimizer, path, resource=False, seed=6):
+    """All variables as a checkpoint has them, and after a further step."""
+    common.init(epl)
+    with tf.variable_scope("model", use_resource=resource):
+        x, labels, loss, _, _, step = _classifier(epl, device_count, optimizer, seed)
+    variables = tf.global_variables()
+    with tf.Session() as session:
+        tf.train.Saver().restore(session, path)
+        before = session.run([v.value() for v in variables])
+        session.run(step, _feeds(x, labels, 9))
+        return before, session.run([v.value() for v in variables])
+
+
+def held(epl, device_count):
+    """Shapes of the variables in the session's own graph, by their names there."""
+    common.init(epl)
+    *_, step = _classifier(epl, device_count, "adam", 1)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        del step
+        graph = epl.session.hooks.driver_of(session).graph
+    return {
+        name: [d.size for d in node.attr["shape"].shape.dim]
+        for name, node in graph.nodes.items()
+        if node.op in ("VariableV2", "VarHandleOp")
+    }
+
+
+def contents(epl, path):
+    """Name to value of all that a checkpoint holds, as plain TensorFlow reads it."""
+    del epl
+    reader = tf.train.load_checkpoint(path)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def feeds_a_part(epl, device_count):
+    """Feeds what is divided; raises."""
+    common.init(epl)
+    _, labels, loss, logits, *_ = _classifier(epl, device_count, "sgd", 1)
+    with tf.Session() as session:
+        session.run(loss, {logits: np.zeros([2, CLASSES]), labels: [0, 1]})
+
+
+def without_seed(epl, device_count, steps=2):
+    """What each device of this worker has of the variables that are not divided, after some steps without any seed."""
+    common.init(epl)
+    x, labels, _, _, _, step = _classifier(epl, device_count, "adam", None)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for number in range(steps):
+            session.run(step, _feeds(x, labels, number))
+        driver = epl.session.hooks.driver_of(session)
+        names = [name for name in driver.graph.nodes if name.endswith("hidden")]
+        return [driver._read((name + ":0",))[0] for name in names if driver.graph.nodes[name].op == "VariableV2"]
+
+
+def different_data(epl, device_count):
+    """Each worker feeds rows of its own; raises."""
+    common.init(epl)
+    x, labels, *_, step = _classifier(epl, device_count, "sgd", 1)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step, _feeds(x, labels, 0))
+        session.run(step, _feeds(x, labels, 1 + epl.Env.get().cluster.worker_index))
+
+
+def one_initialises(epl, device_count):
+    """Worker 0 gives the variables values again; raises."""
+    common.init(epl)
+    x, labels, *_, step = _classifier(epl, device_count, "sgd", 1)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step, _feeds(x, labels, 0))
+        if epl.Env.get().cluster.worker_index == 0:
+            session.run(tf.global_variables_initializer())
+        session.run(step, _feeds(x, labels, 1))
+
+
+def keras_model(epl, device_count):
+    """Trains a model of Keras; raises with several workers."""
+    common.init(epl)
+    with _scope(epl, device_count):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(CLASSES, input_shape=[common.FEATURES])])
+    model.compile("sgd", "mse")
+    model.fit(np.zeros([8, common.FEATURES]), np.zeros([8, CLASSES]), verbose=0)
+
+
+def monitored(epl, device_count, folder, steps):
+    """Losses of a monitored session that reads tf.data, writes checkpoints into `folder` and goes on from them."""
+    common.init(epl)
+    tf.set_random_seed(2)
+    rows, _ = common.batch(0, size=24)
+    data = tf.data.Dataset.from_tensor_slices((rows, np.arange(24) % CLASSES)).repeat().batch(6)
+    x, labels = tf.data.make_one_shot_iterator(data).get_next()
+    with _scope(epl, device_count):
+        hidden = tf.layers.dense(x, 8, activation=tf.nn.relu, name="hidden")
+        logits = tf.layers.dense(tf.layers.batch_normalization(hidden, training=True), CLASSES, name="logits")
+        loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    tf.summary.scalar("loss", loss)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        step = tf.train.AdamOptimizer(0.05).minimize(loss, tf.train.get_or_create_global_step())
+    losses = []
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=folder, save_checkpoint_steps=2, save_summaries_steps=1, log_step_count_steps=None
+    ) as session:
+        for _ in range(steps):
+            losses.append(session.run([loss, step])[0])
+    return losses

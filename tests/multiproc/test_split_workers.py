@@ -1,0 +1,55 @@
+"""Models whose variables are divided over workers compute what one device computes."""
+
+import os
+
+import pytest
+
+from tests.helpers.checks import assert_same
+from tests.helpers.remote import RemoteError
+from tests.numerics.test_split_models import SPLIT, check, monitored_twice
+
+
+@pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
+def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource):
+    folders = [str(tmp_path / name) for name in ("plain", "split")]
+    list(map(os.mkdir, folders))
+    reference = plain(SPLIT + "train", 1, optimizer, folders[0], resource=resource)
+    for history in two_workers(SPLIT + "train", 2, optimizer, folders[1], resource=resource):
+        check(history, reference)
+    paths = [os.path.join(folder, "model") for folder in folders]
+    got, want = [plain(SPLIT + "contents", path) for path in paths]
+    assert sorted(got) == sorted(want)
+    for name, value in want.items():
+        assert_same(got[name], value, what=name)
+    restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
+    for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
+        check(own, restored)
+
+
+def test_monitored_sessions(plain, two_workers, tmp_path):
+    want = monitored_twice(plain, str(tmp_path / "plain"))
+    for of_workers, whole in zip(monitored_twice(two_workers, str(tmp_path / "split")), want):
+        for own in of_workers:
+            assert_same(own, whole)
+
+
+def refused(call, *args):
+    with pytest.raises(RemoteError) as caught:
+        call(*args)
+    return caught.value.message
+
+
+def test_workers_with_different_data_are_refused(two_workers):
+    message = refused(two_workers, SPLIT + "different_data", 2)
+    assert "the workers that divide this model with epl.split have been given different data" in message
+
+
+def test_all_workers_initialise_or_none(two_workers):
+    message = refused(two_workers, SPLIT + "one_initialises", 2)
+    assert "worker 0 has given the variable" in message and "and worker 1 has not" in message
+
+
+def test_keras_is_refused(two_workers):
+    assert "epl.split cannot be used with the training of Keras' models" in refused(
+        two_workers, SPLIT + "keras_model", 2
+    )

@@ -1,0 +1,49 @@
+"""Models whose variables are divided over devices compute what one device computes."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same, pairs
+from tests.helpers.remote import RemoteError
+
+SPLIT = "tests.helpers.programs.split:"
+
+
+def check(history, reference):
+    for step, (got, want) in enumerate(pairs(history, reference)):
+        for index, (own, whole) in enumerate(zip(got, want)):
+            assert own.shape == whole.shape
+            assert_same(own, whole, rtol=1e-5, atol=1e-6, what="value %d of step %d" % (index, step))
+
+
+@pytest.mark.parametrize(
+    "optimizer, resource", [("sgd", True), ("momentum", False), ("adam", True), ("adagrad", False)]
+)
+def test_trains_as_one_device(plain, two_devices, tmp_path, optimizer, resource):
+    folders = [str(tmp_path / name) for name in ("plain", "split")]
+    list(map(os.mkdir, folders))
+    reference = plain(SPLIT + "train", 1, optimizer, folders[0], resource=resource)
+    check(two_devices(SPLIT + "train", 2, optimizer, folders[1], resource=resource), reference)
+
+
+def test_without_a_seed_all_devices_have_the_same(two_devices):
+    first, second = two_devices(SPLIT + "without_seed", 2)
+    assert first.any() and np.array_equal(first, second)
+
+
+def test_what_is_divided_cannot_be_fed(two_devices):
+    with pytest.raises(RemoteError, match="each of 2 devices has a part of it, as epl.split divides it"):
+        two_devices(SPLIT + "feeds_a_part", 2)
+
+
+def monitored_twice(call, folder):
+    """Losses of two monitored sessions, of which the second goes on where the first has saved."""
+    return call(SPLIT + "monitored", 2, folder, 4), call(SPLIT + "monitored", 2, folder, 2)
+
+
+def test_monitored_sessions_and_batch_normalisation(plain, two_devices, tmp_path):
+    want = monitored_twice(plain, str(tmp_path / "plain"))
+    for own, whole in zip(monitored_twice(two_devices, str(tmp_path / "split")), want):
+        assert_same(own, whole)

@@ -1,0 +1,134 @@
+"""Programs of which epl.split divides parts: what is planned, and what is refused."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.errors import UnsupportedError
+from tests.helpers import planning
+
+
+def classifier(scope=lambda: epl.split(2), hidden=None, classes=7):
+    """A loss of which `scope` divides the last layer."""
+    x = tf.placeholder(tf.float32, [None, 4], name="x") if hidden is None else hidden
+    with scope():
+        kernel = tf.get_variable("kernel", [4, classes])
+        logits = tf.matmul(x, kernel, name="logits")
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=tf.ones_like(logits), logits=logits))
+
+
+def train(loss):
+    tf.train.AdamOptimizer(0.1).minimize(loss)
+
+
+def shapes(program):
+    nodes = program.graph.nodes.values()
+    found = {n.name: n for n in nodes if n.op in ("VariableV2", "VarHandleOp")}
+    return {name: [d.size for d in node.attr["shape"].shape.dim] for name, node in found.items()}
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
+    with planning.capture() as graph:
+        with tf.variable_scope("", use_resource=resource):
+            first = tf.get_variable("first", [4, 4])
+            train(classifier(hidden=tf.matmul(tf.placeholder(tf.float32, [None, 4]), first)))
+    found = shapes(planning.compiled(graph))
+    assert found["beta1_power"] == [] and found["first"] == found["epl_instance_1/first/Adam"] == [4, 4]
+    for name in ("kernel", "kernel/Adam", "kernel/Adam_1"):
+        assert found[name] == [4, 4]
+        assert found["epl_instance_1/" + name] == [4, 3]
+    for worker, width in enumerate((4, 3)):
+        found = shapes(planning.compiled(graph, workers=2, devices=1, index=worker))
+        assert found["kernel"] == [4, width] and len(found) == 8
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("pipeline__num_micro_batch", 2),
+        ("amp__level", "O1"),
+        ("gradient_checkpoint__type", "auto"),
+        ("zero__level", "v0"),
+        ("local_sgd__k_steps", 4),
+        ("optimizer__num_apply_group", 2),
+        ("communication__check_replicas_every", 2),
+        ("communication__sync_batch_norm", True),
+        ("execution__steps_per_run", 2),
+        ("execution__xla", True),
+    ],
+)
+def test_settings_that_do_not_go_together(key, value):
+    with planning.capture() as graph:
+        train(classifier())
+    name = key.replace("__", ".")
+    with pytest.raises(UnsupportedError, match="%s does not go together with epl.split" % name):
+        planning.compiled(graph, **{key: value})
+
+
+def recomputed():
+    x = tf.placeholder(tf.float32, [None, 4])
+    with epl.recompute():
+        hidden = tf.tanh(tf.matmul(x, tf.get_variable("first", [4, 4])))
+    return classifier(hidden=hidden)
+
+
+def with_a_collective():
+    return classifier(hidden=epl.ops.all_reduce(tf.placeholder(tf.float32, [8, 4]), name="mine"))
+
+
+def with_a_random_function():
+    @tf.function
+    def noisy(x):
+        return x + tf.random.normal([4])
+
+    return classifier(hidden=noisy(tf.placeholder(tf.float32, [8, 4])))
+
+
+@pytest.mark.parametrize(
+    "loss, message",
+    [
+        (recomputed, "recomputation .* does not go together with epl.split"),
+        (with_a_collective, "'mine' is a collective that the program made with epl.ops"),
+        (with_a_random_function, "draws random numbers or reads data, which does not go together with epl.split"),
+    ],
+)
+def test_what_does_not_go_together(loss, message):
+    with planning.capture() as graph:
+        train(loss())
+    with pytest.raises(UnsupportedError, match=message):
+        planning.compiled(graph)
+
+
+def test_layouts():
+    with planning.capture() as graph:
+        with epl.replicate(2):
+            hidden = tf.tanh(tf.matmul(tf.placeholder(tf.float32, [8, 4]), tf.get_variable("first", [4, 4])))
+        train(classifier(hidden=hidden))
+    with pytest.raises(UnsupportedError, match="2 scopes .* stages of a pipeline; this version splits tensors"):
+        planning.compiled(graph, devices=4)
+    assert planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.mesh.num_shards == 2
+    with planning.capture() as graph:
+        train(classifier())
+    with pytest.raises(UnsupportedError, match="that divide tensors are all devices of the job. Use split.4."):
+        planning.compiled(graph, workers=4, devices=1)
+
+
+def test_data_in_a_branch():
+    with planning.capture() as graph, planning.control_flow("v1"):
+        x = tf.placeholder(tf.float32, [8, 4])
+        hidden = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.py_func(lambda a: a, [x], tf.float32), lambda: x)
+        train(classifier(hidden=tf.ensure_shape(hidden, [8, 4])))
+    planning.compiled(graph)
+    with pytest.raises(UnsupportedError, match="gives data in a loop or a branch, where the workers that divide"):
+        planning.compiled(graph, workers=2, devices=1)
+
+
+def test_a_scope_that_divides_nothing_is_named(caplog):
+    with planning.capture() as graph:
+        x = tf.placeholder(tf.float32, [8, 4])
+        with epl.split(2):
+            loss = tf.reduce_mean(tf.square(x))
+        train(loss + tf.get_variable("bias", []))
+    planning.compiled(graph)
+    assert "holds no variable that can be divided" in caplog.text and "test_split.py" in caplog.text
