@@ -5,8 +5,10 @@ import pytest
 
 from tests.helpers.checks import assert_same_state
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
+from tests.helpers.programs.loss_scale import FLOAT16
 
 STEPS = range(24)
+ESTIMATORS = "tests.helpers.programs.estimators:"
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,17 @@ def test_training_goes_on_with_the_scale_of_the_checkpoint(plain, two_by_two, tm
         SCALED + "train", (12, 15), (), restore=str(tmp_path / "plain" / "worker_0" / "model"), config=OPTIONS
     )
     assert chief["scales"] == by_the_book(range(12, 15), ())
+
+
+@pytest.mark.parametrize("scale", ["dynamic", 128])
+def test_an_estimator_goes_on_with_its_scale(plain, two_workers, tmp_path, scale):
+    want = plain(ESTIMATORS + "life", str(tmp_path / "plain"))
+    config = dict(FLOAT16, **{"amp.loss_scale": scale})
+    got, _ = two_workers(ESTIMATORS + "life", str(tmp_path / "epl"), config)
+    assert got["losses"] != want["losses"] and got["starts"] == [0, 3]
+    np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
+    np.testing.assert_allclose(got["predictions"], want["predictions"], rtol=0.05, atol=0.05)
+    own = {name: value.item() for name, value in got["state"].items() if name not in want["state"]}
+    names = ["epl_loss_scale/%s" % name for name in ("scale", "good_steps", "bad_steps")]
+    # Six steps in two calls of `train`, of which the second went on from the checkpoint of the first.
+    assert own == (dict(zip(names, (32768.0, 6, 0))) if scale == "dynamic" else {})

@@ -81,6 +81,19 @@ def test_a_scale_that_overflows_comes_down_until_gradients_are_finite():
     assert found["steps"][left_out:] == list(range(30 - left_out + 1))
 
 
+def test_moving_averages_move_in_steps_that_are_left_out():
+    """They come from the forward pass, which is not scaled."""
+    plain = train("norm", steps=(0, 3), amp__level="", amp__dtype="bfloat16")
+    found = train("norm", steps=(0, 3), amp__loss_scale=2.0**60)
+    assert found["steps"] == [0, 0, 0, 0]
+    for before, after in zip(found["states"], found["states"][1:]):
+        moved = sorted(name for name in before if not np.array_equal(before[name], after[name]))
+        assert moved == ["net/norm/moving_mean", "net/norm/moving_variance"]
+        assert all(np.isfinite(after[name]).all() for name in moved)
+    for name in moved:
+        np.testing.assert_allclose(found["states"][1][name], plain["states"][1][name], rtol=0.02, atol=1e-3)
+
+
 def test_losses_stay_near_those_in_float32():
     plain = train(steps=(0, 50), amp__level="", amp__dtype="bfloat16")
     for options in ({}, {"amp__loss_scale": 128}, {"amp__loss_scale": 1}):

@@ -171,7 +171,7 @@ def test_losses_stay_near_those_in_float32(resource):
 PIPELINES = "tests.helpers.programs.pipelines:"
 
 
-@needs_bfloat16
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=needs_bfloat16), "float16"])
 @pytest.mark.parametrize(
     "devices, model, stages, micro_batches, replicas, config",
     [
@@ -180,11 +180,11 @@ PIPELINES = "tests.helpers.programs.pipelines:"
     ],
 )
 def test_losses_stay_near_those_of_one_device(
-    by_hand, two_devices, devices, model, stages, micro_batches, replicas, config
+    by_hand, two_devices, devices, model, stages, micro_batches, replicas, config, dtype
 ):
     want = by_hand(model, micro_batches, replicas)
     arguments = (devices, model, stages, micro_batches, replicas, "PreferBackward")
-    got = two_devices(PIPELINES + "train", *arguments, amp__level="O1", **config)
+    got = two_devices(PIPELINES + "train", *arguments, amp__level="O1", amp__dtype=dtype, **config)
     np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
     assert list(got["losses"]) != list(want["losses"])
     assert all(value.dtype == np.float32 for name, value in got["states"][-1].items() if name != "global_step")

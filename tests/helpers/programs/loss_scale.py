@@ -30,10 +30,15 @@ def model(kind, resource):
     with tf.variable_scope("net", use_resource=resource):
         table = tf.get_variable("table", [10, 8], initializer=m.initial(7))
         hidden = m.dense(x, 8, "hidden", seed=1, activation=tf.nn.relu) + tf.gather(table, words)
+        if kind == "norm":
+            hidden = tf.layers.batch_normalization(hidden, momentum=0.8, training=True, name="norm")
         logits = m.dense(hidden, 3, "logits", seed=3)
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
     step = tf.train.get_or_create_global_step()
-    if kind == "adam":
+    if kind == "norm":
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+            train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step)
+    elif kind == "adam":
         train_op = tf.train.AdamOptimizer(0.02, epsilon=1e-3).minimize(loss, global_step=step)
     elif kind == "clipped":
         optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
