@@ -25,7 +25,7 @@ from epl.session.agreement import (
     current_agreement,
 )
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
-from epl.session.inner import InnerSession, View, divides, fed_to, own_copy
+from epl.session.inner import InnerSession, View, divides, fed_to, own_copy, why_in_parts
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
 from epl.session.local_steps import LocalSteps, first_step, kept
@@ -94,9 +94,7 @@ class Driver(object):
         names = tuple(feeds)
         step = self._step(fetches, targets, names)
         if names and not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
-            plan = self._rewritten.plan  # where copies are no equals of each other, their number cannot change
-            alike = plan.mesh.num_shards == 1 and plan.mesh.pipeline.num_workers == 1 and not plan.user_collectives
-            step = self._step(fetches, targets, names, alike and plan.local_sgd is None)
+            step = self._step(fetches, targets, names, why_in_parts(self._rewritten.plan) is None)
         if step.repeats > 1:
             check_repeated(feeds, step.repeats)
         if step.is_local:
@@ -215,6 +213,9 @@ class Driver(object):
             measured = None if link is None else lambda: link
             cluster = self._cluster.with_devices(devices)
             made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured), View()
+            plans = (self._rewritten.plan, made.plan)
+            owned = [{v: plan.owners[v] for v in plan.variables if v in plan.owners} for plan in plans]
+            assert owned[0] == owned[1]  # whoever has a variable, or part of it, has it for both
             self._inner.load(made.own_graph, view)
             self._whole = made, view
         return self._whole
@@ -242,7 +243,7 @@ class Driver(object):
                 show_plan(rewritten.program, self._cluster)
 
     def _run_step(self, step, feeds, run_options, metadata):
-        names, values = fed_to(step, feeds, self._local.fed(step.saved))
+        names, values = fed_to(step, feeds, self._local.fed(step.saved), self._rewritten.plan)
         if step.whole:
             self._values.changed_here(step.updated)
         fetches = step.fetches + step.times

@@ -137,6 +137,8 @@ class InnerSession(object):
         """Those of the new nodes of another rewriting that the first one does not have alike; it shares the others."""
         nodes = self._base.nodes
         other = [name for name in new if name not in nodes or _differ(graph.nodes[name], nodes[name])]
+        # What comes later may look alike and still take what the other rewriting computes otherwise.
+        other += [name for name in view.nodes if view.names.get(name) != self._base.names.get(name)]
         own = graph.descendants(other).difference(view.nodes)
         _check_states(graph, own.intersection(nodes))
         for name in own.symmetric_difference(new):
@@ -201,39 +203,55 @@ def divides(value, parts):
     return parts == 1 or np.ndim(value) == 0 or len(value) % parts == 0
 
 
-def divide(name, value, part, parts):
+def why_in_parts(plan):
+    """Why a batch has to be divided over the copies of the model, in words; None where one of them can compute it all.
+
+    Args:
+      plan: the Plan.
+    """
+    if plan.mesh.num_shards > 1:
+        return "several devices share a batch (epl.replicate(%d))" % plan.mesh.num_shards
+    if plan.user_collectives:
+        return "its collective '%s' (epl.ops) is one of all copies" % plan.user_collectives[0].label
+    if plan.local_sgd is not None:
+        return "with local_sgd each copy takes steps of its own"
+    return None
+
+
+def divide(name, value, part, parts, plan):
     """Part `part` of `parts` equal ones of a fed value's first dimension; scalars are handed on whole.
 
     Raises:
-      ValueError: the first dimension does not divide.
+      ValueError: the first dimension does not divide, and the plan says that it has to.
     """
     if parts == 1 or np.ndim(value) == 0:
         return value
     size = len(value)
     if not divides(value, parts):
         raise ValueError(
-            "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker "
-            "(%d = %d x %d + %d). Feed a multiple of %d: a placeholder whose first dimension is unknown takes the "
-            "whole share "
-            "of the worker." % (name, size, parts, size, parts, size // parts, size % parts, parts)
+            "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker, "
+            "micro-batches counted (%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple "
+            "of %d: a placeholder whose first dimension is unknown takes the whole share of the worker."
+            % (name, size, parts, size, parts, size // parts, size % parts, why_in_parts(plan), parts)
         )
     share = size // parts
     return value[part * share : (part + 1) * share]
 
 
-def fed_to(step, feeds, kept):
+def fed_to(step, feeds, kept, plan):
     """What a run of a step is fed: (tensor names, their values).
 
     Args:
       step: a Step.
       feeds: dict of the user's tensors to the values that the program gives.
       kept: dict of further tensors to values.
+      plan: the Plan.
     """
     names, values = list(kept), list(kept.values())
     for fed, parts in zip(feeds, step.feeds):
         for name, part, of in parts:
             names.append(name)
-            values.append(divide(fed, feeds[fed], part, of))
+            values.append(divide(fed, feeds[fed], part, of, plan))
     names.extend(step.open_gates)
     values.extend(_NOTHING for _ in step.open_gates)
     return tuple(names), values

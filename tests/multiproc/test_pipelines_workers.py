@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same_training
+from tests.helpers.remote import RemoteError
+from tests.numerics import test_by_hand
 from tests.numerics.test_pipelines import ATOL, PIPELINES
+from tests.numerics.test_sessions import SESSIONS, assert_same_uneven
 
 # Each model, each schedule and each number of micro-batches at least once.
 CASES = [
@@ -116,3 +119,33 @@ def test_automatic_stages_in_two_workers(by_hand, two_workers):
     want = by_hand("batch_norm_cnn", 4, 1)
     for got in two_workers(PIPELINES + "train", 1, "batch_norm_cnn", 1, 4, 1, automatic=2):
         assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_optimizers_by_hand_of_two_stages(plain, two_workers, micro_batches):
+    """Slots, and what is made of gradients, lie in the worker of their variables; the norm of all goes to both."""
+    names, config = ["adam", "clipped", "sparse", "steady"], {"pipeline.num_micro_batch": micro_batches}
+    names = [name for name in names if micro_batches == 1 or name != "sparse"]
+    want = plain(test_by_hand.TRAIN, names)
+    for got in two_workers(test_by_hand.TRAIN, names, config, stages=2, together=True):
+        test_by_hand.check(got, want)
+
+
+def test_accumulators_in_branches_of_two_stages_are_refused(two_workers):
+    for outcome in two_workers.outcomes(test_by_hand.TRAIN, ["accumulated"], stages=2, together=True):
+        assert isinstance(outcome, RemoteError) and "stands in a loop or a branch and is used by" in outcome.message
+        assert "or all stages into one worker" in outcome.message
+
+
+def test_batches_that_do_not_divide_into_micro_batches(plain, two_workers):
+    sizes = [8, 7, 8, 1, 6]
+    want = plain(SESSIONS + "uneven", sizes)
+    for got in two_workers(SESSIONS + "uneven", sizes, 2, 2):
+        assert_same_uneven(got, want)
+
+
+def test_short_batches_of_two_copies_over_two_workers(plain, two_by_two):
+    sizes = [8, 6, 8, 1]
+    want = plain(SESSIONS + "uneven", sizes)
+    for got in two_by_two(SESSIONS + "uneven", sizes, 2, 2, cluster__device_place_prefer_intra_node=False):
+        assert_same_uneven(got, want)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.helpers.checks import assert_same_state, assert_same_training, pairs
+from tests.helpers.remote import RemoteError
 
 TRAIN = "tests.helpers.programs.by_hand:train"
 SUM = {"communication.gradients_reduce_method": "sum"}
@@ -12,6 +13,15 @@ def check(got, want):
     assert sorted(got) == sorted(want)
     for name in want:
         assert_same_training(got[name], want[name])
+
+
+def test_slices_as_they_come(plain, two_devices):
+    check(two_devices(TRAIN, ["sparse"]), plain(TRAIN, ["sparse"]))
+
+
+def test_slices_that_are_read_by_their_rows_take_no_micro_batches(two_devices):
+    with pytest.raises(RemoteError, match="operations of their own, or leave pipeline.num_micro_batch at 1"):
+        two_devices(TRAIN, ["sparse"], {"pipeline.num_micro_batch": 2})
 
 
 @pytest.mark.parametrize("options", [{}, {"resource": True, "tape": True}], ids=["gradients", "tape"])

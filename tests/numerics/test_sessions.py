@@ -114,3 +114,9 @@ def test_batches_that_do_not_divide(jobs, plain, layout, micro_batches):
     want = plain(SESSIONS + "uneven", sizes)
     for got in jobs[layout](SESSIONS + "uneven", sizes, micro_batches):
         assert_same_uneven(got, want)
+
+
+def test_a_short_batch_for_collectives_of_the_program(two_devices):
+    message, untouched = two_devices("tests.helpers.programs.collectives:short_batch")
+    assert "'x:0' is fed a batch of 3" in message and "Feed a multiple of 2" in message and untouched
+    assert "(epl.ops) is one of all copies" in message

@@ -110,6 +110,24 @@ def test_a_variable_of_one_stage_and_its_gradient_travel():
     assert any("gradients" in m.tensor for m in first.messages if m.source == 1)
 
 
+def test_assignments_wait_for_what_reads_before_gradients_of_other_workers():
+    """tf.tuple over the gradients of both stages: the second's weight is read for the gradient of the first's."""
+    with planning.capture() as graph:
+        with epl.replicate(device_count=1):
+            x = tf.matmul(tf.placeholder(tf.float32, [None, 4]), planning.variable("w0"))
+        with epl.replicate(device_count=1):
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, planning.variable("w1"))))
+        variables = tf.trainable_variables()
+        gradients = tf.tuple(tf.gradients(loss, variables))
+        updates = [tf.assign_sub(v, g, name="by_hand_" + v.op.name) for v, g in zip(variables, gradients)]
+        tf.group(*updates)
+    parts, _ = parts_of(graph, 2)
+    (sent,) = [m for m in parts[1].messages if m.source == 1 and "gradients" in m.tensor]
+    assert node_of(sent.tensor) in parts[1].graph.ancestors(["by_hand_w1"])
+    assert len(planning.of_op(parts[1].graph, "NoOp")) <= len(planning.of_op(parts[1].whole, "NoOp")) + 2
+    assert run_to_the_end(parts) == [[]] * 2
+
+
 @hypothesis.settings(max_examples=12, deadline=None)
 @hypothesis.given(
     count=st.integers(2, 4),

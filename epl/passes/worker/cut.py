@@ -4,7 +4,8 @@ r"""Leaves a worker of a pipeline its own part of a graph, and lets the parts se
                                              EplBroadcastReceive -> b     on worker 1
 
 What all workers have (see epl.plan.owners) is in every part. A control edge from another worker's node is left out;
-what comes after it here waits instead for this worker's own changes of variables that it would have waited for.
+what comes after it here waits instead for this worker's own changes of variables that it would have waited for, and for
+its own reading of variables that the program then changes itself: `tf.tuple(gradients)` before the first assignment.
 
 Every worker of a pipeline cuts the same graph, so they all know all messages, in one order that no edge of the graph
 goes against: two workers never wait for each other's next message.
@@ -19,10 +20,13 @@ from epl.graph import tags, types
 from epl.graph.build import Type, make_node
 from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
+from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, clone_name, cloned_name, tag_of
 from epl.rules import effects
 
 _HANDLES = frozenset([20, 21])  # resource, variant
+# Their results may lie in the memory of the variable that they take.
+_ALIASES = frozenset(["Identity", "Reshape", "ExpandDims", "Squeeze"])
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,7 @@ def _own(graph, plan, part):
         if message.target == part.index:
             add_receive(edit, plan, part, message)
             received.update(((message.tensor, consumer), message.receive) for consumer in message.consumers)
-    waits = _Waits(graph, edit, part)
+    waits = _Waits(graph, edit, plan, part)
     for name in nodes:
         if not all([producer in nodes for producer, _ in graph.inputs[name]]):
             _receive(edit.node(name), received, waits)
@@ -338,47 +342,69 @@ class _Waits(object):
     Args:
       graph: the whole Graph.
       edit: the Editor of this worker's.
+      plan: the Plan.
       part: the Part.
     """
 
-    def __init__(self, graph, edit, part):
+    def __init__(self, graph, edit, plan, part):
         self._graph = graph
         self._edit = edit
         self._part = part
-        self._made = {}
+        self._made = {}  # another worker's node to what stands for it here
         changes = [name for name in graph.find(effects.is_write) if part.owners.get(name) == part.index]
-        self._after = graph.descendants(changes)
+        self._after = graph.descendants(changes + _read_before(graph, plan, changes))
 
     def is_here(self, name):
         return self._part.is_here(name)
 
     def instead_of(self, name):
-        """Control inputs: none, or a node that waits for this worker's changes that the other's node follows."""
+        """Control inputs: none, or what waits for this worker's nodes that the other's node follows."""
         if name not in self._after:
             return []
-        if name not in self._made:
-            self._make(name)
-        return ["^" + self._made[name]]
+        self._stand_in(name)
+        return self._made[name]
 
-    def _make(self, root):
-        """Makes the stand-in of a node and of those that it needs."""
+    def _stand_in(self, root):
+        """Finds what stands for a node, and for those that it needs."""
         stack = [root]
         while stack:
-            name = stack.pop()
-            if name in self._made:
+            name = stack[-1]
+            needed = self._needed(name) if name not in self._made else []
+            missing = [other for other in needed if not self.is_here(other) and other not in self._made]
+            if missing:
+                stack.extend(missing)
                 continue
-            self._made[name] = "%s_after/%s" % (PREFIX, name)
-            node = make_node("NoOp", self._made[name])
-            for text in self._graph.nodes[name].input:
-                other = node_of(text)
-                if other not in self._after or self._graph.nodes[other].op in LOOP_EDGES:
-                    continue
-                if self.is_here(other):
-                    node.input.append("^" + other)
-                else:
-                    node.input.append("^%s_after/%s" % (PREFIX, other))
-                    stack.append(other)
-            unique = sorted(set(node.input))
-            del node.input[:]
-            node.input.extend(unique)
-            self._edit.add(tagged(node, "after"))
+            stack.pop()
+            if name not in self._made:
+                self._made[name] = self._one(name, needed)
+
+    def _needed(self, name):
+        """What a node takes or waits for of what comes after this worker's nodes."""
+        found = {node_of(text) for text in self._graph.nodes[name].input}
+        return sorted(other for other in found if other in self._after and self._graph.nodes[other].op not in LOOP_EDGES)
+
+    def _one(self, name, needed):
+        """A control input that stands for several, in a list; none where they are only a loop's next turn."""
+        texts = sorted({text for other in needed for text in self._made.get(other, ["^" + other])})
+        if len(texts) < 2:
+            return texts
+        node = make_node("NoOp", "%s_after/%s" % (PREFIX, name))
+        node.input.extend(texts)
+        self._edit.add(tagged(node, "after"))
+        return ["^" + node.name]
+
+
+def _read_before(graph, plan, changes):
+    """What takes the values of variables that the program itself changes (no optimizer's apply, no first value)."""
+    by_hand = {
+        variable_of(graph, name)
+        for name in changes
+        if tags.phase(graph.nodes[name]) == tags.FORWARD and name not in plan.analysis.initial_writes
+    }
+    found, stack = set(), [name for name in by_hand if name is not None]
+    while stack:
+        for consumer, position in graph.consumers.get(stack.pop(), ()):
+            if consumer not in found and graph.inputs[consumer][position].index >= 0:
+                found.add(consumer)
+                stack.extend([consumer] if graph.nodes[consumer].op in _ALIASES else [])
+    return graph.in_order(found)

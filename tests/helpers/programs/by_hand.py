@@ -70,30 +70,47 @@ def _clipped(gradients, variables, step):
     return tf.group(*updates)
 
 
+def _sparse(gradients, variables, step):
+    """Adagrad by scatter operations, from the rows of a table that a batch has looked up; descent for the others."""
+    updates = [tf.assign_add(step, 1)]
+    for gradient, variable in zip(gradients, variables):
+        if not isinstance(gradient, tf.IndexedSlices):
+            updates.append(tf.assign_sub(variable, 0.05 * gradient))
+            continue
+        squares = _slot(variable, "squares")
+        grown = tf.scatter_add(squares, gradient.indices, tf.square(gradient.values))
+        with tf.control_dependencies([grown]):
+            scale = tf.rsqrt(tf.gather(squares, gradient.indices) + 1e-3)
+        updates += [grown, tf.scatter_sub(variable, gradient.indices, 0.05 * scale * gradient.values)]
+    return tf.group(*updates)
+
+
 UPDATES = {"adam": _adam, "accumulated": _accumulated, "steady": _steady, "clipped": _clipped}
+SPARSE = {"sparse": _sparse}  # with gradients as tf.gradients returns them: IndexedSlices
 
 
-def train(epl, names=None, config=None, resource=False, tape=False, stages=1, factor=1.0):
+def train(epl, names=None, config=None, resource=False, tape=False, stages=1, factor=1.0, together=False):
     """dict of way to its losses and variables after each step.
 
     Args:
-      names: keys of UPDATES; None for all.
+      names: keys of UPDATES and SPARSE; None for all of UPDATES.
       resource: resource variables.
       tape: gradients from tf.GradientTape.
       factor: of the gradients.
       stages: scopes that the two layers and the loss are built in, 1 or 2.
+      together: the workers compute one copy of the model, so each is fed all rows.
     """
     found = {}
     for name in names or sorted(UPDATES):
         with tf.Graph().as_default():
             common.init(epl, config)
             with tf.variable_scope("", use_resource=resource):
-                found[name] = _train(epl, UPDATES[name], tape, stages, factor)
+                found[name] = _train(epl, name, tape, stages, factor, together)
     return found
 
 
-def _train(epl, update, tape, stages, factor):
-    feeds = common.Feeds(epl)
+def _train(epl, name, tape, stages, factor, together):
+    feeds = common.Feeds(None if together else epl)
     ids = tf.cast(feeds.labels, tf.int32)
     scope = common.scope_of(epl) if stages > 1 else common.no_scope
     with tf.GradientTape() if tape else common.no_scope() as recorded:
@@ -105,8 +122,10 @@ def _train(epl, update, tape, stages, factor):
     variables = tf.trainable_variables()
     gradients = recorded.gradient(loss, variables) if tape else tf.gradients(loss, variables)
     step = tf.train.get_or_create_global_step()
-    gradients = tf.tuple([factor * tf.convert_to_tensor(g) for g in gradients])  # all of them before the first update
-    train_op = update(gradients, variables, step)
+    if name in UPDATES:
+        gradients = [factor * tf.convert_to_tensor(g) for g in gradients]
+    gradients = tf.tuple(gradients)  # all of them before the first update
+    train_op = dict(UPDATES, **SPARSE)[name](gradients, variables, step)
     loss = common.mean_everywhere(epl, loss)
     losses, states = [], []
     with common.session() as sess:

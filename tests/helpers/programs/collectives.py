@@ -252,6 +252,22 @@ def over_devices(epl):
         return {"rows": gathered, "sensitivity": scale, "w": sess.run(variable)}
 
 
+def short_batch(epl):
+    """What is said of an odd number of rows for a model with a collective over two copies."""
+    _start(epl)
+    x = tf.placeholder(tf.float32, [None, 2], "x")
+    variable = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    centred = x - epl.ops.all_reduce(tf.reduce_mean(x, 0), "mean")
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.square(centred * variable)))
+    with common.session() as sess:
+        common.initialize(sess)
+        before = sess.run(variable)
+        try:
+            sess.run(train_op, {x: np.ones([3, 2], np.float32)})
+        except ValueError as error:
+            return str(error), bool(np.all(sess.run(variable) == before))
+
+
 def mixed_with_training(epl):
     """Gradients that a program reduces by itself are then the same everywhere, whatever EPL reduces besides."""
     worker, workers = _start(epl)

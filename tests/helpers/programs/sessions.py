@@ -309,13 +309,16 @@ def uneven_failures(epl):
     return errors
 
 
-def uneven(epl, sizes, micro_batches=1, stages=1):
+def uneven(epl, sizes, micro_batches=1, stages=1, **config):
     """Trains with batches of different sizes; a metric is updated, and rows are fetched, in the same runs.
+
+    Over several stages every worker is fed all rows. `config`: further keys, with `__` for the dot.
 
     Returns:
       dict of losses, states, what the metric came to, the fetched rows, and predictions for three rows.
     """
-    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    common.init(epl, dict(config, **{"pipeline.num_micro_batch": micro_batches}))
     feeds = common.Feeds(epl)
     with common.scope_of(epl)() if stages > 1 else common.no_scope():
         hidden = tf.layers.dense(feeds.x, 8, tf.nn.tanh, kernel_initializer=tf.glorot_uniform_initializer(seed=1))
@@ -327,7 +330,7 @@ def uneven(epl, sizes, micro_batches=1, stages=1):
     rows = common.rows_everywhere(epl, tf.gather(feeds.x, 0, axis=1))
     loss = common.mean_everywhere(epl, loss)
     losses, states, metrics, seen = [], [], [], []
-    epl = None if stages > 1 else epl  # then every worker has all rows
+    epl = None if stages > 1 else epl
     with common.session() as sess:
         common.initialize(sess)
         for number, size in enumerate(sizes):
