@@ -146,7 +146,9 @@ def root_cause(workers):
     held = [worker for worker in workers if worker.stopped]
     if not failed:
         return held[0] if held else None
-    first = min(failed, key=lambda worker: (worker.signal_number is None, worker.blames_another))
+    first = min(
+        failed, key=lambda worker: (worker.signal_number is None, worker.blames_another or worker.missed_others)
+    )
     if not first.missed_others or first.signal_number is not None:
         return first
     before = workers[: workers.index(first)]

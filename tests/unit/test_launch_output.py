@@ -293,6 +293,7 @@ NO_DATA_AT_0 = (
         ([Ended(1, 1, MISSED), Ended(0, -15, stopped_with=15, stopped=True)], 0),
         ([Ended(1, 1, LATE), Ended(2, 0), Ended(0, 0)], 0),
         ([Ended(1, 1, MISSED), Ended(0, 0)], 1),
+        ([Ended(1, 1, LATE), Ended(0, 3)], 0),
         ([Ended(1, 1, NO_DATA_AT_0), Ended(0, 1, b"tensorflow.errors.OutOfRangeError: End of sequence\n")], 0),
         ([Ended(1, 4), Ended(0, -15, stopped_with=15, stopped=True)], 1),
         ([Ended(1, 0), Ended(0, -15, stopped_with=15, stopped=True)], 0),

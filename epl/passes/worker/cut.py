@@ -381,7 +381,9 @@ class _Waits(object):
     def _needed(self, name):
         """What a node takes or waits for of what comes after this worker's nodes."""
         found = {node_of(text) for text in self._graph.nodes[name].input}
-        return sorted(other for other in found if other in self._after and self._graph.nodes[other].op not in LOOP_EDGES)
+        return sorted(
+            other for other in found if other in self._after and self._graph.nodes[other].op not in LOOP_EDGES
+        )
 
     def _one(self, name, needed):
         """A control input that stands for several, in a list; none where they are only a loop's next turn."""
