@@ -1,5 +1,6 @@
 """Plans as text, for people."""
 
+from epl.graph import tags
 from epl.plan.mesh import DATA
 
 
@@ -80,6 +81,8 @@ def _facts(plan, program):
             )
         )
     facts.append(("variables", "%d" % len(plan.variables)))
+    if plan.partitioned is not None:
+        facts.extend(_of_parts(plan))
     if plan.local_sgd is not None:
         facts.extend(_of_local_sgd(plan))
     elif mesh.copies.size > 1:
@@ -121,6 +124,22 @@ def _change(count):
     if count is None:
         return "more, by the data"
     return "%s%s" % ("-" if count < 0 else "+", bytes_text(abs(count))) if count else "as without"
+
+
+def _of_parts(plan):
+    done = plan.partitioned
+    facts = [("divided variables", "%d, over %d devices" % (len(plan.divided), done.shards))]
+    for phase in (tags.FORWARD, tags.BACKWARD, tags.APPLY):
+        found = [each for each in done.collectives if each.phase == phase]
+        if found:
+            kinds = sorted({each.kind for each in found})
+            each_kind = ", ".join("%d %s" % (sum(e.kind == kind for e in found), kind) for kind in kinds)
+            size = bytes_text(sum(each.num_bytes for each in found))
+            facts.append(("exchanges, %s" % phase, "%s; of tensors of %s" % (each_kind, size)))
+    for each in done.without_rule:
+        if tags.phase(done.graph.nodes[each.node]) != tags.SAVE:
+            facts.append(("takes whole inputs", "'%s' (%s): %s" % (each.node, each.op, bytes_text(each.num_bytes))))
+    return facts
 
 
 def _of_local_sgd(plan):

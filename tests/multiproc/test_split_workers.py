@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import SPLIT, check, monitored_twice
 
@@ -53,3 +53,11 @@ def test_keras_is_refused(two_workers):
     assert "epl.split cannot be used with the training of Keras' models" in refused(
         two_workers, SPLIT + "keras_model", 2
     )
+
+
+def test_estimators(plain, two_devices, two_workers, tmp_path):
+    want = plain(SPLIT + "estimator", 2, str(tmp_path / "plain"))
+    jobs = [two_devices(SPLIT + "estimator", 2, str(tmp_path / "one"))]
+    for found in jobs + two_workers(SPLIT + "estimator", 2, str(tmp_path / "two")):
+        for own, whole in pairs(found, want):
+            assert_same(own, whole)

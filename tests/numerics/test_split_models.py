@@ -47,3 +47,8 @@ def test_monitored_sessions_and_batch_normalisation(plain, two_devices, tmp_path
     want = monitored_twice(plain, str(tmp_path / "plain"))
     for own, whole in zip(monitored_twice(two_devices, str(tmp_path / "split")), want):
         assert_same(own, whole)
+
+
+def test_largest_logits_and_metrics(plain, two_devices):
+    for own, whole in pairs(two_devices(SPLIT + "top", 2), plain(SPLIT + "top", 2)):
+        assert_same(own, whole)

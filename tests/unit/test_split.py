@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
+from epl.plan.table import plan_table
 from tests.helpers import planning
 
 
@@ -132,3 +133,16 @@ def test_a_scope_that_divides_nothing_is_named(caplog):
         train(loss + tf.get_variable("bias", []))
     planning.compiled(graph)
     assert "holds no variable that can be divided" in caplog.text and "test_split.py" in caplog.text
+
+
+def test_the_table_says_what_is_divided_and_exchanged():
+    with planning.capture() as graph:
+        train(classifier())
+        tf.train.Saver()
+        tf.as_string(tf.get_default_graph().get_tensor_by_name("logits:0"), name="shown")
+    text = plan_table(planning.compiled(graph).plan)
+    assert "divided variables" in text and "3, over 2 devices" in text
+    forward = next(line for line in text.splitlines() if "exchanges, forward" in line)
+    assert "1 all_gather; of tensors of 896 bytes" in forward  # 32 rows are supposed, of 7 logits
+    whole = [line for line in text.splitlines() if "takes whole inputs" in line]
+    assert len(whole) == 1 and "'shown' (AsString)" in whole[0]

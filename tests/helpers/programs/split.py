@@ -175,3 +175,39 @@ def monitored(epl, device_count, folder, steps):
         for _ in range(steps):
             losses.append(session.run([loss, step])[0])
     return losses
+
+
+def top(epl, device_count):
+    """The loss, the largest logits, whether they hold the label and the accuracy, of a batch that is fed."""
+    common.init(epl)
+    x, labels, loss, logits, *_, step = _classifier(epl, device_count, "sgd", 1)
+    values, places = tf.nn.top_k(logits, 2)
+    found = tf.cast(tf.nn.in_top_k(logits, labels, 2), tf.float32)
+    _, accuracy = tf.metrics.accuracy(labels, tf.argmax(logits, 1))
+    with tf.Session() as session:
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        return session.run([loss, values, places, found, accuracy, step], _feeds(x, labels, 0))[:-1]
+
+
+def estimator(epl, device_count, folder):
+    """Loss and accuracy of an evaluation after some training, and all variables of the checkpoint."""
+    common.init(epl)
+
+    def input_fn():
+        rows, _ = common.batch(0, size=24)
+        return tf.data.Dataset.from_tensor_slices((rows, np.arange(24) % CLASSES)).batch(6)
+
+    def model_fn(features, labels, mode):
+        with _scope(epl, device_count):
+            logits = tf.layers.dense(features, CLASSES)
+            loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+        metrics = {"accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1))}
+        step = None
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            step = tf.train.AdamOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step, eval_metric_ops=metrics)
+
+    made = tf.estimator.Estimator(model_fn, folder, tf.estimator.RunConfig(tf_random_seed=3))
+    made.train(input_fn)
+    found = made.evaluate(input_fn)
+    return [found["loss"], found["accuracy"]] + [made.get_variable_value(name) for name in made.get_variable_names()]
