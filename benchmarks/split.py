@@ -5,7 +5,7 @@
 Two layers of 512 features before the classifier, Adam, batches of 64 for each worker: with data parallelism each has
 its own, with epl.split both see the 128 rows, of which each computes its part of the features. Jobs take turns, each
 worker on one core. Printed are samples per second of both workers together, ratios of the medians over the rounds, and
-the part of the classifier's state that a worker holds. benchmarks/vs_horovod.py tells how to make Horovod's environment.
+the part of the classifier's state that a worker holds. Horovod's environment is made as vs_horovod.py says.
 """
 
 import argparse
