@@ -9,6 +9,7 @@ from tests.helpers.programs.loss_scale import FLOAT16
 
 STEPS = range(24)
 ESTIMATORS = "tests.helpers.programs.estimators:"
+KERAS = "tests.helpers.programs.keras_models:"
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,11 @@ def test_an_estimator_goes_on_with_its_scale(plain, two_workers, tmp_path, scale
     names = ["epl_loss_scale/%s" % name for name in ("scale", "good_steps", "bad_steps")]
     # Six steps in two calls of `train`, of which the second went on from the checkpoint of the first.
     assert own == (dict(zip(names, (32768.0, 6, 0))) if scale == "dynamic" else {})
+
+
+def test_keras(plain, two_workers):
+    want = plain(KERAS + "fit")
+    for got in two_workers(KERAS + "fit", config=FLOAT16):
+        np.testing.assert_allclose(got["history"]["loss"], want["history"]["loss"], rtol=0.02)
+        assert list(got["history"]["loss"]) != list(want["history"]["loss"])
+        assert [w.dtype for w in got["weights"]] == [w.dtype for w in want["weights"]]
