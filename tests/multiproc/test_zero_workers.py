@@ -32,6 +32,12 @@ def test_optimizers(plain, two_workers):
     tricks_checks.check(plain, two_workers, names, {"zero.level": "v1"})
 
 
+def test_kinds_of_variables(plain, two_workers):
+    want = plain(ZERO + "kinds_of_variables", {})
+    for got in two_workers(ZERO + "kinds_of_variables", {"zero.level": "v1"}):
+        assert_same_training(got, want)
+
+
 def test_clipping_by_global_norm(plain, two_workers):
     tricks_checks.check(plain, two_workers, ["clip_global"], {"zero.level": "v0"})
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
+from epl.plan import memory
 from epl.plan.order import collective_keys, settle
 from epl.plan.zero import gathered_groups, plan_zero, scattered_groups
 from epl.rules import effects
+from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
 
 SLOTS = {"momentum": 1, "adam": 2, "rmsprop": 3, "adagrad": 1, "adadelta": 2, "ftrl": 2}
@@ -240,3 +242,10 @@ def test_new_variables_travel_behind_all_that_does_not_need_them():
         gradients = [places[group.name] for group in plan.aggregation.groups]
         late, early = (next(places[m.name] for m in plan.merges if t.op.name in m.name) for t in (after, loss))
         assert len(updates) == len(gradients) > 1 and max(gradients + [early]) < min(updates) and max(updates) < late
+
+
+def test_the_memory_plan_counts_what_each_worker_holds():
+    for index, program in enumerate(workers(training())):
+        devices, _ = foretell_program(program, 8)
+        scalars = 8  # the powers of beta, which all workers have
+        assert devices["CPU:0"].lasting[memory.SLOTS] == program.plan.zero.state_bytes[index] + scalars

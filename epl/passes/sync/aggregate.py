@@ -14,7 +14,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
-from epl.passes.vectors import concatenated, everywhere, owned_by, reshape, split
+from epl.passes.vectors import concatenated, empty, everywhere, owned_by, reshape, split
 from epl.plan.names import tag_of
 from epl.plan.zero import scattered_groups
 
@@ -56,11 +56,16 @@ def _scatter(graph, edit, plan, group, owners):
     """One reduce-scatter of a group; each worker takes its share apart again."""
     host, crew = plan.mesh.host_device, plan.crew
     flat = []
-    for place, tensor in enumerate(group.tensors):
-        device = graph.nodes[node_of(tensor)].device
-        flat.append(reshape(edit, "%s/flat_%d" % (group.name, place), tensor, (-1,), group.dtype, device, everywhere))
+    for owner, size in enumerate(group.sizes(crew.num_workers)):
+        for place in group.of_owner(owner):
+            tensor, name = group.tensors[place], "%s/flat_%d" % (group.name, place)
+            device = graph.nodes[node_of(tensor)].device
+            flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, everywhere))
+        if not size:
+            flat.append(_filler(edit, plan, "%s/filler_%d" % (group.name, owner), group.dtype))
     whole = concatenated(edit, group.name + "/whole", flat, group.dtype, host, everywhere)
-    sizes = everywhere(edit, constant(group.name + "/sizes", group.sizes(crew.num_workers), _INT64, host))
+    counts = [max(1, size) for size in group.sizes(crew.num_workers)]
+    sizes = everywhere(edit, constant(group.name + "/sizes", counts, _INT64, host))
     node = make_node(
         "EplReduceScatter",
         group.name,
@@ -78,13 +83,22 @@ def _scatter(graph, edit, plan, group, owners):
     for owner in range(crew.num_workers):
         places, add = group.of_owner(owner), owned_by(owner, owners)
         pieces, updates = [share], [group.updates[place] for place in places]
-        if len(places) > 1:
-            of_each = [update.size for update in updates]
+        of_each = [update.size for update in updates]
+        if not any(of_each):
+            pieces = [empty(edit, "%s/none_%d" % (group.name, p), group.dtype, host, add) for p in places]
+        elif len(places) > 1:
             pieces = split(edit, "%s/to_%d" % (group.name, owner), share, of_each, group.dtype, host, add)
         for place, update, piece in zip(places, updates, pieces):
             name = "%s/%d" % (group.name, place)
             value = reshape(edit, name, piece, update.shape, group.dtype, host, add)
             rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value)
+
+
+def _filler(edit, plan, name, dtype):
+    """A vector of one element, for a worker that has nothing to get: a share is never empty."""
+    host = plan.mesh.host_device
+    zero = everywhere(edit, constant(name + "/zero", [0.0], _FLOAT32, host))
+    return everywhere(edit, make_node("Cast", name, [zero], host, SrcT=Type(_FLOAT32), DstT=Type(dtype)))
 
 
 def _scaled(edit, plan, name, tensor, dtype):

@@ -67,3 +67,25 @@ def restored_by_the_chief_alone(epl, config, folder):
     except epl.errors.EplError as error:
         return str(error)
     return ""
+
+
+def kinds_of_variables(epl, config):
+    """Trains resource variables, of float64 too, a scalar and an empty one; losses, and variables after each step."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    with tf.variable_scope("all", use_resource=True):
+        kernel = tf.get_variable("kernel", [common.FEATURES, 4], initializer=m.initial(1))
+        wide = tf.get_variable("wide", [4, common.CLASSES], tf.float64, initializer=m.initial(2))
+        scale = tf.get_variable("scale", [], initializer=tf.ones_initializer())
+        empty = tf.get_variable("empty", [0, 3], initializer=tf.zeros_initializer())
+        hidden = tf.cast(scale * tf.tanh(tf.matmul(feeds.x, kernel)), tf.float64)
+        loss = m.classification(tf.matmul(hidden, wide), feeds.labels)
+        loss = tf.cast(loss, tf.float32) + tf.reduce_sum(empty)
+        train_op = m.OPTIMIZERS["adam"]().minimize(loss)
+    loss, losses, states = common.mean_everywhere(epl, loss), [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(4):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
