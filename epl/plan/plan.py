@@ -71,8 +71,8 @@ class Plan:
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
-      owners: node to the one worker that computes it, by its place in `crew`; all compute the others. Empty where each
-        worker computes whole copies of the model.
+      owners: node to the one worker that computes it, by its place in `owning_group`; all compute the others. Empty
+        where each worker computes whole copies of the model.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
@@ -120,7 +120,7 @@ class Plan:
     partitioned: Optional[Any] = None
 
     @property
-    def crew(self):
+    def owning_group(self):
         """The Group of the workers over which `owners` divides what is computed."""
         return self.mesh.pipeline if self.zero is None else self.mesh.copies
 
@@ -151,8 +151,8 @@ class Plan:
         return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / (1 if mesh.split else mesh.num_shards)
 
     def is_here(self, name):
-        """True for a node of the user's that this worker computes, alone in its crew or as all workers do."""
-        return self.owners.get(name, self.crew.index) == self.crew.index
+        """True for a node of the user's that this worker computes, alone or as all workers do."""
+        return self.owners.get(name, self.owning_group.index) == self.owning_group.index
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
@@ -162,7 +162,9 @@ class Plan:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
-        updated = sum(u.num_bytes for g in gathered_groups(self) for u in g.updates if u.owner == self.crew.index)
+        updated = sum(
+            u.num_bytes for g in gathered_groups(self) for u in g.updates if u.owner == self.owning_group.index
+        )
         return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups) + updated
 
     def summary(self):

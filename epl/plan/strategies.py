@@ -99,8 +99,10 @@ def _of_recomputation(program, config):
 def _of_zero(plan):
     if plan.zero is None:
         return None
-    here, whole = plan.zero.state_bytes[plan.crew.index], sum(plan.zero.state_bytes)
-    sent = sum(u.num_bytes for group in gathered_groups(plan) for u in group.updates if u.owner == plan.crew.index)
+    here, whole = plan.zero.state_bytes[plan.owning_group.index], sum(plan.zero.state_bytes)
+    sent = sum(
+        u.num_bytes for group in gathered_groups(plan) for u in group.updates if u.owner == plan.owning_group.index
+    )
     return "this worker keeps its part of the optimizer's state, and sends what it updates", sent, here - whole
 
 

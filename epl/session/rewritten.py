@@ -96,7 +96,7 @@ class Rewritten(object):
         """The worker that alone has a variable, as zero.level divides state; None for what others have too."""
         plan = self.plan
         owner = plan.owners.get(variable) if plan.zero is not None else None
-        return None if owner is None else plan.crew.workers[owner]
+        return None if owner is None else plan.owning_group.workers[owner]
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""

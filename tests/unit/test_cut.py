@@ -20,7 +20,7 @@ from tests.helpers import planning
 
 
 def parts_of(graph, workers, devices=1, **keys):
-    """What each worker of the first crew has: its Part with its graph, and the Plans."""
+    """What each worker of the first copy of the model has: its Part with its graph, and the Plans."""
     found = [planning.compiled(graph, workers, devices, index, **keys) for index in range(workers)]
     found = [program for program in found if program.plan.mesh.copies.index == 0]
     parts = [types.SimpleNamespace(graph=p.graph, is_here=p.has, of=p.part, **vars(p.part)) for p in found]

@@ -22,7 +22,7 @@ def place(program, plan):
     on_host = _on_host(graph)
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
-    owners, here = plan.owners, plan.crew.index
+    owners, here = plan.owners, plan.owning_group.index
 
     def device_of(name):
         return mesh.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]

@@ -54,9 +54,9 @@ def aggregate_gradients(program, plan):
 
 def _scatter(graph, edit, plan, group, owners):
     """One reduce-scatter of a group; each worker takes its share apart again."""
-    host, crew = plan.mesh.host_device, plan.crew
+    host, owning_group = plan.mesh.host_device, plan.owning_group
     flat = []
-    for owner, size in enumerate(group.sizes(crew.num_workers)):
+    for owner, size in enumerate(group.sizes(owning_group.num_workers)):
         for place in group.of_owner(owner):
             tensor, name = group.tensors[place], "%s/flat_%d" % (group.name, place)
             device = graph.nodes[node_of(tensor)].device
@@ -64,7 +64,7 @@ def _scatter(graph, edit, plan, group, owners):
         if not size:
             flat.append(_filler(edit, plan, "%s/filler_%d" % (group.name, owner), group.dtype))
     whole = concatenated(edit, group.name + "/whole", flat, group.dtype, host, everywhere)
-    counts = [max(1, size) for size in group.sizes(crew.num_workers)]
+    counts = [max(1, size) for size in group.sizes(owning_group.num_workers)]
     sizes = everywhere(edit, constant(group.name + "/sizes", counts, _INT64, host))
     node = make_node(
         "EplReduceScatter",
@@ -72,15 +72,15 @@ def _scatter(graph, edit, plan, group, owners):
         [whole, sizes],
         host,
         T=Type(group.dtype),
-        comm=crew.communicator(group.slot),
+        comm=owning_group.communicator(group.slot),
         tag=group.tag,
-        workers=crew.num_workers,
+        workers=owning_group.num_workers,
         reduce_op="mean" if plan.reduce_mean else "sum",
     )
     share = everywhere(edit, tagged(node, "collective"))
     if not plan.reduce_mean and plan.gradient_scale != 1.0:
         share = _scaled(edit, plan, group.name, share, group.dtype)
-    for owner in range(crew.num_workers):
+    for owner in range(owning_group.num_workers):
         places, add = group.of_owner(owner), owned_by(owner, owners)
         pieces, updates = [share], [group.updates[place] for place in places]
         of_each = [update.size for update in updates]

@@ -31,9 +31,9 @@ def divide_updates(program, plan):
 
 def _gather(graph, edit, plan, group, owners):
     """Adds the all-gather of a group; returns the names of the assignments, one for each update."""
-    mesh, crew = plan.mesh, plan.crew
-    shares = [_share(graph, edit, plan, group, owner, owners) for owner in range(crew.num_workers)]
-    here = crew.index
+    mesh, owning_group = plan.mesh, plan.owning_group
+    shares = [_share(graph, edit, plan, group, owner, owners) for owner in range(owning_group.num_workers)]
+    here = owning_group.index
     gather = make_node(
         "EplAllGather",
         group.name,
@@ -42,9 +42,9 @@ def _gather(graph, edit, plan, group, owners):
         mesh.host_device,
         R=len(shares[here]),
         T=Type(group.dtype),
-        comm=crew.communicator(group.slot),
+        comm=owning_group.communicator(group.slot),
         tag=group.tag,
-        workers=crew.num_workers,
+        workers=owning_group.num_workers,
     )
     pieces = [everywhere(edit, tagged(gather, "collective"))]
     if len(group.updates) > 1:

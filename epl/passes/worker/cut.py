@@ -157,16 +157,18 @@ def cut(program, plan):
     Raises:
       UnsupportedError: something that cannot be sent is used by two workers.
     """
-    mesh, crew = plan.mesh, plan.crew
-    if crew.num_workers == 1 or not plan.owners:
+    mesh, owning_group = plan.mesh, plan.owning_group
+    if owning_group.num_workers == 1 or not plan.owners:
         return program
     graph = program.graph
     owners = _owners(graph, plan)
-    channels = Channels(crew.num_workers, len(mesh.stages))
+    channels = Channels(owning_group.num_workers, len(mesh.stages))
     messages = _messages(graph, plan, owners, channels)
     # Behind the communicators that workers have for other things.
-    first_slot = crew.communicator(0) if plan.zero is None else crew.communicator(mesh.num_communicators)
-    part = Part(crew.index, crew.workers, graph, owners, messages, channels, first_slot)
+    first_slot = (
+        owning_group.communicator(0) if plan.zero is None else owning_group.communicator(mesh.num_communicators)
+    )
+    part = Part(owning_group.index, owning_group.workers, graph, owners, messages, channels, first_slot)
     return replace(program, graph=_own(graph, plan, part), part=part)
 
 
