@@ -14,7 +14,6 @@ from epl.config import Config
 from epl.errors import CommunicationError
 from epl.session.job import Job
 
-pytestmark = pytest.mark.once
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
