@@ -5,7 +5,7 @@
 #   ARGS=                     more arguments for pytest
 export LINE STRICT PYTHON_TF1 PYTHON_TF2
 ARGS ?=
-PYTEST = python -m pytest $$SECOND_LINE $(ARGS)
+PYTEST = python -m pytest $$ONCE $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-nightly test-multiproc lint format csrc clean

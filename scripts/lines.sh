@@ -4,11 +4,12 @@
 #   scripts/lines.sh [--first] 'COMMAND' ['COMMAND' ...]
 #
 # Every command runs for every line before the next command starts, so that quick checks of both lines come first. In a
-# command, $LINE is the line and `python` is the line's Python. $SECOND_LINE is empty for the last line that is served,
-# whose Python is the oldest, and --second-line for others: they need not run what is the same on all lines.
+# command, $LINE is the line and `python` is the line's Python. $ONCE is what pytest has to know so that what is the same
+# on both lines runs on one of them: "--once unit" for the last line that is served, whose Python is the oldest, "--once
+# rest" for the other, nothing where there is only one.
 # --first   only the first line whose Python is there, tf2 before tf1.
-# Variables: LINE=tf1 or tf2 chooses one line. STRICT=1 makes a line that is skipped an error. ONCE_ON (together.sh sets
-# it) is the line that runs what is the same on all.
+# Variables: LINE=tf1 or tf2 chooses one line. STRICT=1 makes a line that is skipped an error. ONCE, if it is set
+# (together.sh does), is handed on.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,16 +54,17 @@ trap 'rm -rf "$folder"' EXIT
 # Runs a command for a line in a process group of its own, and prints and keeps its output. What the command leaves
 # running ends with it; what has left the group as well holds the output open, but is not waited for.
 run_for() {
-  local line=$1 command=$2 status=0 tee second=""
-  [ "$line" = "${ONCE_ON:-${served[-1]}}" ] || second=--second-line
+  local line=$1 command=$2 status=0 tee once=${ONCE:-}
+  if [ -z "$once" ] && [ ${#served[@]} -gt 1 ]; then
+    once=$([ "$line" = "${served[-1]}" ] && echo "--once unit" || echo "--once rest")
+  fi
   rm -f "$folder/pipe"
   mkfifo "$folder/pipe"
   tee "$output" <"$folder/pipe" &
   tee=$!
   set -m
   (
-    unset ONCE_ON
-    export LINE=$line SECOND_LINE=$second PATH="$PWD/.venv/$line/bin:$PATH" VIRTUAL_ENV="$PWD/.venv/$line"
+    export LINE=$line ONCE=$once PATH="$PWD/.venv/$line/bin:$PATH" VIRTUAL_ENV="$PWD/.venv/$line"
     exec bash -euo pipefail -c "$command"
   ) </dev/null >"$folder/pipe" 2>&1 &
   group=$!

@@ -35,9 +35,10 @@ trap 'exit 130' INT TERM
 
 echo "running for ${served[*]} at the same time; what they say comes when they have ended"
 for line in "${served[@]}"; do
+  once=$([ "$line" = "${served[-1]}" ] && echo unit || echo rest)
   # Jobs in the background ignore SIGINT, unless they have a process group of their own.
   set -m
-  LINE=$line ONCE_ON=${served[-1]} scripts/lines.sh "$@" >"$folder/$line" 2>&1 &
+  LINE=$line ONCE="--once $once" scripts/lines.sh "$@" >"$folder/$line" 2>&1 &
   jobs+=($!)
   set +m
 done

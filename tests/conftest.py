@@ -1,5 +1,6 @@
 """Fixtures of all tests. TensorFlow is imported by the tests that need it, not here."""
 
+import collections
 import os
 import random
 
@@ -23,12 +24,21 @@ def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all tests, every combination; takes hours")
     parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly; takes minutes")
     parser.addoption("--fault-seed", type=int, help="of the faults that are drawn; printed, random if left out")
-    parser.addoption("--second-line", action="store_true", help="leave out what the other TensorFlow line runs (once)")
+    parser.addoption(
+        "--once",
+        choices=("unit", "rest"),
+        help="of what is the same on both TensorFlow lines (once) run only the unit tests, or only the rest, because "
+        "another run has the others",
+    )
 
 
 def pytest_configure(config):
     given = config.getoption("--fault-seed")
     config.fault_seed = random.SystemRandom().randrange(10**6) if given is None else given
+
+
+def is_unit_test(item):
+    return "/tests/unit/" in str(item.fspath)
 
 
 def pytest_report_header(config):
@@ -37,11 +47,28 @@ def pytest_report_header(config):
 
 def pytest_collection_modifyitems(config, items):
     unwanted = {mark for mark, options in ON_REQUEST.items() if not any(config.getoption(option) for option in options)}
-    if config.getoption("--second-line"):
-        unwanted.add("once")
-    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in unwanted)]
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(mark) for mark in unwanted)
+        or item.get_closest_marker("once")
+        and config.getoption("--once") not in (None, "unit" if is_unit_test(item) else "rest")
+    ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Where the time went: the modules that took longest, beside pytest's own list of tests."""
+    seconds = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            seconds[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "duration", 0)
+    longest = [(module, spent) for module, spent in seconds.most_common(30) if spent >= 5]
+    if longest:
+        terminalreporter.section("longest modules of %.0f s" % sum(seconds.values()))
+    for module, spent in longest:
+        terminalreporter.write_line("%7.1f s  %s" % (spent, module))
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def _choices(combination, strength):
 
 
 def parametrize(names, *factors, **options):
-    """pytest.mark.parametrize with all combinations of `factors`, of which some are enough on the second line.
+    """pytest.mark.parametrize with all combinations of `factors`, of which some are enough on one of the lines.
 
     `names` has one name for each factor; `strength` is that of `covering`, 1 unless it is given. Combinations outside
     the covering are marked `once`.

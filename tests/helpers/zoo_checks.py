@@ -12,7 +12,7 @@ from tests.helpers.zoo_results import PLAIN
 def cases(*layouts, few):
     """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once.
 
-    On the second line: each model, each optimizer and each way of input in each layout.
+    On one of the lines: each model, each optimizer and each way of input in each layout.
     """
     wanted = [(layout, case) for layout in layouts for case in zoo.CASES]
     wanted += [(layout, case) for layout in few for case in zoo.CASES if case in zoo.ONE_EACH]

@@ -134,12 +134,12 @@ def test_commands_run_for_both_lines_quick_ones_first(checkout, bare):
 
 
 def test_one_line_runs_what_is_the_same_on_both(checkout, bare):
-    told = "echo $LINE runs ${SECOND_LINE:-everything}"
+    told = "echo $LINE runs ${ONCE:-everything}"
     result = lines(checkout, bare, told)
-    assert result.stdout.splitlines()[:2] == ["tf2 runs --second-line", "tf1 runs everything"]
+    assert result.stdout.splitlines()[:2] == ["tf2 runs --once rest", "tf1 runs --once unit"]
     assert "tf2 runs everything" in lines(checkout, bare, told, TF1_STATUS="3").stdout
     assert "tf2 runs everything" in lines(checkout, bare, told, LINE="tf2").stdout
-    assert "tf2 runs --second-line" in lines(checkout, bare, told, LINE="tf2", ONCE_ON="tf1").stdout
+    assert "tf2 runs --once unit" in lines(checkout, bare, told, LINE="tf2", ONCE="--once unit").stdout
 
 
 def test_a_line_without_python_is_skipped_and_named(checkout, bare):
