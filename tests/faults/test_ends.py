@@ -26,6 +26,10 @@ def exhaustive(*values):
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
+def once(*values):
+    return pytest.param(*values, marks=pytest.mark.once)
+
+
 @pytest.fixture(name="start")
 def start_jobs(tmp_path, template):
     """Starts a job; nothing of it is left after the test."""
@@ -43,7 +47,8 @@ def start_jobs(tmp_path, template):
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    "workers, victim, stages", [(2, 0, COPIES), (2, 1, COPIES), (3, 1, COPIES), (2, 0, STAGES), (2, 1, STAGES)]
+    "workers, victim, stages",
+    [(2, 0, COPIES), once(2, 1, COPIES), once(3, 1, COPIES), once(2, 0, STAGES), (2, 1, STAGES)],
 )
 def test_killed_worker(start, workers, victim, stages):
     run = start("hang", victim, workers, FAULT_STAGES=stages)
@@ -65,7 +70,7 @@ def test_killed_worker(start, workers, victim, stages):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, once(1)])
 def test_killed_worker_is_noticed_without_a_launcher(template, tmp_path, victim):
     environments = processes.worker_environments(2, 1)
     children = [
@@ -89,7 +94,7 @@ def test_killed_worker_is_noticed_without_a_launcher(template, tmp_path, victim)
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("victim, stages", [(0, COPIES), pytest.param(1, COPIES, marks=pytest.mark.once), (0, STAGES)])
+@pytest.mark.parametrize("victim, stages", [(0, COPIES), once(1, COPIES), once(0, STAGES)])
 def test_stopped_worker(start, victim, stages):
     run = start("hang", victim, EPL_COMMUNICATION_TIMEOUT_S=TIMEOUT_S, FAULT_STAGES=stages)
     run.wait_for_file("in_step")

@@ -92,12 +92,14 @@ def worker_environments(hosts):
     return environments
 
 
+@pytest.mark.once
 def test_collectives_against_numpy(hosts, tmp_path):
     with ranks(hosts, tmp_path, "cases") as job:
         # Each rank compares by itself; one that finds a difference ends badly, and leaves nothing.
         assert len(job.results("found")) == len(HOST_OF)
 
 
+@pytest.mark.once
 def test_lost_packets_change_nothing(hosts, tmp_path):
     how = hosts.lose_packets()
     with ranks(hosts, tmp_path, "cases", 60) as job:
@@ -105,6 +107,7 @@ def test_lost_packets_change_nothing(hosts, tmp_path):
     assert hosts.dropped() > 0, how
 
 
+@pytest.mark.once
 def test_killed_rank_is_named_on_both_hosts(hosts, tmp_path):
     with ranks(hosts, tmp_path, "loop") as job:
         job.children[3].wait_for("running", 60)
@@ -115,6 +118,7 @@ def test_killed_rank_is_named_on_both_hosts(hosts, tmp_path):
             assert outcome["seconds"] < 2
 
 
+@pytest.mark.once
 def test_cut_cable_ends_with_a_time_out(hosts, tmp_path):
     with ranks(hosts, tmp_path, "loop", 3) as job:
         job.children[0].wait_for("running", 60)
@@ -138,6 +142,7 @@ def test_pool_and_operations(hosts, tmp_path):
         assert worker["exchange"]["backend"] == "hierarchical"
 
 
+@pytest.mark.once
 def test_killed_worker_is_noticed_by_all(hosts, tmp_path):
     with Job(hosts, tmp_path, lambda _: [POOL, tmp_path, "auto", "killed"], worker_environments(hosts)) as job:
         for child in job.children:
@@ -159,6 +164,7 @@ class Runs(object):
         return self._of[layout]
 
 
+@pytest.mark.once
 def test_training_equals_one_device(hosts, tmp_path):
     case = sorted(name for name in zoo.CASES if name.startswith("mlp-momentum"))[0]
     single, several = tmp_path / "single", tmp_path / "several"

@@ -15,6 +15,7 @@ SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pool_worker.p
 CORRECT = ("exchange", "link", "all_reduce", "order", "all_gather", "broadcast", "half")
 WRONG = ("broadcast_mismatch", "mismatch", "abort_and_reconnect", "cancelled", "late", "not_connected")
 BACKENDS = {"shm": 2, "tcp": 3}
+EACH_BACKEND = ["shm", pytest.param("tcp", marks=pytest.mark.once)]  # which of them makes no difference to TensorFlow
 
 
 def start(folder, backend, workers, *scenarios):
@@ -40,7 +41,7 @@ def results(folder, children, timeout_s):
     return found
 
 
-@pytest.fixture(scope="module", params=sorted(BACKENDS))
+@pytest.fixture(scope="module", params=EACH_BACKEND)
 def outcome(request, tmp_path_factory):
     """Runs all scenarios once for each back end; gives a function from a scenario to the workers' results."""
     backend = request.param
@@ -142,7 +143,7 @@ def test_graph_without_communicators(outcome):
         assert "call connect() first" in worker["expect"]["message"]
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_killed_worker_is_noticed_by_all(tmp_path, backend):
     folder = str(tmp_path)
     children = start(folder, backend, 3, "killed")
