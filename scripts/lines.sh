@@ -5,8 +5,8 @@
 #
 # Every command runs for every line before the next command starts, so that quick checks of both lines come first. In a
 # command, $LINE is the line and `python` is the line's Python. $ONCE tells pytest which part of what is the same on
-# both lines is to run: "--once unit" for the last line that is served, whose Python is the oldest, "--once rest" for the
-# other; it is empty where there is only one.
+# both lines is to run: "--once unit" for the last line that is served, whose Python is the oldest, "--once rest" for
+# the other; it is empty where there is only one.
 # --first   only the first line whose Python is there, tf2 before tf1.
 # Variables: LINE=tf1 or tf2 chooses one line. STRICT=1 makes a line that is skipped an error. ONCE, if it is set
 # (together.sh does), is handed on.
