@@ -6,7 +6,7 @@ import itertools
 import sys
 import weakref
 
-from epl.graph.late import Late, copy_of, node_def_of
+from epl.graph.lazy import Lazy, copy_of, node_def_of
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
@@ -110,7 +110,7 @@ class Graph(object):
     """Nodes by name in creation order. Never changed after it is made; `editor()` gives a copy that can be.
 
     Attributes:
-      nodes: dict of name to NodeDef, or a Late that stands for one, in creation order; treat them as read-only, graphs
+      nodes: dict of name to NodeDef, or a Lazy that stands for one, in creation order; treat them as read-only, graphs
         share them.
       library: FunctionDefLibrary of the GraphDef.
       versions: VersionDef of the GraphDef.
@@ -302,7 +302,7 @@ class Editor(object):
         if name not in self._own:
             self._own[name] = self._nodes[name] if name in self._moved else self._copy(name)
             self._moved.discard(name)
-        elif type(self._nodes[name]) is Late:
+        elif type(self._nodes[name]) is Lazy:
             self._own[name] = self._copy(name)
         self._inputs.pop(name, None)
         return self._nodes[name]
@@ -349,7 +349,7 @@ class Editor(object):
         """Adds many NodeDefs.
 
         Args:
-          nodes: dict of their names, interned, to the NodeDefs or to a Late each.
+          nodes: dict of their names, interned, to the NodeDefs or to a Lazy each.
           inputs: dict of name to a tuple of NodeInputs.
         """
         taken = nodes.keys() & self._nodes.keys()

@@ -7,7 +7,7 @@ import collections
 
 from epl.graph.index import Graph, format_input
 from epl.graph.index import NodeInput as Tensor
-from epl.graph.late import copy_of
+from epl.graph.lazy import copy_of
 from epl.partition.emit import Emit, on_one_shard, slice_of
 from epl.partition.parts import Partitioned, WholeInputs
 from epl.partition.placement import SUM, WHOLE, conversion, conversion_cost, part_sizes

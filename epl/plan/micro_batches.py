@@ -39,7 +39,7 @@ class Accumulated:
 
 
 @dataclass(frozen=True)
-class Purpose:
+class Root:
     """Something that a session may run: a call of apply_gradients, or changes of state that no such call needs.
 
     Attributes:
@@ -67,7 +67,7 @@ class MicroBatches:
       writes: changes of state, in creation order; each micro-batch makes its own, in their order.
       reads: reads of state that must see the change which the micro-batch before made: node to variables.
       gradients: those that are accumulated, in the order in which they become ready.
-      purposes: what a session may run of it.
+      roots: what a session may run of it.
       parts: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the same
         step (of a second optimizer, say) are in none: they run when the update has.
       not_awaited: node to control inputs that it does without, as they would make a gradient of a stage's inputs wait
@@ -84,7 +84,7 @@ class MicroBatches:
     writes: Tuple[str, ...]
     reads: Dict[str, Tuple[str, ...]]
     gradients: Tuple[Accumulated, ...]
-    purposes: Tuple[Purpose, ...]
+    roots: Tuple[Root, ...]
     parts: Dict[str, Tuple[str, int]]
     not_awaited: Dict[str, FrozenSet[str]]
     in_control_flow: FrozenSet[str]
@@ -142,7 +142,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
         writes=tuple(w for w in writes if w in nodes),
         reads={name: variables for name, variables in state.reads.items() if name in nodes},
         gradients=tuple(gradients),
-        purposes=tuple(_purposes(model, graph, gradients, writes, nodes)),
+        roots=tuple(_roots(model, graph, gradients, writes, nodes)),
         parts=parts,
         not_awaited=not_awaited,
         in_control_flow=analysis.in_control_flow,
@@ -247,7 +247,7 @@ def _the_same(graph, analysis, inside, state, accumulated):
     return same
 
 
-def _purposes(model, graph, gradients, writes, nodes):
+def _roots(model, graph, gradients, writes, nodes):
     by_tensor = {gradient.values: gradient for gradient in gradients}
     found, covered = [], set()
     for call in model.apply_calls:
@@ -258,7 +258,7 @@ def _purposes(model, graph, gradients, writes, nodes):
         ends = [node_of(t) for name in own for t in (by_tensor[name].values, by_tensor[name].indices) if t]
         part = frozenset(graph.ancestors(ends) & nodes)
         covered |= part
-        found.append(Purpose("call_%d" % call.index, part, tuple(by_tensor[t].name for t in own), ()))
+        found.append(Root("call_%d" % call.index, part, tuple(by_tensor[t].name for t in own), ()))
     together = collections.OrderedDict()
     for write in writes:
         if write in nodes and write not in covered:
@@ -266,7 +266,7 @@ def _purposes(model, graph, gradients, writes, nodes):
             together.setdefault(waiting, []).append(write)
     for index, members in enumerate(together.values()):
         part = frozenset(graph.ancestors(members) & nodes)
-        found.append(Purpose("state_%d" % index, part, (), tuple(members)))
+        found.append(Root("state_%d" % index, part, (), tuple(members)))
     return found
 
 

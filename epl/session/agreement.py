@@ -25,15 +25,15 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers take
 # alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none. `parts`:
 # variables of which each worker has a part (epl.split), and that this one has given new values.
-Wish = collections.namedtuple("Wish", "session fetches targets fresh kind alike messages whole steps parts")
+Vote = collections.namedtuple("Vote", "session fetches targets fresh kind alike messages whole steps parts")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Wish.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, ())
+Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, ())
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
-# `reader` wants, its Wish `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
+# `reader` wants, its Vote `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
 # needs no more help.
 Agreed = collections.namedtuple("Agreed", "step fresh reader reads done")
 Agreed.__new__.__defaults__ = (None, (), None, None, False)
@@ -76,12 +76,12 @@ def current_agreement():
     return Env.get().state("agreement", Agreement)
 
 
-def agree(exchange, wish, step, make_step, agreement, describe, holder=lambda variable: None):
+def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda variable: None):
     """Agrees with the other workers on the next step.
 
     Args:
       exchange: function from bytes to a list of all workers' bytes.
-      wish: this worker's Wish; `fetches` and `targets` tuples of names, `fresh` a sorted tuple of variables.
+      vote: this worker's Vote; `fetches` and `targets` tuples of names, `fresh` a sorted tuple of variables.
       step: the Step for it.
       make_step: function (extra_fetches, extra_targets, whole) to the Step that runs these as well.
       agreement: the process's Agreement.
@@ -96,35 +96,35 @@ def agree(exchange, wish, step, make_step, agreement, describe, holder=lambda va
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(wish.session, step.fingerprint) + _news(wish, describe) + _KINDS[wish.kind, wish.whole]
-    block += _STEPS.pack(wish.steps)
+    block = _digest(vote.session, step.fingerprint) + _news(vote, describe) + _KINDS[vote.kind, vote.whole]
+    block += _STEPS.pack(vote.steps)
     blocks = agreement.exchange(exchange, block)
     if blocks.count(block) == len(blocks):
-        if wish.kind == OVER:
+        if vote.kind == OVER:
             raise SessionOver(range(len(blocks)), together=True)
-        return Agreed(step, wish.fresh) if wish.kind in (TOGETHER, READS) else Agreed(done=wish.kind == DONE)
-    wishes = [Wish(*json.loads(reply.decode())) for reply in exchange(json.dumps(wish).encode())]
-    _check_sessions(wishes)
-    over = [index for index, w in enumerate(wishes) if w.kind == OVER]
+        return Agreed(step, vote.fresh) if vote.kind in (TOGETHER, READS) else Agreed(done=vote.kind == DONE)
+    votes = [Vote(*json.loads(reply.decode())) for reply in exchange(json.dumps(vote).encode())]
+    _check_sessions(votes)
+    over = [index for index, v in enumerate(votes) if v.kind == OVER]
     if over:
         raise SessionOver(over)
-    _check_steps(wishes)
-    _check_parts(wishes)
+    _check_steps(votes)
+    _check_parts(votes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
-    fresh = tuple(_union([w.fresh for w in wishes] + [_not_alike(w.alike for w in wishes)]))
+    fresh = tuple(_union([v.fresh for v in votes] + [_not_alike(v.alike for v in votes)]))
     if fresh:
         _check_variables(exchange, fresh, describe)
-        _check_holders(wishes, fresh, holder)
-    readers = [index for index, w in enumerate(wishes) if w.kind == READS]
-    if len(readers) == len(wishes) and len({other[:_DIGEST_BYTES] for other in blocks}) == 1:
+        _check_holders(votes, fresh, holder)
+    readers = [index for index, v in enumerate(votes) if v.kind == READS]
+    if len(readers) == len(votes) and len({other[:_DIGEST_BYTES] for other in blocks}) == 1:
         return Agreed(step, fresh)  # all read the same
     if readers:
-        return Agreed(None, fresh, readers[0], wishes[readers[0]])
-    if any(w.kind != TOGETHER for w in wishes):
-        return Agreed(done=any(w.kind == DONE for w in wishes))
-    fetches, targets = _union(w.fetches for w in wishes), _union(w.targets for w in wishes)
-    step = make_step(fetches, targets, any(w.whole for w in wishes))
-    digest = _digest(wish.session, step.fingerprint)
+        return Agreed(None, fresh, readers[0], votes[readers[0]])
+    if any(v.kind != TOGETHER for v in votes):
+        return Agreed(done=any(v.kind == DONE for v in votes))
+    fetches, targets = _union(v.fetches for v in votes), _union(v.targets for v in votes)
+    step = make_step(fetches, targets, any(v.whole for v in votes))
+    digest = _digest(vote.session, step.fingerprint)
     if any(other != digest for other in exchange(digest)):
         raise _difference(exchange, step)
     return Agreed(step, fresh)
@@ -143,12 +143,12 @@ def _digest(session, fingerprint):
     return hashlib.sha256(("%d " % session).encode() + fingerprint).digest()[:_DIGEST_BYTES]
 
 
-def _news(wish, describe):
+def _news(vote, describe):
     """A digest of the variables that have new first values, and of what they are."""
-    if not wish.fresh and not wish.alike and not wish.parts:
+    if not vote.fresh and not vote.alike and not vote.parts:
         return _NO_NEWS
-    fresh = ["%s %s" % (name, describe(name)) for name in wish.fresh] + ["part of %s" % name for name in wish.parts]
-    alike = ["%s %s" % item for item in sorted(wish.alike.items())]
+    fresh = ["%s %s" % (name, describe(name)) for name in vote.fresh] + ["part of %s" % name for name in vote.parts]
+    alike = ["%s %s" % item for item in sorted(vote.alike.items())]
     return _digest_of_names(fresh) + _digest_of_names(alike)
 
 
@@ -170,8 +170,8 @@ def _not_alike(values):
     return [name for name in _union(values) if len({each.get(name) for each in values}) > 1]
 
 
-def _check_sessions(wishes):
-    sessions = [w.session for w in wishes]
+def _check_sessions(votes):
+    sessions = [v.session for v in votes]
     if len(set(sessions)) > 1:
         raise WorkerError(
             "the workers are in different sessions (%s). Every worker must make its training sessions in the same "
@@ -181,22 +181,22 @@ def _check_sessions(wishes):
         )
 
 
-def _check_steps(wishes):
-    if len({w.steps for w in wishes}) > 1:
+def _check_steps(votes):
+    if len({v.steps for v in votes}) > 1:
         raise WorkerError(
             "the workers have not come to this after the same number of local steps (%s): with local_sgd every worker "
             "must train with the same settings, take the same steps, and give variables new values at the same one."
-            % ", ".join("worker %d: %d" % item for item in enumerate(w.steps for w in wishes)),
+            % ", ".join("worker %d: %d" % item for item in enumerate(v.steps for v in votes)),
             cause="different steps",
         )
 
 
-def _check_parts(wishes):
+def _check_parts(votes):
     """What is divided over workers is given new values by all of them or by none."""
-    for worker, wish in enumerate(wishes):
-        differing = sorted(set(wish.parts).symmetric_difference(wishes[0].parts))
+    for worker, vote in enumerate(votes):
+        differing = sorted(set(vote.parts).symmetric_difference(votes[0].parts))
         if differing:
-            has, lacks = (0, worker) if differing[0] in wishes[0].parts else (worker, 0)
+            has, lacks = (0, worker) if differing[0] in votes[0].parts else (worker, 0)
             raise WorkerError(
                 "worker %d has given the variable '%s' a new value (by its initializer, or from a checkpoint), and "
                 "worker %d has not. Each worker has a part of it, as epl.split divides it, so every worker must "
@@ -239,13 +239,13 @@ def _check_variables(exchange, names, describe):
         )
 
 
-def _check_holders(wishes, names, holder):
+def _check_holders(votes, names, holder):
     """Raises WorkerError where a variable was given a value by others than the worker that alone has it."""
     for name in names:
         worker = holder(name)
-        if worker is None or name in wishes[worker].fresh or name in wishes[worker].alike:
+        if worker is None or name in votes[worker].fresh or name in votes[worker].alike:
             continue
-        other = next(index for index, wish in enumerate(wishes) if name in wish.fresh or name in wish.alike)
+        other = next(index for index, vote in enumerate(votes) if name in vote.fresh or name in vote.alike)
         raise WorkerError(
             "worker %d alone holds '%s' (zero.level divides optimizers' state), but worker %d has given it a value "
             "and worker %d has not: all workers must restore a checkpoint, initialise variables or assign to them at "

@@ -20,7 +20,7 @@ from epl.session.agreement import (
     READS,
     TOGETHER,
     SessionOver,
-    Wish,
+    Vote,
     agree,
     current_agreement,
 )
@@ -148,8 +148,8 @@ class Driver(object):
         with job.lock:
             job.ready()
             try:
-                wish = Wish(self._number, (), (), (), OVER, steps=self._local.steps)
-                agree(job.exchange, wish, self._step((), (), ()), None, current_agreement(), self._rewritten.described)
+                vote = Vote(self._number, (), (), (), OVER, steps=self._local.steps)
+                agree(job.exchange, vote, self._step((), (), ()), None, current_agreement(), self._rewritten.described)
             except SessionOver as over:
                 if over.together and self._local.behind:
                     self._average()
@@ -268,9 +268,9 @@ class Driver(object):
 
     def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
         """Runs a step that communicates; one at a time in this process."""
-        wish = Wish(None, fetches, targets, (), READS if step.only_reads else TOGETHER, whole=step.whole)
+        vote = Vote(None, fetches, targets, (), READS if step.only_reads else TOGETHER, whole=step.whole)
         if step.only_reads:
-            wish = wish._replace(messages=self._rewritten.rows(step.alone().messages))
+            vote = vote._replace(messages=self._rewritten.rows(step.alone().messages))
 
         def union(all_fetches, all_targets, whole):
             extra = tuple(t for t in all_fetches if t not in fetches)
@@ -295,7 +295,7 @@ class Driver(object):
 
         values = []  # of the latest of several steps
         try:
-            return self._agreed(wish, step, union, run)[: len(fetches)]
+            return self._agreed(vote, step, union, run)[: len(fetches)]
         except Exception as error:
             # The data of some worker ended after the first of them. All go on to the next call, which finds it ended.
             if not values or not data_has_ended(error):
@@ -350,11 +350,11 @@ class Driver(object):
     def _read(self, names):
         return [own_copy(value) for value in self._inner.run((), [], names, ())]
 
-    def _agreed(self, wish, step, union, run):
+    def _agreed(self, vote, step, union, run):
         """Agrees with the other workers on what this one wants, and runs it; first it helps others who only read.
 
         Args:
-          wish: a Wish; its session and fresh variables are filled in.
+          vote: a Vote; its session and fresh variables are filled in.
           step: the Step for it.
           union: function from all workers' fetches and targets, and whether their batches are taken whole, to the Step
             that runs them.
@@ -369,13 +369,13 @@ class Driver(object):
                 values = None
                 while values is None:
                     fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
-                    wish = wish._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
-                    wish, rewritten = wish._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
+                    vote = vote._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
+                    vote, rewritten = vote._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
                     agreed = agree(
-                        job.exchange, wish, step, union, current_agreement(), rewritten.described, rewritten.only_holder
+                        job.exchange, vote, step, union, current_agreement(), rewritten.described, rewritten.only_holder
                     )
                     if agreed.step is not None or agreed.reader is not None:
-                        self._settle(wish, agreed.fresh)
+                        self._settle(vote, agreed.fresh)
                     if agreed.step is not None:
                         values = run(agreed.step)
                     elif agreed.reader == self._cluster.worker_index:
@@ -383,7 +383,7 @@ class Driver(object):
                     else:
                         if agreed.reader is not None:
                             self._help(agreed.reader, agreed.reads.messages)
-                        if wish.kind == HELPS or agreed.done and wish.kind in (HELPS_ON, DONE):
+                        if vote.kind == HELPS or agreed.done and vote.kind in (HELPS_ON, DONE):
                             values = []
             except SessionOver as over:
                 self._over = True
@@ -391,9 +391,9 @@ class Driver(object):
             job.step += 1
             return values
 
-    def _settle(self, wish, fresh):
+    def _settle(self, vote, fresh):
         """Gives variables with new first values the same on all workers."""
-        self._values.agreed(fresh, wish.alike, wish.parts)
+        self._values.agreed(fresh, vote.alike, vote.parts)
         if fresh:
             self._synchronise(list(fresh))
 
@@ -416,19 +416,19 @@ class Driver(object):
         if self.divided:
             step = self._step(fetches, (), feeds)
             if step.communicates:
-                self._agreed(Wish(None, (), (), (), HELPS), step, None, None)
+                self._agreed(Vote(None, (), (), (), HELPS), step, None, None)
 
     @_for_programs
     def help_until_done(self):
         """Helps the chief with whatever it reads, until it calls `done`; all other workers call it."""
         if self.divided:
-            self._agreed(Wish(None, (), (), (), HELPS_ON), self._step((), (), ()), None, None)
+            self._agreed(Vote(None, (), (), (), HELPS_ON), self._step((), (), ()), None, None)
 
     @_for_programs
     def done(self):
         """The chief has read what others help with until then; whoever does not help goes on as before."""
         if self.divided:
-            self._agreed(Wish(None, (), (), (), DONE), self._step((), (), ()), None, None)
+            self._agreed(Vote(None, (), (), (), DONE), self._step((), (), ()), None, None)
 
     def _help(self, reader, rows):
         """Runs this worker's part of what another worker reads; only those with stages of the same copy have any."""
@@ -436,7 +436,7 @@ class Driver(object):
             return
         with self._lock:
             before = self._rewritten.program
-            step = self._rewritten.assistance(rows, reader, self._cluster.worker_index)
+            step = self._rewritten.remote_read(rows, reader, self._cluster.worker_index)
             if self._rewritten.program is not before:
                 self._inner.load(self._rewritten.own_graph)
         if step.targets:

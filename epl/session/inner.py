@@ -9,7 +9,7 @@ from epl import tf_compat
 from epl.capture.hooks import INNER
 from epl.errors import CaptureError
 from epl.graph.index import node_of, parse_input
-from epl.graph.late import copy_of
+from epl.graph.lazy import copy_of
 from epl.plan.names import PREFIX
 from epl.rules import effects
 from epl.session.execution import session_proto

@@ -16,7 +16,7 @@ from epl.plan.order import collective_keys, keys_of_shards, settle
 from epl.rules import effects
 from epl.session.described import describe
 from epl.session.parts import communicators, wanted_messages
-from epl.session.step import Assistance, Step
+from epl.session.step import RemoteRead, Step
 
 
 class Rewritten(object):
@@ -54,7 +54,7 @@ class Rewritten(object):
             self._kept_alike |= drawn.union(self.plan.analysis.initial_writes)
             self._in_step |= drawn & self.graph.ancestors(self._writes)
         self._differing = None
-        self._assistances = {}
+        self._remote_reads = {}
         self.has_reference_variables = any(
             self.program.source.graph.nodes[v].op != "VarHandleOp" for v in self.program.variables
         )
@@ -102,13 +102,13 @@ class Rewritten(object):
         """Makes sure that this worker has its nodes of some messages."""
         self.program = with_messages(self.program, messages)
 
-    def assistance(self, rows, reader, worker):
+    def remote_read(self, rows, reader, worker):
         """What this worker runs so that another one of its pipeline can read; `rows` of that one, see `rows`."""
         key = tuple(map(tuple, rows))
-        if key not in self._assistances:
+        if key not in self._remote_reads:
             wanted = wanted_messages(self.part, key, self._sent_by, reader, worker)
-            self._assistances[key] = Assistance(self, wanted)
-        return self._assistances[key]
+            self._remote_reads[key] = RemoteRead(self, wanted)
+        return self._remote_reads[key]
 
     def rows(self, messages):
         """Messages as others can be told of them: what they are, and from what they are made."""

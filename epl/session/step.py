@@ -233,7 +233,7 @@ class Step(object):
         return digest.digest()[:16]
 
 
-class Assistance(object):
+class RemoteRead(object):
     """What a worker runs for another one of its pipeline that only reads. It has what `Step` has for being run.
 
     Args:

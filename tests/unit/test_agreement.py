@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.config import Config
 from epl.errors import WorkerError
-from epl.session.agreement import HELPS, OVER, READS, Agreed, Agreement, SessionOver, Wish, agree
+from epl.session.agreement import HELPS, OVER, READS, Agreed, Agreement, SessionOver, Vote, agree
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
@@ -51,13 +51,13 @@ class Workers(object):
         self._barrier.abort()
 
 
-def run(wishes, graphs=None, variables=None):
-    """Lets one thread for each wish agree; returns ([the Agreed or the error of each], Workers)."""
-    workers = Workers(len(wishes))
-    results = [None] * len(wishes)
+def run(votes, graphs=None, variables=None):
+    """Lets one thread for each vote agree; returns ([the Agreed or the error of each], Workers)."""
+    workers = Workers(len(votes))
+    results = [None] * len(votes)
 
     def work(index):
-        wish = wishes[index]
+        vote = votes[index]
         graph = graphs[index] if graphs else ["a = Const()"]
         describe = variables[index].get if variables else lambda name: "float32"
 
@@ -65,15 +65,15 @@ def run(wishes, graphs=None, variables=None):
             return FakeStep(graph + ["whole"] * whole, fetches, targets)
 
         try:
-            step = make_step(wish.fetches, wish.targets, wish.whole)
-            results[index] = agree(workers.exchange_of(index), wish, step, make_step, Agreement(), describe)
+            step = make_step(vote.fetches, vote.targets, vote.whole)
+            results[index] = agree(workers.exchange_of(index), vote, step, make_step, Agreement(), describe)
         except (SessionOver, WorkerError) as error:
             results[index] = error
         except BaseException:
             workers.abort()  # the others must not wait for this thread
             raise
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(wishes))]
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(votes))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -82,32 +82,32 @@ def run(wishes, graphs=None, variables=None):
     return results, workers
 
 
-def wish(fetches=(), targets=("train",), fresh=(), session=1):
-    return Wish(session, tuple(fetches), tuple(targets), tuple(fresh))
+def vote(fetches=(), targets=("train",), fresh=(), session=1):
+    return Vote(session, tuple(fetches), tuple(targets), tuple(fresh))
 
 
 def test_equal_wishes_take_one_exchange():
-    results, workers = run([wish(["loss:0"])] * 3)
+    results, workers = run([vote(["loss:0"])] * 3)
     assert workers.exchanges == [1, 1, 1]
     assert all(agreed.step.fetches == ("loss:0",) and agreed.fresh == () for agreed in results)
 
 
 def test_all_take_their_batches_whole_where_one_has_to():
-    results, _ = run([wish(), wish()._replace(whole=True), wish()])
+    results, _ = run([vote(), vote()._replace(whole=True), vote()])
     assert len({agreed.step.fingerprint for agreed in results}) == 1 and "whole" in results[0].step.lines()
 
 
 def test_a_worker_alone():
-    results, _ = run([wish(fresh=["v"])])
+    results, _ = run([vote(fresh=["v"])])
     assert results[0].fresh == ("v",)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_different_fetches_become_their_union(size):
-    wishes = (
-        [wish(["loss:0", "summary:0"])] + [wish(["loss:0"])] * (size - 2) + [wish(["accuracy:0"], ["train", "count"])]
+    votes = (
+        [vote(["loss:0", "summary:0"])] + [vote(["loss:0"])] * (size - 2) + [vote(["accuracy:0"], ["train", "count"])]
     )
-    results, workers = run(wishes)
+    results, workers = run(votes)
     assert all(agreed.step.fetches == ("accuracy:0", "loss:0", "summary:0") for agreed in results)
     assert all(agreed.step.targets == ("count", "train") for agreed in results)
     assert len({agreed.step.fingerprint for agreed in results}) == 1
@@ -115,20 +115,20 @@ def test_different_fetches_become_their_union(size):
 
 
 def test_the_same_names_in_another_order_agree():
-    results, _ = run([wish(["a:0", "b:0"]), wish(["b:0", "a:0"])])
+    results, _ = run([vote(["a:0", "b:0"]), vote(["b:0", "a:0"])])
     assert {agreed.step.fingerprint for agreed in results} == {results[0].step.fingerprint}
 
 
 def test_fresh_variables_are_the_same_on_all():
-    same, workers = run([wish(fresh=["v", "w"])] * 2)
+    same, workers = run([vote(fresh=["v", "w"])] * 2)
     assert [agreed.fresh for agreed in same] == [("v", "w")] * 2 and workers.exchanges == [1, 1]
-    different, _ = run([wish(fresh=["v"]), wish(fresh=["u", "w"]), wish()])
+    different, _ = run([vote(fresh=["v"]), vote(fresh=["u", "w"]), vote()])
     assert [agreed.fresh for agreed in different] == [("u", "v", "w")] * 3
 
 
 def test_variables_that_all_have_made_alike_are_not_fresh():
     def made(**alike):
-        return Wish(1, (), ("train",), ("w",), alike=alike)
+        return Vote(1, (), ("train",), ("w",), alike=alike)
 
     same, workers = run([made(m="1", v="2")] * 3)
     assert [agreed.fresh for agreed in same] == [("w",)] * 3 and workers.exchanges == [1, 1, 1]
@@ -156,10 +156,10 @@ def test_variables_that_all_have_made_alike_are_not_fresh():
 )
 @pytest.mark.parametrize("alike", [False, True])
 def test_what_first_values_are_sent_of_is_in_all_graphs(variables, said, alike):
-    wishes = [wish(fresh=sorted(each), targets=()) for each in variables]
+    votes = [vote(fresh=sorted(each), targets=()) for each in variables]
     if alike:
-        wishes = [each._replace(fresh=("v",), alike={v: "1" for v in each.fresh if v != "v"}) for each in wishes]
-    results, _ = run(wishes, variables=variables)
+        votes = [each._replace(fresh=("v",), alike={v: "1" for v in each.fresh if v != "v"}) for each in votes]
+    results, _ = run(votes, variables=variables)
     assert all(isinstance(error, WorkerError) and error.cause == "different graphs" for error in results), results
     assert len({str(error) for error in results}) == 1 and said in str(results[0])
 
@@ -170,7 +170,7 @@ def test_different_graphs_get_the_same_error():
         ["a = Const()", "b = MatMul(a, a)"],
         ["a = Const()", "b = Add(a, a)"],
     ]
-    results, workers = run([wish()] * 3, graphs)
+    results, workers = run([vote()] * 3, graphs)
     assert all(isinstance(error, WorkerError) for error in results)
     assert len({str(error) for error in results}) == 1
     text = str(results[0])
@@ -180,12 +180,12 @@ def test_different_graphs_get_the_same_error():
 
 
 def test_a_graph_that_is_longer():
-    results, _ = run([wish(), wish()], [["a = Const()"], ["a = Const()", "b = Identity(a)"]])
+    results, _ = run([vote(), vote()], [["a = Const()"], ["a = Const()", "b = Identity(a)"]])
     assert "worker 1 has\n    b = Identity(a)" in str(results[0]) and str(results[0]) == str(results[1])
 
 
 def test_sessions_out_of_step():
-    results, workers = run([wish(session=1), wish(session=2)])
+    results, workers = run([vote(session=1), vote(session=2)])
     assert all(isinstance(error, WorkerError) for error in results)
     assert len({str(error) for error in results}) == 1
     assert "worker 0: number 1, worker 1: number 2" in str(results[0])
@@ -194,7 +194,7 @@ def test_sessions_out_of_step():
 
 def test_many_names_and_odd_ones():
     names = ["größe/%d:0" % i for i in range(5000)]
-    results, _ = run([wish(names), wish(names[:10])])
+    results, _ = run([vote(names), vote(names[:10])])
     assert results[0].step.fetches == tuple(sorted(names)) == results[1].step.fetches
 
 
@@ -244,16 +244,16 @@ def test_only_the_chief_fetches_a_summary():
 
 
 def test_a_session_that_is_over_for_one_worker_is_over_for_all():
-    over = Wish(1, (), (), (), OVER)
-    for wishes in ([over, over], [wish(), over], [over, wish(), wish()]):
-        results, workers = run(wishes)
+    over = Vote(1, (), (), (), OVER)
+    for votes in ([over, over], [vote(), over], [over, vote(), vote()]):
+        results, workers = run(votes)
         assert all(isinstance(result, SessionOver) for result in results), results
         assert len(set(workers.exchanges)) == 1
     assert "worker 0 has stopped" in str(results[1])
 
 
 def test_workers_in_different_sessions_are_not_over():
-    results, _ = run([wish(), Wish(2, (), (), (), OVER)])
+    results, _ = run([vote(), Vote(2, (), (), (), OVER)])
     assert all(isinstance(result, WorkerError) for result in results)
 
 
@@ -276,11 +276,11 @@ def test_all_workers_have_the_chiefs_clock(monkeypatch):
 
 
 def reads(names):
-    return Wish(1, tuple(names), (), (), READS)
+    return Vote(1, tuple(names), (), (), READS)
 
 
 def test_whoever_only_reads_is_helped_first():
-    results, workers = run([wish(["train"]), reads(["w:0"]), reads(["v:0"])])
+    results, workers = run([vote(["train"]), reads(["w:0"]), reads(["v:0"])])
     assert workers.exchanges == [2, 2, 2]
     for agreed in results:
         assert agreed.step is None and agreed.reader == 1
@@ -288,9 +288,9 @@ def test_whoever_only_reads_is_helped_first():
 
 
 def test_helpers_without_a_reader_go_on():
-    results, _ = run([wish(["train"]), Wish(1, (), (), (), HELPS)])
+    results, _ = run([vote(["train"]), Vote(1, (), (), (), HELPS)])
     assert all(agreed == Agreed() for agreed in results)
-    results, workers = run([Wish(1, (), (), (), HELPS)] * 2)
+    results, workers = run([Vote(1, (), (), (), HELPS)] * 2)
     assert all(agreed == Agreed() for agreed in results) and workers.exchanges == [1, 1]
 
 
@@ -300,5 +300,5 @@ def test_all_who_read_the_same_run_it_together():
 
 
 def test_a_session_that_is_through_comes_before_reading():
-    results, _ = run([reads(["v:0"]), Wish(1, (), (), (), OVER)])
+    results, _ = run([reads(["v:0"]), Vote(1, (), (), (), OVER)])
     assert all(isinstance(result, SessionOver) for result in results)

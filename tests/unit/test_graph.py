@@ -8,7 +8,7 @@ from tensorflow.core.framework import graph_pb2
 from epl import tf_compat
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import Graph, NodeInput, canonical_tensor, format_input, node_of, parse_input
-from epl.graph.late import Late
+from epl.graph.lazy import Lazy
 from epl.graph.lint import lint
 
 FLOAT, INT = Type(1), Type(3)
@@ -137,7 +137,7 @@ def test_a_late_node_is_made_when_it_is_looked_at(diamond):
         return made[-1]
 
     edit = diamond.editor()
-    edit.add_all({"e": Late("e", "Identity", make)}, {"e": (NodeInput("a", 0),)})
+    edit.add_all({"e": Lazy("e", "Identity", make)}, {"e": (NodeInput("a", 0),)})
     graph = edit.finish()
     assert graph.find("Identity".__eq__)[-1] == "e" and ("e", 0) in graph.consumers["a"] and graph.edges.inputs["e"]
     assert not made
@@ -149,7 +149,7 @@ def test_a_late_node_is_made_when_it_is_looked_at(diamond):
 def test_an_editor_makes_a_late_node_its_own(diamond):
     def added():
         edit = diamond.editor()
-        edit.add_all({"e": Late("e", "Identity", lambda: identity("e", "a"))}, {"e": (NodeInput("a", 0),)})
+        edit.add_all({"e": Lazy("e", "Identity", lambda: identity("e", "a"))}, {"e": (NodeInput("a", 0),)})
         return edit
 
     def changed(edit):

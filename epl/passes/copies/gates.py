@@ -1,8 +1,8 @@
 """Keeps the micro-batches of a step in the schedule's order.
 
 After the last operations of an action of the schedule stands a gate that waits for them; the first operations of the
-next action on that device wait for a gate that takes what such gates give, one for each purpose (see
-epl.plan.micro_batches). A session run that is not for a purpose feeds its gates' outputs, so that TensorFlow leaves out
+next action on that device wait for a gate that takes what such gates give, one for each root (see
+epl.plan.micro_batches). A session run that is not for a root feeds its gates' outputs, so that TensorFlow leaves out
 what they wait for: an evaluation must not run the training of earlier micro-batches. So a micro-batch waits
 for the changes that the one before it makes of moving averages.
 """
@@ -32,13 +32,13 @@ class Gates(object):
         self._devices = devices
         self._edit = edit
         self._plan = plan
-        self._made = {purpose.name: [] for purpose in plan.purposes}
+        self._made = {root.name: [] for root in plan.roots}
 
-    def end(self, label, purpose, stage, names):
-        """Passes when operations have run for a purpose."""
-        name = "%s_end/%s/%s" % (PREFIX, label, purpose.name)
+    def end(self, label, root, stage, names):
+        """Passes when operations have run for a root."""
+        name = "%s_end/%s/%s" % (PREFIX, label, root.name)
         node = make_node("EplGate", name, ["^" + other for other in sorted(set(names))], N=0)
-        self._made[purpose.name].append(self._edit.add(self._at(stage, node)).name)
+        self._made[root.name].append(self._edit.add(self._at(stage, node)).name)
         return name
 
     def begin(self, label, stage, waits):
@@ -47,15 +47,15 @@ class Gates(object):
         return self._edit.add(self._at(stage, make_node("EplGate", name, waits, N=len(waits)))).name
 
     def by_purpose(self, added):
-        """(nodes of which any is reached when a session run serves the purpose, names of its gates) for each purpose.
+        """(nodes of which any is reached when a session run serves the root, names of its gates) for each root.
 
         Args:
           added: (Accumulated's name, micro-batch) to the node that adds it.
         """
         found = []
-        for purpose in self._plan.purposes:
-            sums = {added[name, self._plan.count - 1] for name in purpose.gradients}
-            found.append((frozenset(sums | set(purpose.writes)), tuple(self._made[purpose.name])))
+        for root in self._plan.roots:
+            sums = {added[name, self._plan.count - 1] for name in root.gradients}
+            found.append((frozenset(sums | set(root.writes)), tuple(self._made[root.name])))
         return tuple(found)
 
     def _at(self, stage, node):
@@ -80,8 +80,8 @@ def order_actions(graph, edit, plan, gates, added):
             members[plan.parts[name]].append(name)
     first = {part: _first(graph, plan, part, names) for part, names in members.items()}
     last = {
-        (purpose.name, part): _last(graph, plan, [n for n in names if n in purpose.nodes])
-        for purpose in plan.purposes
+        (root.name, part): _last(graph, plan, [n for n in names if n in root.nodes])
+        for root in plan.roots
         for part, names in members.items()
     }
     for actions in plan.order:
@@ -90,11 +90,11 @@ def order_actions(graph, edit, plan, gates, added):
             if not starts or _follows_by_itself(before, action):
                 continue
             waits = []
-            for purpose in plan.purposes:
-                names = [micro_batch_name(n, before.micro_batch) for n in last.get((purpose.name, before[:2]), ())]
-                names += _sums(plan, purpose, before, added)
+            for root in plan.roots:
+                names = [micro_batch_name(n, before.micro_batch) for n in last.get((root.name, before[:2]), ())]
+                names += _sums(plan, root, before, added)
                 if names:
-                    waits.append(gates.end(_label(before), purpose, before.stage, names))
+                    waits.append(gates.end(_label(before), root, before.stage, names))
             if waits:
                 _wait(edit, starts, gates.begin(_label(action), action.stage, waits))
 
@@ -112,14 +112,14 @@ def _follows_by_itself(before, action):
     return before[1:] == action[1:] and before.kind == FORWARD
 
 
-def _sums(plan, purpose, action, added):
+def _sums(plan, root, action, added):
     """The accumulations that are part of an action."""
     if action.kind == FORWARD:
         return []
     return [
         added[g.name, action.micro_batch]
         for g in plan.gradients
-        if g.name in purpose.gradients and g.indices is None and plan.parts.get(node_of(g.values)) == action[:2]
+        if g.name in root.gradients and g.indices is None and plan.parts.get(node_of(g.values)) == action[:2]
     ]
 
 
@@ -170,10 +170,10 @@ def order_changes(graph, edit, plan, gates):
         for micro_batch in range(1, plan.count):
             label = "changes_%d/micro_batch_%d" % (number, micro_batch)
             waits = []
-            for purpose in plan.purposes:
-                names = [micro_batch_name(w, micro_batch - 1) for w in writes if w in purpose.nodes]
+            for root in plan.roots:
+                names = [micro_batch_name(w, micro_batch - 1) for w in writes if w in root.nodes]
                 if names:
-                    waits.append(gates.end(label, purpose, stage, names))
+                    waits.append(gates.end(label, root, stage, names))
             if waits:
                 own = [micro_batch_name(name, micro_batch) for name in waiting]
                 _wait(edit, own, gates.begin(label, stage, waits))

@@ -42,7 +42,7 @@ class Unrolled:
       counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
       originals: copy to the node of the user's of which it is one; for the sum of a gradient what makes that.
       parts: node of the user's to (kind, stage): the action of the schedule that computes it.
-      gates: (node names whose being reached means that a purpose is served, names of its gates) pairs.
+      gates: (node names whose being reached means that a root is served, names of its gates) pairs.
     """
 
     count: int

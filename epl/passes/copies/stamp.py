@@ -7,7 +7,7 @@ import operator
 import sys
 
 from epl.graph.index import NodeInput, format_input
-from epl.graph.late import Late
+from epl.graph.lazy import Lazy
 from epl.passes.copies.template import Template
 
 
@@ -15,7 +15,7 @@ class Stamp(object):
     """What copies are made of.
 
     Args:
-      nodes: dict of the names of the nodes that are copied to these (NodeDefs, or a Late each), in creation order.
+      nodes: dict of the names of the nodes that are copied to these (NodeDefs, or a Lazy each), in creation order.
       inputs: function from a name to that node's NodeInputs.
     """
 
@@ -45,7 +45,7 @@ class Stamp(object):
         for original, source, pick in self._sources:
             name = names[original]
             picked[name] = own = pick(inputs)
-            nodes[name] = Late(name, source.op, _Recipe(source, prefix, marks, own, original, adjust))
+            nodes[name] = Lazy(name, source.op, _Recipe(source, prefix, marks, own, original, adjust))
         edit.add_all(nodes, picked)
         return names
 
@@ -90,7 +90,7 @@ class _Recipe(object):
 
 def _source_of(node, copied):
     """A _Source, or the _Recipe of what has not been made."""
-    recipe = node.recipe if type(node) is Late else None
+    recipe = node.recipe if type(node) is Lazy else None
     return recipe if isinstance(recipe, _Recipe) and recipe.adjust is None else _Source(node, copied)
 
 

@@ -16,7 +16,7 @@ from epl import tf_compat
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
-from epl.graph.late import copy_of
+from epl.graph.lazy import copy_of
 from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX

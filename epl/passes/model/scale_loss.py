@@ -16,7 +16,7 @@ from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
-from epl.graph.late import copy_of
+from epl.graph.lazy import copy_of
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.names import PREFIX

@@ -1,7 +1,7 @@
 """Nodes that are made when they are looked at: of the many copies of a model, most workers need a few."""
 
 
-class Late(object):
+class Lazy(object):
     """Stands for a NodeDef in a Graph; all but its name and its type is read from the NodeDef, which is made for that.
 
     Args:
@@ -34,12 +34,12 @@ class Late(object):
 
 def node_def_of(node):
     """The NodeDef, of a NodeDef or of what stands for one."""
-    return node.made() if type(node) is Late else node
+    return node.made() if type(node) is Lazy else node
 
 
 def copy_of(node):
     """A NodeDef of the caller's own that is like a NodeDef, or as what stands for one will be."""
-    if type(node) is Late:
+    if type(node) is Lazy:
         return node.copied()
     copy = type(node)()
     copy.CopyFrom(node)
