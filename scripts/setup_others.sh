@@ -28,7 +28,7 @@ say "installing programs by others and what they import"
 rm -rf $folder $folder.new
 # Some come as sources; the tools that build them are in .venv/tf1.
 if $python -m pip install -q --disable-pip-version-check --no-warn-conflicts --no-deps --no-build-isolation \
-  --target $folder.new -r requirements/others.txt 2>&1 \
+  --no-compile --target $folder.new -r requirements/others.txt 2>&1 \
   | { grep -v '^WARNING: \(Location\|Target directory\)' || true; }; then
   echo "$wanted" >$folder.new/made_from
   mv $folder.new $folder

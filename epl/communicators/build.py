@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ COMM_LIBRARY = "libepl_comm.so"
 _COMPILE_TIMEOUT_S = 1200
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
+_FILES_WORTH_A_HEADER = 4  # a precompiled header takes as long as two or three files
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _GLOO_PROBE = """
 #include <gloo/context.h>
@@ -109,7 +111,8 @@ def _build_ops(compiler, tensorflow, root, output, work, log):
     flags += ["-Wno-unused-parameter", "-Wno-deprecated-declarations", "-Wno-sign-compare", "-Wno-ignored-qualifiers"]
     libraries = ["-L" + output, "-l:" + COMM_LIBRARY, "-Wl,-rpath,$ORIGIN"] + tensorflow["link"]
     target = os.path.join(output, ops_library(line))
-    return _build_library(compiler, _sources(folder), flags, libraries, target, os.path.join(work, "ops-" + line), log)
+    work = os.path.join(work, "ops-" + line)
+    return _build_library(compiler, _sources(folder), flags, libraries, target, work, log, "precompiled.h")
 
 
 def _sources(folder):
@@ -121,14 +124,24 @@ def _sources(folder):
     return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".cc"))
 
 
-def _build_library(compiler, sources, flags, libraries, target, work, log):
-    """Compiles what is out of date, links when anything changed, returns `target`."""
+def _build_library(compiler, sources, flags, libraries, target, work, log, common=None):
+    """Compiles what is out of date, links when anything changed, returns `target`.
+
+    `common`: name of a header beside the sources that is compiled once where many of them are out of date.
+    """
     if not sources:
         raise BuildError("There are no C++ sources for %s." % target)
     os.makedirs(work, exist_ok=True)
     jobs = int(os.environ.get("EPL_BUILD_JOBS", "0")) or os.cpu_count() or 1
+    command = compiler + flags + shlex.split(os.environ.get("EPL_CXXFLAGS", ""))
+    header = []
+    if common and sum(_known(command, source, work) is None for source in sources) >= _FILES_WORTH_A_HEADER:
+        log("epl: compiling what all of %s include" % os.path.relpath(os.path.dirname(sources[0]), _ROOT))
+        header = _precompile(command, os.path.join(os.path.dirname(sources[0]), common), work)
     with ThreadPoolExecutor(jobs) as executor:
-        objects = list(executor.map(lambda source: _compile(compiler, source, flags, work, log), sources))
+        objects = list(executor.map(lambda source: _compile(command, source, work, log, header), sources))
+    if header:
+        os.remove(header[1] + ".gch")  # hundreds of megabytes
     # Compared as a digest too: a library from other objects (a branch, other flags) may be younger than these.
     # -z defs: what is missing shows here and not when the library is loaded.
     link = compiler + ["-shared", "-Wl,-z,defs", "-o", target + ".tmp"] + [path for path, _ in objects] + libraries
@@ -143,18 +156,40 @@ def _build_library(compiler, sources, flags, libraries, target, work, log):
     return target
 
 
-def _compile(compiler, source, flags, work, log):
-    """Returns (object file, digest of everything that went into it)."""
+def _object(command, source, work):
+    """(command that compiles a source, its object file without the ending)."""
     base = os.path.join(work, os.path.basename(source)[: -len(".cc")])
-    command = compiler + flags + shlex.split(os.environ.get("EPL_CXXFLAGS", "")) + ["-c", source, "-o", base + ".o"]
+    return command + ["-c", source, "-o", base + ".o"], base
+
+
+def _known(command, source, work):
+    """The digest of everything that went into an object that is up to date; None for another one."""
+    command, base = _object(command, source, work)
     known = _read(base + ".json")
     if known and os.path.exists(base + ".o"):
         known = json.loads(known)
         if known["digest"] == _inputs_digest(command, known["inputs"]):
-            return base + ".o", known["digest"]
+            return known["digest"]
+    return None
+
+
+def _precompile(command, header, work):
+    """Compiles a header; returns the flags with which compilers use that. Those that cannot read it as text."""
+    copy = os.path.join(work, os.path.basename(header))
+    shutil.copy(header, copy)
+    _run(command + ["-x", "c++-header", copy, "-o", copy + ".gch"], "compiling %s" % header)
+    return ["-include", copy]
+
+
+def _compile(command, source, work, log, header):
+    """Returns (object file, digest of everything that went into it)."""
+    digest = _known(command, source, work)
+    command, base = _object(command, source, work)
+    if digest is not None:
+        return base + ".o", digest
     log("epl: compiling %s" % os.path.relpath(source, os.path.dirname(os.path.dirname(os.path.dirname(source)))))
-    _run(command + ["-MMD", "-MF", base + ".d"], "compiling %s" % source)  # -MMD leaves system headers out
-    inputs = _read_dependencies(base + ".d")
+    _run(command + header + ["-MMD", "-MF", base + ".d"], "compiling %s" % source)  # -MMD leaves system headers out
+    inputs = [path for path in _read_dependencies(base + ".d") if os.path.dirname(path) != work]
     digest = _inputs_digest(command, inputs)
     _write(base + ".json", json.dumps({"inputs": inputs, "digest": digest}))
     return base + ".o", digest
