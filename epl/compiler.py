@@ -14,6 +14,7 @@ from epl.graph.lint import lint
 from epl.passes.copies.clone import clone_instances
 from epl.passes.copies.fill_shards import fill_shards
 from epl.passes.copies.micro_batches import copy_micro_batches
+from epl.passes.copies.own_copies import own_copies
 from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
 from epl.passes.copies.share_batches import share_batches
@@ -35,6 +36,7 @@ from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.join_shards import join_shards
+from epl.passes.sync.join_verdicts import join_verdicts
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
 from epl.passes.sync.summaries import show_merged
@@ -76,6 +78,7 @@ PASSES = (
     # Copies.
     copy_micro_batches,  # before instances, each of which has all micro-batches
     clone_instances,
+    own_copies,
     reseed,  # changes numbers; after copies, as each instance has its own seed
     reseed_functions,  # the same for what is inside functions
     share_batches,  # needs the sources of all instances
@@ -85,6 +88,7 @@ PASSES = (
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     aggregate_gradients,
+    join_verdicts,
     merge_state,
     group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone
     divide_updates,  # after aggregation, whose collectives it divides too

@@ -181,10 +181,6 @@ PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
         "whether a step is left out is known when all gradients are there, so updates cannot be made one group after "
         "the other on the way",
     ),
-    _without_loss_scale(
-        "zero.level",
-        "a step is left out where one of all its gradients is not finite, but each worker has some of them only",
-    ),
     _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),

@@ -112,14 +112,16 @@ def _units(program, plan, call):
     return units
 
 
-def reached_in_call(graph, gradient, call):
-    """The optimizer's nodes that a gradient, as apply_gradients received it, leads to."""
+def reached_in_call(graph, gradient, call, beyond=frozenset()):
+    """The optimizer's nodes that a gradient, as apply_gradients received it, leads to; none of `beyond` or past it."""
     found = set()
     for tensor in (parse_input(canonical_tensor(text)) for text in gradient if text):
         for consumer, position in graph.consumers.get(tensor.node, ()):
             if graph.inputs[consumer][position] == tensor and of_call(graph, consumer, call):
                 found.add(consumer)
-    others = frozenset(n for n in graph.descendants(found, data_only=True) if not of_call(graph, n, call))
+    others = frozenset(
+        n for n in graph.descendants(found, data_only=True) if n in beyond or not of_call(graph, n, call)
+    )
     return graph.descendants(found, stop=others, data_only=True) - others
 
 

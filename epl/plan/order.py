@@ -5,7 +5,7 @@ import heapq
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.zero import gathered_groups
+from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
 OF_SHARDS = "shards"
@@ -28,6 +28,8 @@ def collective_keys(plan, graph):
 
     for group in plan.aggregation.groups:
         put(group.name, group.slot, group.tag, group.tensors)
+    for each in agreements(plan):  # when all gradients are there
+        keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
     for group in gathered_groups(plan):  # last: updates have time until all gradients are on their way
         keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
     for sparse in plan.aggregation.sparse:

@@ -29,8 +29,8 @@ from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
-from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero
-from epl.program.program import ALONE, EACH_WORKER, Variable
+from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, workers_of
+from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Plan:
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
+      verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
       strategies: the epl.plan.strategies.Strategies that are in force.
       partitioned: the epl.partition.parts.Partitioned of a model that is split; None for others.
@@ -115,6 +116,7 @@ class Plan:
     io_autotune: bool = False
     num_apply_group: int = 1
     zero: Optional[Zero] = None
+    verdicts: Tuple[Verdict, ...] = ()
     steps_per_run: int = 1
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
@@ -154,6 +156,12 @@ class Plan:
         """True for a node of the user's that this worker computes, alone or as all workers do."""
         return self.owners.get(name, self.owning_group.index) == self.owning_group.index
 
+    @property
+    def updated_bytes(self):
+        """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
+        here = self.zero.of_worker(self.owning_group.index) if self.zero is not None else ()
+        return sum(u.num_bytes for group in gathered_groups(self) for u in group.updates if u.owner in here)
+
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
         if self.mesh.copies.num_workers == 1:
@@ -162,10 +170,7 @@ class Plan:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
-        updated = sum(
-            u.num_bytes for g in gathered_groups(self) for u in g.updates if u.owner == self.owning_group.index
-        )
-        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups) + updated
+        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups) + self.updated_bytes
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
@@ -247,8 +252,9 @@ def make_plan(model, config, cluster):
     zero = None
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config, mesh)
-        zero = plan_zero(model, analysis, config.zero.level, mesh.copies.num_workers)
-        owners = zero.owners
+        zero = plan_zero(model, analysis, config.zero.level, mesh.copies)
+        owners = workers_of(zero, model)
+        analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     compared = frozenset()
     if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
@@ -281,6 +287,7 @@ def make_plan(model, config, cluster):
         io_stats=config.io.stats and bool(model.apply_calls),
         num_apply_group=config.optimizer.num_apply_group,
         zero=zero,
+        verdicts=model.scaled,
         steps_per_run=config.execution.steps_per_run,
         partitioned=model.partitioned,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),

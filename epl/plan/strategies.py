@@ -6,7 +6,6 @@ from typing import Optional
 from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import recomputed_name
-from epl.plan.zero import gathered_groups
 
 _FLOAT32 = 1
 
@@ -99,11 +98,14 @@ def _of_recomputation(program, config):
 def _of_zero(plan):
     if plan.zero is None:
         return None
-    here, whole = plan.zero.state_bytes[plan.owning_group.index], sum(plan.zero.state_bytes)
-    sent = sum(
-        u.num_bytes for group in gathered_groups(plan) for u in group.updates if u.owner == plan.owning_group.index
+    size, zero = plan.zero.state_bytes, plan.zero
+    here = sum(size[rank] for rank in zero.of_worker(plan.owning_group.index))
+    sent = plan.updated_bytes if plan.mesh.copies.num_workers > 1 else 0
+    return (
+        "each device keeps its part of the optimizer's state, and gives others what it updates",
+        sent,
+        here - zero.local * sum(size),
     )
-    return "this worker keeps its part of the optimizer's state, and sends what it updates", sent, here - whole
 
 
 def _of_local_sgd(program, plan):

@@ -1,8 +1,9 @@
-"""ZeRO (Rajbhandari et al., 2020): each worker keeps the optimizer's state of some variables, and updates only these.
+"""ZeRO (Rajbhandari et al., 2020): each device keeps the optimizer's state of some variables, and updates only these.
 
 What one gradient changes is a unit: a trained variable and its slots. A unit's slots, and all operations that take
-them, belong to one worker, the owner of the variable; after an update it gives all others the variable. Units go to
-owners by size, the largest first, each to the worker with the least state so far.
+them, belong to one copy of the model, the owner of the variable; after an update it gives all others the variable.
+Units go to owners by size, the largest first, each to the copy with the least state so far. Owners are ranks among the
+copies.
 """
 
 import collections
@@ -33,8 +34,8 @@ class Update:
     Attributes:
       call: the call's number.
       variable: name.
-      owner: place in the Group of the model's copies.
-      writes: the operations that change the variable itself.
+      owner: rank in the Group of the model's copies.
+      writes: the operations that change the variable itself, or have run where a loss scale may leave these out.
       members: these, and all else that the gradient leads to in this call.
       slots: the variables of the optimizer.
       dtype: DataType number.
@@ -68,14 +69,24 @@ class Zero:
     Attributes:
       level: "v0" or "v1", as configured.
       updates: those that are divided, in the order in which their gradients become ready.
-      owners: node of the user's graph to the one worker that computes it, by its place in the Group of the copies.
-      state_bytes: of the slots of each worker.
+      owners: node of the user's graph to the one copy of the model that computes it, by its rank.
+      state_bytes: of the slots of each copy.
+      local: copies in each worker.
     """
 
     level: str
     updates: Tuple[Update, ...]
     owners: Dict[str, int]
     state_bytes: Tuple[int, ...]
+    local: int = 1
+
+    def of_worker(self, worker):
+        """The ranks of the copies in a worker, by its place in their Group."""
+        return range(worker * self.local, (worker + 1) * self.local)
+
+    def instance_of(self, name):
+        """The index in its worker of the copy of the model that computes a node; 0 for what has no owner."""
+        return self.owners.get(name, 0) % self.local
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class UpdateGroup:
 
     Attributes:
       name: of the collective.
-      updates: of the same type; those of one owner are neighbours, the first worker's come first.
+      updates: of the same type; those of one owner are neighbours, the first owner's come first.
       tensors: for gradients, the tensor of each update.
       dtype: DataType number.
       slot, tag: as of other groups.
@@ -97,13 +108,13 @@ class UpdateGroup:
     slot: int
     tag: int
 
-    def of_owner(self, owner):
-        """Places of a worker's updates."""
-        return [place for place, update in enumerate(self.updates) if update.owner == owner]
+    def of(self, ranks):
+        """Places of the updates of some owners."""
+        return [place for place, update in enumerate(self.updates) if update.owner in ranks]
 
-    def sizes(self, workers):
-        """Elements that each of some workers has."""
-        return [sum(self.updates[place].size for place in self.of_owner(owner)) for owner in range(workers)]
+    def size_of(self, ranks):
+        """Elements that some owners have."""
+        return sum(self.updates[place].size for place in self.of(ranks))
 
 
 def check_zero(config, mesh):
@@ -117,12 +128,9 @@ def check_zero(config, mesh):
     if mesh.pipeline.num_workers > 1:
         advice = "Put all stages of a copy into one worker (epl-launch --gpu_per_worker), " + leave
         refuse("a pipeline whose stages lie in several workers", advice)
-    if len(mesh.instances) > 1:
-        what = "%d copies of the model in each worker" % len(mesh.instances)
-        refuse(what, "Start a worker for each device (epl-launch --gpu_per_worker 1), " + leave)
     if config.optimizer.num_apply_group > 1:
         what = "optimizer.num_apply_group=%d" % config.optimizer.num_apply_group
-        refuse(what, "Each worker makes its own updates only, so set optimizer.num_apply_group to 1, " + leave)
+        refuse(what, "Each device makes its own updates only, so set optimizer.num_apply_group to 1, " + leave)
     if level == GRADIENTS and config.communication.fp16:
         refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
     if level == GRADIENTS and config.communication.clip_after_allreduce:
@@ -130,8 +138,8 @@ def check_zero(config, mesh):
         refuse("communication.clip_after_allreduce=True", advice)
 
 
-def plan_zero(model, analysis, level, workers):
-    """Divides the updates of a model over the workers of its copies.
+def plan_zero(model, analysis, level, copies):
+    """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
 
@@ -139,26 +147,26 @@ def plan_zero(model, analysis, level, workers):
       model: an epl.program.program.Program.
       analysis: its Analysis.
       level: "v0" or "v1".
-      workers: how many share the state.
+      copies: the Group of those that share the state.
 
     Returns:
       A Zero.
 
     Raises:
-      UnsupportedError: an update cannot be made by one worker alone; says why.
+      UnsupportedError: an update cannot be made by one copy alone; says why.
     """
-    division = _Division(model, analysis, workers)
+    division = _Division(model, analysis, copies.size)
     for call in model.apply_calls:
         division.add(call)
     division.check_slots()
     _tell(division)
-    return Zero(level, tuple(division.updates), division.owners(), tuple(division.state_bytes))
+    return Zero(level, tuple(division.updates), division.owners(), tuple(division.state_bytes), copies.local)
 
 
 def _tell(division):
     if division.unknown:
         _LOG.warning(
-            "zero.level: the state of '%s'%s stays whole on every worker, as the variable's shape is not known.",
+            "zero.level: the state of '%s'%s stays whole on every device, as the variable's shape is not known.",
             division.unknown[0],
             " and %d other variables" % (len(division.unknown) - 1) if len(division.unknown) > 1 else "",
         )
@@ -171,18 +179,20 @@ class _Division(object):
 
     Attributes:
       updates: list of Updates.
-      state_bytes: of each worker.
+      state_bytes: of each copy of the model.
       unknown: variables whose shape is not known.
     """
 
-    def __init__(self, model, analysis, workers):
+    def __init__(self, model, analysis, size):
         self._model, self._graph, self._analysis = model, model.graph, analysis
         functions = Functions(self._graph.library)
         self._changes = {w: _changed(self._graph, w, functions) for w in analysis.writes}
         self._trained = {variable for call in model.apply_calls for _, variable in call.gradients}
         self._owner_of, self._counted = {}, set()
-        self.updates, self.state_bytes, self.unknown = [], [0] * workers, []
-        self._filled = [0] * workers  # by state and, where that is the same, by what is updated
+        self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
+        self._packed = frozenset(verdict.packed for verdict in model.scaled)
+        self.updates, self.state_bytes, self.unknown = [], [0] * size, []
+        self._filled = [0] * size  # by state and, where that is the same, by what is updated
 
     def add(self, call):
         """Divides the updates of a call."""
@@ -200,7 +210,9 @@ class _Division(object):
             if slots and not size_bytes(known) and 0 not in (known.shape or ()):
                 self.unknown.append(variable)
             elif slots:
-                found.append((known, slots, members, [w for w in writes if variable in self._changes[w]]))
+                around = {name for w in writes for name in self._gates.get(w, ())}
+                done = [self._gates.get(w, (w,))[-1] for w in writes if variable in self._changes[w]]
+                found.append((known, slots, members.union(around), done))
         made = {}
         for known, slots, members, writes in sorted(found, key=lambda each: (-self._cost(each)[0], each[0].name)):
             made[known.name] = self._update(call, known, slots, members, writes)
@@ -211,7 +223,7 @@ class _Division(object):
         reached, order = collections.OrderedDict(), self._graph.positions
         ready = sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))])
         for gradient, variable in ready:
-            found = reached_in_call(self._graph, gradient, call)
+            found = reached_in_call(self._graph, gradient, call, self._packed)
             reached[variable] = reached.get(variable, frozenset()) | found
         self._add_others(call, reached)
         times = collections.Counter(name for found in reached.values() for name in found)
@@ -238,7 +250,7 @@ class _Division(object):
             reached[variable] = found.union(w for w in more if w not in after)
 
     def _check(self, call, variable, writes):
-        inside = [w for w in writes if w in self._analysis.in_control_flow]
+        inside = [w for w in writes if w in self._analysis.in_control_flow and w not in self._gates]
         if inside:
             raise UnsupportedError(
                 "zero.level cannot divide the updates of %s: '%s', which changes '%s', stands in a branch or a loop. "
@@ -270,7 +282,7 @@ class _Division(object):
         state, own = self._cost((known, slots, None, None))
         owner = self._owner_of.get(known.name)
         if owner is None:
-            owner = min(range(len(self._filled)), key=lambda worker: (self.state_bytes[worker], self._filled[worker]))
+            owner = min(range(len(self._filled)), key=lambda rank: (self.state_bytes[rank], self._filled[rank]))
             self._owner_of[known.name] = owner
         if known.name not in self._counted:
             self._counted.add(known.name)
@@ -282,7 +294,7 @@ class _Division(object):
         )
 
     def owners(self):
-        """dict of node to the place of the worker that computes it."""
+        """dict of node to the rank of the copy that computes it."""
         graph, found = self._graph, {}
         for update in self.updates:
             found.update((name, update.owner) for name in update.members)
@@ -300,8 +312,6 @@ class _Division(object):
                         found[consumer] = found[name]
                         stack.append(consumer)
         _add_first_values(self._model, found)
-        if found:
-            found.update((name, _CHIEF) for name in graph.find(effects.FILE_WRITES.__contains__))
         return found
 
     def _direct(self, holder, owner, found):
@@ -341,8 +351,16 @@ def _add_first_values(model, found):
                 stack.append(producer)
 
 
+def workers_of(zero, model):
+    """dict of node to the place in the Group of the copies of the one worker that computes it."""
+    found = {name: rank // zero.local for name, rank in zero.owners.items()}
+    if found:
+        found.update((name, _CHIEF) for name in model.graph.find(effects.FILE_WRITES.__contains__))
+    return found
+
+
 def scattered_groups(plan):
-    """dict of the name of a DenseGroup to the UpdateGroup of which each worker gets the gradients of its own updates.
+    """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
     Empty at level "v0". A group stays whole where anything besides these updates takes one of its gradients.
     """
@@ -376,4 +394,37 @@ def gathered_groups(plan):
             name = "%s_zero/call_%d/group_%d" % (PREFIX, call, len(found))
             slot = len(found) % plan.mesh.num_communicators
             found.append(UpdateGroup(name, tuple(members), (), dtype, slot, tag_of(name)))
+    return found
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How owners come to know whether all gradients of a Verdict are finite.
+
+    Attributes:
+      name: of the collective.
+      packed: the node that packs what is known of each gradient.
+      parts: (node that says it of one gradient, its owner) pairs.
+      slot, tag: as of groups.
+    """
+
+    name: str
+    packed: str
+    parts: Tuple[Tuple[str, int], ...]
+    slot: int
+    tag: int
+
+    def parts_of(self, rank):
+        """The nodes of an owner."""
+        return [name for name, owner in self.parts if owner == rank]
+
+
+def agreements(plan):
+    """An Agreement for each Verdict on gradients that have owners."""
+    found = []
+    for verdict in plan.verdicts if plan.zero is not None else ():
+        owned = tuple((part, plan.zero.owners[part]) for part in verdict.parts if part in plan.zero.owners)
+        if owned:
+            name = "%s_zero/%s" % (PREFIX, verdict.packed)
+            found.append(Agreement(name, verdict.packed, owned, 0, tag_of(name)))
     return found

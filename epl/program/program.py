@@ -96,6 +96,22 @@ class ApplyCall:
 CheckedGradient = collections.namedtuple("CheckedGradient", "variable tensor without")
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Where a program says whether all gradients that are judged together are finite.
+
+    Attributes:
+      parts: the nodes that say it of one gradient each.
+      packed: the node that puts these into a vector.
+      gates: each operation that is left out where one is not, to the nodes that stand around it; the last of them has
+        run in both cases.
+    """
+
+    parts: Tuple[str, ...]
+    packed: str
+    gates: Dict[str, Tuple[str, ...]]
+
+
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
@@ -117,8 +133,8 @@ class Program:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
-      scaled: gradients are judged, all of them together, once they are aggregated where tf.gradients returned them: the
-        loss is scaled.
+      scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
+        none where the loss is not scaled.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
@@ -144,7 +160,7 @@ class Program:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
-    scaled: bool = False
+    scaled: Tuple[Verdict, ...] = ()
     checked: Tuple[CheckedGradient, ...] = ()
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None

@@ -48,7 +48,7 @@ class Rewritten(object):
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
-        self._kept_alike = self._in_step = self._writes
+        self._kept_alike = self._in_step = self._writes & self.plan.analysis.cloned
         if self.plan.partitioned is not None:  # each device gives its parts values; all draw the same numbers
             drawn = self.plan.analysis.cloned.intersection(self.graph.find(effects.RANDOM.__contains__))
             self._kept_alike |= drawn.union(self.plan.analysis.initial_writes)

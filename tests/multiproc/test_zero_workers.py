@@ -1,14 +1,17 @@
 """Optimizers' state divided over workers trains as one device does."""
 
+import numpy as np
 import pytest
 
 from epl import tf_compat
 from tests.helpers import tricks_checks
-from tests.helpers.checks import assert_same_state, assert_same_training
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
+from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
 from tests.numerics.test_pipelines import ATOL, PIPELINES
 
 GRADIENTS = "tests.helpers.programs.gradients:"
 ZERO = "tests.helpers.programs.zero:"
+OPTIMIZERS = "tests.helpers.programs.optimizers:"
 LEVELS = ["v0", "v1"]
 
 
@@ -74,6 +77,61 @@ def test_mixed_precision(two_workers):
     config = {"amp.level": "O1", "pipeline.num_micro_batch": 2}
     want = two_workers(GRADIENTS + "classifier", config, "adam")[0]
     for got in two_workers(GRADIENTS + "classifier", dict(config, **{"zero.level": "v1"}), "adam"):
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize(
+    "level, kind, resource, options",
+    [
+        ("v0", "one", False, {}),
+        ("v1", "one", True, {}),
+        ("v1", "two", False, {"pipeline.num_micro_batch": 2}),
+        ("v1", "clipped", True, {}),
+    ],
+)
+def test_steps_are_left_out_together(two_workers, level, kind, resource, options):
+    """One worker owns the gradient that is not finite; both leave the step out, and are as without zero.level."""
+    config = dict(OPTIONS, **options)
+    want = two_workers(SCALED + "train", (0, 24), BAD, kind, resource, config=config)[0]
+    config["zero.level"] = level
+    for found in two_workers(SCALED + "train", (0, 24), BAD, kind, resource, config=config):
+        check(found, range(24), BAD)
+        assert found["scales"] == by_the_book(range(24), BAD)
+        for state, wanted in zip(found["states"], want["states"]):
+            assert_same_state(state, wanted)
+
+
+@pytest.mark.parametrize("kind", ["lamb", "lars"])
+def test_norms_over_whole_variables(plain, two_workers, kind):
+    want = plain(OPTIMIZERS + "train", kind)
+    for got in two_workers(OPTIMIZERS + "train", kind, {"zero.level": "v1"}):
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_state_of_other_shapes(plain, two_workers, resource):
+    want = plain(ZERO + "adafactor", None, resource)
+    for got in two_workers(ZERO + "adafactor", {"zero.level": "v1"}, resource):
+        assert_same_training(got, want)
+
+
+def test_bert_by_an_estimator_with_all_at_once(plain, two_workers, tmp_path):
+    """Recomputation, float16 with a loss scale, and ZeRO: as without the first and the last, and near to float32."""
+    half = {"amp.level": "O1", "amp.dtype": "float16", "amp.loss_scale": 128}
+    everything = dict(half, **{"gradient_checkpoint.type": "auto", "zero.level": "v1"})
+    near = plain(ZERO + "bert_by_an_estimator", str(tmp_path / "plain"))
+    want = two_workers(ZERO + "bert_by_an_estimator", str(tmp_path / "half"), half)[0]
+    for got in two_workers(ZERO + "bert_by_an_estimator", str(tmp_path / "all"), everything):
+        assert_same(got["losses"], want["losses"])
+        assert_same_state(got["state"], want["state"])
+        assert set(got["state"]) == set(near["state"]) and got["losses"] != near["losses"]
+        np.testing.assert_allclose(got["losses"], near["losses"], rtol=0.02)
+
+
+@pytest.mark.parametrize("layout, level", [((1, 2), "v1"), ((2, 2), "v0"), ((2, 2), "v1")])
+def test_several_devices_in_a_worker(plain, jobs, layout, level):
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    for got in jobs[layout](GRADIENTS + "classifier", {"zero.level": level}, "adam"):
         assert_same_training(got, want)
 
 

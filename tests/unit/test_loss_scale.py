@@ -296,7 +296,6 @@ def test_stages_in_several_workers_are_refused():
         ({"amp.loss_scale": 128, "amp.level": "O1"}, "amp.loss_scale=128 has no effect while amp.dtype='bfloat16'"),
         (dict(programs.FLOAT16, **{"amp.decr_ratio": 2.0}), "would not make the loss scale smaller"),
         (dict(programs.FLOAT16, **{"optimizer.num_apply_group": 2}), "num_apply_group=2 cannot be used with amp.dtype"),
-        (dict(programs.FLOAT16, **{"zero.level": "v0"}), "zero.level='v0' cannot be used with amp.dtype"),
         (
             dict(programs.FLOAT16, **{"amp.loss_scale": 8, "amp.incr_ratio": 3.0}),
             "has no effect while amp.loss_scale=8",

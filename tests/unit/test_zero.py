@@ -61,6 +61,39 @@ def test_each_slot_is_in_one_worker(optimizer, resource):
     assert zero == programs[1].plan.zero
 
 
+@pytest.mark.parametrize("resource", [False, True])
+def test_each_slot_is_on_one_device(resource):
+    graph = training(count=4, resource=resource)
+    programs = [compiled(graph, 2, 2, index, zero__level="v1") for index in range(2)]
+    zero = programs[0].plan.zero
+    assert max(zero.state_bytes) - min(zero.state_bytes) <= 2 * 4 * 16
+    for worker, program in enumerate(programs):
+        for slot in {slot for update in zero.updates for slot in update.slots}:
+            copies = [program.graph.nodes[name] for name in variables_of(program) if name.endswith(slot)]
+            where = ["CPU:%d" % (zero.owners[slot] % 2)] if zero.owners[slot] // 2 == worker else []
+            assert [node.device[-5:] for node in copies] == where
+        updates = of_op(program.graph, "ResourceApplyAdam" if resource else "ApplyAdam")
+        assert len(updates) == sum(update.owner // 2 == worker for update in zero.updates)
+        for node in updates:  # each of the variable on its own device
+            assert all(program.graph.nodes[name].device == node.device for name in node.input[:3])
+    (strategy,) = programs[0].plan.strategies
+    assert strategy.kept_bytes == sum(zero.state_bytes[:2]) - 2 * sum(zero.state_bytes)
+
+
+def test_owners_agree_on_whether_gradients_are_finite():
+    config = {"amp__level": "O1", "amp__dtype": "float16"}
+    for count, devices in ((2, 1), (1, 2)):
+        for index in range(count):
+            program = compiled(training(), count, devices, index, zero__level="v1", **config)
+            (verdict,) = program.plan.verdicts
+            (agreement,) = [n for n in of_op(program.graph, "EplAllReduce") if n.attr["reduce_op"].s == b"min"]
+            assert agreement.attr["R"].i == devices
+            assert verdict.parts and all(part in program.plan.zero.owners for part in verdict.parts)
+            judged = {part for part in verdict.parts if program.plan.is_here(part)}
+            assert judged == program.graph.nodes.keys() & set(verdict.parts)
+            assert program.graph.ancestors([agreement.name]) & set(verdict.parts) == judged
+
+
 def test_collectives_of_a_step():
     for level, reductions in (("v0", "EplAllReduce"), ("v1", "EplReduceScatter")):
         for program in workers(training(), level=level):
@@ -92,7 +125,7 @@ def test_balance(widths, count):
     assert sorted(gathered) == sorted(u.variable for u in plan.zero.updates)
     for group in scattered_groups(plan).values():
         assert [u.owner for u in group.updates] == sorted(u.owner for u in group.updates)
-        assert sum(group.sizes(count)) * 4 == sum(u.num_bytes for u in group.updates)
+        assert group.size_of(range(count)) * 4 == sum(u.num_bytes for u in group.updates)
 
 
 def test_owners_stay_when_the_graph_grows():
@@ -153,8 +186,6 @@ CLIP = {"communication__clip_after_allreduce": True}
 @pytest.mark.parametrize(
     "level, layout, config, words",
     [
-        ("v0", (2, 2), {}, "2 copies of the model in each worker"),
-        ("v1", (1, 2), {}, "2 copies of the model in each worker"),
         ("v0", (2, 1), {"optimizer__num_apply_group": 2}, "optimizer.num_apply_group=2"),
         ("v1", (2, 1), {"communication__fp16": True}, "communication.fp16=True"),
         ("v1", (2, 1), CLIP, "use zero.level='v0'"),
@@ -196,7 +227,7 @@ def test_updates_in_a_branch_cannot_be_divided():
     model, plan = plan_of(training(), 2, 1)
     analysis = replace(plan.analysis, in_control_flow=frozenset(plan.analysis.writes))
     with pytest.raises(UnsupportedError, match="which changes '.*', stands in a branch or a loop"):
-        plan_zero(model, analysis, "v0", 2)
+        plan_zero(model, analysis, "v0", plan.mesh.copies)
 
 
 def test_slots_that_the_program_changes_too():

@@ -1,6 +1,7 @@
 """Gives every node a device of this worker; not those that another worker has for it.
 
     a            ->  a  @CPU:0     (instance 0; GPU:0 where the worker has GPUs)
+    slot         ->  slot @CPU:1   (what instance 1 alone computes for all, zero.level)
     iterator     ->  iterator @CPU:0, and what takes its handle
 
 What the user said of devices is kept as far as it makes sense: `/cpu:0` stays on the host of a worker with GPUs.
@@ -14,18 +15,20 @@ from epl.rules import effects
 
 
 def place(program, plan):
-    """Places instance 0 and everything that instances share."""
+    """Places instance 0, everything that instances share, and what one of them computes for all."""
     graph = program.graph
     edit = graph.editor()
     mesh = plan.mesh
-    stage_devices = [mesh.device(index) for index in mesh.instances[0].devices]
     on_host = _on_host(graph)
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
     owners, here = plan.owners, plan.owning_group.index
 
     def device_of(name):
-        return mesh.host_device if name in on_host else stage_devices[plan.stage_of.get(name, 0)]
+        if name in on_host:
+            return mesh.host_device
+        stage, instance = plan.stage_of.get(name, 0), plan.zero.instance_of(name) if plan.zero is not None else 0
+        return mesh.device(mesh.instances[instance].devices[stage])
 
     def kept(device, groups):
         """Colocation groups stay only where they agree with the devices, which say the same more exactly."""

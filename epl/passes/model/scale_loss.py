@@ -20,7 +20,7 @@ from epl.graph.lazy import copy_of
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.names import PREFIX
-from epl.program.program import Added
+from epl.program.program import Added, Verdict
 
 _FLOAT32, _INT32, _BOOL = 1, 3, 10
 _DYNAMIC = "dynamic"
@@ -35,13 +35,14 @@ def scale_loss(program, target):
     amp = target.config.amp
     if not amp.level or amp.dtype != "float16" or amp.loss_scale == 1 or not program.apply_calls:
         return program
-    variables, originals = dict(program.variables), {}
+    variables, originals, verdicts = dict(program.variables), {}, []
     for index, scaled in enumerate(plan_loss_scale(program)):
         one = _Scale(program, amp, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
         program = replace(program, graph=one.make())
         variables.update((variable.name, variable) for variable in one.variables)
         originals.update(one.originals)
-    return replace(with_originals(program, originals), variables=variables, scaled=True)
+        verdicts.append(one.verdict)
+    return replace(with_originals(program, originals), variables=variables, scaled=tuple(verdicts))
 
 
 class _Scale(object):
@@ -56,6 +57,7 @@ class _Scale(object):
     Attributes:
       variables: those that are added.
       originals: node that was added to the tensor of the program of whose kind it is.
+      verdict: the Verdict, once it is made.
     """
 
     def __init__(self, program, amp, scaled, prefix):
@@ -63,6 +65,7 @@ class _Scale(object):
         self._edit = program.graph.editor()
         self.variables, self.originals = [], {}
         self._casts = {}
+        self.verdict = None
 
     def make(self):
         """The new Graph."""
@@ -75,17 +78,22 @@ class _Scale(object):
         self._multiply_seeds(scale)
         inverse = make_node("Reciprocal", self._name("inverse"), [scale], T=Type(_FLOAT32))
         self._divide_results(self._edit.add(inverse).name)
-        finite = self._judge()
+        finite, parts, packed = self._judge()
         adapted = self._adapt(scale, finite) if dynamic else None
         switch = self._node("Switch", "switch", [finite, finite], T=Type(_BOOL))
         taken = self._node("Identity", "taken", [switch + ":1"], T=Type(_BOOL))
         left_out = self._node("Identity", "left_out", [switch], T=Type(_BOOL))
+        gates = {}
         for write in self._scaled.writes:
-            self._gate(write, finite, taken, left_out, adapted)
+            gates[self._if_finite(write)] = self._gate(write, finite, taken, left_out, adapted)
+        self.verdict = Verdict(parts, packed, gates)
         return self._edit.finish()
 
     def _name(self, name):
         return "%s/%s" % (self._prefix, name)
+
+    def _if_finite(self, write):
+        return self._name("if_finite/%s" % write)
 
     def _add(self, node):
         """Adds a node of the update, and returns its name."""
@@ -236,7 +244,7 @@ class _Scale(object):
     # --- the verdict, and what it is for ---
 
     def _judge(self):
-        """Whether all gradients are finite."""
+        """(the node that says whether all gradients are finite, those that say it of one, what packs these)."""
         graph, found = self._graph, []
         flat = self._constant("flat", [-1], _INT32)
         axis = self._constant("axis", [0], _INT32)
@@ -265,10 +273,11 @@ class _Scale(object):
                     set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
             found.append(nodes[-1].name)
         packed = self._node("Pack", "finite/packed", found, N=len(found), T=Type(_BOOL), axis=0)
-        return self._node("All", "finite", [packed, axis], Tidx=Type(_INT32), keep_dims=False)
+        finite = self._node("All", "finite", [packed, axis], Tidx=Type(_INT32), keep_dims=False)
+        return finite, tuple(found), packed
 
     def _gate(self, write, finite, taken, left_out, adapted):
-        """Lets a write run where all is finite. The node of its name has run in both cases."""
+        """Lets a write run where all is finite; returns the nodes around it. That of its name has run in both cases."""
         graph, edit = self._graph, self._edit
         node = graph.nodes[write]
         kinds = types.output_dtypes(node, tf_compat.op_def(node.op))
@@ -279,7 +288,7 @@ class _Scale(object):
                 % (write, node.op)
             )
         own = copy_of(edit.peek(write))
-        own.name = self._name("if_finite/%s" % write)
+        own.name = self._if_finite(write)
         own.input.append("^" + taken)
         edit.add(own)
         control = ["^" + adapted] if adapted else []
@@ -288,15 +297,17 @@ class _Scale(object):
             old = make_node("RefSwitch", self._name("old/%s" % write), [own.input[0], finite], node.device, T=dtype)
             merge = make_node("RefMerge", write, [own.name, old.name] + control, node.device, N=2, T=dtype)
             _copy_tags(node, old)
-            edit.add(old)
+            around = (edit.add(old).name,)
         else:
             done = self._name("done/%s" % write)
             self._add(make_node("Identity", done, [taken, "^" + own.name], node.device, T=Type(_BOOL)))
             both = self._name("both/%s" % write)
             self._add(make_node("Merge", both, [done, left_out], node.device, N=2, T=Type(_BOOL)))
             merge = make_node("NoOp", write, ["^" + both] + control, node.device)
+            around = (done, both)
         _copy_tags(node, merge)
         edit.node(write).CopyFrom(merge)
+        return around + (write,)
 
 
 def _copy_tags(source, target):

@@ -54,44 +54,59 @@ def aggregate_gradients(program, plan):
 
 def _scatter(graph, edit, plan, group, owners):
     """One reduce-scatter of a group; each worker takes its share apart again."""
-    host, owning_group = plan.mesh.host_device, plan.owning_group
-    flat = []
-    for owner, size in enumerate(group.sizes(owning_group.num_workers)):
-        for place in group.of_owner(owner):
-            tensor, name = group.tensors[place], "%s/flat_%d" % (group.name, place)
-            device = graph.nodes[node_of(tensor)].device
-            flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, everywhere))
-        if not size:
-            flat.append(_filler(edit, plan, "%s/filler_%d" % (group.name, owner), group.dtype))
-    whole = concatenated(edit, group.name + "/whole", flat, group.dtype, host, everywhere)
-    counts = [max(1, size) for size in group.sizes(owning_group.num_workers)]
+    host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.instances
+    ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
+    whole = [_flat(graph, edit, plan, group, ranks, instance.index) for instance in instances]
+    if len(whole) > 1:
+        inputs = make_node("AddN", group.name + "/sum", whole, host, N=len(whole), T=Type(group.dtype))
+        whole = [everywhere(edit, inputs)]
+    counts = [max(1, group.size_of(each)) for each in ranks]
     sizes = everywhere(edit, constant(group.name + "/sizes", counts, _INT64, host))
+    mean = plan.reduce_mean and len(instances) == 1
     node = make_node(
         "EplReduceScatter",
         group.name,
-        [whole, sizes],
+        whole + [sizes],
         host,
         T=Type(group.dtype),
-        comm=owning_group.communicator(group.slot),
+        comm=copies.communicator(group.slot),
         tag=group.tag,
-        workers=owning_group.num_workers,
-        reduce_op="mean" if plan.reduce_mean else "sum",
+        workers=copies.num_workers,
+        reduce_op="mean" if mean else "sum",
     )
     share = everywhere(edit, tagged(node, "collective"))
-    if not plan.reduce_mean and plan.gradient_scale != 1.0:
+    if not mean and plan.gradient_scale != 1.0:
         share = _scaled(edit, plan, group.name, share, group.dtype)
-    for owner in range(owning_group.num_workers):
-        places, add = group.of_owner(owner), owned_by(owner, owners)
+    for worker, own in enumerate(ranks):
+        places, add = group.of(own), owned_by(worker, owners)
         pieces, updates = [share], [group.updates[place] for place in places]
         of_each = [update.size for update in updates]
         if not any(of_each):
             pieces = [empty(edit, "%s/none_%d" % (group.name, p), group.dtype, host, add) for p in places]
         elif len(places) > 1:
-            pieces = split(edit, "%s/to_%d" % (group.name, owner), share, of_each, group.dtype, host, add)
+            pieces = split(edit, "%s/to_%d" % (group.name, worker), share, of_each, group.dtype, host, add)
         for place, update, piece in zip(places, updates, pieces):
             name = "%s/%d" % (group.name, place)
             value = reshape(edit, name, piece, update.shape, group.dtype, host, add)
             rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value)
+
+
+def _flat(graph, edit, plan, group, ranks, instance):
+    """An instance's gradients of a group as a vector, those for each worker one after the other.
+
+    Args:
+      ranks: for each worker those of its owners.
+    """
+    host, flat = plan.mesh.host_device, []
+    stem = group.name + ("/instance_%d" % instance if instance else "")
+    for worker, own in enumerate(ranks):
+        for place in group.of(own):
+            tensor, name = instance_tensor(plan, group.tensors[place], instance), "%s/flat_%d" % (stem, place)
+            device = graph.nodes[node_of(tensor)].device
+            flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, everywhere))
+        if not group.size_of(own):
+            flat.append(_filler(edit, plan, "%s/filler_%d" % (stem, worker), group.dtype))
+    return concatenated(edit, stem + "/whole", flat, group.dtype, host, everywhere)
 
 
 def _filler(edit, plan, name, dtype):

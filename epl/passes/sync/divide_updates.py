@@ -9,10 +9,12 @@ What waited for the update waits for the assignment instead, which a worker make
 
 from dataclasses import replace
 
+from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
+from epl.plan.names import clone_name
 from epl.plan.zero import gathered_groups
 
 
@@ -24,27 +26,28 @@ def divide_updates(program, plan):
     graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
     for group in groups:
         updated = _gather(graph, edit, plan, group, owners)
-        for update, name in zip(group.updates, updated):
-            _wait(graph, edit, update, name)
+        for update, names in zip(group.updates, updated):
+            _wait(graph, edit, plan, update, names)
     return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
 def _gather(graph, edit, plan, group, owners):
-    """Adds the all-gather of a group; returns the names of the assignments, one for each update."""
-    mesh, owning_group = plan.mesh, plan.owning_group
-    shares = [_share(graph, edit, plan, group, owner, owners) for owner in range(owning_group.num_workers)]
-    here = owning_group.index
+    """Adds the all-gather of a group; returns for each update a list of what sets its variable in each instance."""
+    mesh, copies = plan.mesh, plan.mesh.copies
+    shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
+    here = plan.zero.of_worker(copies.index)
+    own = [name for rank in here for name in shares[rank]]
     gather = make_node(
         "EplAllGather",
         group.name,
         # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
-        shares[here] + ["^" + name for owner, share in enumerate(shares) if owner != here for name in share],
+        own + ["^" + name for rank, share in enumerate(shares) if rank not in here for name in share],
         mesh.host_device,
-        R=len(shares[here]),
+        R=len(own),
         T=Type(group.dtype),
-        comm=owning_group.communicator(group.slot),
+        comm=copies.communicator(group.slot),
         tag=group.tag,
-        workers=owning_group.num_workers,
+        workers=copies.num_workers,
     )
     pieces = [everywhere(edit, tagged(gather, "collective"))]
     if len(group.updates) > 1:
@@ -52,12 +55,17 @@ def _gather(graph, edit, plan, group, owners):
         pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, everywhere)
     found = []
     for place, (update, piece) in enumerate(zip(group.updates, pieces)):
-        stem, holder = "%s/%d" % (group.name, place), graph.nodes[update.variable]
+        stem = "%s/%d" % (group.name, place)
         value = reshape(edit, stem + "/value", piece, update.shape, group.dtype, mesh.host_device, everywhere)
-        assign = assign_node(holder, stem + "/assign", value, group.dtype)
-        if update.owner == here and not _gives_data(graph, update):  # it has the value already
-            assign = make_node("NoOp", assign.name, ["^" + name for name in assign.input], holder.device)
-        found.append(everywhere(edit, assign))
+        has_it = update.owner in here and not _gives_data(graph, update)
+        found.append([])
+        for instance in mesh.instances:
+            holder = graph.nodes[clone_name(update.variable, instance.index)]
+            name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
+            assign = assign_node(holder, name, value, group.dtype)
+            if has_it and instance.index == here.index(update.owner):
+                assign = make_node("NoOp", name, ["^" + text for text in assign.input], holder.device)
+            found[-1].append(everywhere(edit, assign))
     return found
 
 
@@ -67,24 +75,33 @@ def _gives_data(graph, update):
     return any(consumer not in update.members for consumer in consumers)
 
 
-def _share(graph, edit, plan, group, owner, owners):
-    """What a worker has updated, as vectors, at least one; these nodes are in that worker alone."""
-    add = owned_by(owner, owners)
-    stem, flat = "%s/from_%d" % (group.name, owner), []
-    for place in group.of_owner(owner):
+def _share(graph, edit, plan, group, rank, owners):
+    """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
+    worker, instance = divmod(rank, plan.zero.local)
+    add = owned_by(worker, owners)
+    stem, flat = "%s/from_%d" % (group.name, rank), []
+    for place in group.of([rank]):
         update = group.updates[place]
-        holder, name = graph.nodes[update.variable], "%s/%d" % (stem, place)
+        holder, name = graph.nodes[clone_name(update.variable, instance)], "%s/%d" % (stem, place)
         read = read_node(holder, name + "/read", group.dtype)
         read.input.extend("^" + write for write in update.writes)
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
     return flat or [empty(edit, stem, group.dtype, plan.mesh.host_device, add)]
 
 
-def _wait(graph, edit, update, name):
-    """Lets all that comes after an update come after the assignment."""
+def _wait(graph, edit, plan, update, names):
+    """Lets all that comes after an update come after the assignments: in an instance after its own, else after all.
+
+    Args:
+      names: of the assignment in each instance.
+    """
     for write in update.writes:
         for consumer, position in graph.consumers.get(write, ()):
             if consumer in update.members:
                 continue
-            index = parse_input(graph.nodes[consumer].input[position]).index
-            edit.set_input(consumer, position, format_input(name, min(index, 0)))
+            node = graph.nodes[consumer]
+            index = min(parse_input(node.input[position]).index, 0)
+            own = plan.zero.instance_of(consumer) or tags.get_int(node, tags.INSTANCE, 0)
+            edit.set_input(consumer, position, format_input(names[own], index))
+            if consumer not in plan.analysis.cloned and tags.INSTANCE not in node.attr:
+                edit.node(consumer).input.extend("^" + name for name in names if name != names[own])

@@ -30,12 +30,12 @@ def _reference(kind, variable, value):
     return Lamb(value, 0.02, 0.8, 0.95, 0.01 if "epsilon" in kind else 1e-4, 0.1, excluded)
 
 
-def train(epl, kind):
+def train(epl, kind, config=None):
     """Losses and trained variables after each step; the plain process updates by NumPy, with the optimizer's gradients.
 
     The variables' names with and without slots besides, as the program's optimizer knows them.
     """
-    common.init(epl, CONFIG[kind])
+    common.init(epl, dict(CONFIG[kind], **(config or {})))
     feeds = common.Feeds(epl)
     loss = common.classifier(feeds.x, feeds.labels)
     variables, optimizer = tf.trainable_variables(), _optimizer(kind)

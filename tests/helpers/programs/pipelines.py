@@ -80,6 +80,11 @@ def _attention(x, mask, name, seed):
 def tiny_bert(scope, stages, layers=4):
     """Token and position embeddings, transformer layers, a pooled classifier; the mask is needed by every stage."""
     tokens, labels = tf.placeholder(tf.int32, [None, 5], "tokens"), tf.placeholder(tf.int64, [None], "labels")
+    return bert_loss(tokens, labels, scope, stages, layers), {"tokens": tokens, "labels": labels}
+
+
+def bert_loss(tokens, labels, scope, stages=1, layers=4):
+    """The mean loss of the same for tokens [rows, 5] and labels [rows]."""
     layers = _cut(layers, stages)
     for stage in range(stages):
         with scope(stage):
@@ -96,7 +101,7 @@ def tiny_bert(scope, stages, layers=4):
             if stage == stages - 1:
                 logits = m.dense(tf.tanh(m.dense(x[:, 0], 8, "pooled", seed=5)), 3, "logits", seed=6)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-    return loss, {"tokens": tokens, "labels": labels}
+    return loss
 
 
 def _data(feeds, step, size):

@@ -2,9 +2,10 @@
 
 import os
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, estimators, pipelines
 from tests.helpers.zoo import model as m
 
 
@@ -89,3 +90,74 @@ def kinds_of_variables(epl, config):
             losses.append(sess.run([loss, train_op], feeds.of(step))[0])
             states.append(common.state(sess))
     return {"losses": losses, "states": states}
+
+
+class Adafactor(tf.train.Optimizer):
+    """Shazeer and Stern, 2018: of a matrix it keeps means over rows and columns; a step's size follows from norms."""
+
+    def __init__(self, rate):
+        super(Adafactor, self).__init__(False, "Adafactor")
+        self._rate = rate
+
+    def _create_slots(self, var_list):
+        for var in var_list:
+            shapes = [var.shape[:1], var.shape[1:]] if var.shape.ndims == 2 else [var.shape]
+            for name, shape in zip(("rows", "columns"), shapes):
+                first = tf.constant_initializer(0.01)
+                self._get_or_make_slot_with_initializer(var, first, shape, tf.float32, name, self._name)
+
+    def _apply_dense(self, grad, var):
+        square, means = tf.square(grad) + 1e-10, []
+        for axis, name in ((1, "rows"), (0, "columns")) if var.shape.ndims == 2 else ((None, "rows"),):
+            slot = self.get_slot(var, name)
+            mean = square if axis is None else tf.reduce_mean(square, axis)
+            means.append(tf.convert_to_tensor(slot.assign(0.9 * slot + 0.1 * mean)))
+        if len(means) == 2:
+            means = [means[0][:, None] * means[1][None, :] / tf.reduce_mean(means[0])]
+        step = grad * tf.rsqrt(means[0])
+        step /= tf.maximum(1.0, tf.sqrt(tf.reduce_mean(tf.square(step))))
+        size = tf.maximum(0.001, tf.sqrt(tf.reduce_mean(tf.square(var))))
+        return var.assign_sub(self._rate * size * step).op
+
+    _resource_apply_dense = _apply_dense
+
+
+def adafactor(epl, config=None, resource=False):
+    """The small classifier with Adafactor: losses, and variables after each step."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    with tf.variable_scope("all", use_resource=resource):
+        loss = common.classifier(feeds.x, feeds.labels)
+        train_op = Adafactor(0.05).minimize(loss)
+    loss, losses, states = common.mean_everywhere(epl, loss), [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(5):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
+
+
+def _bert(features, labels, mode):
+    loss = pipelines.bert_loss(features, labels, lambda _: common.no_scope(), layers=2)
+    train_op = pipelines.optimizer().minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def bert_by_an_estimator(epl, folder, config=None, steps=6):
+    """Fine-tunes a small BERT: losses of the steps, and on the chief the variables of the checkpoint."""
+    common.init(epl, config)
+    rng, rows = np.random.RandomState(3), 8
+    batches = [(rng.randint(0, 10, [rows, 5]), rng.randint(0, 3, rows)) for _ in range(steps)]
+    tokens, labels = (
+        np.concatenate([common.share(epl, batch[part]) for batch in batches]).astype(kind)
+        for part, kind in enumerate((np.int32, np.int64))
+    )
+
+    def data():
+        return tf.data.Dataset.from_tensor_slices((tokens, labels)).batch(rows // common.workers(epl)[1])
+
+    hook = estimators.Losses()
+    estimator = tf.estimator.Estimator(_bert, config=estimators.run_config(folder))
+    estimator.train(data, hooks=[hook])
+    return {"losses": hook.losses, "state": estimators.variables(estimator)[-1]}

@@ -1,0 +1,71 @@
+r"""Lets owners of gradients agree on whether all are finite (amp.loss_scale and zero.level).
+
+    finite/0 (owner 0) \              finite/0 -> all (owner 0) \
+                        packed   becomes                         EplAllReduce(min) -> packed
+    finite/1 (owner 1) /              finite/1 -> all (owner 1) /
+
+What is known of gradients that nobody owns stays where it is.
+"""
+
+from dataclasses import replace
+
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import node_of
+from epl.passes.nodes import tagged
+from epl.passes.vectors import everywhere, owned_by
+from epl.plan.names import clone_name
+from epl.plan.zero import agreements
+
+_INT32, _BOOL = 3, 10
+
+
+def join_verdicts(program, plan):
+    """One all-reduce of a number for each Verdict on gradients that have owners."""
+    found = agreements(plan)
+    if not found:
+        return program
+    graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
+    for agreement in found:
+        _agree(graph, edit, plan, agreement, owners)
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+
+
+def _agree(graph, edit, plan, agreement, owners):
+    host, copies, here = plan.mesh.host_device, plan.mesh.copies, plan.zero.of_worker(plan.mesh.copies.index)
+    said = [_said(edit, plan, agreement, rank, owners) for rank in range(copies.size)]
+    reduce = make_node(
+        "EplAllReduce",
+        agreement.name,
+        [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here],
+        host,
+        N=1,
+        R=len(here),
+        num_inputs=len(here),
+        T=Type(_INT32),
+        comm=copies.communicator(agreement.slot),
+        tag=agreement.tag,
+        workers=copies.num_workers,
+        reduce_op="min",
+    )
+    least = everywhere(edit, tagged(reduce, "collective"))
+    cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(_INT32), DstT=Type(_BOOL))
+    all_finite = everywhere(edit, cast)
+    for instance in plan.mesh.instances:
+        packed = edit.node(clone_name(agreement.packed, instance.index))
+        kept = [text for text in packed.input if node_of(text) not in plan.zero.owners]
+        del packed.input[:]
+        packed.input.extend([all_finite] + kept)
+        set_attr(packed, "N", len([text for text in packed.input if text[0] != "^"]))
+
+
+def _said(edit, plan, agreement, rank, owners):
+    """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
+    host, add = plan.mesh.host_device, owned_by(rank // plan.zero.local, owners)
+    stem, parts = "%s/from_%d" % (agreement.name, rank), agreement.parts_of(rank)
+    if not parts:
+        return add(edit, constant(stem, 1, _INT32, host))
+    packed = make_node("Pack", stem + "/packed", parts, host, N=len(parts), T=Type(_BOOL), axis=0)
+    axis = add(edit, constant(stem + "/axis", [0], _INT32, host))
+    inputs = [add(edit, packed), axis]
+    every = add(edit, make_node("All", stem + "/all", inputs, host, Tidx=Type(_INT32), keep_dims=False))
+    return add(edit, make_node("Cast", stem, [every], host, SrcT=Type(_BOOL), DstT=Type(_INT32)))
