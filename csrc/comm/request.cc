@@ -68,6 +68,9 @@ void NeededBuffers(const Request& request, int rank, bool* in, bool* out) {
     case EPL_REDUCE:
       *out = root;
       break;
+    case EPL_REDUCE_SCATTER:  // a share may be empty
+      *out = static_cast<size_t>(rank) >= request.send_counts.size() || request.send_counts[rank] > 0;
+      break;
     case EPL_SEND:
       *out = false;
       break;

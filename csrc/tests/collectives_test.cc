@@ -302,6 +302,17 @@ TEST(reduce_scatter) {
         request.send_counts = counts.data();
         CHECK_OK(me.Run(request));
         CHECK_SAME(mine, counts[me.rank], [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i + start, 1.0); });
+
+        // Everything is the last rank's; the others have nowhere to put anything.
+        const bool has = me.rank == me.size - 1;
+        std::fill(counts.begin(), counts.end(), 0);
+        counts[me.size - 1] = count;
+        Array own(dtype, has ? count : 0);
+        const epl_segment alone = {in.data(), has ? own.data() : nullptr, count};
+        request = test::MakeRequest("alone", EPL_REDUCE_SCATTER, dtype, &alone, 1);
+        request.send_counts = counts.data();
+        CHECK_OK(me.Run(request));
+        if (has) CHECK_SAME(own, count, [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i, 1.0); });
       }
     }
   });

@@ -57,6 +57,11 @@ def reductions(epl, backend="auto"):
             ]
             at_root = want if worker == workers - 1 else np.zeros_like(want)
             wants += [want, at_root, want[2 * worker : 2 * worker + 2], want[begin : begin + sizes[worker]]]
+    # All rows for the last worker, none for others.
+    alone = tf.constant(rows_of(worker, rows), tf.float32)
+    fetches.append(epl.ops.reduce_scatter(alone, sizes=[0] * (workers - 1) + [rows]))
+    whole = sum(rows_of(w, rows) for w in range(workers))
+    wants.append(whole if worker == workers - 1 else whole[:0])
     assert fetches[2].shape.as_list() == [2, 3] and fetches[0].shape.as_list() == [rows, 3]
     values = _run([tf.cast(fetch, tf.float64) for fetch in fetches])
     for value, want in pairs(values, wants):
