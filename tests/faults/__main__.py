@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from concurrent import futures
 
 from tests.faults import table
 from tests.faults.injection import inject, problems
@@ -19,6 +20,8 @@ def main(arguments):
     )
     parser.add_argument("--count", type=int, default=40, help="how many are drawn from the table (default 40)")
     parser.add_argument("--seed", type=int, help="of what is drawn; printed, random if it is left out")
+    parser.add_argument("--jobs", type=int, default=2, help="how many happen at a time (default 2)")
+    parser.add_argument("--done", help="file of injections that have happened: they are left out, and new ones added")
     parser.add_argument("--keep", help="folder for the logs of what went wrong")
     parser.add_argument(
         "injections", nargs="*", metavar="INJECTION", help="these instead, such as %s" % str(table.ALL[0])
@@ -26,12 +29,18 @@ def main(arguments):
     options = parser.parse_args(arguments)
     seed = int.from_bytes(os.urandom(3), "little") if options.seed is None else options.seed
     chosen = [table.Injection.parse(text) for text in options.injections] or table.drawn(options.count, seed)
+    done = _read(options.done)
+    left = [each for each in chosen if str(each) not in done]
     if not options.injections:
         print("%d of %d injections, drawn with --seed %d" % (len(chosen), len(table.ALL), seed))
+    if len(left) < len(chosen):
+        print("%d of them are in %s already" % (len(chosen) - len(left), options.done))
     found = collections.Counter()
-    with Template() as template:
-        for injection in chosen:
-            wrong = _one(template, injection, options.keep)
+    with Template() as template, futures.ThreadPoolExecutor(options.jobs) as pool:
+        template.start()
+        for each in futures.as_completed([pool.submit(_one, template, injection, options.keep) for injection in left]):
+            injection, outcome, wrong = each.result()
+            _say(injection, outcome, wrong, options.done)
             found.update(kind for kind, _ in wrong)
             found["all"] += 1
             found["bad"] += bool(wrong)
@@ -44,15 +53,27 @@ def _one(template, injection, keep):
     folder = tempfile.mkdtemp(prefix="fault")
     outcome = inject(template.python, injection, folder)
     wrong = problems(injection, outcome)
-    print(
-        "%-32s status %s after %.1f s, blamed %s%s"
-        % (injection, outcome.status, outcome.seconds, outcome.blamed, "".join("\n    %s: %s" % each for each in wrong))
-    )
-    sys.stdout.flush()
     if wrong and keep:
         shutil.copytree(folder, os.path.join(keep, str(injection)))
     shutil.rmtree(folder)
-    return wrong
+    return injection, outcome, wrong
+
+
+def _say(injection, outcome, wrong, done):
+    what = "%-34s status %s after %.1f s, blamed %s" % (injection, outcome.status, outcome.seconds, outcome.blamed)
+    print("\n    ".join([what] + ["%s: %s" % each for each in wrong]))
+    sys.stdout.flush()
+    if done:
+        with open(done, "a") as file:
+            file.write("%s %s\n" % (injection, ", ".join(kind for kind, _ in wrong) or "as it should be"))
+
+
+def _read(done):
+    """The injections that the file names, if there is one."""
+    if done is None or not os.path.exists(done):
+        return set()
+    with open(done) as file:
+        return {line.split()[0] for line in file}
 
 
 if __name__ == "__main__":

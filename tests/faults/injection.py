@@ -47,10 +47,11 @@ def inject(start, injection, folder):
         FAULT_STEPS=STEPS,
         FAULT_SAVE_AT=SAVE_AT,
         TMPDIR=folder,
+        **layout.settings,
     )
     began = time.time()
     with Job(start, folder, "injected", injection.victim, layout.workers, layout.devices, environ) as job:
-        if injection.fault == "foreign":
+        if injection.fault == "foreign" and job.comes("ports", WHOLE_S):
             _talk_to_the_ports(job)
         ended = job.end(max(1, began + 2 * WHOLE_S - time.time()))
         end = time.time()
@@ -73,6 +74,7 @@ def inject(start, injection, folder):
 def problems(injection, outcome):
     """`judge`, and whether the words are there that the table asks for."""
     wrong, words = judge(injection, outcome), injection.expected.words
+    words = words and words.replace("{victim}", str(injection.victim))
     if words is not None and outcome.acted and not re.search(words, outcome.output):
         wrong.append(("wrong words", "nothing in the output matches %r" % words))
     return wrong
@@ -95,7 +97,6 @@ def _checkpoints(start, folder):
 
 def _talk_to_the_ports(job):
     """Writes what no worker would to every port that the workers listen on; they have said which."""
-    job.wait_for_file("ports", WHOLE_S)
     for port in json.loads(job.read("ports")):
         for text in (b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 5000, os.urandom(3000), b""):
             try:

@@ -42,10 +42,14 @@ class Job(object):
             return file.read()
 
     def wait_for_file(self, name, timeout_s=90):
+        assert self.comes(name, timeout_s), self.launcher.output()[-4000:]
+
+    def comes(self, name, timeout_s):
+        """Whether somebody writes the file before the job ends, or within that time."""
         deadline = time.time() + timeout_s
-        while self.read(name) is None:
-            assert self.launcher.running() and time.time() < deadline, self.launcher.output()[-4000:]
+        while self.read(name) is None and self.launcher.running() and time.time() < deadline:
             time.sleep(0.05)
+        return self.read(name) is not None
 
     def end(self, timeout_s=90):
         return self.launcher.wait(timeout_s)

@@ -30,8 +30,13 @@ MOMENTS = collections.OrderedDict(
 )
 
 
-class Layout(collections.namedtuple("Layout", "name workers devices stages")):
-    """How a job is laid out; with `stages` each worker has a stage of a pipeline, else copies of the model."""
+class Layout(collections.namedtuple("Layout", "name workers devices stages settings")):
+    """How a job is laid out.
+
+    Attributes:
+      stages: 1: each device has a copy of the model; 2: half the devices have one stage of a pipeline each.
+      settings: variables of the environment that configure it.
+    """
 
     __slots__ = ()
 
@@ -42,10 +47,14 @@ class Layout(collections.namedtuple("Layout", "name workers devices stages")):
 LAYOUTS = collections.OrderedDict(
     (each.name, each)
     for each in (
-        Layout("2x1", 2, 1, 1),
-        Layout("2x2", 2, 2, 1),
-        Layout("pipeline-2x1", 2, 1, 2),
-        Layout("3x1", 3, 1, 1),
+        Layout("2x1", 2, 1, 1, {}),
+        Layout("2x2", 2, 2, 1, {}),
+        Layout("pipeline-2x1", 2, 1, 2, {}),
+        Layout("3x1", 3, 1, 1, {}),
+        Layout("tcp-2x1", 2, 1, 1, {"EPL_COMMUNICATION_BACKEND": "tcp"}),
+        Layout("zero-2x1", 2, 1, 1, {"EPL_ZERO_LEVEL": "v1"}),
+        Layout("micro-2x1", 2, 1, 1, {"EPL_PIPELINE_NUM_MICRO_BATCH": 2}),
+        Layout("pipeline-2x2", 2, 2, 2, {"EPL_CLUSTER_DEVICE_PLACE_PREFER_INTRA_NODE": "false"}),
     )
 )
 
@@ -57,7 +66,7 @@ class Expected(collections.namedtuple("Expected", "statuses culprit within_s wor
       statuses: exit statuses of the launcher that are right.
       culprit: whether the launcher's summary has to name the worker that the fault happened to.
       within_s: seconds from the fault to the launcher's end at most.
-      words: regular expression that the launcher's output has to match, or None.
+      words: regular expression that the launcher's output has to match, with {victim} for the worker, or None.
     """
 
     __slots__ = ()
@@ -69,8 +78,16 @@ FAULTS = collections.OrderedDict(
     [
         # Killed, as by the kernel for want of memory.
         ("kill", (tuple(MOMENTS), Expected((137,), True, NOTICE_S, r"SIGKILL"))),
+        # Told to end, as by a scheduler that wants its machine back.
+        ("terminate", (tuple(MOMENTS), Expected((143,), True, NOTICE_S, r"SIGTERM"))),
+        # Ended by its own C++ code.
+        ("abort", (tuple(MOMENTS), Expected((134,), True, NOTICE_S, r"SIGABRT"))),
         # Stopped by SIGSTOP and never continued.
         ("stop", (tuple(MOMENTS), Expected(ANY_FAILURE, True, SILENCE_S, None))),
+        # Stopped for a while and then continued: nothing comes of it.
+        ("pause", (tuple(MOMENTS), Expected((0,), False, WHOLE_S, None))),
+        # Sleeps for ever, so only those that wait for it can tell.
+        ("sleep", (tuple(MOMENTS)[:-1], Expected(ANY_FAILURE, True, SILENCE_S, r"it still ran"))),
         ("exit_0", (tuple(MOMENTS)[:-1], Expected(ANY_FAILURE, True, NOTICE_S, None))),
         ("exit_3", (tuple(MOMENTS), Expected((3,), True, NOTICE_S, r"exit code 3"))),
         ("error", (tuple(MOMENTS), Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
@@ -81,6 +98,8 @@ FAULTS = collections.OrderedDict(
         ),
         # Its TCP connections are shut down, as by a firewall that ends them. It may go on if none was needed.
         ("cut", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, None))),
+        # What it has sent to the others over TCP is mixed with nonsense.
+        ("garble", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, None))),
         # Somebody who is no worker talks to the ports of the workers; nothing comes of it.
         ("foreign", (("init", "middle"), Expected((0,), False, WHOLE_S, None))),
         # One worker's environment has a value that its configuration refuses.

@@ -228,7 +228,10 @@ class Template(object):
                 self._fork(self._listener.accept()[0])
 
     def _fork(self, connection):
-        request = read_message(connection)
+        try:
+            request = read_message(connection)
+        except EOFError:
+            return connection.close()  # somebody only wanted to know whether we are there
         pid = os.fork()
         if pid == 0:
             try:

@@ -52,6 +52,10 @@ class Template(object):
             return processes.python(arguments, environ, log, cwd)
         return ForkedProcess(self._connect(), arguments, environ, log, cwd)
 
+    def start(self):
+        """Starts it now. Threads that share it need it to have started."""
+        self._connect().close()
+
     def _connect(self):
         if self._process is None:
             with open(os.path.join(self._folder, "log"), "wb") as log:
