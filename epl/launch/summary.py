@@ -22,6 +22,8 @@ def failure_text(ended, running, log_dir, everything=False):
         lines.append("epl-launch: worker %d %s." % (worker.index, _fate(worker, cause)))
         if everything:
             lines += _tail(worker)
+        elif cause.silent and worker.failed_itself:  # who waited knows for what
+            lines += _why(worker)
     for worker in running:
         lines.append("epl-launch: worker %d could not be ended, not even by SIGKILL." % worker.index)
     if log_dir is not None:

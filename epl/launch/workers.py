@@ -8,10 +8,23 @@ import time
 
 # What a worker prints last that ends only because another one did.
 _OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b|^\S*OutOfRangeError: the data of worker \d+ ended at step")
+# What all workers say in the same words of the one that is at fault.
+_AT_FAULT = re.compile(r"^(?:epl\.errors\.)?WorkerError: worker (\d+)\b")
 # And one that has lost the others, or has waited for them in vain.
 _MISSED_OTHERS = re.compile(r"^(epl\.errors\.)?(Worker|Communication)Error\b")
 # Whom it has waited for in vain: that one's process may take longer to end than those that wait for it.
 _GONE = re.compile(r"\bworker (\d+) has (?:ended already|finished)\b")
+# Likewise where that one may still run: "waited 8 s for workers 1 (process 7, stopped), 2 (process 8)" and the like.
+_AWAITED = [
+    re.compile(words)
+    for words in (
+        r"\bwaited \S+ s for workers? ((?:\d+(?: \([^)]*\))?(?:, )?)+)",
+        r": ((?:worker \d+ \([^)]*\)(?:, )?)+) did not come within",
+        r"\b[Ww]orker (\d+) (?:has not saved it within|at \S+ could not be reached)",
+        r"\bno sign of life from worker (\d+)",
+    )
+]
+_ASIDE = re.compile(r"\([^)]*\)")
 
 
 class Worker:
@@ -92,17 +105,33 @@ class Worker:
     @property
     def blames_another(self):
         """Whether its last lines say that it ended because of another worker."""
-        return any(_OTHERS_FAULT.match(line) for line in self._last_words())
+        return any(_OTHERS_FAULT.match(line) for line in self._last_words()) and not self.blames_itself
 
     @property
     def missed_others(self):
         """Whether its last lines say that it lost other workers, or waited for them in vain."""
-        return any(_MISSED_OTHERS.match(line) for line in self._last_words())
+        return any(_MISSED_OTHERS.match(line) for line in self._last_words()) and not self.blames_itself
+
+    @property
+    def blames_itself(self):
+        """Whether its last lines say, as those of all workers do, that it is the one at fault."""
+        return any(match.group(1) == str(self.index) for match in map(_AT_FAULT.match, self._last_words()) if match)
 
     @property
     def missed(self):
         """Indices of the workers of which its last lines say that they had ended while it needed them."""
         return {int(found) for line in self._last_words() for found in _GONE.findall(line)}
+
+    @property
+    def awaited(self):
+        """Indices of the workers for which its last words say that it waited in vain."""
+        found = (found for line in self._last_words() for words in _AWAITED for found in words.findall(line))
+        return {int(index) for each in found for index in re.findall(r"\d+", _ASIDE.sub("", each))}
+
+    @property
+    def silent(self):
+        """Whether it ran on, and not stopped by a signal, until we ended it."""
+        return self.stopped_with is not None and not self.stopped and self.waited_for_by is None
 
     def _last_words(self):
         return self.stream.errors.message + self.stream.last_lines()
@@ -118,6 +147,8 @@ class Worker:
             return "it was stopped (SIGSTOP), and the others waited for it in vain"
         if self.waited_for_by is not None:
             return "exit code 0, but without epl.init(), in which worker %d waits for it" % self.waited_for_by
+        if self.silent:
+            return "it still ran, but the others waited for it in vain"
         if self.code == 0:
             return "exit code 0, while the others still trained"
         if self.code < 0:
@@ -140,7 +171,7 @@ def root_cause(workers):
 
     A killed worker comes before those that exited; those whose last words name another worker come last: they may be
     quicker to end than the one that failed. Where all who failed have only lost another, it is one that is stopped, or
-    one that had ended well while they still needed it.
+    one that had ended well while they still needed it, or one that still ran but did not come.
     """
     failed = [worker for worker in workers if worker.failed_itself]
     held = [worker for worker in workers if worker.stopped]
@@ -153,4 +184,5 @@ def root_cause(workers):
         return first
     before = workers[: workers.index(first)]
     gone = [worker for worker in workers if worker.code == 0 and (worker in before or worker.index in first.missed)]
-    return (held + gone + [first])[0]
+    silent = [worker for worker in workers if worker.silent and worker.index in first.awaited]
+    return (held + gone + silent + [first])[0]

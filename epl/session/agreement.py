@@ -87,7 +87,8 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
       agreement: the process's Agreement.
       describe: function from the name of a variable to what must be the same on all workers for its value to be sent,
         as text; None for one that this worker's graph has not.
-      holder: function from the name of a variable to the worker that alone has it, or None where others have it too.
+      holder: function from the name of a variable to (the worker whose value of it counts, why it is that one); None
+        where it is the chief's.
 
     Returns:
       An Agreed.
@@ -231,27 +232,35 @@ def _check_variables(exchange, names, describe):
                 of_workers[worker],
                 worker,
             )
-        raise WorkerError(
-            "the workers have built different graphs: %s. All workers must run the same script with the same settings; "
-            "what may differ is the data." % what,
-            worker=worker,
-            cause="different graphs",
-        )
+        raise _different_graphs(of_workers, ": %s. " % what, worker)
+
+
+def _different_graphs(graphs, what, worker):
+    """The error for graphs of which `graphs` has something to compare by worker; the one that is alone comes first."""
+    counts = collections.Counter(graphs)
+    alone = [index for index, graph in enumerate(graphs) if counts[graph] == 1]
+    odd = alone[0] if len(alone) == 1 and len(counts) == 2 else None
+    return WorkerError(
+        "%s have built different graphs%sAll workers must run the same script with the same settings; what may differ "
+        "is the data." % ("the workers" if odd is None else "worker %d and the others" % odd, what),
+        worker=worker if odd is None else odd,
+        cause="different graphs",
+    )
 
 
 def _check_holders(votes, names, holder):
-    """Raises WorkerError where a variable was given a value by others than the worker that alone has it."""
+    """Raises WorkerError where a variable was given a value by others than the worker whose value of it counts."""
     for name in names:
-        worker = holder(name)
+        worker, why = holder(name) or (None, None)
         if worker is None or name in votes[worker].fresh or name in votes[worker].alike:
             continue
         other = next(index for index, vote in enumerate(votes) if name in vote.fresh or name in vote.alike)
         raise WorkerError(
-            "worker %d alone holds '%s' (zero.level divides optimizers' state), but worker %d has given it a value "
-            "and worker %d has not: all workers must restore a checkpoint, initialise variables or assign to them at "
-            "the same point of the program." % (worker, name, other, worker),
+            "the variable '%s' is taken from worker %d, %s, but worker %d has given it a value and worker %d has not: "
+            "all workers must restore a checkpoint, initialise variables or assign to them at the same point of the "
+            "program." % (name, worker, why, other, worker),
             worker=worker,
-            cause="a value for '%s' that only worker %d was given" % (name, other),
+            cause="a value for '%s' that worker %d was not given" % (name, worker),
         )
 
 
@@ -267,14 +276,12 @@ def _difference(exchange, step):
             continue
         for ours, theirs in zip(all_lines[0] + ["(nothing)"], other + ["(nothing)"]):
             if ours != theirs:
-                return WorkerError(
-                    "the workers have built different graphs. The first difference: worker 0 has\n    %s\nand worker "
-                    "%d has\n"
-                    "    %s\nAll workers must run the same script with the same settings; what may differ is the data."
-                    % (ours, worker, theirs),
-                    worker=worker,
-                    cause="different graphs",
+                what = ". The first difference: worker 0 has\n    %s\nand worker %d has\n    %s\n" % (
+                    ours,
+                    worker,
+                    theirs,
                 )
+                return _different_graphs([tuple(lines) for lines in all_lines], what, worker)
     return WorkerError(
         "the workers disagree on the session that they run, though their graphs are the same",
         cause="different sessions",

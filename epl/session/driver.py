@@ -372,7 +372,7 @@ class Driver(object):
                     vote = vote._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
                     vote, rewritten = vote._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
                     agreed = agree(
-                        job.exchange, vote, step, union, current_agreement(), rewritten.described, rewritten.only_holder
+                        job.exchange, vote, step, union, current_agreement(), rewritten.described, rewritten.holder
                     )
                     if agreed.step is not None or agreed.reader is not None:
                         self._settle(vote, agreed.fresh)

@@ -92,11 +92,18 @@ class Rewritten(object):
         shape = "of any shape" if known.shape is None else "of shape (%s)" % ", ".join(map(str, known.shape))
         return "%s %s" % (tf_compat.tf.as_dtype(known.dtype % 100).name, shape)
 
-    def only_holder(self, variable):
-        """The worker that alone has a variable, as zero.level divides state; None for what others have too."""
+    def holder(self, variable):
+        """The worker whose value of a variable counts, though it is not the chief, and why; None for the chief's.
+
+        Where there are several copies of a pipeline it is that of the first copy.
+        """
         plan = self.plan
-        owner = plan.owners.get(variable) if plan.zero is not None else None
-        return None if owner is None else plan.owning_group.workers[owner]
+        owner = plan.owners.get(variable)
+        if owner is None:
+            return None
+        if plan.zero is not None:
+            return plan.owning_group.workers[owner], "as zero.level divides the state of optimizers"
+        return (owner, "in which its stage of the model lies") if plan.mesh.pipeline.num_workers > 1 else None
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -23,6 +24,7 @@ import epl
 
 FAULT_STEP = 3
 MIDDLE_STEP = 5  # after the first checkpoint and before the second
+PAUSE_S = 3
 STAGES = int(os.environ.get("FAULT_STAGES", "1"))
 
 
@@ -44,7 +46,7 @@ class Fault(object):
     def __init__(self, folder):
         self.kind, self._moment = os.environ["FAULT"], os.environ["FAULT_MOMENT"]
         self._folder, self._ports = folder, _ports_of_workers()
-        self._inside_step = self.kind in ("kill", "stop")
+        self._inside_step = self.kind in ("kill", "terminate", "abort", "stop", "pause", "sleep")
 
     def at(self, moment, in_graph=False):
         """Happens now if it is to happen at `moment`; what a process does to itself it cannot do in TensorFlow's
@@ -61,6 +63,20 @@ class Fault(object):
 
     def stop(self):
         os.kill(os.getpid(), signal.SIGSTOP)
+
+    def terminate(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    def abort(self):
+        os.abort()
+
+    def pause(self):
+        subprocess.Popen(["sh", "-c", "sleep %d; kill -CONT %d" % (PAUSE_S, os.getpid())])
+        self.stop()
+
+    def sleep(self):
+        time.sleep(1000)
 
     def exit_0(self):
         sys.exit(0)
@@ -80,6 +96,13 @@ class Fault(object):
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # one that listens
+
+    def garble(self):
+        for connection in _internet_sockets():
+            try:
+                connection.send(os.urandom(3000), socket.MSG_DONTWAIT)
+            except OSError:
+                continue  # one that listens, or that takes no more now
 
     def foreign(self):
         own = {
@@ -184,6 +207,8 @@ class Script(object):
         units = 5 if self.hit and self.scenario == "other_graph" else 4
         with epl.replicate(device_count=1):
             hidden = tf.layers.dense(self.inputs(), units, name="hidden")
+            if self.hit and self.scenario == "extra_layer":
+                hidden = tf.layers.dense(hidden, units, name="extra")
             loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
         return self.finish(loss)
 

@@ -180,6 +180,19 @@ def test_different_graphs_are_refused(start):
     assert "did step" not in ended.output
 
 
+def test_an_extra_layer_on_one_of_three_workers(start):
+    """Told before anything is sent, and by whom, as the others are alike."""
+    run = start("extra_layer", 1, workers=3)
+    ended = run.end()
+    assert ended.code == 1, ended
+    for index in range(3):
+        error = run.read("error.%d" % index).splitlines()[1]
+        assert error.startswith("worker 1 and the others have built different graphs: worker 1's graph has"), ended
+        assert "extra/" in error, error
+    assert re.search(r"^epl-launch: worker 1 failed after ", ended.output, re.MULTILINE), ended
+    assert "did step" not in ended.output
+
+
 def tf_config(hosts, index):
     return json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
 

@@ -55,6 +55,10 @@ def test_a_last_read_after_the_chief_has_begun_anew(two_workers):
     [
         ("object_checkpoint_over_workers", "tf.train.Checkpoint cannot save a model whose stages"),
         ("resume_from_a_folder_of_its_own", "worker 1 does not find, but has to take the variables of its stages from"),
+        (
+            "restore_by_the_chief_alone",
+            "from worker 1, in which its stage of the model lies, but worker 0 has given it a value",
+        ),
         ("read_of_what_only_the_chief_has", "which the graph of worker 1 does not have"),
     ],
 )

@@ -160,4 +160,4 @@ def test_a_monitored_session_resumes(plain, two_workers, tmp_path):
 
 def test_a_restore_by_the_chief_alone_is_no_silent_loss(two_workers, tmp_path):
     found = two_workers(ZERO + "restored_by_the_chief_alone", {"zero.level": "v1"}, str(tmp_path))
-    assert all("worker 1 alone holds" in message for message in found), found
+    assert all("is taken from worker 1, as zero.level divides" in message for message in found), found

@@ -260,6 +260,7 @@ class Ended:
     failed_itself, signal_number = Worker.failed_itself, Worker.signal_number
     blames_another, exit_status, ending = Worker.blames_another, Worker.exit_status, Worker.ending
     missed_others, missed, _last_words = Worker.missed_others, Worker.missed, Worker._last_words
+    awaited, silent, blames_itself = Worker.awaited, Worker.silent, Worker.blames_itself
 
     def __init__(self, index, code, output=b"", stopped_with=None, stopped=False, waited_for_by=None):
         self.index, self.code, self.stopped_with, self.seconds = index, code, stopped_with, 1.0
@@ -271,6 +272,7 @@ class Ended:
 BLAME = b"Traceback\nepl.errors.WorkerError: worker 0 failed in step 3\n"
 LATE = b"Traceback\nepl.errors.CommunicationError: worker 0 has ended already, but worker 1 waits for it\n"
 MISSED = b"Traceback\nepl.errors.CommunicationError: no sign of life from worker 0\n"
+IN_VAIN = b"Traceback\nepl.errors.CommunicationError: all_reduce 'x' on 'g0/data0': worker 1 waited 8 s for %s\n"
 NO_DATA_AT_0 = (
     b"Traceback\ntensorflow.errors.OutOfRangeError: the data of worker 0 ended at step 3, so all workers end here (x)\n"
 )
@@ -285,7 +287,8 @@ NO_DATA_AT_0 = (
         ([Ended(1, 1), Ended(0, -9)], 0),
         ([Ended(1, 1), Ended(0, 137)], 0),
         ([Ended(1, 1, BLAME), Ended(0, 1)], 0),
-        ([Ended(1, 1, BLAME), Ended(0, 1, BLAME)], 1),
+        ([Ended(1, 1, BLAME), Ended(2, 1, BLAME)], 1),
+        ([Ended(1, 1, BLAME), Ended(0, 1, BLAME), Ended(2, 1, BLAME)], 0),
         ([Ended(1, -15, stopped_with=15), Ended(0, 3)], 0),
         ([Ended(1, -15, stopped_with=15)], None),
         ([Ended(0, 0), Ended(1, 1, BLAME)], 0),
@@ -298,6 +301,10 @@ NO_DATA_AT_0 = (
         ([Ended(1, 4), Ended(0, -15, stopped_with=15, stopped=True)], 1),
         ([Ended(1, 0), Ended(0, -15, stopped_with=15, stopped=True)], 0),
         ([Ended(1, 0, waited_for_by=0), Ended(0, -15, stopped_with=15)], 1),
+        ([Ended(1, 1, IN_VAIN % b"worker 0 (process 1)"), Ended(0, -15, stopped_with=15)], 0),
+        ([Ended(1, 1, IN_VAIN % b"worker 0 (process 1)"), Ended(0, 1)], 0),
+        ([Ended(1, 1, IN_VAIN % b"workers 2 (process 1), 3"), Ended(0, 0), Ended(3, -15, stopped_with=15)], 3),
+        ([Ended(1, 1), Ended(0, -15, stopped_with=15)], 1),
     ],
 )
 def test_root_cause(workers, index):
@@ -318,6 +325,22 @@ def test_root_cause(workers, index):
 def test_endings(code, status, words):
     worker = Ended(0, code)
     assert (worker.exit_status, worker.ending()) == (status, words)
+
+
+@pytest.mark.parametrize(
+    "words, workers",
+    [
+        ("worker 1 waited 8 s for worker 0 (process 12)", {0}),
+        ("rank 1: worker 1 waited 0.5 s for workers 0 (process 3, stopped), 12 (process 4)", {0, 12}),
+        ("could not connect: worker 2 (127.0.0.1:80), worker 3 (h:81) did not come within 8 s. ", {2, 3}),
+        ("Worker 0 at 127.0.0.1:25373 could not be reached within 8 s: Connection refused", {0}),
+        ("worker 1 saves 'a', but worker 0 has not saved it within 6.4 s: all", {0}),
+        ("no sign of life from worker 4 for 8 s, but worker 0 waits", {4}),
+        ("worker 1 failed in step 3", set()),
+    ],
+)
+def test_who_was_awaited(words, workers):
+    assert Ended(1, 1, b"Traceback\nepl.errors.CommunicationError: %s\n" % words.encode()).awaited == workers
 
 
 def test_summary():
@@ -392,6 +415,10 @@ def test_the_cause_comes_last_and_nothing_after_it():
         (
             [Ended(0, 0, waited_for_by=1), Ended(1, -15, stopped_with=15)],
             "worker 0 ended after 1.0 s: exit code 0, but without epl.init(), in which worker 1 waits for it.",
+        ),
+        (
+            [Ended(1, 1, IN_VAIN % b"worker 0 (process 1)"), Ended(0, 0, stopped_with=15)],
+            "worker 0 ended after 1.0 s: it still ran, but the others waited for it in vain.",
         ),
     ],
 )

@@ -271,6 +271,19 @@ def object_checkpoint_over_workers(epl, folder):
         tf.train.Checkpoint(step=tf.train.get_global_step()).save(os.path.join(folder, "objects"), session=sess)
 
 
+def restore_by_the_chief_alone(epl, folder):
+    """The chief restores a checkpoint that has the variables of all stages; the worker of the last one does not."""
+    _, feeds, train_op = start(epl, 1, "tied_mlp", 2, 2)
+    saver = tf.train.Saver()
+    with common.session() as sess:
+        common.initialize(sess)
+        path = saver.save(sess, os.path.join(folder, "model"))
+        sess.run(train_op, fed(epl, feeds, 0, 2, 1))
+        if common.workers(epl)[0] == 0:
+            saver.restore(sess, path)
+        sess.run(train_op, fed(epl, feeds, 1, 2, 1))
+
+
 def read_of_what_only_the_chief_has(epl):
     """The chief reads what only its graph has."""
     _, feeds, train_op = start(epl, 1, "tied_mlp", 2, 2)
