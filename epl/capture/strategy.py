@@ -39,6 +39,10 @@ class Strategy(object):
         self.name = name
         self.place = place
 
+    def same_as(self, other):
+        """Whether another one, or None, says the same, names aside."""
+        return other is not None and (other.kind, other.device_count) == (self.kind, self.device_count)
+
     def __enter__(self):
         scopes().enter(self)
         return self
@@ -64,9 +68,15 @@ class Scopes(object):
         return self._defaults.get(graph, self._default)
 
     def set_default(self, graph, strategy):
-        """Sets that of a graph. What is set before anything is built holds for all graphs to come as well."""
+        """Sets that of a graph. What is set before anything is built holds for all graphs to come as well.
+
+        Setting the same again where a graph is begun is no new part of its model, though a step's number, a data set or
+        a placeholder of Keras may be there already.
+        """
         if tf_compat.is_root_graph() and not (has_record(graph) and record_of(graph).taskgraphs):
             self._default = strategy
+        elif graph not in self._defaults and strategy.same_as(self._default) and not _has_trainable(graph):
+            strategy = self._default
         self._defaults[graph] = strategy
 
     def current(self, graph):
@@ -86,6 +96,10 @@ class Scopes(object):
     def leave(self, strategy):
         if self.entered is strategy:
             self.entered = None
+
+
+def _has_trainable(graph):
+    return bool(graph.get_collection(tf_compat.tf.GraphKeys.TRAINABLE_VARIABLES))
 
 
 _ENV_KEY = "scopes"

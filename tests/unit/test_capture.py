@@ -120,6 +120,25 @@ def test_a_default_strategy_belongs_to_the_graph_in_which_it_was_set():
 
 
 @pytest.mark.skipif(tf.executing_eagerly(), reason="outside of a graph this process executes eagerly")
+def test_the_same_default_strategy_in_the_next_graph_is_no_new_part():
+    with capture():
+        pass
+    parts = []
+    for same in (True, True, False):
+        tf.reset_default_graph()
+        if parts:
+            tf.constant(0.0)  # as Keras' clear_session makes a placeholder
+        epl.set_default_strategy(epl.replicate(1 if same else 2, name="first"))
+        tf.get_variable("a", [2])
+        parts.append(len(make_program(tf.get_default_graph()).taskgraphs))
+    epl.set_default_strategy(epl.replicate(2, name="last"))
+    tf.get_variable("b", [2])
+    parts.append(len(make_program(tf.get_default_graph()).taskgraphs))
+    tf.reset_default_graph()
+    assert parts == [1, 1, 2, 3]
+
+
+@pytest.mark.skipif(tf.executing_eagerly(), reason="outside of a graph this process executes eagerly")
 def test_a_default_strategy_at_the_top_of_a_program_holds_for_all_graphs():
     with capture():
         pass
