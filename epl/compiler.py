@@ -21,6 +21,7 @@ from epl.passes.copies.share_batches import share_batches
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
+from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
@@ -65,6 +66,7 @@ ON_ONE_COPY = (
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
+    mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # last: it sees all that is computed
 )
 

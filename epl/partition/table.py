@@ -18,6 +18,10 @@ def _all(types, notation):
 
 
 RULES = {}
+# Hands on rows of which each copy of the model has another number: they come together along the first dimension, so
+# that it is not divided. In the program of a shard an Identity stands for it.
+ROWS_OF_COPY = "EplRowsOfCopy"
+RULES[ROWS_OF_COPY] = Notation("-...->-...", linear=((0,),))
 
 # Element by element.
 RULES.update(

@@ -99,12 +99,15 @@ def add_variable(edit, name, values, dtype, added):
     return Variable(name, dtype, shape, initializers=(first,), added=added)
 
 
-def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", of=None, **options):
+def all_reduce_node(
+    plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", of=None, lane=None, **options
+):
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i].
 
     `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
+    `lane`: of parts of tensors, see epl.plan.mesh.
     """
-    instances = plan.mesh.instances
+    instances = plan.mesh.givers(lane)
     of = of or functools.partial(instance_tensor, plan)
     inputs = [of(t, i.index) for i in instances for t in tensors]
     node = make_node(
@@ -126,9 +129,9 @@ def all_reduce_node(plan, name, tensors, dtype, scale, slot, tag, workers=None, 
     return tagged(node, "collective")
 
 
-def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None):
-    """One EplAllGather over all instances of a tensor."""
-    instances = plan.mesh.instances
+def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=None):
+    """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.mesh."""
+    instances = plan.mesh.givers(lane)
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
     node = make_node(
         "EplAllGather",
@@ -149,14 +152,15 @@ def tagged(node, role):
     return node
 
 
-def rewire(edit, plan, consumers, replacement):
+def rewire(edit, plan, consumers, replacement, lane=None):
     """Makes consumers, in every instance, take `replacement` at their input positions.
 
     Args:
       consumers: (node, input position) pairs of instance 0.
       replacement: an input string, or a function from an instance's index to one.
+      lane: of parts of tensors, whose instances alone are meant (epl.plan.mesh); None: all.
     """
-    for instance in plan.mesh.instances:
+    for instance in plan.mesh.takers(lane):
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
             if instance.index == 0 or name in plan.analysis.cloned:

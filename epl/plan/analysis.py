@@ -52,6 +52,8 @@ def analyse(model):
     shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
     shared |= of_queues | filling
     merged = [node_of(name) for names in model.merges.values() for name in names]
+    if model.merge_points is not None:
+        merged += list(model.merge_points.outputs.values())
     collectives = graph.find(effects.COLLECTIVES.__contains__)
     divided = _divided(model, initial) if model.partitioned is not None else []
     cloned = graph.ancestors(writes + merged + collectives + divided, stop=shared) - shared

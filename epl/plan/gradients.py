@@ -2,13 +2,15 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.consistency import differing
 from epl.plan.links import num_groups
+from epl.plan.merge_points import in_lane, lanes_at, merged_at
 from epl.plan.names import PREFIX, tag_of
+from epl.program.program import Gradient
 
 _LOG = logging.getLogger("epl")
 
@@ -29,6 +31,7 @@ class DenseGroup:
       num_bytes: of one instance's gradients.
       slot: communicator of the pool.
       tag: of the collective.
+      lane: of the devices among which parts of tensors are reduced (epl.plan.mesh); None: whole ones, among all.
     """
 
     name: str
@@ -37,6 +40,7 @@ class DenseGroup:
     num_bytes: int
     slot: int
     tag: int
+    lane: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class SparseGradient:
       dtype: DataType number of the values.
       rows: first dimension of the variable, or -1.
       slot: communicator of the pool.
+      lane: as of a DenseGroup.
     """
 
     name: str
@@ -57,6 +62,7 @@ class SparseGradient:
     dtype: int
     rows: int
     slot: int
+    lane: Optional[int] = None
 
     def collectives(self, as_dense):
         """(node name, tag) of the collectives that aggregate it."""
@@ -79,7 +85,7 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, analysis, communication, link, owners=None, warn=True):
+def plan_aggregation(model, analysis, communication, link, owners=None, warn=True, lanes=1):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     The latter for those that the program assigns to variables itself. What is the same in all copies by then, such as
@@ -92,8 +98,27 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
       link: the Link between the workers, from which the sizes of groups follow.
       owners: node to the place of its worker in a pipeline over several; gradients of one worker travel together.
       warn: log what the user should know about clipped gradients.
+      lanes: those of the Mesh.
     """
     owners = owners or {}
+    if model.merge_points is None:
+        found = find_gradients(model, analysis, communication, warn)
+    else:
+        found = _Found.at_points(model, lanes)
+    groups, sparse = [], []
+    for call, gradients in found.gradients:
+        groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found.lanes))
+        sparse.extend(_sparse_gradients(model, call, gradients, communication, found.lanes))
+    return Aggregation(tuple(groups), tuple(sparse), found.consumers)
+
+
+def find_gradients(model, analysis, communication, warn=True):
+    """Which gradients are aggregated, and where; arguments as for `plan_aggregation`.
+
+    Returns:
+      An object with `gradients`, a list of (ApplyCall, list of (Gradient, variable)) pairs, in which no gradient is
+      twice, and `consumers`, as of an Aggregation.
+    """
     by_hand = [call for call in model.apply_calls if call.between is not None]
     calls = [call for call in model.apply_calls if call.between is None]
     # A sum that holds what is summed already cannot be summed again.
@@ -104,11 +129,7 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
     found.add(_ByHand(model), by_hand)
     differ = _differing(model.graph, analysis, found.consumers) if by_hand else None
     found.add(_AfterGradients(model) if early else _BeforeApply(model, warn, differ), calls)
-    groups, sparse = [], []
-    for call, gradients in found.gradients:
-        groups.extend(_dense_groups(model, call, gradients, communication, link, owners))
-        sparse.extend(_sparse_gradients(model, call, gradients, communication))
-    return Aggregation(tuple(groups), tuple(sparse), found.consumers)
+    return found
 
 
 class _Found(object):
@@ -117,10 +138,27 @@ class _Found(object):
     Attributes:
       gradients: (ApplyCall, list of (Gradient, variable)) pairs; no gradient is in two of them.
       consumers: gradient tensor to the (node, input position) pairs that must see its aggregate.
+      lanes: gradient tensor to the lanes in which it is reduced, where that is not once for all parts.
     """
 
     def __init__(self):
-        self.gradients, self.consumers, self._seen = [], {}, set()
+        self.gradients, self.consumers, self.lanes, self._seen = [], {}, {}, set()
+
+    @classmethod
+    def at_points(cls, model, lanes):
+        """What is merged at the MergePoints of a divided model."""
+        found, calls = cls(), {}
+        for call, nodes, variable in model.merge_points.gradients:
+            gradient = Gradient(*(node and merged_at(model, node) for node in nodes))
+            found.lanes[gradient.values] = lanes_at(model, nodes.values, lanes)
+            for node, tensor in zip(nodes, gradient):
+                if tensor:
+                    found.consumers[tensor] = found.consumers.get(tensor, ()) + ((node, 0),)
+            if tuple(gradient) not in found._seen:
+                calls.setdefault(call.index, (call, []))[1].append((gradient, variable))
+            found._seen.add(tuple(gradient))
+        found.gradients = list(calls.values())
+        return found
 
     def add(self, boundaries, calls):
         for call in calls:
@@ -271,33 +309,38 @@ def size_bytes(variable):
     return count * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
-def _dense_groups(model, call, gradients, communication, link, workers):
+def _dense_groups(model, call, gradients, communication, link, workers, lanes):
     positions = model.graph.positions
     kinds = {}
     for gradient, variable in gradients:
         if gradient.indices is None:
             known = model.variables[variable]
-            kind = (known.dtype % 100, workers.get(node_of(canonical_tensor(gradient.values)), 0))
-            kinds.setdefault(kind, []).append((gradient, known))
+            own_lanes = tuple(lanes.get(canonical_tensor(gradient.values), (None,)))
+            kind = (known.dtype % 100, workers.get(node_of(canonical_tensor(gradient.values)), 0), own_lanes != (None,))
+            kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
     groups = []
     for kind in sorted(kinds):
-        dense = sorted(kinds[kind], key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
-        sized = [(g, size_bytes(v)) for g, v in dense]
+        own_lanes, members = kinds[kind]
+        parts = model.partitioned.shards if kind[2] else 1
+        dense = sorted(members, key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
+        sized = [(g, size_bytes(v) // parts) for g, v in dense]
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
         for members in cut_evenly(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):
-            index = len(groups)
-            name = "%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index)
-            groups.append(
-                DenseGroup(
-                    name,
-                    tuple(canonical_tensor(g.values) for g, _ in members),
-                    kind[0],
-                    sum(size for _, size in members),
-                    index % communication.num_communicators,
-                    tag_of(name),
+            for lane in own_lanes:
+                index = len(groups)
+                name = in_lane("%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index), lane)
+                groups.append(
+                    DenseGroup(
+                        name,
+                        tuple(canonical_tensor(g.values) for g, _ in members),
+                        kind[0],
+                        sum(size for _, size in members),
+                        index % communication.num_communicators,
+                        tag_of(name),
+                        lane,
+                    )
                 )
-            )
     return groups
 
 
@@ -315,21 +358,23 @@ def cut_evenly(sized, splits):
     return runs + [run] if run else runs
 
 
-def _sparse_gradients(model, call, gradients, communication):
+def _sparse_gradients(model, call, gradients, communication, lanes):
     found = []
     for gradient, variable in gradients:
         if gradient.indices is None:
             continue
-        known = model.variables[variable]
-        index = len(found)
-        found.append(
-            SparseGradient(
-                "%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index),
-                canonical_tensor(gradient.values),
-                canonical_tensor(gradient.indices),
-                known.dtype % 100,
-                known.shape[0] if known.shape else -1,
-                index % communication.num_communicators,
+        known, values = model.variables[variable], canonical_tensor(gradient.values)
+        for lane in lanes.get(values, (None,)):
+            index = len(found)
+            found.append(
+                SparseGradient(
+                    in_lane("%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), lane),
+                    values,
+                    canonical_tensor(gradient.indices),
+                    known.dtype % 100,
+                    known.shape[0] if known.shape else -1,
+                    index % communication.num_communicators,
+                    lane,
+                )
             )
-        )
     return found

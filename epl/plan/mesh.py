@@ -5,6 +5,8 @@
     shard   the devices that each compute a part of what one replica computes in a stage
 
 The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
+Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
+side, are a lane.
 """
 
 from dataclasses import dataclass, replace
@@ -133,6 +135,22 @@ class Mesh:
         return self.group(DATA) if self.split else self.everywhere
 
     @property
+    def lanes(self):
+        """How many different parts of divided tensors this worker's instances have."""
+        return min(self.num_shards, len(self.instances)) if self.split else 1
+
+    def givers(self, lane=None):
+        """The instances that bring what copies of the model merge: those of a lane; without one, one for each copy of
+        the model here, as all of its devices have the same."""
+        if not self.split:
+            return self.instances
+        return self.instances[lane or 0 :: self.lanes]
+
+    def takers(self, lane=None):
+        """The instances that take what has been merged."""
+        return self.instances if lane is None else self.givers(lane)
+
+    @property
     def parts(self):
         """The Group of those that have a part each of the tensors of one model replica."""
         return self.group(SHARD)
@@ -160,17 +178,25 @@ class Mesh:
             first = self.worker_index - place
             # The last communicators, as the stages need a number of their own.
             return Group(range(first, first + step), place, 1, 2 * count if step > 1 else 0)
-        # One of the two lies within workers, see make_mesh, so the other has the communicators of all.
-        here, everyone = range(self.worker_index, self.worker_index + 1), range(self.num_workers)
-        if set(axes) == {SHARD} and self.split:
-            local = min(self.num_shards, len(self.instances))
-            within = local == self.num_shards
-            return Group(here if within else everyone, 0 if within else self.worker_index, local, 0)
-        if set(axes) == {DATA} and self.split:
-            local = max(1, len(self.instances) // self.num_shards)
-            within = self.num_shards > len(self.instances)
-            return Group(here if within else everyone, 0 if within else self.worker_index, local, 0)
+        if self.split and set(axes) in ({SHARD}, {DATA}):
+            # The devices of a copy of the model lie in so many neighbouring workers.
+            span, worker = -(-self.num_shards // len(self.instances)), self.worker_index
+            both = 1 < span < self.num_workers  # else one of the two groups is within workers, the other has them all
+            if set(axes) == {SHARD}:
+                first = worker - worker % span
+                return Group(range(first, first + span), worker % span, self.lanes, 2 * count if both else 0)
+            workers = range(worker % span, self.num_workers, span)
+            return Group(workers, worker // span, len(self.instances) // self.lanes, count if both else 0)
         raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
+
+    def joined(self, slot):
+        """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
+        for those of all workers."""
+        groups = (self.copies, self.parts) if self.split else (self.copies, self.pipeline)
+        return next(
+            (g for g in groups if 0 < g.first_communicator <= slot < g.first_communicator + self.num_communicators),
+            None,
+        )
 
     def worker_of(self, stage):
         """Which of the workers that compute a copy together has a stage, by number."""
@@ -302,18 +328,18 @@ def _check_stages(stages, num_chunks):
 
 def _check_split(stages, depth, cluster):
     """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for."""
-    shards, per_worker, workers = stages[0].device_count, cluster.gpu_num_per_worker, cluster.worker_num
+    shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
     if depth > 1:
         raise UnsupportedError(
             "a model with epl.split(%d) has %d scopes (%s), which would be the stages of a pipeline; this version "
             "splits tensors in models of one stage only. Set cluster.colocate_split_and_replicate to let the scopes "
             "share the same devices." % (shards, len(stages), ", ".join(s.name for s in stages))
         )
-    if shards != per_worker * workers:
+    if shards % per_worker and per_worker % shards:
         raise UnsupportedError(
-            "epl.split(%d) does not fit %d workers with %d devices each: in this version the devices that divide "
-            "tensors are all devices of the job. Use split(%d), or start fewer of them."
-            % (shards, workers, per_worker, per_worker * workers)
+            "epl.split(%d) does not fit workers with %d devices each: %d is neither a divisor nor a multiple of %d, so "
+            "that a copy of the model would end in the middle of a worker. Start workers whose number of devices is "
+            "one of these, or use another device_count." % (shards, per_worker, per_worker, shards)
         )
 
 

@@ -46,7 +46,7 @@ def collective_keys(plan, graph):
             put(group.name, group.slot, group.tag, group.variables)
     for merge in plan.merges:
         if merge.over_workers:
-            put(merge.name, 0, merge.tag, (merge.tensor,))
+            put(merge.name, 0, merge.tag, (merge.source,))
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)

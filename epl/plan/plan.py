@@ -21,6 +21,7 @@ from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.links import Link, link_of
 from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
+from epl.plan.merge_points import source_of, state_at_points
 from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.names import merged_name, tag_of
@@ -39,6 +40,7 @@ class Merge:
 
     Attributes:
       tensor: canonical name.
+      source: the tensor that is merged: this one, or what stands for it in a model that is divided.
       name: the node that merges it.
       how: "mean", "sum" or "concat".
       over_workers: over all workers' instances, or this worker's only.
@@ -46,6 +48,7 @@ class Merge:
     """
 
     tensor: str
+    source: str
     name: str
     how: str
     over_workers: bool
@@ -147,6 +150,11 @@ class Plan:
         return frozenset() if self.partitioned is None else self.variables.keys() & self.partitioned.placements.keys()
 
     @property
+    def in_workers(self):
+        """Those of them that no worker has all of."""
+        return self.divided if self.in_parts else frozenset()
+
+    @property
     def gradient_scale(self):
         """What the sum of all instances' gradients is multiplied by."""
         mesh = self.mesh
@@ -232,7 +240,7 @@ def make_plan(model, config, cluster):
     link = link_of(cluster.hosts)
     several = has_micro_batches(model, config)
     if several or mesh.copies.size > 1:
-        gradients = plan_aggregation(model, analysis, communication, link, owners)
+        gradients = plan_aggregation(model, analysis, communication, link, owners, lanes=mesh.lanes)
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
     local_sgd = None
@@ -241,14 +249,18 @@ def make_plan(model, config, cluster):
         merges = _merges(model)
     elif mesh.copies.size > 1:
         aggregation = gradients
-        if communication.clip_after_allreduce or model.scaled:
+        if model.merge_points is None and (communication.clip_after_allreduce or model.scaled):
             check_after_all_reduce(model, analysis, aggregation)
         if role is None:
-            state = plan_state(model, analysis, aggregation, owners, stage_of)
+            if model.merge_points is None:
+                state = plan_state(model, analysis, aggregation, owners, stage_of)
+            else:
+                state = state_at_points(model, mesh.lanes)
             if communication.sync_batch_norm:
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = _merges(model)
-        check_updates(model, analysis, aggregation, state)
+        if model.merge_points is None:
+            check_updates(model, analysis, aggregation, state)
     zero = None
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config, mesh)
@@ -322,7 +334,7 @@ def _mesh_as_marked(taskgraphs, config, cluster):
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
     owners = plan.owners if plan.zero is None else None
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, owners, warn=False)
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, owners, False, plan.mesh.lanes)
     return replace(plan, aggregation=aggregation, link=link)
 
 
@@ -352,6 +364,7 @@ def _merges(model):
     for key in sorted(model.merges):
         where, how, _ = key.split("_")
         for tensor in model.merges[key]:
-            name = merged_name(canonical_tensor(tensor), key)
-            found.append(Merge(canonical_tensor(tensor), name, how, where == "global", tag_of(name)))
+            tensor = canonical_tensor(tensor)
+            name = merged_name(tensor, key)
+            found.append(Merge(tensor, source_of(model, tensor), name, how, where == "global", tag_of(name)))
     return tuple(found)

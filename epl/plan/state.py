@@ -9,12 +9,13 @@ it is the same everywhere, such as the size of a batch.
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Tuple
+from typing import Optional, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
+from epl.plan.merge_points import in_lane
 from epl.plan.merging import MEAN, ROWS, SUM, Merging
 from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.rules import effects
@@ -33,7 +34,7 @@ class StateGroup:
       dtype: DataType number.
       how: "mean", "sum", "max" or "min" over instances, or "rows" for additions to rows of one variable: the values are
         indices and updates, which are gathered.
-      slot, tag: as for gradients.
+      slot, tag, lane: as for gradients.
     """
 
     name: str
@@ -43,6 +44,7 @@ class StateGroup:
     how: str
     slot: int
     tag: int
+    lane: Optional[int] = None
 
     def for_micro_batch(self, nodes, micro_batch):
         """The same for the copies of a micro-batch; None where there are none.
@@ -57,7 +59,7 @@ class StateGroup:
         chosen = [self.values[i] for i in own]
         values = [micro_batch_tensor(v, micro_batch) if parse_input(v).node in nodes else v for v in chosen]
         consumers = tuple((micro_batch_name(self.consumers[i][0], micro_batch), self.consumers[i][1]) for i in own)
-        name = "%s_state/%s" % (PREFIX, consumers[0][0])
+        name = in_lane("%s_state/%s" % (PREFIX, consumers[0][0]), self.lane)
         return replace(self, name=name, values=tuple(values), consumers=consumers, tag=tag_of(name))
 
     def collectives(self):

@@ -149,6 +149,7 @@ class Program:
       stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
       partitioned: the epl.partition.parts.Partitioned where devices have parts of tensors (epl.split); its graph is
         that of one of them.
+      merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
     """
 
     graph: Graph
@@ -172,6 +173,7 @@ class Program:
     source: Optional[Any] = None
     part: Optional[Any] = None
     partitioned: Optional[Any] = None
+    merge_points: Optional[Any] = None
 
     @property
     def whole(self):

@@ -8,8 +8,8 @@ import time
 from epl import tf_compat
 from epl.communicators import library
 from epl.config import Config
-from epl.passes.worker.broadcast import sync_slot
-from epl.plan.names import average_name, copy_name, sync_name, tag_of
+from epl.passes.worker.broadcast import sync_orders
+from epl.plan.names import average_name, copy_name, sync_name
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
 from epl.session.agreement import (
@@ -108,7 +108,7 @@ class Driver(object):
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
         if step.initialises:
-            self._values.first(step.initialises, step.alike, self._rewritten.plan.divided)
+            self._values.first(step.initialises, step.alike, self._rewritten.plan.in_workers)
             self._values.to_begin(step.begins_anew)
             restore(self._inner.run, self._rewritten.plan, self._values, step, feeds)
         if step.changes and not step.communicates:
@@ -207,7 +207,8 @@ class Driver(object):
           (Rewritten, its View in the session).
         """
         if self._whole is None:
-            devices = 1 + max(self._rewritten.plan.mesh.instances[0].devices)
+            mesh = self._rewritten.plan.mesh
+            devices = 1 + max(device for instance in mesh.instances[: mesh.lanes] for device in instance.devices)
             config = Config(dict(self._config.to_dict(), **{"pipeline.num_micro_batch": 1}), {})
             link = self._job.link
             measured = None if link is None else lambda: link
@@ -469,9 +470,9 @@ class Driver(object):
         known = [v for v in variables if v in plan.variables]
         orders = {}
         for variable in known:
-            slot = sync_slot(plan, variable)
-            if slot is not None and self._rewritten.has(variable):
-                orders.setdefault(slot, []).append(tag_of(sync_name(variable)))
+            if self._rewritten.has(variable):
+                for slot, tags in sync_orders(plan, variable).items():
+                    orders.setdefault(slot, []).extend(tags)
         self._job.pool.join(self._rewritten.communicators(orders))
         self._job.pool.expect(orders)
         self._inner.run((), [], (), tuple(sync_name(v) for v in known))

@@ -209,7 +209,7 @@ def why_in_parts(plan):
     Args:
       plan: the Plan.
     """
-    if plan.mesh.num_shards > 1:
+    if plan.mesh.num_shards > 1 and not plan.mesh.split:
         return "several devices share a batch (epl.replicate(%d))" % plan.mesh.num_shards
     if plan.user_collectives:
         return "its collective '%s' (epl.ops) is one of all copies" % plan.user_collectives[0].label

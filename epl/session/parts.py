@@ -54,21 +54,23 @@ def own_targets(part, targets, reached, stop, plan):
 
 
 def communicators(mesh, part, slots, messages):
-    """The Communicators that a worker of a pipeline makes before a step, in the order in which it makes them.
+    """The Communicators that a worker makes before a step, in the order in which it makes them.
 
     Those of one name are the same in every graph of the process.
 
     Args:
       mesh: the Mesh.
-      part: this worker's Part.
-      slots: those of `mesh.copies` that the step uses.
-      messages: the Messages of the step.
+      part: this worker's Part; needed for messages only.
+      slots: the communicators that the step uses, by number.
+      messages: the Messages of the step, between workers of a pipeline.
     """
-    workers = mesh.copies.workers
-    slots = slots if mesh.block > 1 else ()  # those of all workers are there from the start
-    found = [
-        Communicator(slot, "copies%d/%d+%d" % (slot, workers.start, workers.step), tuple(workers)) for slot in slots
-    ]
+    found = []
+    for slot in slots:
+        group = mesh.joined(slot)
+        if group is not None:  # the others are there from the start
+            workers = group.workers
+            name = "group%d/%d+%d" % (slot, workers.start, workers.step)
+            found.append(Communicator(slot, name, tuple(workers)))
     for channel in sorted({message.channel for message in messages}):
         ends = tuple(part.workers[end] for end in part.channels.ends(channel))
         found.append(Communicator(part.first_slot + channel, "channel%d/%d-%d" % ((channel,) + ends), ends))

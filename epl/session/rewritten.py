@@ -81,8 +81,8 @@ class Rewritten(object):
         return self.program.has(name)
 
     def communicators(self, slots):
-        """The Communicators that workers with the same stages have for these slots of the pool."""
-        return [] if self.part is None else communicators(self.plan.mesh, self.part, sorted(s for s in slots if s), [])
+        """The Communicators that only some of the workers have, for these slots of the pool."""
+        return communicators(self.plan.mesh, self.part, sorted(slots), [])
 
     def described(self, variable):
         """What must be the same on all workers for a variable's value to be sent to them; None for one not there."""
@@ -142,7 +142,7 @@ class Rewritten(object):
     def _add_wholes(self, fetches):
         """Makes sure that there is the whole of each tensor that is fetched and of which devices have parts."""
         plan = self.plan
-        divided = [tensor for tensor in fetches if self.is_divided(tensor)]
+        divided = [t for t in fetches if canonical_tensor(t) not in self._merged and self.is_divided(t)]
         program = with_wholes(self.program, plan, divided) if divided else self.program
         if program is self.program:
             return
@@ -169,7 +169,7 @@ class Rewritten(object):
     def merged(self, tensor):
         """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection, a metric's last one."""
         own = canonical_tensor(tensor)
-        if self.is_divided(tensor):
+        if own not in self._merged and self.is_divided(tensor):
             return whole_name(own) + ":0"
         over_micro_batches = self.micro_batches.shown(own)
         name = self._merged.get(over_micro_batches, over_micro_batches)

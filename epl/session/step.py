@@ -118,6 +118,8 @@ class Step(object):
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
+        else:
+            self.groups = rewritten.communicators(self.orders)
         if plan.io_stats and self._updates:
             held = rewritten.own_graph.nodes
             timed = [time_names(name) for name in graph.in_order(reached) if time_names(name)[1] in held]

@@ -32,10 +32,10 @@ class Values(object):
 
     def first(self, variables, alike, divided=frozenset()):
         """They were given first values; `alike` says of some how, as every worker may have done; of `divided` each
-        has a part."""
+        has a part, so that every worker must have given it one."""
         with self._lock:
             self.parts |= variables & divided
-            for variable in variables - divided:
+            for variable in variables:
                 if variable in alike and variable not in self.fresh:
                     self.alike[variable] = alike[variable]
                 else:

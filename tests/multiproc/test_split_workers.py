@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
-from tests.numerics.test_split_models import SPLIT, check, monitored_twice
+from tests.numerics.test_split_models import COPIES, SPLIT, check, monitored_twice
 
 
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
@@ -31,6 +31,14 @@ def test_monitored_sessions(plain, two_workers, tmp_path):
     for of_workers, whole in zip(monitored_twice(two_workers, str(tmp_path / "split")), want):
         for own in of_workers:
             assert_same(own, whole)
+
+
+@pytest.mark.parametrize("layout", [(2, 2), (4, 1)])
+def test_copies_of_a_divided_model(plain, jobs, layout):
+    for optimizer, options in COPIES:
+        reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
+        for history in jobs[layout](SPLIT + "several_copies", 2, optimizer, **options):
+            check(history, reference)
 
 
 def refused(call, *args):

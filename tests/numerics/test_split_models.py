@@ -11,6 +11,10 @@ from tests.helpers.remote import RemoteError
 SPLIT = "tests.helpers.programs.split:"
 
 
+# Made dense, repeated rows of a gradient are one, so that its norm would be another one.
+COPIES = [("adam", {}), ("momentum", {"resource": True, "as_dense": True, "clip": 100.0, "sizes": (8, 4, 12)})]
+
+
 def check(history, reference):
     for step, (got, want) in enumerate(pairs(history, reference)):
         for index, (own, whole) in enumerate(zip(got, want)):
@@ -36,6 +40,18 @@ def test_without_a_seed_all_devices_have_the_same(two_devices):
 def test_what_is_divided_cannot_be_fed(two_devices):
     with pytest.raises(RemoteError, match="each of 2 devices has a part of it, as epl.split divides it"):
         two_devices(SPLIT + "feeds_a_part", 2)
+
+
+@pytest.mark.parametrize("optimizer, options", COPIES)
+def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
+    reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
+    check(four_devices(SPLIT + "several_copies", 2, optimizer, **options), reference)
+
+
+def test_a_batch_that_does_not_divide_is_computed_by_one_copy(plain, four_devices):
+    sizes = (8, 7, 8)
+    reference = plain(SPLIT + "several_copies", 1, "adam", sizes=sizes)
+    check(four_devices(SPLIT + "several_copies", 2, "adam", sizes=sizes), reference)
 
 
 def monitored_twice(call, folder):

@@ -101,6 +101,30 @@ def test_groups(workers, devices, num_scopes, together):
         meshes[0].group(DATA)
 
 
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(workers=st.integers(1, 12), devices=st.integers(1, 8), shards=st.integers(2, 12))
+def test_groups_of_what_is_split(workers, devices, shards):
+    """Every two devices with the same part are in one lane or one group `copies`; those of one copy in `parts`."""
+    hypothesis.assume(workers * devices % shards == 0 and not (shards % devices and devices % shards))
+    meshes = of_all_workers([TaskGraph(0, "split", shards)], workers, devices)
+    ranks = [(mesh, i, lane) for mesh in meshes for lane in range(mesh.lanes) for i in mesh.givers(lane)]
+    assert len(ranks) == workers * devices
+    for mesh, instance, lane in ranks:
+        assert mesh.shape == {"data": workers * devices // shards, "stage": 1, "shard": shards}
+        assert mesh.copies.size == mesh.shape["data"] and mesh.parts.size == shards
+        assert mesh.copies.workers[mesh.copies.index] == mesh.parts.workers[mesh.parts.index] == mesh.worker_index
+        assert {i.shard for i in mesh.givers(lane)} == {instance.shard}
+        assert {i.data for i in mesh.givers()} == {i.data for i in mesh.instances}
+        same = {(m.worker_index, i.index) for m, i, _ in ranks if i.shard == instance.shard}
+        assert same == {(w, i.index) for w in mesh.copies.workers for i in meshes[w].givers(lane)}
+        together = {m.worker_index for m, i, _ in ranks if i.data == instance.data}
+        assert together == set(mesh.parts.workers)
+        groups = [g for g in (mesh.copies, mesh.parts) if g.num_workers > 1]
+        assert len({g.communicator(0) for g in groups}) == len(groups)
+        for group in groups:
+            assert mesh.joined(group.communicator(0)) == (None if group.num_workers == workers else group)
+
+
 def places(workers, devices, num_scopes, together, worker=0):
     """For each copy of a worker's block where its stages are: "worker:device"."""
     mesh = of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)[worker]

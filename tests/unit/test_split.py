@@ -111,8 +111,9 @@ def test_layouts():
     assert planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.mesh.num_shards == 2
     with planning.capture() as graph:
         train(classifier())
-    with pytest.raises(UnsupportedError, match="that divide tensors are all devices of the job. Use split.4."):
-        planning.compiled(graph, workers=4, devices=1)
+    assert planning.compiled(graph, workers=4, devices=1).plan.mesh.shape["data"] == 2
+    with pytest.raises(UnsupportedError, match="3 is neither a divisor nor a multiple of 2"):
+        planning.compiled(graph, workers=2, devices=3)
 
 
 def test_data_in_a_branch():

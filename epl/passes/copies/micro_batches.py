@@ -23,6 +23,7 @@ from epl.passes.copies.template import marks_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.sync.summaries import shown_by
 from epl.plan.analysis import variable_of
+from epl.plan.merge_points import source_of
 from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
 from epl.rules import effects
 
@@ -150,7 +151,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
             consumers={replaced.get(tensor, tensor): edges for tensor, edges in aggregation.consumers.items()},
         ),
         state=of_all(plan.state),
-        merges=tuple(replace(merge, tensor=_merged_name(merge.name)) for merge in plan.merges),
+        merges=tuple(_merged_before(merge) for merge in plan.merges),
         batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
         owners=owners,
@@ -278,6 +279,12 @@ def _merged_name(name):
     return "%s_micro_batches/%s" % (PREFIX, name)
 
 
+def _merged_before(merge):
+    """What merges over instances what has been merged over micro-batches."""
+    name = _merged_name(merge.name)
+    return replace(merge, tensor=name, source=name)
+
+
 def _merge(graph, edit, plan, model, device):
     """Merges the tensors of collections over micro-batches; returns a dict of tensor to merged tensor."""
     fetched = {}
@@ -287,7 +294,7 @@ def _merge(graph, edit, plan, model, device):
             tensor = canonical_tensor(tensor)
             name = _merged_name(merged_name(tensor, key))
             if name not in edit:
-                _merge_one(graph, edit, plan, how, tensor, name, device)
+                _merge_one(graph, edit, plan, how, source_of(model, tensor), name, device)
                 for consumer, position in shown_by(graph, tensor, how):
                     if consumer not in plan.nodes:
                         edit.set_input(consumer, position, name)

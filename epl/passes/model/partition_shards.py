@@ -14,7 +14,9 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.partition.partition import partition
+from epl.partition.placement import WHOLE
 from epl.partition.spread import Marks
+from epl.partition.table import ROWS_OF_COPY
 from epl.plan.analysis import analyse
 from epl.plan.mesh import is_split
 from epl.plan.stages import used_taskgraphs
@@ -38,7 +40,8 @@ def partition_shards(program, target):
     _check_settings(program, target.config)
     shards = split[0].device_count
     marked = _variables_in(program, {t.index for t in split})
-    done = partition(program, Marks(shards, marked), tf_compat.op_def)
+    whole = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
+    done = partition(program, Marks(shards, marked, whole), tf_compat.op_def)
     _check_places(program, done)
     divided = marked.intersection(done.placements)
     if not divided:
@@ -49,7 +52,14 @@ def partition_shards(program, target):
             split[0].place,
             shards,
         )
-    return replace(program, graph=done.graph, partitioned=done)
+    return replace(program, graph=_without_marks(done.graph), partitioned=done)
+
+
+def _without_marks(graph):
+    edit = graph.editor()
+    for name in graph.find(lambda op: op == ROWS_OF_COPY):
+        edit.node(name).op = "Identity"
+    return edit.finish()
 
 
 def _variables_in(program, indices):

@@ -36,19 +36,26 @@ def aggregate_gradients(program, plan):
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
         edit.add(
             all_reduce_node(
-                plan, group.name, group.tensors, group.dtype, plan.gradient_scale, group.slot, group.tag, **fp16
+                plan,
+                group.name,
+                group.tensors,
+                group.dtype,
+                plan.gradient_scale,
+                group.slot,
+                group.tag,
+                lane=group.lane,
+                **fp16,
             )
         )
         for index, tensor in enumerate(group.tensors):
-            rewire(
-                edit, plan, plan.aggregation.consumers[tensor], "%s:%d" % (group.name, index) if index else group.name
-            )
+            reduced = "%s:%d" % (group.name, index) if index else group.name
+            rewire(edit, plan, plan.aggregation.consumers[tensor], reduced, group.lane)
     for sparse in plan.aggregation.sparse:
         values, indices = (_dense_detour if plan.sparse_as_dense and sparse.rows > 0 else _gather)(
             graph, edit, plan, sparse
         )
-        rewire(edit, plan, plan.aggregation.consumers[sparse.values], values)
-        rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices)
+        rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.lane)
+        rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.lane)
     return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
@@ -131,13 +138,16 @@ def _constant(edit, plan, name, value, dtype):
 def _gather_indices(graph, edit, plan, sparse):
     name = sparse.name + "/indices"
     dtype = dtype_of(graph, sparse.indices)
-    return edit.add(all_gather_node(plan, name, sparse.indices, dtype, sparse.slot, tag_of(name))).name, dtype
+    return edit.add(
+        all_gather_node(plan, name, sparse.indices, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
+    ).name, dtype
 
 
 def _gather(graph, edit, plan, sparse):
     name = sparse.name + "/values"
     dtype = dtype_of(graph, sparse.values)
-    gathered = edit.add(all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name))).name
+    gather = all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
+    gathered = edit.add(gather).name
     return _scaled(edit, plan, sparse.name, gathered, dtype), _gather_indices(graph, edit, plan, sparse)[0]
 
 
@@ -152,7 +162,7 @@ def _dense_detour(graph, edit, plan, sparse):
     rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, _INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
-    for instance in plan.mesh.instances:
+    for instance in plan.mesh.givers(sparse.lane):
         dense.append(
             edit.add(
                 make_node(

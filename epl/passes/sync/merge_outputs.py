@@ -23,7 +23,7 @@ def merge_outputs(program, plan):
         return program
     edit = graph.editor()
     for merge in plan.merges:
-        dtype = dtype_of(graph, merge.tensor)
+        dtype = dtype_of(graph, merge.source)
         workers = plan.mesh.copies.num_workers if merge.over_workers else 1
         if merge.how == "concat":
             _concatenate(edit, plan, merge, dtype, workers)
@@ -38,8 +38,8 @@ def merge_outputs(program, plan):
                 "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
                 "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))
             )
-        scale = 1.0 / (workers * len(plan.mesh.instances)) if merge.how == "mean" else 1.0
-        edit.add(all_reduce_node(plan, merge.name, [merge.tensor], dtype, scale, 0, merge.tag, workers))
+        scale = 1.0 / (workers * len(plan.mesh.givers())) if merge.how == "mean" else 1.0
+        edit.add(all_reduce_node(plan, merge.name, [merge.source], dtype, scale, 0, merge.tag, workers))
     return program.with_graph(edit.finish())
 
 
@@ -48,7 +48,7 @@ def _concatenate(edit, plan, merge, dtype, workers):
     host = plan.mesh.host_device
     text = dtype == _STRING
     name = merge.name + "/packed" if text else merge.name
-    gather = all_gather_node(plan, name, merge.tensor, _UINT8 if text else dtype, 0, merge.tag, workers)
+    gather = all_gather_node(plan, name, merge.source, _UINT8 if text else dtype, 0, merge.tag, workers)
     for index, tensor in enumerate(list(gather.input)):
         made = "%s/rows_%d" % (merge.name, index)
         if text:

@@ -23,11 +23,19 @@ def merge_state(program, plan):
         reduce_op, scale = ("sum", 1.0 / plan.mesh.copies.size) if mean else (group.how, 1.0)
         edit.add(
             all_reduce_node(
-                plan, group.name, group.values, group.dtype, scale, group.slot, group.tag, reduce_op=reduce_op
+                plan,
+                group.name,
+                group.values,
+                group.dtype,
+                scale,
+                group.slot,
+                group.tag,
+                reduce_op=reduce_op,
+                lane=group.lane,
             )
         )
         for index, consumer in enumerate(group.consumers):
-            rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name)
+            rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name, group.lane)
     return program.with_graph(edit.finish())
 
 

@@ -4,8 +4,8 @@ gives the worker's other copies that of the first.
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
 Where the stages of a pipeline lie in several workers, those with the same stages do this among themselves, and all
-workers for a variable that each has. A variable that is divided (`epl.split`) is given its parts where it gets a value,
-so nothing is sent of it along the axis shard.
+workers for a variable that each has. Of a variable that is divided (`epl.split`) each device is given its part where it
+gets a value: what is sent is each part, to the devices of other copies of the model that have it too.
 
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
 alone before one that does not. They are apart because a session's nodes never change: a variable may get its other
@@ -15,6 +15,7 @@ copies when the user's graph grows.
 from epl.graph.build import Type, constant, make_node
 from epl.passes.copies.seeds import derive
 from epl.passes.nodes import assign_node, read_node, tagged
+from epl.plan.merge_points import in_lane
 from epl.plan.names import clone_name, copy_name, sync_name, tag_of
 
 _CHIEF = 0
@@ -40,33 +41,49 @@ def broadcast_variables(program, plan):
     return program.with_graph(edit.finish())
 
 
-def sync_slot(plan, variable):
-    """The communicator over which a variable gets the chief's value; None where nobody else has it."""
+def sync_orders(plan, variable):
+    """What a worker takes part in where a variable gets the chief's value: {communicator: tags of its collectives};
+    empty where nobody else has what this worker has of it."""
+    slot = _slot(plan, variable)
+    return {} if slot is None else {slot: [tag_of(name) for _, name in _sent(plan, variable)]}
+
+
+def _slot(plan, variable):
     mesh = plan.mesh
-    if variable in plan.divided or variable in plan.owners and plan.zero is not None:
+    if variable in plan.owners and plan.zero is not None:
         return None
-    if mesh.pipeline.num_workers > 1 and variable in plan.owners:
+    if variable in plan.divided or mesh.pipeline.num_workers > 1 and variable in plan.owners:
         return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None
 
 
+def _sent(plan, variable):
+    """[(lane, name of the collective)] for what copies of the model have of a variable."""
+    name = sync_name(variable)
+    lanes = range(plan.mesh.lanes) if variable in plan.divided else [None]
+    return [(lane, in_lane(name, lane)) for lane in lanes]
+
+
 def _copy(graph, edit, plan, variable):
-    name = copy_name(variable.name)
-    value, dtype = _read(graph, edit, variable, name)
-    first, waits = plan.mesh.instances[0], []
-    for instance in plan.mesh.instances[1:]:
-        if variable.name in plan.divided:
-            continue
-        own = value
-        if variable.name in plan.generators:
-            own = _turned(edit, plan, name, instance, value, _seed_of(first.rank) ^ _seed_of(instance.rank))
-        waits.append(_assign(edit, variable.name, instance.index, own, name, dtype))
+    """In each lane, where the variable is divided, its first instance gives the others its part."""
+    name, waits = copy_name(variable.name), []
+    dtype = variable.dtype % 100
+    for lane in range(plan.mesh.lanes) if variable.name in plan.divided else [None]:
+        first, own_name = plan.mesh.takers(lane)[0], in_lane(name, lane)
+        value = _read(graph, edit, variable, own_name, first)
+        for instance in plan.mesh.takers(lane)[1:]:
+            own = value
+            if variable.name in plan.generators:
+                seed = _seed_of(plan, first) ^ _seed_of(plan, instance)
+                own = _turned(edit, plan, own_name, instance, value, seed)
+            waits.append(_assign(edit, variable.name, instance.index, own, name, dtype))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.mesh.host_device))
 
 
-def _seed_of(rank):
-    """By what the generators of a rank differ from those of rank 0, which are those that the user made."""
-    return derive("generator", rank) if rank else 0
+def _seed_of(plan, instance):
+    """By what the generators of an instance differ from those of the first, which are those that the user made."""
+    copy = plan.mesh.copy_of(instance)
+    return derive("generator", copy) if copy else 0
 
 
 def _turned(edit, plan, name, instance, value, seed):
@@ -77,60 +94,32 @@ def _turned(edit, plan, name, instance, value, seed):
     return edit.add(turned).name
 
 
-def _read(graph, edit, variable, name):
-    """(value of the first copy, its DataType number)."""
-    dtype = variable.dtype % 100
-    return edit.add(read_node(graph.nodes[variable.name], name + "/read", dtype)).name, dtype
+def _read(graph, edit, variable, name, instance):
+    """The value of an instance's copy."""
+    holder = graph.nodes[clone_name(variable.name, instance.index)]
+    return edit.add(read_node(holder, name + "/read", variable.dtype % 100)).name
 
 
 def _broadcast(graph, edit, plan, variable):
-    mesh = plan.mesh
-    name = sync_name(variable.name)
-    dtype = variable.dtype % 100
-    waits = []
-    slot = sync_slot(plan, variable.name)
-    together = slot is not None
+    mesh, name, dtype = plan.mesh, sync_name(variable.name), variable.dtype % 100
+    slot = _slot(plan, variable.name)
     sends = (mesh.worker_index if slot == 0 else mesh.copies.index) == _CHIEF
-    if together and not sends:
-        value = edit.add(
-            tagged(
-                make_node(
-                    "EplBroadcastReceive",
-                    name + "/receive",
-                    [],
-                    mesh.host_device,
-                    T=Type(dtype),
-                    comm=slot,
-                    tag=tag_of(name),
-                    root=_CHIEF,
-                    collective_name=name,
-                ),
-                "collective",
-            )
-        ).name
-        if variable.name in plan.generators:
-            value = _turned(edit, plan, name, mesh.instances[0], value, _seed_of(mesh.instances[0].rank))
-        waits.append(_assign(edit, variable.name, 0, value, name, dtype))
-    else:
-        value, _ = _read(graph, edit, variable, name)
-        if together:
-            waits.append(
-                edit.add(
-                    tagged(
-                        make_node(
-                            "EplBroadcastSend",
-                            name + "/send",
-                            [value],
-                            mesh.host_device,
-                            T=Type(dtype),
-                            comm=slot,
-                            tag=tag_of(name),
-                            collective_name=name,
-                        ),
-                        "collective",
-                    )
-                ).name
-            )
+    waits = []
+    for lane, own_name in _sent(plan, variable.name):
+        instance = mesh.takers(lane)[0]
+        attrs = dict(T=Type(dtype), comm=slot, tag=tag_of(own_name), collective_name=own_name)
+        if slot is None:
+            _read(graph, edit, variable, own_name, instance)
+        elif sends:
+            value = _read(graph, edit, variable, own_name, instance)
+            node = make_node("EplBroadcastSend", own_name + "/send", [value], mesh.host_device, **attrs)
+            waits.append(edit.add(tagged(node, "collective")).name)
+        else:
+            node = make_node("EplBroadcastReceive", own_name + "/receive", [], mesh.host_device, root=_CHIEF, **attrs)
+            value = edit.add(tagged(node, "collective")).name
+            if variable.name in plan.generators:
+                value = _turned(edit, plan, own_name, instance, value, _seed_of(plan, instance))
+            waits.append(_assign(edit, variable.name, instance.index, value, name, dtype))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], mesh.host_device))
 
 

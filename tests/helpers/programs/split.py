@@ -67,6 +67,74 @@ def train(epl, device_count, optimizer, folder, colocate=False, resource=False, 
     return history
 
 
+def _share(epl, device_count, rows):
+    """What this worker is fed of a global batch: workers of one copy of the model get the same."""
+    if not epl:
+        return rows
+    cluster = epl.Env.get().cluster
+    copies = cluster.total_gpu_num // device_count
+    workers = max(1, device_count // cluster.gpu_num_per_worker)
+    size = len(rows) // min(copies, cluster.worker_num)
+    place = cluster.worker_index // workers
+    return rows[place * size : (place + 1) * size]
+
+
+def _lookup(epl, device_count, optimizer, tokens, labels, clip):
+    """(merged tensors, operation that trains): rows of a divided table, a layer that is whole, a divided classifier; of
+    its logits a moving average is kept."""
+    with _scope(epl, device_count):
+        table = tf.get_variable("table", [11, 4])
+        found = tf.nn.embedding_lookup(table, tokens)
+    hidden = tf.nn.tanh(tf.layers.dense(found, 8, name="hidden"))
+    with _scope(epl, device_count):
+        logits = tf.layers.dense(hidden, CLASSES, name="logits")
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        average = tf.get_variable("average", [CLASSES], trainable=False)
+        moved = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(logits, 0))
+    total = tf.get_variable("total", [], tf.int64, initializer=tf.zeros_initializer(), trainable=False)
+    seen = tf.assign_add(total, tf.reduce_sum(labels))
+    made = _OPTIMIZERS[optimizer]()
+    pairs = made.compute_gradients(loss)
+    clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip)
+    pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)]
+    with tf.control_dependencies([moved, seen]):
+        step = made.apply_gradients(pairs, tf.train.get_or_create_global_step())
+    if epl:
+        epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+        epl.add_to_collection(logits, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
+    return [loss, logits], step
+
+
+def several_copies(
+    epl, device_count, optimizer, resource=False, micro_batches=1, sizes=(8, 8, 8), as_dense=False, clip=0.5
+):
+    """What every step gives of the whole batch, and all variables after it, of copies of a divided model."""
+    config = {
+        "communication.clip_after_allreduce": True,
+        "communication.sparse_as_dense": as_dense,
+        "pipeline.num_micro_batch": micro_batches,
+        "cluster.colocate_split_and_replicate": True,
+    }
+    common.init(epl, config)
+    tf.set_random_seed(4)
+    if epl:
+        epl.set_default_strategy(epl.replicate(device_count))
+    tokens = tf.placeholder(tf.int64, [None])
+    labels = tf.placeholder(tf.int64, [None])
+    with tf.variable_scope("model", use_resource=resource):
+        fetches, step = _lookup(epl, device_count, optimizer, tokens, labels, clip)
+    variables, history = tf.global_variables(), []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        history.append(session.run([v.value() for v in variables]))
+        for number, size in enumerate(sizes):
+            rng = np.random.RandomState(number)
+            fed = [_share(epl, device_count, rng.randint(0, most, size)) for most in (11, CLASSES)]
+            fetched = session.run(fetches + [step], dict(zip((tokens, labels), fed)))[:-1]
+            history.append(fetched + session.run([v.value() for v in variables]))
+    return history
+
+
 def restore(epl, device_count, optimizer, path, resource=False, seed=6):
     """All variables as a checkpoint has them, and after a further step."""
     common.init(epl)
