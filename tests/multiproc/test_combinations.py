@@ -1,0 +1,123 @@
+"""Options that promise not to change numbers keep the promise, whatever else is on.
+
+A run with some of them is compared with one device; where an option is on besides that does change numbers, such as 16
+bits on the wire, with the run of that option alone. What cannot go together is refused with a message that names both.
+"""
+
+import collections
+import itertools
+
+import pytest
+
+from epl import tf_compat
+from tests.helpers.checks import assert_same_training
+from tests.helpers.covering import covering
+from tests.numerics.test_pipelines import ATOL, PIPELINES
+
+Layout = collections.namedtuple("Layout", "workers devices stages micro_batches replicas strategy")
+LAYOUTS = collections.OrderedDict(
+    two_devices=Layout(1, 2, 1, 1, 2, "PreferBackward"),
+    two_workers=Layout(2, 1, 1, 1, 2, "PreferBackward"),
+    accumulation=Layout(2, 1, 1, 3, 2, "PreferBackward"),
+    stages_in_a_worker=Layout(1, 2, 2, 4, 1, "ZeroBubble"),
+    stages_in_two_workers=Layout(2, 1, 2, 4, 1, "PreferBackward"),
+    two_by_two=Layout(2, 2, 2, 2, 2, "PreferForward"),
+)
+# They change no number.
+EXACT = collections.OrderedDict(
+    recomputation={"gradient_checkpoint__type": "auto"},
+    state={"zero__level": "v0"},
+    gradients={"zero__level": "v1"},
+    groups={"optimizer__num_apply_group": 3},
+    small_messages={"communication__fuse_size_mb": 1e-4},
+    clip_later={"communication__clip_after_allreduce": True},
+)
+# They do.
+OTHERS = collections.OrderedDict(
+    plain={},
+    wire={"communication__fp16": True},
+    bfloat16={"amp__level": "O1", "amp__dtype": "bfloat16"},
+    float16={"amp__level": "O1", "amp__dtype": "float16", "amp__loss_scale": 128.0},
+    lamb={"optimizer__lamb": True},
+)
+MODELS = ("tied_mlp", "batch_norm_cnn")
+LEVELS = ("none", "state", "gradients")  # of ZeRO, of which there is one at a time
+SWITCHES = tuple(name for name in EXACT if name not in LEVELS)
+# Two that do not go together, and what the message names of them.
+REFUSED = {
+    ("state", "groups"): ("zero.level='v0'", "optimizer.num_apply_group=3"),
+    ("gradients", "groups"): ("zero.level='v1'", "optimizer.num_apply_group=3"),
+    ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
+    ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
+    ("float16", "groups"): ('amp.dtype="float16"', "optimizer.num_apply_group=3"),
+    ("float16", "stages_in_two_workers"): ("float16", "stages"),
+}
+
+
+def possible(combination):
+    """Whether everything in it goes together, on this line."""
+    used = set(combination)
+    return not any(used.issuperset(pair) for pair in REFUSED) and (
+        tf_compat.line() == "tf2" or "bfloat16" not in used  # TensorFlow 1.15 has no kernels
+    )
+
+
+def combinations():
+    """(layout, other, model, level, switches that are on ...), of which each pair that goes together is in one."""
+    switches = [(None, name) for name in SWITCHES]
+    everything = [each for each in itertools.product(LAYOUTS, OTHERS, MODELS, LEVELS, *switches) if possible(each)]
+    some = covering(everything, 2)
+    on_both_lines = covering(some, 1)
+    rest = [pytest.param(each, marks=pytest.mark.exhaustive) for each in everything if each not in some]
+    return [each if each in on_both_lines else pytest.param(each, marks=pytest.mark.once) for each in some] + rest
+
+
+def arguments(layout, model, names):
+    """Those of the program `train`; names of layouts and what is on anyhow add nothing."""
+    config = {}
+    for name in names:
+        config.update(EXACT.get(name, OTHERS.get(name, {})))
+    return layout.devices, model, layout.stages, layout.micro_batches, layout.replicas, layout.strategy, 1, config
+
+
+@pytest.fixture(scope="module")
+def trained(jobs):
+    """trained(layout, model, names): what the workers of a layout make of a model with these options."""
+
+    def train(name, model, names):
+        layout = LAYOUTS[name]
+        *shape, config = arguments(layout, model, names)
+        return jobs[layout.workers, layout.devices](PIPELINES + "train", *shape, **config)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def alone(trained, by_hand):
+    """alone(layout, model, other): what an option that changes numbers gives by itself; each is computed once."""
+    known = {}
+
+    def ask(name, model, other):
+        if other == "plain":
+            return by_hand(model, LAYOUTS[name].micro_batches, LAYOUTS[name].replicas)
+        if (name, model, other) not in known:
+            known[name, model, other] = trained(name, model, [other])[0]
+        return known[name, model, other]
+
+    return ask
+
+
+@pytest.mark.parametrize("combination", combinations(), ids=lambda each: "-".join(filter(None, each)))
+def test_promises_are_kept(trained, alone, combination):
+    layout, other, model = combination[:3]
+    want = alone(layout, model, other)
+    for got in trained(layout, model, [name for name in combination[1:] if name]):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("pair", sorted(REFUSED), ids="-".join)
+def test_what_does_not_go_together_is_refused_by_name(jobs, pair):
+    layout = LAYOUTS[next((name for name in pair if name in LAYOUTS), "two_workers")]
+    *shape, config = arguments(layout, "tied_mlp", pair)
+    for message in jobs[layout.workers, layout.devices](PIPELINES + "refused", *shape, **config):
+        assert all(words in message for words in REFUSED[pair]), message
