@@ -18,6 +18,7 @@ from epl.passes.copies.own_copies import own_copies
 from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
 from epl.passes.copies.share_batches import share_batches
+from epl.passes.model.add_residuals import add_residuals
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
@@ -33,6 +34,7 @@ from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
 from epl.passes.sync.check_batches import check_batches
+from epl.passes.sync.compress_gradients import compress_gradients
 from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
@@ -66,6 +68,7 @@ ON_ONE_COPY = (
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
+    add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # last: it sees all that is computed
 )
@@ -89,6 +92,7 @@ PASSES = (
     check_batches,  # takes data, and gives it on
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
+    compress_gradients,  # before other gradients, as the next pass promises that all are aggregated; changes numbers
     aggregate_gradients,
     join_verdicts,
     merge_state,

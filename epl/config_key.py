@@ -8,7 +8,7 @@ from typing import Any, Tuple
 
 from epl.errors import ConfigError, UnsupportedError
 
-INTEGER, NUMBER, BOOL, STRING = "integer", "number", "bool", "str"
+INTEGER, NUMBER, NUMBERS, BOOL, STRING = "integer", "number", "numbers", "bool", "str"
 
 _BOOL_TEXTS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -19,12 +19,13 @@ class Key:
 
     Attributes:
       name: "category.attribute".
-      type: INTEGER, NUMBER, BOOL or STRING.
+      type: INTEGER, NUMBER, NUMBERS (a list of them, kept as a tuple), BOOL or STRING.
       default: value when nobody sets it. None is a legal value only where it is the default.
       doc: meaning and unit, in one or two sentences.
       minimum: smallest legal number, or None.
       none_too: a number that stands for None, besides None itself; None: there is none.
       above: the number must be greater than this, or None.
+      below: the number must be less than this, or None.
       choices: the legal strings, compared without regard to case; empty: any string.
       words: strings that are legal besides numbers.
       pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
@@ -38,6 +39,7 @@ class Key:
     minimum: Any = None
     none_too: Any = None
     above: Any = None
+    below: Any = None
     choices: Tuple[str, ...] = ()
     words: Tuple[str, ...] = ()
     pattern: Any = None
@@ -66,11 +68,13 @@ class Key:
         elif self.type == STRING:
             text = self.pattern_doc or "a string"
         else:
-            text = "an integer" if self.type == INTEGER else "a number"
+            text = _IN_WORDS[self.type]
             if self.minimum is not None:
                 text += " >= %s" % self.minimum
             if self.above is not None:
                 text += " > %s" % self.above
+            if self.below is not None:
+                text += "%s < %s" % (" and" if self.minimum is not None else "", self.below)
             text += "".join(' or "%s"' % word for word in self.words)
         text += " or None" if self.default is None else ""
         return text if self.none_too is None else text + " (or %d, which means None)" % self.none_too
@@ -104,6 +108,8 @@ class Key:
             return None if self.default is None else _WRONG
         if self.type == BOOL:
             return value if isinstance(value, bool) else _WRONG
+        if self.type == NUMBERS:
+            return self._normal_numbers(value)
         if self.type == STRING or isinstance(value, str):
             return self._normal_text(value)
         return self._normal_number(value)
@@ -130,10 +136,20 @@ class Key:
             return None
         if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
             return _WRONG
+        if self.below is not None and value >= self.below:
+            return _WRONG
         return value
+
+    def _normal_numbers(self, value):
+        if not isinstance(value, (list, tuple)):
+            return _WRONG
+        found = [self._normal_number(each) for each in value]
+        return _WRONG if any(each is _WRONG for each in found) else tuple(map(float, found))
 
     def text(self, value):
         """The text of which `parse` makes the legal `value`."""
+        if self.type == NUMBERS:
+            return ",".join(map(str, value))
         return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
     def parse(self, text):
@@ -152,10 +168,13 @@ class Key:
                 )
         elif self.type in (INTEGER, NUMBER):
             value = _parse_number(word)
+        elif self.type == NUMBERS:
+            value = [_parse_number(each.strip()) for each in word.split(",")] if word else []
         return self.check(value, source)
 
 
 _WRONG = object()
+_IN_WORDS = {INTEGER: "an integer", NUMBER: "a number", NUMBERS: "a list of numbers"}
 
 
 def _parse_number(word):

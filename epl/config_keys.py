@@ -1,9 +1,11 @@
 """The table of configuration keys.
 
-`KEYS` is the only place that knows a key. To make a key usable when its feature gets built, drop its `built=False`.
+`KEYS` is the only place that knows a key; those of training strategies stand in config_strategies.py. To make a key
+usable when its feature gets built, drop its `built=False`.
 """
 
 from epl.config_key import BOOL, INTEGER, NUMBER, STRING, Key
+from epl.config_strategies import STRATEGIES
 
 KEYS = (
     Key(
@@ -147,74 +149,6 @@ KEYS = (
         STRING,
         "",
         'Operation types, separated by commas, that amp.level leaves in float32, such as "Mul,BiasAdd".',
-    ),
-    Key(
-        "optimizer.num_apply_group",
-        INTEGER,
-        1,
-        "Number of groups in which gradients are applied one group after the other, to save temporary memory.",
-        minimum=1,
-    ),
-    Key(
-        "optimizer.lamb",
-        BOOL,
-        False,
-        "Train with LAMB (epl.optimizers.LambOptimizer) where the program uses tf.train.AdamOptimizer, with the "
-        "learning rate, beta1, beta2 and epsilon that it has there.",
-    ),
-    Key(
-        "optimizer.lars",
-        BOOL,
-        False,
-        "Train with LARS (epl.optimizers.LarsOptimizer) where the program uses tf.train.MomentumOptimizer, with the "
-        "learning rate and momentum that it has there.",
-    ),
-    Key("optimizer.lamb_weight_decay", NUMBER, 0.01, "Weight decay of optimizer.lamb.", minimum=0),
-    Key("optimizer.lars_weight_decay", NUMBER, 0.0001, "Weight decay of optimizer.lars.", minimum=0),
-    Key("optimizer.lars_coeff", NUMBER, 0.001, "Trust coefficient of optimizer.lars.", above=0),
-    Key(
-        "optimizer.epsilon",
-        NUMBER,
-        None,
-        "What optimizer.lamb or optimizer.lars adds to denominators. None: for LAMB the epsilon that the program's "
-        "AdamOptimizer has, for LARS 0.",
-        minimum=0,
-    ),
-    Key(
-        "optimizer.exclude_from_weight_decay",
-        STRING,
-        "",
-        "Regular expressions, separated by commas; optimizer.lamb and optimizer.lars give variables in whose name one "
-        'of them is found neither weight decay nor a step in proportion to their norm, for example "LayerNorm,bias".',
-    ),
-    Key(
-        "local_sgd.k_steps",
-        INTEGER,
-        0,
-        "Average the variables of all copies of the model every so many training steps, and exchange nothing in "
-        "between: each copy trains with the gradients of its own data. 0: aggregate the gradients of every step.",
-        minimum=0,
-    ),
-    Key(
-        "local_sgd.begin_step",
-        INTEGER,
-        0,
-        "Average after every step until the global step has come to this, and only then every local_sgd.k_steps.",
-        minimum=0,
-    ),
-    Key(
-        "local_sgd.average_slots",
-        BOOL,
-        True,
-        "Average what optimizers keep for each variable (momentum, moments) with the variables. False: each copy keeps "
-        "its own, less is sent, and a checkpoint holds those of worker 0.",
-    ),
-    Key("local_sgd.adaptive", BOOL, False, "Let local_sgd.k_steps follow from the loss.", built=False),
-    Key(
-        "local_sgd.init_k_steps", INTEGER, 1, "First local_sgd.k_steps with local_sgd.adaptive.", minimum=1, built=False
-    ),
-    Key(
-        "local_sgd.overlap", BOOL, False, "Apply averages one period late, so that nobody waits for them.", built=False
     ),
     Key(
         "cluster.device_place_prefer_intra_node",
@@ -452,7 +386,7 @@ KEYS = (
         False,
         "Let EPL cut a model without scopes into the stages of a pipeline, by estimated time.",
     ),
-)
+) + STRATEGIES
 
 
 CATEGORIES = tuple(sorted({key.category for key in KEYS}))

@@ -137,6 +137,36 @@ def _without_local_sgd(name):
     return problem
 
 
+def _without_dgc(name, why):
+    """Rule: `name` may not be set where gradients are compressed."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or not values["dgc.sparsity"]:
+            return None
+        return "%s=%r cannot be used with dgc.sparsity=%r: %s. Leave %s at %r, or dgc.sparsity at []." % (
+            name,
+            values[name],
+            list(values["dgc.sparsity"]),
+            why,
+            name,
+            keys()[name].default,
+        )
+
+    return problem
+
+
+_ONE_FORM = "what is kept back of gradients is sent later as it is, in float32"
+_NOT_WITH_DGC = {
+    "communication.clip_after_allreduce": "workers put momentum into what they send, so its sum is no gradient to "
+    "clip; dgc.clip_norm clips before that",
+    "communication.fp16": _ONE_FORM,
+    "local_sgd.k_steps": "between averages nothing is sent that could be compressed",
+    "optimizer.lamb": "it is for tf.train.MomentumOptimizer",
+    "optimizer.lars": "it is for tf.train.MomentumOptimizer",
+    "pipeline.num_micro_batch": "gradients that are added up over micro-batches are not compressed in this version",
+    "zero.level": "each worker needs all of the momentum that it keeps",
+}
+
 _REPLACES = ("optimizer.lamb", "optimizer.lars")
 _NOT_WITH_LOCAL_SGD = (
     "amp.level",
@@ -153,7 +183,10 @@ _NOT_WITH_LOCAL_SGD = (
 )
 
 # Each returns what is wrong with a full set of values, or None.
-PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
+_OF_LISTS = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + tuple(
+    _without_dgc(name, why) for name, why in sorted(_NOT_WITH_DGC.items())
+)
+PAIR_RULES = _OF_LISTS + (
     _own_gradients,
     _distinct_devices,
     _drop_or_unbalance,
@@ -181,12 +214,21 @@ PAIR_RULES = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + (
         "whether a step is left out is known when all gradients are there, so updates cannot be made one group after "
         "the other on the way",
     ),
+    _without_loss_scale(
+        "dgc.sparsity",
+        "what is kept back of gradients is sent later, when the scale may be another, or the step one that is left out",
+    ),
     _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),
     _on_both_lists,
     _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("local_sgd.average_slots", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs_any("dgc.rampup_begin_step", ("dgc.sparsity",), "dgc.sparsity"),
+    _needs_any("dgc.rampup_step", ("dgc.sparsity",), "dgc.sparsity"),
+    _needs_any("dgc.min_elements", ("dgc.sparsity",), "dgc.sparsity"),
+    _needs_any("dgc.clip_norm", ("dgc.sparsity",), "dgc.sparsity"),
+    _needs_any("dgc.save_residuals", ("dgc.sparsity",), "dgc.sparsity"),
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
     _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
     _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),

@@ -32,7 +32,7 @@ config.communication.fp16 = True                      # keys are attributes, to 
 epl.init(config)
 ```
 
-- In environment variables a bool is `true`, `false`, `1` or `0`; None is `none`.
+- In environment variables a bool is `true`, `false`, `1` or `0`; None is `none`; a list is written `0.9,0.99`.
 - Words such as `"mean"` may be written in capitals or not.
 - An unknown key, or an `EPL_*` variable that looks like one, is a `ConfigError` that names the nearest known keys. A
   value of the wrong type or out of range is a `ConfigError` that says what is allowed.
@@ -42,7 +42,8 @@ epl.init(config)
   `"auto"`;
   `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`, or together with
   `communication.sync_batch_norm`; numbers for `optimizer.lamb` or
-  `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every step.
+  `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every
+  step; other keys of `dgc` without `dgc.sparsity`.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;
   any other value raises `NotImplementedError` with the name of the key.
 - `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines
@@ -55,6 +56,7 @@ TITLES = {
     "auto": "Automatic parallelization",
     "cluster": "Cluster",
     "communication": "Communication",
+    "dgc": "Deep gradient compression",
     "estimator": "Estimator",
     "execution": "Execution",
     "gradient_checkpoint": "Gradient checkpointing",

@@ -22,6 +22,7 @@ OPERATIONS = {
     "EplReduceScatter": "cd3602c7",
     "EplRows": "cbef341e",
     "EplSend": "5187b017",
+    "EplSparseAllReduce": "44fae0a0",
     "EplUnpackStrings": "4ad7c2fc",
 }
 

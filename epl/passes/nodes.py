@@ -11,6 +11,8 @@ from epl.graph.index import format_input, node_of, parse_input
 from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 
+_INT32 = 3
+
 
 def instance_tensor(plan, text, instance):
     """A tensor as a local instance (by index) sees it: its own copy, or the one that all share."""
@@ -74,7 +76,7 @@ def assign_node(holder, name, value, dtype):
     return make_node("Assign", name, inputs, holder.device, T=Type(dtype), validate_shape=False, use_locking=True)
 
 
-def add_variable(edit, name, values, dtype, added):
+def add_variable(edit, name, values, dtype, added, shape=None):
     """Adds a variable, and the node that gives it its first value.
 
     Args:
@@ -83,18 +85,25 @@ def add_variable(edit, name, values, dtype, added):
       values: a number, or a list of them for a vector.
       dtype: DataType number of float32, int32 or int64.
       added: an Added.
+      shape: tuple of ints, where the number `values` fills a tensor.
 
     Returns:
       The Variable, for the Program.
     """
     holder = make_node("VarHandleOp", name, dtype=Type(dtype), shared_name=name, container="")
-    shape = (len(values),) if isinstance(values, list) else ()
+    fills = shape is not None
+    if not fills:
+        shape = (len(values),) if isinstance(values, list) else ()
     holder.attr["shape"].shape.SetInParent()
     for size in shape:
         holder.attr["shape"].shape.dim.add().size = size
     edit.add(holder)
     first = first_value_name(name)
-    edit.add(constant(first + "/value", values, dtype))
+    edit.add(constant(first + ("/number" if fills else "/value"), values, dtype))
+    if fills:  # not a constant of that size, which would stay in memory
+        dims = edit.add(constant(first + "/dims", list(shape), _INT32)).name
+        inputs = [dims, first + "/number"]
+        edit.add(make_node("Fill", first + "/value", inputs, T=Type(dtype), index_type=Type(_INT32)))
     edit.add(assign_node(holder, first, first + "/value", dtype))
     return Variable(name, dtype, shape, initializers=(first,), added=added)
 

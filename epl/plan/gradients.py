@@ -310,13 +310,16 @@ def size_bytes(variable):
 
 
 def _dense_groups(model, call, gradients, communication, link, workers, lanes):
+    """The DenseGroups of a call; in none are compressed gradients (dgc.sparsity) beside others."""
+    apart = {each.gradient for each in model.compressed}
     positions = model.graph.positions
     kinds = {}
     for gradient, variable in gradients:
         if gradient.indices is None:
             known = model.variables[variable]
-            own_lanes = tuple(lanes.get(canonical_tensor(gradient.values), (None,)))
-            kind = (known.dtype % 100, workers.get(node_of(canonical_tensor(gradient.values)), 0), own_lanes != (None,))
+            tensor = canonical_tensor(gradient.values)
+            own_lanes = tuple(lanes.get(tensor, (None,)))
+            kind = (known.dtype % 100, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
             kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
     groups = []
     for kind in sorted(kinds):

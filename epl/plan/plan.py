@@ -17,6 +17,7 @@ from epl.plan.consistency import (
     check_updates,
 )
 from epl.plan.data import DataPlan, plan_data
+from epl.plan.dgc import Dgc, plan_dgc
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.links import Link, link_of
@@ -86,6 +87,7 @@ class Plan:
       io_autotune: TensorFlow chooses how parallel data sets are.
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
+      dgc: how gradients are compressed; None where they are not.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
@@ -118,6 +120,7 @@ class Plan:
     io_stats: bool = False
     io_autotune: bool = False
     num_apply_group: int = 1
+    dgc: Optional[Dgc] = None
     zero: Optional[Zero] = None
     verdicts: Tuple[Verdict, ...] = ()
     steps_per_run: int = 1
@@ -138,6 +141,10 @@ class Plan:
     def own(self):
         """Names of the variables of which each rank has a value of its own."""
         return frozenset(variable.name for variable in self.added if variable.is_own)
+
+    def instances_with(self, variable):
+        """The instances of this worker that have a copy of a variable; the first one always has."""
+        return self.mesh.instances[: None if variable in self.analysis.cloned else 1]
 
     @property
     def in_parts(self):
@@ -178,7 +185,10 @@ class Plan:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
-        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in groups) + self.updated_bytes
+        compressed = [g for g in groups if self.dgc is not None and self.dgc.of_group(g)]
+        sent = sum(self.dgc.sent_bytes(group) for group in compressed)
+        whole = (g for g in groups if g not in compressed)
+        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole) + sent + self.updated_bytes
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
@@ -267,6 +277,7 @@ def make_plan(model, config, cluster):
         zero = plan_zero(model, analysis, config.zero.level, mesh.copies)
         owners = workers_of(zero, model)
         analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
+    dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     compared = frozenset()
     if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
@@ -298,6 +309,7 @@ def make_plan(model, config, cluster):
         io_autotune=config.io.autotune,
         io_stats=config.io.stats and bool(model.apply_calls),
         num_apply_group=config.optimizer.num_apply_group,
+        dgc=dgc,
         zero=zero,
         verdicts=model.scaled,
         steps_per_run=config.execution.steps_per_run,

@@ -62,6 +62,7 @@ def _all(program, plan, config):
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
+    yield "dgc.sparsity", _of_dgc(plan)
     yield "communication.fp16", _of_half(plan) if plan.wire_fp16 and between else None
     sparse = len(plan.aggregation.sparse) if plan.sparse_as_dense and between else 0
     yield "communication.sparse_as_dense", ("%d sparse gradients travel whole" % sparse, None) if sparse else None
@@ -115,6 +116,16 @@ def _of_local_sgd(program, plan):
     without = sum(size_bytes(program.variables[name]) for name in trained)
     sent = plan.bytes_per_step() - (without if plan.mesh.copies.num_workers > 1 else 0)
     return "copies train by themselves, and are averaged every %d steps" % plan.local_sgd.k_steps, sent
+
+
+def _of_dgc(plan):
+    if plan.dgc is None:
+        return None
+    groups = [group for group in plan.aggregation.groups if plan.dgc.of_group(group)]
+    sent = sum(plan.dgc.sent_bytes(group) - group.num_bytes for group in groups)
+    kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
+    count = len(plan.dgc.gradients)
+    return "of %d gradients the largest parts are sent, and the others kept for later" % count, sent, kept
 
 
 def _of_half(plan):

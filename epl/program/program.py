@@ -35,7 +35,8 @@ class Added:
 
     Attributes:
       beside: a variable of the user's. When that gets its first value or one of a checkpoint, this one does so too.
-      is_own: each rank keeps a value of its own, which is never sent, compared or saved. Otherwise all hold the same.
+      is_own: each rank keeps a value of its own, or each worker where its copies of the model have one together; it is
+        never sent, compared or saved. Otherwise all hold the same.
       is_saved: checkpoints that hold `beside` hold it too. One without it gives it its first value.
     """
 
@@ -112,6 +113,29 @@ class Verdict:
     gates: Dict[str, Tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class Compressed:
+    """A gradient of which workers send the largest parts only, and what they keep for that (dgc.sparsity).
+
+    Attributes:
+      gradient: canonical tensor name.
+      update: the operation of the optimizer that takes it.
+      slot: the variable that holds the optimizer's own velocity.
+      call: number of the ApplyCall.
+      num_elements: of the gradient.
+      velocity, residual: variables of each worker; `steps` counts for all gradients of the call.
+    """
+
+    gradient: str
+    update: str
+    slot: str
+    call: int
+    num_elements: int
+    velocity: str
+    residual: str
+    steps: str
+
+
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
@@ -135,6 +159,7 @@ class Program:
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
+      compressed: the Compressed gradients; none where there is one worker.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
@@ -162,6 +187,7 @@ class Program:
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
     scaled: Tuple[Verdict, ...] = ()
+    compressed: Tuple[Compressed, ...] = ()
     checked: Tuple[CheckedGradient, ...] = ()
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None

@@ -69,7 +69,7 @@ def begin(run, plan, values, step):
     nodes = []
     for variable in plan.added:
         if variable.name in missing:
-            instances = plan.mesh.instances if variable.is_own else plan.mesh.instances[:1]
+            instances = plan.instances_with(variable.name)[: None if variable.is_own else 1]
             nodes.extend(clone_name(first_value_name(variable.name), each.index) for each in instances)
     run((), [], (), tuple(nodes))
     values.begun(missing, plan.own)

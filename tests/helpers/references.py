@@ -47,3 +47,92 @@ class Lars(object):
         self.velocity = self.momentum * self.velocity + rate * gradient
         self.value = self.value - self.velocity
         return self.value
+
+
+class Classifier(object):
+    """The model of tests/helpers/programs/common.py: two dense layers, tanh between them, softmax cross entropy."""
+
+    @staticmethod
+    def gradients(weights, x, labels):
+        """(mean loss over the rows, {variable: gradient}) for {variable: value}."""
+        w = {name: value.astype(np.float64) for name, value in weights.items()}
+        hidden = np.tanh(x.astype(np.float64) @ w["hidden/kernel"] + w["hidden/bias"])
+        logits = hidden @ w["logits/kernel"] + w["logits/bias"]
+        logits -= logits.max(axis=1, keepdims=True)
+        log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        rows = np.arange(len(labels))
+        of_logits = np.exp(log_p)
+        of_logits[rows, labels] -= 1
+        of_logits /= len(labels)
+        of_hidden = of_logits @ w["logits/kernel"].T * (1 - hidden**2)
+        found = {
+            "hidden/kernel": x.astype(np.float64).T @ of_hidden,
+            "hidden/bias": of_hidden.sum(axis=0),
+            "logits/kernel": hidden.T @ of_logits,
+            "logits/bias": of_logits.sum(axis=0),
+        }
+        return -log_p[rows, labels].mean(), found
+
+
+def largest(values, count):
+    """Which of `values`, flat, are sent: at most `count`, by magnitude, with a threshold by a sample of many."""
+    magnitudes, size = np.abs(values.astype(np.float32).ravel()), values.size
+    if count >= size:
+        return np.flatnonzero(magnitudes)
+    stride = 1 if size <= 16384 else min(128, size // 4096)
+    blocks = np.arange(size // stride, dtype=np.uint64)
+    places = blocks * np.uint64(2654435761) % np.uint64(2**32) // np.uint64(2**16) % np.uint64(stride)
+    sample = np.sort(magnitudes[(blocks * np.uint64(stride) + places).astype(np.int64)])[::-1]
+    rank = count if stride == 1 else count * 5 // 4 // stride + 2
+    threshold = sample[rank - 1] if rank < len(sample) else 0
+    reach = np.flatnonzero((magnitudes >= threshold) & (magnitudes > 0))
+    return reach[np.argsort(-magnitudes[reach], kind="stable")][:count]
+
+
+class Dgc(object):
+    """Lin et al. (2017) with all workers, for the trained variables of a model by tf.train.MomentumOptimizer.
+
+    Args:
+      weights: {variable: first value}.
+      workers: their number.
+      options: {"sparsity", "begin", "ramp", "least", "clip"}; momentum and rate as the optimizer's.
+    """
+
+    def __init__(self, weights, workers, rate, momentum, options):
+        self.weights = {name: value.astype(np.float64) for name, value in weights.items()}
+        self.slots = {name: np.zeros(value.shape) for name, value in weights.items()}
+        self.u = [{name: np.zeros(value.shape) for name, value in weights.items()} for _ in range(workers)]
+        self.v = [{name: np.zeros(value.shape) for name, value in weights.items()} for _ in range(workers)]
+        self.rate, self.momentum, self.options, self.steps = rate, momentum, options, 0
+
+    def _sparsity(self):
+        levels, passed = self.options["sparsity"], self.steps - self.options["begin"]
+        return np.float32(levels[min(passed * len(levels) // self.options["ramp"], len(levels) - 1)])
+
+    def step(self, gradients):
+        """A step with each worker's {variable: gradient}."""
+        compressed = [n for n, w in self.weights.items() if w.size >= self.options["least"]]
+        begun, workers = self.steps >= self.options["begin"], len(gradients)
+        for name, weight in self.weights.items():
+            mean, momentum = sum(each[name] for each in gradients) / workers, self.momentum
+            if begun and name in compressed:
+                mean, momentum = self._sent(name, gradients, compressed), 0
+            self.slots[name] = momentum * self.slots[name] + mean
+            self.weights[name] = weight - self.rate * self.slots[name]
+        self.steps += 1
+
+    def _sent(self, name, gradients, compressed):
+        total, workers = np.zeros(self.weights[name].shape), len(gradients)
+        for u, v, own in zip(self.u, self.v, gradients):
+            factor, clip = 1.0, self.options.get("clip", 0)
+            if clip:
+                norm = np.sqrt(sum(np.sum(own[each] ** 2) for each in compressed))
+                factor = min(1.0, clip / np.sqrt(workers) / norm)
+            before = self.slots[name] if self.steps == self.options["begin"] else u[name]
+            u[name] = self.momentum * before + factor * own[name]
+            v[name] = v[name] + u[name]
+            count = max(1, int(np.floor(v[name].size * (1 - np.float64(self._sparsity())) + 0.5)))
+            places = np.unravel_index(largest(v[name], count), v[name].shape)
+            total[places] += v[name][places] / workers
+            u[name][places] = v[name][places] = 0
+        return total

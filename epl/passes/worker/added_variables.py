@@ -41,7 +41,7 @@ def added_variables(program, plan):
 
 def _begin(graph, edit, plan, variable):
     name = first_value_name(variable.name)
-    for instance in plan.mesh.instances[1:]:
+    for instance in plan.instances_with(variable.name)[1:]:
         holder = graph.nodes[clone_name(variable.name, instance.index)]
         value = graph.nodes[name].input[1]
         edit.add(assign_node(holder, clone_name(name, instance.index), value, variable.dtype % 100))

@@ -1,0 +1,70 @@
+"""Deep gradient compression over workers: the numbers of a simulation in NumPy."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same_training
+from tests.helpers.programs import common
+from tests.helpers.programs.dgc import MOMENTUM, RATE
+from tests.helpers.references import Classifier, Dgc
+
+PROGRAMS = "tests.helpers.programs.dgc:"
+RAMP = {"sparsity": [0.5, 0.8, 0.9], "begin": 4, "ramp": 6, "least": 20}
+STEPS = 20
+
+
+def config_of(options):
+    return {
+        "dgc.sparsity": options["sparsity"],
+        "dgc.rampup_begin_step": options["begin"],
+        "dgc.rampup_step": options["ramp"],
+        "dgc.min_elements": options["least"],
+        "dgc.clip_norm": options.get("clip", 0.0),
+    }
+
+
+def simulated(initial, workers, options, steps=STEPS):
+    """What each worker computes: {"losses", "states"}."""
+    weights = {name: value for name, value in initial.items() if not name.endswith("Momentum")}
+    dgc = Dgc(weights, workers, RATE, MOMENTUM, options)
+    found = [{"losses": [], "states": []} for _ in range(workers)]
+    for number in range(steps):
+        parts = zip(*[np.split(each, workers) for each in common.batch(number)])
+        losses, gradients = zip(*[Classifier.gradients(dgc.weights, x, labels) for x, labels in parts])
+        dgc.step(gradients)
+        state = dict(dgc.weights, **{name + "/Momentum": value for name, value in dgc.slots.items()})
+        for own, loss in zip(found, losses):
+            own["losses"].append(np.float32(loss))
+            own["states"].append({name: value.astype(np.float32) for name, value in state.items()})
+    return found
+
+
+@pytest.mark.parametrize("resource, more", [(False, {}), (True, {"clip": 0.5})])
+def test_two_workers(two_workers, resource, more):
+    options = dict(RAMP, **more)
+    results = two_workers(PROGRAMS + "train", config_of(options), STEPS, resource)
+    for (got, initial), want in zip(results, simulated(results[0][1], 2, options)):
+        assert_same_training(got, want)
+
+
+def test_four_workers(jobs):
+    results = jobs[4, 1](PROGRAMS + "train", config_of(RAMP), STEPS)
+    for (got, _), want in zip(results, simulated(results[0][1], 4, RAMP)):
+        assert_same_training(got, want)
+
+
+def test_devices_of_a_worker_add_up_what_they_send(two_by_two):
+    results = two_by_two(PROGRAMS + "train", config_of(RAMP), STEPS, True)
+    want = simulated(results[0][1], 2, RAMP)
+    for rank, (got, _) in enumerate(results):
+        got["losses"] = want[rank]["losses"]  # those of a worker's first device are not those of its whole batch
+        assert_same_training(got, want[rank])
+
+
+def test_large_gradients(two_workers):
+    """Of 24000 numbers, a sample says which are sent."""
+    options = dict(RAMP, sparsity=[0.9], begin=1, least=10000)
+    results = two_workers(PROGRAMS + "train", config_of(options), 4, True, 4000)
+    assert results[0][1]["hidden/kernel"].size == 24000
+    for (got, _), want in zip(results, simulated(results[0][1], 2, options, 4)):
+        assert_same_training(got, want)
