@@ -32,6 +32,7 @@ KINDS = {
     "second_order": (False, False),
     "text": (False, True),
     "own_trainer": (False, False),
+    "detection": (False, False),
 }
 QUICK = ("ppo2", "private")
 

@@ -1,14 +1,17 @@
-"""Programs of more kinds with packages of others: adversarial, graphs, speech, segmentation, recommendation, privacy.
+"""Programs of more kinds with packages of others: adversarial, graphs, speech, segmentation, detection, privacy …
 
 As in packages.py they are small, and their data is made here.
 """
 
+import os
+import sys
 import tempfile
+import types
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.others import module
+from tests.helpers.others import PACKAGES, module
 from tests.helpers.programs import common, estimators
 from tests.helpers.programs.by_others import trained
 
@@ -301,3 +304,51 @@ def text(epl, config=None):
         return {tokens: common.share(epl, np.random.RandomState(step).randint(0, 12, [common.BATCH, 6]))}
 
     return trained(epl, loss, train_op, feeds)
+
+
+def detection(epl):
+    """luminoth: the region proposal network of its Faster R-CNN, which takes one image at a time, with two images."""
+    common.init(epl)
+    network, settings = _luminoth("models.fasterrcnn.rpn"), module("easydict").EasyDict
+    tf.set_random_seed(5)
+    size, stride, sides, images_here = 32, 8, (6.0, 10.0, 14.0), 2 // common.replicas(epl)
+    centres = np.stack(np.meshgrid(*[np.arange(size // stride) * stride + stride / 2.0] * 2), -1).reshape([-1, 1, 2])
+    half = np.array(sides).reshape([1, -1, 1]) / 2
+    anchors = np.concatenate([centres - half, centres + half], -1).reshape([-1, 4]).astype(np.float32)
+    initializer = {"type": "truncated_normal_initializer", "mean": 0.0, "stddev": 0.1}
+    proposals = dict(pre_nms_top_n=20, post_nms_top_n=10, nms_threshold=0.6, min_size=0, clip_after_nms=False)
+    proposals.update(filter_outside_anchors=False, apply_nms=True, min_prob_threshold=0.0)
+    # As many anchors as there are may take part: which ones are left out would be drawn, other ones in each copy.
+    target = dict(allowed_border=0, clobber_positives=False, foreground_threshold=0.5, foreground_fraction=0.5)
+    target.update(background_threshold_high=0.3, background_threshold_low=0.0, minibatch_size=4 * len(anchors))
+    wanted = dict(num_channels=8, kernel_shape=[3, 3], l2_regularization_scale=0.0005, l1_sigma=3.0)
+    wanted.update(activation_function="relu6", proposals=proposals, target=target)
+    wanted.update(rpn_initializer=initializer, cls_initializer=initializer, bbox_initializer=initializer)
+    rpn = network.RPN(len(sides), settings(wanted))
+    images, boxes = tf.placeholder(tf.float32, [None, size, size, 3]), tf.placeholder(tf.float32, [None, 2, 5])
+    features = tf.layers.conv2d(images, 6, 5, strides=stride, padding="same", activation=tf.nn.tanh)
+    losses = []
+    for place in range(images_here):
+        predicted = rpn(features[place : place + 1], (size, size), anchors, boxes[place], is_training=True)
+        losses.append(tf.add_n(sorted(rpn.loss(predicted).values(), key=lambda loss: loss.name)))
+    loss = tf.add_n(losses) / images_here + tf.losses.get_regularization_loss()
+    train_op = tf.train.MomentumOptimizer(0.05, 0.9).minimize(loss)
+
+    def feeds(step):
+        rng = np.random.RandomState(step)
+        corner = rng.uniform(2, 16, [2, 2, 2])
+        found = np.concatenate([corner, corner + rng.uniform(6, 14, [2, 2, 2]), np.ones([2, 2, 1])], -1)
+        return {
+            images: common.share(epl, rng.normal(size=[2, size, size, 3])),
+            boxes: common.share(epl, found),
+        }
+
+    return trained(epl, loss, train_op, feeds)
+
+
+def _luminoth(name):
+    """A module of luminoth without its command line, which its package imports first, and what that needs."""
+    module("sonnet")  # whatever comes first puts the folder on the path
+    package = sys.modules.setdefault("luminoth", types.ModuleType("luminoth"))
+    package.__path__ = [os.path.join(PACKAGES, "luminoth")]
+    return module("luminoth." + name)
