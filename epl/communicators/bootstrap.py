@@ -320,7 +320,7 @@ class BootstrapClient:
         except ValueError as error:  # gRPC's answer to a call on a closed channel
             raise CommunicationError("This worker has left the job already: %s" % error)
         if code == grpc.StatusCode.UNAVAILABLE:
-            raise CommunicationError("%s is gone: %s" % (self._service(), details))
+            raise CommunicationError("%s is gone, or the network to it is cut: %s" % (self._service(), details))
         if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
             raise CommunicationError("%s did not answer within %g s." % (self._service(), timeout_s))
         kind = WaitTimeout if code == grpc.StatusCode.DEADLINE_EXCEEDED else CommunicationError
@@ -364,8 +364,11 @@ class BootstrapClient:
         except (ValueError, CommunicationError) as error:
             why = str(error)
         if not self._left:
-            message = "worker 0 at %s is gone: its process was killed or crashed, or its machine is gone (%s)"
-            self._publish(Ending(0, "lost", -1, message % (self._address, why), EVERY_GENERATION))
+            message = (
+                "worker 0 at %s is gone: its process was killed or crashed, its machine is gone, or the network to it "
+                "is cut (%s)" % (self._address, why)
+            )
+            self._publish(Ending(0, "lost", -1, message, EVERY_GENERATION))
 
     def _publish(self, ending):
         with self._changed:

@@ -213,7 +213,8 @@ class BootstrapServer:
     def _lose(self, worker):
         self._state.lose(
             worker,
-            "the connection to worker %d broke; its process was killed or crashed, or its machine is gone" % worker,
+            "the connection to worker %d broke: its process was killed or crashed, its machine is gone, or the network "
+            "to it is cut" % worker,
         )
 
 

@@ -219,7 +219,7 @@ class BootstrapState:
         """Raises WaitError where a wait cannot come to its end."""
         lost = self._lost()
         if lost:
-            raise WaitError("lost", "%s, and it cannot come any more: %s" % (what(), lost.message))
+            raise WaitError("lost", "%s (%s, and it cannot come any more)" % (lost.message, what()))
         if self._closed:
             raise WaitError("gone", "%s, and worker 0 has ended" % what())
         if not alive():

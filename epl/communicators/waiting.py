@@ -140,7 +140,7 @@ class Wait(object):
         if silent:
             raise CommunicationError(
                 "no sign of life from worker %d for %.0f s (communication.timeout_s), but worker %d waits for %s: its "
-                "process is stopped, or its machine is gone"
+                "process is stopped, its machine is gone, or the network to it is cut"
                 % (silent[0], members.ages[silent[0]], self._client.worker, self._what)
             )
         if self._limit_s is not None and waited >= self._limit_s:

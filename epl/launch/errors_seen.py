@@ -8,7 +8,8 @@ _FRAME = re.compile(r'  File "(?P<path>[^"]+)", line \d+')
 # Tracebacks after these are of what goes wrong while a program ends: not why it ends.
 _ASIDE = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook")
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "<frozen", "/epl/")
-# Of a message that begins with a line such as "Graph execution error:".
+# Of a message that begins with a line such as "Graph execution error:", or that lists several causes.
+_GOES_ON = (":", " root error(s) found.")
 _MORE_LINES = 8
 # TensorFlow 2 puts before such a message where the operation was made, which its name says too, and all of that again
 # behind it.
@@ -53,7 +54,7 @@ class ErrorsSeen:
             self.message = [line]
             own = [frame for frame in self._frames if not any(part in frame[0] for part in _NOT_THE_USERS)]
             self.place = own[-1] if own else []
-            self._more = _MORE_LINES if line.endswith(":") else 0
+            self._more = _MORE_LINES if line.endswith(_GOES_ON) else 0
         self._frames, self._inside, self._aside = [], False, False
 
     def _go_on(self, line):

@@ -18,7 +18,7 @@ _GONE = re.compile(r"\bworker (\d+) has (?:ended already|finished)\b")
 _AWAITED = [
     re.compile(words)
     for words in (
-        r"\bwaited \S+ s for workers? ((?:\d+(?: \([^)]*\))?(?:, )?)+)",
+        r"\bwaited \S+ s (?:in vain )?for workers? ((?:\d+(?: \([^)]*\))?(?:, )?)+)",
         r": ((?:worker \d+ \([^)]*\)(?:, )?)+) did not come within",
         r"\b[Ww]orker (\d+) (?:has not saved it within|at \S+ could not be reached)",
         r"\bno sign of life from worker (\d+)",

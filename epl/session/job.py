@@ -10,13 +10,14 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
-from epl.communicators.bootstrap import BootstrapClient
+from epl.communicators.bootstrap import BootstrapClient, WaitTimeout
 from epl.communicators.bootstrap_server import BootstrapServer
 from epl.communicators.pool import Pool
 from epl.communicators.waiting import wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
 from epl.plan.links import Link
+from epl.session.causes import first_line, from_communication
 
 _LOG = logging.getLogger("epl")
 
@@ -33,8 +34,6 @@ _GENERATIONS_PER_INIT = 1 << 20
 _MEET_PREFIX = "meet/g%d/%d/"
 _MEET_KEY = _MEET_PREFIX + "%d"
 _TOLD_KEY = "told/%d/%s"  # after how many calls of epl.init, and a topic
-# How the operations of csrc/ops begin what a communicator says.
-_MARK = "epl communication:"
 
 
 class FromPeer(Exception):
@@ -102,7 +101,7 @@ class Job(object):
 
         def hook(kind, value, traceback):
             if not issubclass(kind, (CommunicationError, KeyboardInterrupt)):
-                self._publish("error", "%s: %s" % (kind.__name__, _first_line(value)))
+                self._publish("error", "%s: %s" % (kind.__name__, first_line(value)))
             before(kind, value, traceback)
 
         sys.excepthook = hook
@@ -209,14 +208,17 @@ class Job(object):
         self._exchanges += 1
         return self.pool.exchange(message)
 
-    def meet(self, message):
+    def meet(self, message, limit_s=None):
         """Gives each worker's bytes (up to 16 MiB) to every worker, and waits for as long as all of them live.
 
         For what takes some workers much longer than others, such as an evaluation or a checkpoint; all take part.
 
+        Args:
+          limit_s: seconds to wait for each of the others at most; None where one may take any time.
+
         Raises:
           WorkerError: a worker failed meanwhile.
-          CommunicationError: a worker is gone.
+          CommunicationError: a worker is gone, or did not come in time.
         """
         if self._client is None:
             return [message]
@@ -226,9 +228,11 @@ class Job(object):
             self._met = (generation, number)
             try:
                 self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
-                replies = [self._wait_for(worker) for worker in range(self.cluster.worker_num)]
+                replies = [self._wait_for(worker, limit_s) for worker in range(self.cluster.worker_num)]
             except WorkerError:
                 raise
+            except WaitTimeout as error:
+                raise CommunicationError(str(error)) from None
             except CommunicationError:  # the chief has ended, and with it the service through which workers meet
                 ending = self._client.ending(generation, _CAUSE_WAIT_S)
                 if ending is None or ending.worker == self.cluster.worker_index:
@@ -238,10 +242,10 @@ class Job(object):
                 self._client.clear(_MEET_PREFIX % before)  # whoever came to this meeting is through with that one
             return replies
 
-    def _wait_for(self, worker):
+    def _wait_for(self, worker, limit_s):
         """What a worker brought to the meeting under way."""
-        what = "worker %d to come to the same call" % worker
-        return self._wait(_MEET_KEY % (self._met + (worker,)), what, worker, generation=self._met[0])
+        what, key = "worker %d to come to the same call" % worker, _MEET_KEY % (self._met + (worker,))
+        return self._wait(key, what, worker, generation=self._met[0], limit_s=limit_s)
 
     def _wait(self, key, what, worker, **limits):
         """What a worker sets, see `wait_for_key`."""
@@ -293,15 +297,15 @@ class Job(object):
             self.pool.abort(str(error))
             self._broken = True
             return FromPeer(error)
-        own = not _from_communication(error)
+        own = not from_communication(error)
         if own:
-            ending = self._publish(_kind(error), "%s: %s" % (type(error).__name__, _first_line(error)))
+            ending = self._publish(_kind(error), "%s: %s" % (type(error).__name__, first_line(error)))
         else:
             ending = self._cause(error) or self._report(error)
         if ending is not None and ending.kind == _DATA_ENDED and ending.worker == self.cluster.worker_index:
             _LOG.info("the data of worker %d has ended: no worker runs step %d any more", ending.worker, ending.step)
         self._broken = True
-        self.pool.abort(_sentence(ending) if ending is not None else _first_line(error))
+        self.pool.abort(_sentence(ending) if ending is not None else first_line(error))
         if ending is None or ending.worker == self.cluster.worker_index:
             return error if own else FromPeer(CommunicationError(self._said(error, ending)))
         # Data that ended here as well is no news; anything else of our own still is.
@@ -329,7 +333,7 @@ class Job(object):
 
     def _cause(self, error):
         """The Ending behind what the communicators say; None if nobody tells it."""
-        said = _first_line(error)
+        said = first_line(error)
         if not _OTHER_CANCELLED.search(said):
             return self._client.ending(self._generation, _CAUSE_WAIT_S)
         limit_s = max(_CAUSE_WAIT_S, self._config.communication.timeout_s)
@@ -357,11 +361,11 @@ class Job(object):
 
     def _explain(self, error, silent):
         """What a communicator says, and which workers are silent altogether."""
-        text = _first_line(error)
+        text = first_line(error)
         if silent:
-            text += " (no sign of life from worker %s: its process is stopped or its machine is gone)" % (
-                ", ".join(str(w) for w in silent)
-            )
+            who = ", ".join(str(w) for w in silent)
+            text += " (no sign of life from worker %s: its process is stopped, its machine is gone, or the " % who
+            text += "network to it is cut)"
         return text
 
     def _error(self, ending):
@@ -400,18 +404,6 @@ class Job(object):
 
 def _kind(error):
     return _DATA_ENDED if isinstance(error, tf.errors.OutOfRangeError) else "error"
-
-
-def _from_communication(error):
-    """True for errors that say only that talking to other workers failed."""
-    if isinstance(error, CommunicationError):
-        return True
-    return isinstance(error, tf.errors.OpError) and _MARK in str(error.message)
-
-
-def _first_line(error):
-    text = str(getattr(error, "message", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _sentence(ending):

@@ -15,16 +15,20 @@ def wait_for_all():
         job().meet(b"")
 
 
-def from_chief(make):
+def from_chief(make, limit_s=None):
     """The value of `make()`, which only the chief calls. Every worker must come here.
+
+    Args:
+      limit_s: seconds to wait for each of the others at most; None: as long as they live.
 
     Raises:
       WorkerError: on the others, when it raised on the chief.
+      CommunicationError: a worker did not come in time.
     """
     if not several_workers():
         return make()
     if not is_chief():
-        value, failure = plain.unpack(job().meet(b"")[0])
+        value, failure = plain.unpack(job().meet(b"", limit_s)[0])
         if failure is not None:
             raise WorkerError("worker 0 failed: %s" % failure, worker=0, cause=failure)
         return value
@@ -32,9 +36,9 @@ def from_chief(make):
         value = make()
         message = plain.pack((value, None))
     except Exception as error:
-        job().meet(plain.pack((None, "%s: %s" % (type(error).__name__, error))))
+        job().meet(plain.pack((None, "%s: %s" % (type(error).__name__, error))), limit_s)
         raise
-    job().meet(message)
+    job().meet(message, limit_s)
     return value
 
 

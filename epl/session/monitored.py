@@ -4,6 +4,7 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import make_program, record_of
+from epl.env import Env
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
 from epl.session.chief import is_chief, several_workers
@@ -54,7 +55,9 @@ def _create(original, creator):
 
 def _shared_checkpoint(creator):
     """The chief's checkpoint, of which each worker restores its stages; None when there is none."""
-    path = from_chief(lambda: tf_compat.checkpoint_of(creator))
+    # Like the first step that communicates, which it comes before.
+    limit_s = Env.get().config.communication.start_timeout_s
+    path = from_chief(lambda: tf_compat.checkpoint_of(creator), limit_s)
     if not path:
         return None
     try:

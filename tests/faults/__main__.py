@@ -38,12 +38,17 @@ def main(arguments):
     found = collections.Counter()
     with Template() as template, futures.ThreadPoolExecutor(options.jobs) as pool:
         template.start()
-        for each in futures.as_completed([pool.submit(_one, template, injection, options.keep) for injection in left]):
-            injection, outcome, wrong = each.result()
-            _say(injection, outcome, wrong, options.done)
-            found.update(kind for kind, _ in wrong)
-            found["all"] += 1
-            found["bad"] += bool(wrong)
+        running = [pool.submit(_one, template, injection, options.keep) for injection in left]
+        try:
+            for each in futures.as_completed(running):
+                injection, outcome, wrong = each.result()
+                _say(injection, outcome, wrong, options.done)
+                found.update(kind for kind, _ in wrong)
+                found["all"] += 1
+                found["bad"] += bool(wrong)
+        finally:  # after an error of this program no more of them begin
+            for each in running:
+                each.cancel()
     print("%d injections: %d as they should be" % (found["all"], found["all"] - found["bad"]))
     print("; ".join("%s: %d" % (kind, found[kind]) for kind in table.KINDS))
     return 1 if found["bad"] else 0
@@ -54,8 +59,9 @@ def _one(template, injection, keep):
     outcome = inject(template.python, injection, folder)
     wrong = problems(injection, outcome)
     if wrong and keep:
+        shutil.rmtree(os.path.join(keep, str(injection)), ignore_errors=True)
         shutil.copytree(folder, os.path.join(keep, str(injection)))
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # a file of a process that was just killed may still come into being
     return injection, outcome, wrong
 
 

@@ -74,8 +74,7 @@ def inject(start, injection, folder):
 def problems(injection, outcome):
     """`judge`, and whether the words are there that the table asks for."""
     wrong, words = judge(injection, outcome), injection.expected.words
-    words = words and words.replace("{victim}", str(injection.victim))
-    if words is not None and outcome.acted and not re.search(words, outcome.output):
+    if words is not None and outcome.acted and outcome.status and not re.search(words, outcome.output):
         wrong.append(("wrong words", "nothing in the output matches %r" % words))
     return wrong
 

@@ -66,7 +66,7 @@ class Expected(collections.namedtuple("Expected", "statuses culprit within_s wor
       statuses: exit statuses of the launcher that are right.
       culprit: whether the launcher's summary has to name the worker that the fault happened to.
       within_s: seconds from the fault to the launcher's end at most.
-      words: regular expression that the launcher's output has to match, with {victim} for the worker, or None.
+      words: regular expression that the launcher's output has to match unless the job ends well, or None.
     """
 
     __slots__ = ()
@@ -97,7 +97,7 @@ FAULTS = collections.OrderedDict(
             (("middle",), Expected(ANY_FAILURE, True, NOTICE_S, r"(?i)too large|no space|file.{0,40}limit|quota")),
         ),
         # Its TCP connections are shut down, as by a firewall that ends them. It may go on if none was needed.
-        ("cut", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, None))),
+        ("cut", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, r"network"))),
         # What it has sent to the others over TCP is mixed with nonsense.
         ("garble", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, None))),
         # Somebody who is no worker talks to the ports of the workers; nothing comes of it.

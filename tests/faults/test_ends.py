@@ -118,6 +118,7 @@ def test_data_that_ends_earlier(start, victim, stages):
     ended = run.end()
     assert ended.code == 0, ended
     assert [run.read("steps.%d" % index) for index in range(2)] == ["4", "4"]
+    assert "the data of worker %d has ended: no worker runs step" % victim in ended.output, ended
     assert "Traceback" not in ended.output
 
 

@@ -49,7 +49,7 @@ class FakeJob(object):
     def __init__(self, message=b""):
         self.message = message
 
-    def meet(self, message):
+    def meet(self, message, limit_s=None):
         return [self.message or message, message]
 
 
@@ -62,7 +62,7 @@ def as_worker(monkeypatch, index, job):
 def test_a_value_comes_from_the_chief(monkeypatch):
     sent = []
     job = FakeJob()
-    job.meet = lambda message: sent.append(message) or [message, b""]
+    job.meet = lambda message, limit_s=None: sent.append(message) or [message, b""]
     as_worker(monkeypatch, 0, job)
     assert meeting.from_chief(lambda: {"loss": np.float32(2.0)}) == {"loss": 2.0}
     as_worker(monkeypatch, 1, FakeJob(sent[0]))
@@ -72,7 +72,7 @@ def test_a_value_comes_from_the_chief(monkeypatch):
 def test_a_failure_of_the_chief_reaches_the_others(monkeypatch):
     sent = []
     job = FakeJob()
-    job.meet = lambda message: sent.append(message) or [message, b""]
+    job.meet = lambda message, limit_s=None: sent.append(message) or [message, b""]
     as_worker(monkeypatch, 0, job)
     with pytest.raises(ZeroDivisionError):
         meeting.from_chief(lambda: 1 // 0)

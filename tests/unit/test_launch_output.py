@@ -334,6 +334,7 @@ def test_endings(code, status, words):
         ("rank 1: worker 1 waited 0.5 s for workers 0 (process 3, stopped), 12 (process 4)", {0, 12}),
         ("could not connect: worker 2 (127.0.0.1:80), worker 3 (h:81) did not come within 8 s. ", {2, 3}),
         ("Worker 0 at 127.0.0.1:25373 could not be reached within 8 s: Connection refused", {0}),
+        ("worker 1 has waited 8 s in vain for worker 0 to come to the same call", {0}),
         ("worker 1 saves 'a', but worker 0 has not saved it within 6.4 s: all", {0}),
         ("no sign of life from worker 4 for 8 s, but worker 0 waits", {4}),
         ("worker 1 failed in step 3", set()),
@@ -439,6 +440,18 @@ def test_the_error_is_kept_when_much_follows_it():
     assert "ValueError: no such luck" not in first.last_lines()
     second.feed(b"  indented.Error: not one\nan Error: neither\n", 0)
     assert second.errors.message == []
+
+
+def test_several_causes_are_kept():
+    seen = ErrorsSeen()
+    for line in (
+        "Traceback (most recent call last):",
+        "a.UnknownError: 2 root error(s) found.",
+        "  (0) Unknown: b",
+        "x",
+    ):
+        seen.take(line)
+    assert seen.message == ["a.UnknownError: 2 root error(s) found.", "  (0) Unknown: b", "x"]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import os
 import types
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from epl.communicators import waiting
 from epl.communicators.bootstrap import Members, WaitTimeout
 from epl.communicators.wire import Ending
 from epl.config import Config
 from epl.errors import CommunicationError
+from epl.session import causes, meeting, monitored
 from epl.session.job import Job
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -130,6 +132,48 @@ def test_a_worker_whose_step_fails_has_time_to_say_why(clock, caplog, said, clie
     assert (ending is not None) == found and clock.now - began == pytest.approx(seconds, abs=1)
     notices = [record.getMessage() for record in caplog.records]
     assert notices == ["worker 1 waits to hear why " + WHY] * (int(seconds) // 10 - (not found and seconds > 10))
+
+
+def test_a_session_is_not_waited_for_without_end(clock, monkeypatch):
+    """A worker that lives but never comes to where a session over several workers is made."""
+    began, config = clock.now, Config({"communication.start_timeout_s": 25})
+    job = Job(types.SimpleNamespace(worker_num=1, worker_index=1), config)
+    job.cluster, job._client = types.SimpleNamespace(worker_num=3, worker_index=1), Client(clock, {0: 0, 1: 0, 2: 0})
+    job._client.set = lambda key, value: None
+    monkeypatch.setattr(meeting, "job", lambda: job)
+    monkeypatch.setattr(meeting, "several_workers", lambda: True)
+    monkeypatch.setattr(meeting, "is_chief", lambda: False)
+    monkeypatch.setattr(monitored.Env, "get", lambda: types.SimpleNamespace(config=config))
+    with pytest.raises(
+        CommunicationError, match="worker 1 has waited 25 s in vain for worker 0 to come to the same call"
+    ):
+        monitored._shared_checkpoint(None)
+    assert clock.now - began < 30
+
+
+COMM = "epl communication: all_reduce 'x': worker 0 waited 8 s for worker 1"
+
+
+@pytest.mark.parametrize(
+    "message, said, from_communication",
+    [
+        (COMM + "\n\t [[{{node x}}]]", COMM, True),
+        ("2 root error(s) found.\n  (0) UNKNOWN: %s\n\t [[{{node x}}]]\n  (1) UNKNOWN: b\n" % COMM, "b", False),
+        (
+            "2 root error(s) found.\n  (0) UNKNOWN: %s\n\t [[{{node x}}]]\n  (1) UNKNOWN: %s\n" % (COMM, COMM),
+            COMM,
+            True,
+        ),
+        ("2 root error(s) found.\n  (0) Unknown: %s\n  (1) Cancelled: cancelled by x" % COMM, COMM, True),
+        ("2 root error(s) found.\n  (0) Unknown: %s\n  (1) Invalid argument: Nan in x\n" % COMM, "Nan in x", False),
+        ("2 root error(s) found.\n  (0) Unknown: KeyError: 'a'\nx\n  (1) Unknown: b", "KeyError: 'a'", False),
+        ("Nan in x\n\t [[node]]", "Nan in x", False),
+    ],
+)
+def test_what_an_error_says_whose_causes_are_several(message, said, from_communication):
+    error = tf.errors.UnknownError(None, None, message)
+    assert causes.first_line(error) == said
+    assert causes.from_communication(error) == from_communication
 
 
 # Waits that do not go through epl.communicators.waiting: (file, function) to why not.
