@@ -11,6 +11,8 @@ _MARK = "epl communication:"
 # What follows from the end of a step.
 _CANCELLED = re.compile(r"(?i)\bcancel")
 _SEVERAL = re.compile(r"\d+ root error\(s\) found\.")
+# Data that ends here too while another worker's has ended is no news.
+_DATA_ENDED = re.compile(r"(?m)^\s*\(\d+\) (?:Out of range|OUT_OF_RANGE):")
 # "  (0) Invalid argument: why", with the code in words or, by TensorFlow 2, in capitals.
 _ONE = re.compile(r"\s*\(\d+\) (?:[A-Z][A-Za-z_ ]*: *)?(.*)")
 
@@ -28,7 +30,7 @@ def from_communication(error):
     if not isinstance(error, tf.errors.OpError) or _MARK not in str(error.message):
         return False
     found = _causes(error)
-    return len(found) == 1 or all(map(_follows, found))
+    return len(found) == 1 or all(map(_follows, found)) or _DATA_ENDED.search(str(error.message)) is not None
 
 
 def _follows(text):

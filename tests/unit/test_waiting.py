@@ -167,6 +167,7 @@ COMM = "epl communication: all_reduce 'x': worker 0 waited 8 s for worker 1"
         ("2 root error(s) found.\n  (0) Unknown: %s\n  (1) Cancelled: cancelled by x" % COMM, COMM, True),
         ("2 root error(s) found.\n  (0) Unknown: %s\n  (1) Invalid argument: Nan in x\n" % COMM, "Nan in x", False),
         ("2 root error(s) found.\n  (0) Unknown: KeyError: 'a'\nx\n  (1) Unknown: b", "KeyError: 'a'", False),
+        ("2 root error(s) found.\n  (0) Unknown: %s\n  (1) Out of range: End\n" % COMM, "End", True),
         ("Nan in x\n\t [[node]]", "Nan in x", False),
     ],
 )
