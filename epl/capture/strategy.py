@@ -73,9 +73,10 @@ class Scopes(object):
         Setting the same again where a graph is begun is no new part of its model, though a step's number, a data set or
         a placeholder of Keras may be there already.
         """
-        if tf_compat.is_root_graph() and not (has_record(graph) and record_of(graph).taskgraphs):
+        begun = has_record(graph) and bool(record_of(graph).taskgraphs)
+        if tf_compat.is_root_graph() and not begun:
             self._default = strategy
-        elif graph not in self._defaults and strategy.same_as(self._default) and not _has_trainable(graph):
+        elif begun and graph not in self._defaults and strategy.same_as(self._default) and not _has_trainable(graph):
             strategy = self._default
         self._defaults[graph] = strategy
 

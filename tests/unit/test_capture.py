@@ -136,6 +136,10 @@ def test_the_same_default_strategy_in_the_next_graph_is_no_new_part():
     parts.append(len(make_program(tf.get_default_graph()).taskgraphs))
     tf.reset_default_graph()
     assert parts == [1, 1, 2, 3]
+    with tf.Graph().as_default() as graph:
+        epl.set_default_strategy(epl.replicate(1, name="encoder"))
+        tf.get_variable("a", [2])
+    assert [t.name for t in make_program(graph).taskgraphs] == ["encoder"]
 
 
 @pytest.mark.skipif(tf.executing_eagerly(), reason="outside of a graph this process executes eagerly")
