@@ -22,6 +22,7 @@ _AWAITED = [
         r": ((?:worker \d+ \([^)]*\)(?:, )?)+) did not come within",
         r"\b[Ww]orker (\d+) (?:has not saved it within|at \S+ could not be reached)",
         r"\bno sign of life from worker (\d+)",
+        r"\bworkers? (\d+(?: and \d+(?! others))?)(?: and \d+ others)? (?:has|have) not started within",
     )
 ]
 _ASIDE = re.compile(r"\([^)]*\)")

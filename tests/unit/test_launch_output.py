@@ -337,6 +337,9 @@ def test_endings(code, status, words):
         ("worker 1 has waited 8 s in vain for worker 0 to come to the same call", {0}),
         ("worker 1 saves 'a', but worker 0 has not saved it within 6.4 s: all", {0}),
         ("no sign of life from worker 4 for 8 s, but worker 0 waits", {4}),
+        ("worker 1 has not started within 8 s (communication.start_timeout_s), but worker 0 waits for worker 1", {1}),
+        ("workers 1 and 2 have not started within 8 s", {1, 2}),
+        ("worker 3 and 2 others have not started within 8 s", {3}),
         ("worker 1 failed in step 3", set()),
     ],
 )
