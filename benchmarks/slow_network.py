@@ -1,0 +1,131 @@
+"""Strategies for slow networks against data-parallel training that sends all gradients: two hosts, one worker each.
+
+    python benchmarks/slow_network.py                 an MLP of 5 million parameters, a link of 1 Gbit/s, Momentum
+    python benchmarks/slow_network.py --gbit 10
+
+The hosts are network namespaces whose link `tc` holds to its rate, so it needs root. All ways take turns in the same
+processes; a step is the median over all turns, and with LocalSGD the mean of a period.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from benchmarks import jobs  # noqa: E402
+from tests.helpers import processes  # noqa: E402
+from tests.helpers.hosts import Hosts, Unavailable  # noqa: E402
+
+_LAYERS = (512, 1536, 1536, 1200, 10)
+_ROWS = 16
+_PERIOD = 8  # of LocalSGD, and of what is timed together
+_NEVER = 10**9
+_WAYS = {
+    "dense": {},
+    "dgc 99.9 %": {"dgc.sparsity": [0.999]},
+    "local_sgd, 8 steps": {"local_sgd.k_steps": _PERIOD},
+    "  slots not averaged": {"local_sgd.k_steps": _PERIOD, "local_sgd.average_slots": False},
+    "no communication": {"local_sgd.k_steps": _NEVER},
+}
+_LIMIT_S = 500
+
+
+def work(options):
+    """One worker: the seconds of a step in each period, for each way."""
+    jobs.settle(False)
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_v2_behavior()
+    found = {way: [] for way in _WAYS}
+    for _ in range(options.rounds):
+        for way, config in _WAYS.items():
+            with tf.Graph().as_default():
+                found[way].extend(_train(config, options.periods))
+    return found
+
+
+def _train(config, periods):
+    import numpy as np
+    import tensorflow.compat.v1 as tf
+
+    import epl
+
+    epl.init(epl.Config(config))
+    x = rows = tf.placeholder(tf.float32, [None, _LAYERS[0]])
+    for number, (inputs, outputs) in enumerate(zip(_LAYERS, _LAYERS[1:])):
+        kernel = tf.get_variable("w%d" % number, [inputs, outputs], use_resource=True)
+        bias = tf.get_variable("b%d" % number, [outputs], initializer=tf.zeros_initializer(), use_resource=True)
+        x = tf.tanh(tf.matmul(x, kernel) + bias)
+    train_op = tf.train.MomentumOptimizer(0.01, 0.9).minimize(tf.reduce_mean(tf.square(x)))
+    feed = {rows: np.random.RandomState(jobs.rank()).normal(size=[_ROWS, _LAYERS[0]])}
+    seconds = []
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for _ in range(periods + 1):
+            began = time.perf_counter()
+            for _ in range(_PERIOD):
+                sess.run(train_op, feed)
+            seconds.append((time.perf_counter() - began) / _PERIOD)
+    return seconds[1:]
+
+
+def measured(options):
+    """{way: seconds of a step}, of the slower worker."""
+    script = [sys.executable, os.path.abspath(__file__), "--worker"]
+    script += ["--rounds", str(options.rounds), "--periods", str(options.periods)]
+    with tempfile.TemporaryDirectory() as folder, Hosts() as hosts:
+        hosts.limit_rate(options.gbit)
+        addresses = ["%s:%d" % (hosts.address(host), 20000 + host) for host in range(2)]
+        children, files = [], []
+        for host in range(2):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": host}}
+            files.append(os.path.join(folder, "numbers.%d" % host))
+            environ = processes.clean_environment(
+                TF_CONFIG=json.dumps(task), EPL_JOB_TOKEN="of this benchmark", EPL_GPU_PER_WORKER=1, EPL_DEVICE="cpu"
+            )
+            children.append(subprocess.Popen(hosts.inside(host, script + ["--save", files[-1]]), env=environ))
+        try:
+            for child in children:
+                if child.wait(_LIMIT_S):
+                    sys.exit("a worker ended with status %d" % child.returncode)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+        found = []
+        for path in files:
+            with open(path) as source:
+                found.append(json.load(source))
+    return {way: max(statistics.median(numbers[way]) for numbers in found) for way in _WAYS}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--gbit", type=float, default=1.0, help="per second, of the link in each direction")
+    parser.add_argument("--periods", type=int, default=4, help="of %d steps, for each way and turn" % _PERIOD)
+    parser.add_argument("--rounds", type=int, default=3, help="times that the ways take turns")
+    parser.add_argument("--save", help="a file for the numbers as JSON")
+    options = parser.parse_args()
+    if options.worker:
+        with open(options.save, "w") as target:
+            json.dump(work(options), target)
+        return
+    try:
+        seconds = measured(options)
+    except Unavailable as reason:
+        sys.exit("two hosts cannot be simulated here: %s" % reason)
+    for way, value in seconds.items():
+        print("%-20s %7.1f ms a step   %.2f x dense" % (way, 1e3 * value, seconds["dense"] / value))
+    if options.save:
+        jobs.save(options.save, {"gbit": options.gbit, "seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()
