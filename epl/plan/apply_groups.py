@@ -17,6 +17,8 @@ from epl.rules import effects
 
 # Whom a node leads to, besides a unit's number.
 _NOBODY, _SEVERAL = -1, -2
+# The role of the node that has run when all updates of a group are made.
+APPLY_GROUP = "apply_group"
 _ALIASES = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims"])
 
 
@@ -222,12 +224,13 @@ def _independent(graph, units, owner):
 
 
 def _chains(graph, plan, call, units, owner):
-    """Groups by stage, as stages do not wait for each other."""
+    """Groups by stage and by owner, as these do not wait for each other."""
     members, by_stage = collections.defaultdict(list), collections.defaultdict(list)
     for name in graph.in_order(owner):
         members[owner[name]].append(name)
+    places = plan.owners if plan.zero is None else plan.zero.owners
     for unit in units:
-        stages = {(plan.stage_of.get(w, 0), plan.owners.get(w, 0)) for w in unit.writes}
+        stages = {(plan.stage_of.get(w, 0), places.get(w, -1)) for w in unit.writes}
         by_stage[min(stages)].extend([unit] if len(stages) == 1 else [])
     chains = []
     for part, (_, ours) in enumerate(sorted(by_stage.items())):

@@ -128,9 +128,6 @@ def check_zero(config, mesh):
     if mesh.pipeline.num_workers > 1:
         advice = "Put all stages of a copy into one worker (epl-launch --gpu_per_worker), " + leave
         refuse("a pipeline whose stages lie in several workers", advice)
-    if config.optimizer.num_apply_group > 1:
-        what = "optimizer.num_apply_group=%d" % config.optimizer.num_apply_group
-        refuse(what, "Each device makes its own updates only, so set optimizer.num_apply_group to 1, " + leave)
     if level == GRADIENTS and config.communication.fp16:
         refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
     if level == GRADIENTS and config.communication.clip_after_allreduce:

@@ -101,11 +101,16 @@ def test_steps_are_left_out_together(two_workers, level, kind, resource, options
             assert_same_state(state, wanted)
 
 
-@pytest.mark.parametrize("kind", ["lamb", "lars"])
-def test_norms_over_whole_variables(plain, two_workers, kind):
+@pytest.mark.parametrize("kind, groups", [("lamb", 1), ("lars", 1), ("lamb", 2)])
+def test_norms_over_whole_variables(plain, two_workers, kind, groups):
     want = plain(OPTIMIZERS + "train", kind)
-    for got in two_workers(OPTIMIZERS + "train", kind, {"zero.level": "v1"}):
+    for got in two_workers(OPTIMIZERS + "train", kind, {"zero.level": "v1", "optimizer.num_apply_group": groups}):
         assert_same_training(got, want)
+
+
+def test_clipped_updates_in_groups_of_several_devices(plain, two_by_two):
+    config = {"zero.level": "v0", "optimizer.num_apply_group": 2}
+    tricks_checks.check(plain, two_by_two, ["clip_global"], config)
 
 
 @pytest.mark.parametrize("resource", [False, True])

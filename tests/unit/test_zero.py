@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
+from epl.graph import tags
 from epl.plan import memory
+from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.order import collective_keys, settle
 from epl.plan.zero import gathered_groups, plan_zero, scattered_groups
 from epl.rules import effects
@@ -78,6 +80,22 @@ def test_each_slot_is_on_one_device(resource):
             assert all(program.graph.nodes[name].device == node.device for name in node.input[:3])
     (strategy,) = programs[0].plan.strategies
     assert strategy.kept_bytes == sum(zero.state_bytes[:2]) - 2 * sum(zero.state_bytes)
+
+
+def test_each_owner_makes_its_updates_in_groups():
+    with capture() as graph:
+        epl.optimizers.LambOptimizer(0.01).minimize(layers(8))
+    for worker in range(2):
+        program = compiled(graph, 2, 2, worker, zero__level="v1", optimizer__num_apply_group=2)
+        ends = [n for n in program.graph.nodes.values() if tags.get_str(n, tags.ROLE) == APPLY_GROUP]
+        assert [node.device[-5:] for node in ends] == ["CPU:0"] * 2 + ["CPU:1"] * 2
+        zero, made = program.plan.zero, [{text[1:] for text in node.input} for node in ends]
+        for rank, (first, second) in zip(zero.of_worker(worker), zip(made[::2], made[1::2])):
+            own = {w for update in zero.updates if update.owner == rank for w in update.writes}
+            assert first and second and own <= first | second and not first & second
+            assert not program.graph.ancestors(first) & second and all(
+                program.graph.ancestors([write]) & first == first for write in second
+            )
 
 
 def test_owners_agree_on_whether_gradients_are_finite():
@@ -186,7 +204,6 @@ CLIP = {"communication__clip_after_allreduce": True}
 @pytest.mark.parametrize(
     "level, layout, config, words",
     [
-        ("v0", (2, 1), {"optimizer__num_apply_group": 2}, "optimizer.num_apply_group=2"),
         ("v1", (2, 1), {"communication__fp16": True}, "communication.fp16=True"),
         ("v1", (2, 1), CLIP, "use zero.level='v0'"),
     ],

@@ -14,6 +14,7 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
+from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.names import clone_name
 from epl.plan.zero import gathered_groups
 
@@ -92,14 +93,16 @@ def _share(graph, edit, plan, group, rank, owners):
 def _wait(graph, edit, plan, update, names):
     """Lets all that comes after an update come after the assignments: in an instance after its own, else after all.
 
+    But for the next updates of the same owner (optimizer.num_apply_group).
+
     Args:
       names: of the assignment in each instance.
     """
     for write in update.writes:
         for consumer, position in graph.consumers.get(write, ()):
-            if consumer in update.members:
-                continue
             node = graph.nodes[consumer]
+            if consumer in update.members or tags.get_str(node, tags.ROLE) == APPLY_GROUP:
+                continue
             index = min(parse_input(node.input[position]).index, 0)
             own = plan.zero.instance_of(consumer) or tags.get_int(node, tags.INSTANCE, 0)
             edit.set_input(consumer, position, format_input(names[own], index))

@@ -15,7 +15,7 @@ from epl.graph.build import make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.copies.template import Template
 from epl.passes.nodes import tagged
-from epl.plan.apply_groups import plan_apply_groups
+from epl.plan.apply_groups import APPLY_GROUP, plan_apply_groups
 from epl.plan.names import PREFIX, clone_name
 
 
@@ -28,16 +28,23 @@ def group_updates(program, plan):
     owners = dict(plan.owners)
     for chain in chains:
         for before, group in zip([None] + chain, chain):
-            for instance in plan.mesh.instances:
-                _group(graph, edit, group, before, instance.index)
+            for instance, place in _places(plan, group):
+                _group(graph, edit, plan, group, before, instance, place)
             for name in (group.name,) + tuple(map(_copy_name, group.copied)) if group.writes[0] in owners else ():
                 owners[name] = owners[group.writes[0]]
     return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
-def _group(graph, edit, group, before, instance):
-    own = {name: clone_name(name, instance) for name in group.members}
-    copies = {own[name]: clone_name(_copy_name(name), instance) for name in group.copied}
+def _places(plan, group):
+    """(instance, number in the names of what is added for it) of those that make a group's updates."""
+    if plan.zero is not None and group.writes[0] in plan.zero.owners:
+        return [(plan.zero.instance_of(group.writes[0]), 0)]
+    return [(instance.index, instance.index) for instance in plan.mesh.instances]
+
+
+def _group(graph, edit, plan, group, before, instance, place):
+    own = {name: clone_name(name, instance) if name in plan.analysis.cloned else name for name in group.members}
+    copies = {own[name]: clone_name(_copy_name(name), place) for name in group.copied}
     for name in group.copied:
         node = graph.nodes[own[name]]
         inputs = [_of_copy(text, copies) for text in node.input]
@@ -48,19 +55,18 @@ def _group(graph, edit, group, before, instance):
                 edit.set_input(own[name], position, _of_copy(text, copies))
     if before is not None:
         for name in group.starts:
-            edit.node(copies.get(own[name], own[name])).input.append("^" + clone_name(before.name, instance))
-    edit.add(_end(graph, group, instance))
+            edit.node(copies.get(own[name], own[name])).input.append("^" + clone_name(before.name, place))
+    edit.add(_end(graph, group, [own[write] for write in group.writes], place))
 
 
-def _end(graph, group, instance):
+def _end(graph, group, writes, place):
     """The node that has run when all updates of a group are made."""
-    writes = [clone_name(write, instance) for write in group.writes]
     like = graph.nodes[writes[0]]
-    end = make_node("NoOp", clone_name(group.name, instance), ["^" + write for write in writes], like.device)
+    end = make_node("NoOp", clone_name(group.name, place), ["^" + write for write in writes], like.device)
     for key in (tags.INSTANCE, tags.TASKGRAPH, tags.PHASE):
         if key in like.attr:
             end.attr[key].CopyFrom(like.attr[key])
-    return tagged(end, "apply_group")
+    return tagged(end, APPLY_GROUP)
 
 
 def _copy_name(name):
