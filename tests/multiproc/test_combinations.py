@@ -45,8 +45,6 @@ LEVELS = ("none", "state", "gradients")  # of ZeRO, of which there is one at a t
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS)
 # Two that do not go together, and what the message names of them.
 REFUSED = {
-    ("state", "groups"): ("zero.level='v0'", "optimizer.num_apply_group=3"),
-    ("gradients", "groups"): ("zero.level='v1'", "optimizer.num_apply_group=3"),
     ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
     ("float16", "groups"): ('amp.dtype="float16"', "optimizer.num_apply_group=3"),
