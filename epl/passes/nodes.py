@@ -8,6 +8,7 @@ from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
+from epl.partition.parts import COLLECTIVES
 from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 
@@ -23,7 +24,7 @@ def dtype_of(graph, tensor):
     """DataType number of a tensor, from the definition of its operation or function."""
     name, index = parse_input(tensor)
     node = graph.nodes[name]
-    if tags.ROLE in node.attr and node.attr["T"].type:
+    if (tags.ROLE in node.attr or node.op in COLLECTIVES.values()) and node.attr["T"].type:
         return node.attr["T"].type  # made by a pass; EPL's own operations may not be loaded
     definition = tf_compat.op_def(node.op)
     if definition is None:

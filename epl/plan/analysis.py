@@ -7,6 +7,7 @@ from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.plan import data_ops
+from epl.plan.merge_points import merged_outputs
 from epl.rules import effects
 
 # A constant above this stays one for all copies of the model instead of being copied with them.
@@ -51,9 +52,7 @@ def analyse(model):
     writes = graph.in_order(changing - filling)
     shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
     shared |= of_queues | filling
-    merged = [node_of(name) for names in model.merges.values() for name in names]
-    if model.merge_points is not None:
-        merged += list(model.merge_points.outputs.values())
+    merged = merged_outputs(model)
     collectives = graph.find(effects.COLLECTIVES.__contains__)
     divided = _divided(model, initial) if model.partitioned is not None else []
     cloned = graph.ancestors(writes + merged + collectives + divided, stop=shared) - shared

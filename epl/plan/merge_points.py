@@ -8,7 +8,7 @@ with those that have the same part.
 from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
-from epl.graph.index import canonical_tensor
+from epl.graph.index import canonical_tensor, node_of
 from epl.plan.names import tag_of
 from epl.program.program import Gradient
 
@@ -38,6 +38,11 @@ def merged_at(model, node):
 def source_of(model, tensor):
     """What copies merge for a tensor of a collection (epl.GraphKeys), a canonical name."""
     return tensor if model.merge_points is None else canonical_tensor(model.merge_points.outputs[tensor])
+
+
+def merged_outputs(model):
+    """The nodes of what copies merge for collections (epl.GraphKeys)."""
+    return [node_of(source_of(model, canonical_tensor(tensor))) for names in model.merges.values() for tensor in names]
 
 
 def lanes_at(model, node, lanes):

@@ -15,6 +15,7 @@ from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
+from epl.plan.merge_points import merged_outputs
 from epl.plan.names import PREFIX
 from epl.plan.schedule import BACKWARD, FORWARD, WEIGHT, Action, schedule
 from epl.plan.stages import stages_of, used_taskgraphs
@@ -112,7 +113,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
     graph = model.graph
     writes = tuple(changing_writes(model, analysis, aggregation))
     gradients = _accumulated(graph, aggregation)
-    merged = [node_of(name) for names in model.merges.values() for name in names]
+    merged = merged_outputs(model)
     ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t] + list(writes) + merged
     inside = graph.ancestors(ends, stop=graph.nodes.keys() - analysis.cloned) & analysis.cloned
     state = _State(graph, writes)

@@ -142,7 +142,7 @@ class Rewritten(object):
     def _add_wholes(self, fetches):
         """Makes sure that there is the whole of each tensor that is fetched and of which devices have parts."""
         plan = self.plan
-        divided = [t for t in fetches if canonical_tensor(t) not in self._merged and self.is_divided(t)]
+        divided = [shown for shown in map(self._shown, fetches) if self.is_divided(shown)]
         program = with_wholes(self.program, plan, divided) if divided else self.program
         if program is self.program:
             return
@@ -168,12 +168,14 @@ class Rewritten(object):
 
     def merged(self, tensor):
         """The tensor that a fetch of `tensor` gets: its merged value if it is in a collection, a metric's last one."""
-        own = canonical_tensor(tensor)
-        if own not in self._merged and self.is_divided(tensor):
-            return whole_name(own) + ":0"
-        over_micro_batches = self.micro_batches.shown(own)
-        name = self._merged.get(over_micro_batches, over_micro_batches)
-        return name + ":0" if name != own else tensor
+        own, shown = canonical_tensor(tensor), self._shown(tensor)
+        if self.is_divided(shown):
+            return whole_name(shown) + ":0"
+        return shown + ":0" if shown != own else tensor
+
+    def _shown(self, tensor):
+        over_micro_batches = self.micro_batches.shown(canonical_tensor(tensor))
+        return self._merged.get(over_micro_batches, over_micro_batches)
 
     def gates(self, roots, stop):
         """Gates of the micro-batches' order that a run must not wait for, as it is not for what they serve."""

@@ -192,9 +192,15 @@ class Step(object):
                 "'%s' is fed, but each of %d devices has a part of it, as epl.split divides it. Feed a placeholder, or "
                 "build what is fed outside of the scope." % (name, self._rewritten.plan.mesh.num_shards)
             )
-        replicas = sorted({instance.data for instance in instances})
-        parts = len(replicas) if _is_batch(self._rewritten.program.source.graph, name) else 1
-        return [(clone_tensor(name, i.index), replicas.index(i.data) if parts > 1 else 0, parts) for i in instances]
+        replicas, micro_batches = sorted({instance.data for instance in instances}), self._rewritten.micro_batches
+        count = micro_batches.count if node_of(name) in micro_batches.nodes else 1
+        is_batch, fed = _is_batch(self._rewritten.program.source.graph, name), []
+        for instance in instances:
+            for m in range(count):
+                part = replicas.index(instance.data) * count + m if is_batch else 0
+                tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
+                fed.append((tensor, part, len(replicas) * count if is_batch else 1))
+        return fed
 
     def lines(self):
         """What must be the same on every worker, a line for each thing.

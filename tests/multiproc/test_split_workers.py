@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
-from tests.numerics.test_split_models import COPIES, SPLIT, check, monitored_twice
+from tests.numerics.test_split_models import COPIES, MICRO_BATCHES, SPLIT, check, monitored_twice
 
 
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
@@ -38,6 +38,13 @@ def test_copies_of_a_divided_model(plain, jobs, layout):
     for optimizer, options in COPIES:
         reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
         for history in jobs[layout](SPLIT + "several_copies", 2, optimizer, **options):
+            check(history, reference)
+
+
+def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
+    reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
+    for call in (two_workers, two_by_two):
+        for history in call(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES):
             check(history, reference)
 
 

@@ -48,6 +48,15 @@ def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
     check(four_devices(SPLIT + "several_copies", 2, optimizer, **options), reference)
 
 
+# What one device does with whole batches, but for moving averages, which each micro-batch changes.
+MICRO_BATCHES = {"state": False, "pipeline__num_micro_batch": 2}
+
+
+def test_micro_batches_and_recomputation(plain, two_devices):
+    reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
+    check(two_devices(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES), reference)
+
+
 def test_a_batch_that_does_not_divide_is_computed_by_one_copy(plain, four_devices):
     sizes = (8, 7, 8)
     reference = plain(SPLIT + "several_copies", 1, "adam", sizes=sizes)

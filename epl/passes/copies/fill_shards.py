@@ -19,9 +19,10 @@ def fill_shards(program, plan):
     graph, edit = program.graph, program.graph.editor()
     for instance in plan.mesh.instances:
         for name, (key, values) in program.partitioned.per_shard.items():
-            own = clone_name(name, instance.index)
-            if own in graph.nodes:
-                edit.node(own).attr[key].CopyFrom(values[instance.shard])
+            for copy in program.micro_batches.copies(name):
+                own = clone_name(copy, instance.index)
+                if own in graph.nodes:
+                    edit.node(own).attr[key].CopyFrom(values[instance.shard])
     first_of = {}
     for instance in plan.mesh.instances:
         first_of.setdefault(instance.data, instance.index)

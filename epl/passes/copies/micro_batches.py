@@ -55,6 +55,10 @@ class Unrolled:
     counted: FrozenSet[str] = frozenset()
     originals: Dict[str, str] = field(default_factory=dict)
 
+    def copies(self, name):
+        """A node's copies for all micro-batches, by name; the node alone where all share it."""
+        return [micro_batch_name(name, m) for m in range(self.count if name in self.nodes else 1)]
+
     def shown(self, tensor):
         """The tensor that a fetch of `tensor`, a canonical name, gets as far as micro-batches go."""
         if node_of(tensor) in self.counted and tensor not in self.fetched:

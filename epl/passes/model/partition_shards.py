@@ -17,8 +17,10 @@ from epl.partition.partition import partition
 from epl.partition.placement import WHOLE
 from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
+from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
 from epl.plan.mesh import is_split
+from epl.plan.names import recomputed_name
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.rules import effects
@@ -41,7 +43,8 @@ def partition_shards(program, target):
     shards = split[0].device_count
     marked = _variables_in(program, {t.index for t in split})
     whole = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
-    done = partition(program, Marks(shards, marked, whole), tf_compat.op_def)
+    again = {recomputed_name(n): n for n in program.graph.nodes if recomputed_name(n) in program.graph.nodes}
+    done = partition(with_originals(program, again), Marks(shards, marked, whole), tf_compat.op_def)
     _check_places(program, done)
     divided = marked.intersection(done.placements)
     if not divided:
@@ -63,17 +66,17 @@ def _without_marks(graph):
 
 
 def _variables_in(program, indices):
-    """The variables that were created in TaskGraphs, given by their numbers."""
-    nodes = program.graph.nodes
-    return frozenset(v for v in program.variables if tags.get_int(nodes[v], tags.TASKGRAPH, -1) in indices)
+    """The variables that were created in TaskGraphs, given by their numbers, but for the counts of metrics."""
+    nodes, known = program.graph.nodes, program.variables.values()
+    own = (v.name for v in known if tags.get_int(nodes[v.name], tags.TASKGRAPH, -1) in indices and not v.is_metric)
+    return frozenset(own)
 
 
 def _check_settings(program, config):
     """Raises UnsupportedError for what is not known to compute the same with divided tensors."""
     settings = (
-        ("pipeline.num_micro_batch", config.pipeline.num_micro_batch > 1, "1"),
         ("amp.level", bool(config.amp.level), '""'),
-        ("gradient_checkpoint.type", bool(config.gradient_checkpoint.type), '""'),
+        ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
         ("zero.level", bool(config.zero.level), '""'),
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
         ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
@@ -89,12 +92,6 @@ def _check_settings(program, config):
                 "%s does not go together with epl.split in this version. Set it to %s, or use epl.replicate."
                 % (key, off)
             )
-    nodes = program.graph.nodes.values()
-    if program.checkpoints or program.checked or any(tags.RECOMPUTE in node.attr for node in nodes):
-        raise UnsupportedError(
-            "recomputation (epl.recompute, gradient checkpoints) does not go together with epl.split in this version. "
-            "Leave one of the two out."
-        )
     collectives = user_collectives(program.graph)
     if collectives:
         raise UnsupportedError(

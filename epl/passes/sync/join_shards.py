@@ -25,11 +25,12 @@ def join_shards(program, plan):
     for each in program.partitioned.collectives:
         node = program.partitioned.graph.nodes[each.node]
         dtype = node.attr["T"].type
-        for replica in _replicas(plan.mesh):
-            join = _Join(edit, plan, replica, joined_name(each.node), dtype, node.device)
-            given = [graph.nodes[clone_name(each.node, i.index)].input[0] for i in replica]
-            for instance, result in zip(replica, _results(join, node, given)):
-                _become(edit.node(clone_name(each.node, instance.index)), result, dtype)
+        for name in program.micro_batches.copies(each.node):
+            for replica in _replicas(plan.mesh):
+                join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
+                given = [graph.nodes[clone_name(name, i.index)].input[0] for i in replica]
+                for instance, result in zip(replica, _results(join, node, given)):
+                    _become(edit.node(clone_name(name, instance.index)), result, dtype)
     return program.with_graph(edit.finish())
 
 

@@ -79,25 +79,30 @@ def _share(epl, device_count, rows):
     return rows[place * size : (place + 1) * size]
 
 
-def _lookup(epl, device_count, optimizer, tokens, labels, clip):
+def _lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute):
     """(merged tensors, operation that trains): rows of a divided table, a layer that is whole, a divided classifier; of
     its logits a moving average is kept."""
     with _scope(epl, device_count):
         table = tf.get_variable("table", [11, 4])
         found = tf.nn.embedding_lookup(table, tokens)
     hidden = tf.nn.tanh(tf.layers.dense(found, 8, name="hidden"))
+    with _scope(epl, device_count), epl.recompute() if recompute and epl else contextlib.suppress():
+        hidden = tf.nn.tanh(tf.layers.dense(hidden, 9, name="wide"))
+        hidden = tf.nn.tanh(tf.layers.dense(hidden, 8, name="narrow"))
     with _scope(epl, device_count):
         logits = tf.layers.dense(hidden, CLASSES, name="logits")
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        average = tf.get_variable("average", [CLASSES], trainable=False)
-        moved = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(logits, 0))
+        changes = []
+        if state:
+            average = tf.get_variable("average", [CLASSES], trainable=False)
+            changes.append(tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(logits, 0)))
     total = tf.get_variable("total", [], tf.int64, initializer=tf.zeros_initializer(), trainable=False)
-    seen = tf.assign_add(total, tf.reduce_sum(labels))
+    changes.append(tf.assign_add(total, tf.reduce_sum(labels)))
     made = _OPTIMIZERS[optimizer]()
     pairs = made.compute_gradients(loss)
     clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip)
     pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)]
-    with tf.control_dependencies([moved, seen]):
+    with tf.control_dependencies(changes):
         step = made.apply_gradients(pairs, tf.train.get_or_create_global_step())
     if epl:
         epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
@@ -106,15 +111,21 @@ def _lookup(epl, device_count, optimizer, tokens, labels, clip):
 
 
 def several_copies(
-    epl, device_count, optimizer, resource=False, micro_batches=1, sizes=(8, 8, 8), as_dense=False, clip=0.5
+    epl,
+    device_count,
+    optimizer,
+    resource=False,
+    sizes=(8, 8, 8),
+    as_dense=False,
+    clip=0.5,
+    state=True,
+    recompute=False,
+    **config,
 ):
     """What every step gives of the whole batch, and all variables after it, of copies of a divided model."""
-    config = {
-        "communication.clip_after_allreduce": True,
-        "communication.sparse_as_dense": as_dense,
-        "pipeline.num_micro_batch": micro_batches,
-        "cluster.colocate_split_and_replicate": True,
-    }
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    config.update({"communication.clip_after_allreduce": True, "communication.sparse_as_dense": as_dense})
+    config["cluster.colocate_split_and_replicate"] = True
     common.init(epl, config)
     tf.set_random_seed(4)
     if epl:
@@ -122,7 +133,7 @@ def several_copies(
     tokens = tf.placeholder(tf.int64, [None])
     labels = tf.placeholder(tf.int64, [None])
     with tf.variable_scope("model", use_resource=resource):
-        fetches, step = _lookup(epl, device_count, optimizer, tokens, labels, clip)
+        fetches, step = _lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute)
     variables, history = tf.global_variables(), []
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
