@@ -19,7 +19,7 @@ extern "C" {
 // The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
 // declare, here and in epl/communicators/interface.py, but for members that are added at a structure's end, which
 // earlier libraries do not look at. Libraries and Python code with different numbers do not work together.
-#define EPL_COMM_INTERFACE 1
+#define EPL_COMM_INTERFACE 2
 
 typedef struct epl_comm epl_comm;
 
