@@ -105,6 +105,11 @@ class Dgc(object):
         self.v = [{name: np.zeros(value.shape) for name, value in weights.items()} for _ in range(workers)]
         self.rate, self.momentum, self.options, self.steps = rate, momentum, options, 0
 
+    def forget(self):
+        """What workers have kept back is lost, as where training goes on from a checkpoint."""
+        for kept in self.u + self.v:
+            kept.update((name, np.zeros(value.shape)) for name, value in self.slots.items())
+
     def _sparsity(self):
         levels, passed = self.options["sparsity"], self.steps - self.options["begin"]
         return np.float32(levels[min(passed * len(levels) // self.options["ramp"], len(levels) - 1)])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from epl import tf_compat
 from tests.helpers.checks import assert_same_training
 from tests.helpers.programs import common
 from tests.helpers.programs.dgc import MOMENTUM, RATE
@@ -23,12 +24,14 @@ def config_of(options):
     }
 
 
-def simulated(initial, workers, options, steps=STEPS):
-    """What each worker computes: {"losses", "states"}."""
+def simulated(initial, workers, options, steps=STEPS, resumed=None):
+    """What each worker computes: {"losses", "states"}. `resumed`: the step at which it goes on from a checkpoint."""
     weights = {name: value for name, value in initial.items() if not name.endswith("Momentum")}
     dgc = Dgc(weights, workers, RATE, MOMENTUM, options)
     found = [{"losses": [], "states": []} for _ in range(workers)]
     for number in range(steps):
+        if number == resumed:
+            dgc.forget()
         parts = zip(*[np.split(each, workers) for each in common.batch(number)])
         losses, gradients = zip(*[Classifier.gradients(dgc.weights, x, labels) for x, labels in parts])
         dgc.step(gradients)
@@ -68,3 +71,28 @@ def test_large_gradients(two_workers):
     assert results[0][1]["hidden/kernel"].size == 24000
     for (got, _), want in zip(results, simulated(results[0][1], 2, options, 4)):
         assert_same_training(got, want)
+
+
+def test_recomputation_and_groups_of_updates_change_no_numbers(two_workers):
+    config = {"gradient_checkpoint.type": "auto", "optimizer.num_apply_group": 2}
+    want = two_workers(PROGRAMS + "train", config_of(RAMP), 12)
+    got = two_workers(PROGRAMS + "train", dict(config_of(RAMP), **config), 12)
+    for (one, _), (other, _) in zip(got, want):
+        assert_same_training(one, other)
+
+
+def test_a_monitored_session_goes_on_with_nothing_kept_back(two_workers, tmp_path):
+    initial = two_workers(PROGRAMS + "train", config_of(RAMP), 1)[0][1]
+    first, second = (two_workers(PROGRAMS + "monitored", config_of(RAMP), str(tmp_path), until) for until in (10, 16))
+    for one, other, want in zip(first, second, simulated(initial, 2, RAMP, 16, resumed=10)):
+        assert_same_training({key: one[key] + other[key] for key in want}, want)
+
+
+@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+def test_bfloat16(two_workers):
+    want = two_workers(PROGRAMS + "train", config_of(RAMP), STEPS)
+    got = two_workers(PROGRAMS + "train", dict(config_of(RAMP), **{"amp.level": "O1"}), STEPS)
+    for (one, _), (other, _) in zip(got, want):
+        assert one["losses"] != other["losses"]
+        # Of parts of about the same size another one may be sent.
+        np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.05)

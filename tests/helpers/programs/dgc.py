@@ -29,3 +29,21 @@ def train(epl, config, steps, resource=False, units=8):
             history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
             history["states"].append(common.state(sess))
     return history, initial
+
+
+def monitored(epl, config, folder, until):
+    """What a monitored session computes that goes on from what the folder has, up to a global step: {"losses",
+    "states"}."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    loss, update = _model(feeds, 8, False)
+    with tf.control_dependencies([update]):
+        update = tf.assign_add(tf.train.get_or_create_global_step(), 1)
+    history, variables = {"losses": [], "states": []}, {v.op.name: v for v in tf.global_variables()}
+    del variables["global_step"]
+    saving = dict(checkpoint_dir=folder, save_checkpoint_steps=5, save_summaries_steps=None)
+    with tf.train.MonitoredTrainingSession(config=common.threads(), **saving) as sess:
+        for number in range(int(sess.run(tf.train.get_global_step())), until):
+            history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
+            history["states"].append(sess.run(variables))
+    return history
