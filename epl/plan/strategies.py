@@ -59,6 +59,7 @@ def _all(program, plan, config):
     yield "optimizer.lars", ("Momentum as LARS: two norms a variable",) if config.optimizer.lars else None
     yield "optimizer.num_apply_group", _of_groups(plan)
     yield "amp.level", _of_precision(config)
+    yield "amp.loss_scale", _of_loss_scale(program)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
@@ -86,6 +87,13 @@ def _of_groups(plan):
 
 def _of_precision(config):
     return ("products in %s" % config.amp.dtype,) if config.amp.level else None
+
+
+def _of_loss_scale(program):
+    if not program.scaled:
+        return None
+    judged = sum(len(verdict.parts) for verdict in program.scaled)
+    return ("a step in which one of %d gradients is not finite is left out on all workers" % judged,)
 
 
 def _of_recomputation(program, config):

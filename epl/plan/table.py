@@ -116,7 +116,7 @@ def _strategies(plan):
     rows = [("strategy", "sent per step", "variables here", "what it does")]
     for each in plan.strategies:
         rows.append((each.key, _change(each.sent_bytes), _change(each.kept_bytes), each.effect))
-    return columns(rows)
+    return [""] + columns(rows)
 
 
 def _change(count):

@@ -431,6 +431,17 @@ def test_strategies_in_force():
     assert json.loads(plan.to_json())["strategies"][0]["kept_bytes"] == -size // 2
 
 
+def test_a_loss_scale_is_named():
+    with capture() as graph:
+        planning.sgd(planning.layers())
+    options = {"amp__level": "O1", "amp__dtype": "float16", "amp__loss_scale": 128.0}
+    plan = planning.compiled(graph, 2, 1, **options).plan
+    assert [each.key for each in plan.strategies] == ["amp.level=O1", "amp.loss_scale=128.0"]
+    assert "one of 4 gradients" in plan.strategies[1].effect
+    words = [line.split()[:1] for line in plan_table(plan).splitlines()]
+    assert words[words.index(["strategy"]) - 1] == []
+
+
 def test_table_of_shares():
     with capture() as graph, epl.replicate(2, name="net"):
         planning.sgd(planning.layers())
