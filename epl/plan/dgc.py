@@ -6,6 +6,7 @@ from typing import Dict, Tuple
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.plan.gradients import num_elements
 from epl.plan.names import PREFIX
 from epl.program.program import Compressed
 
@@ -64,7 +65,7 @@ def compressible(program, options):
                 continue
             tensor, variable = canonical_tensor(gradient.values), program.variables[name]
             update = _update(program.graph, call, tensor)
-            size = _num_elements(variable)
+            size = num_elements(variable)
             largest = max(largest, size)
             alone = seen.count(tensor) == 1
             if update is None or not alone or variable.dtype % 100 != _FLOAT32 or size < options.min_elements:
@@ -119,13 +120,3 @@ def _unfit(why):
         "dgc.sparsity is for tf.train.MomentumOptimizer without Nesterov momentum, but %s. Train with that, or set "
         "dgc.sparsity to []." % why
     )
-
-
-def _num_elements(variable):
-    """Of a variable; 0 where its shape is not known."""
-    if variable.shape is None or any(dim < 0 for dim in variable.shape):
-        return 0
-    count = 1
-    for dim in variable.shape:
-        count *= dim
-    return count

@@ -299,14 +299,19 @@ def _consumers(graph, tensor, wanted):
     return tuple(found)
 
 
-def size_bytes(variable):
-    """Bytes of a variable, 0 when its shape is not known."""
+def num_elements(variable):
+    """Of a variable, 0 when its shape is not known."""
     if variable.shape is None or any(d < 0 for d in variable.shape):
         return 0
     count = 1
     for dim in variable.shape:
         count *= dim
-    return count * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
+    return count
+
+
+def size_bytes(variable):
+    """Bytes of a variable, 0 when its shape is not known."""
+    return num_elements(variable) * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
 def _dense_groups(model, call, gradients, communication, link, workers, lanes):

@@ -37,7 +37,7 @@ def test_a_transformer_block_needs_two_all_reduces_forward_and_two_backward():
     assert all(name.split("/")[1] in ("first", "second", "out", "attended") for name in whole)
 
 
-def trained(graph, done, feeds, names=("init", "train"), loss="loss:0"):
+def assert_trains_alike(graph, done, feeds, names=("init", "train"), loss="loss:0"):
     """Compares losses and all variables over some steps."""
     with graph.as_default():
         kinds = {v.op.name: v.op.type for v in tf.global_variables()}
@@ -71,7 +71,7 @@ def test_a_transformer_block_trains_as_on_one_device(optimizer, resource, count)
     graph = transformer(optimizer, resource)
     done = shards.partitioned(graph, count, split_models.variables_under(graph, "block"))
     tokens = np.random.RandomState(0).randint(0, 11, [STEPS, 4, 6])
-    trained(graph, done, {"tokens:0": tokens})
+    assert_trains_alike(graph, done, {"tokens:0": tokens})
 
 
 def classifier(loss, optimizer, classes=10, resource=False):
@@ -103,7 +103,7 @@ def test_a_divided_classifier_trains_as_on_one_device(loss, count, resource):
     assert done.placements["classes/kernel/Adam"] == sharded(1)
     draw = np.random.RandomState(0)
     feeds = {"x:0": draw.normal(size=[STEPS, 6, 5]), "labels:0": draw.randint(0, 10, [STEPS, 6])}
-    trained(graph, done, feeds)
+    assert_trains_alike(graph, done, feeds)
 
 
 @pytest.mark.parametrize("loss,numbers", [("sparse", 3)])
@@ -139,7 +139,7 @@ def test_rows_of_a_table_are_divided_with_their_sparse_gradients(optimizer, coun
     assert done.placements["table"] == sharded(0)
     assert shards.counts(done, "train", "forward") == {"all_reduce": 1}
     assert "all_gather" not in shards.counts(done, "train")
-    trained(graph, done, {"ids:0": np.random.RandomState(0).randint(0, 11, [STEPS, 4, 3])})
+    assert_trains_alike(graph, done, {"ids:0": np.random.RandomState(0).randint(0, 11, [STEPS, 4, 3])})
 
 
 def test_devices_that_divide_the_batch_and_the_classes():
@@ -158,7 +158,9 @@ def test_devices_that_divide_the_batch_and_the_classes():
     along = [(c.kind, c.phase) for c in shards.exchanged(done, "train") if c.num_bytes == activations]
     assert along == [("all_gather", "forward"), ("reduce_scatter", "backward")]
     draw = np.random.RandomState(0)
-    trained(graph, done, {"x:0": draw.normal(size=[STEPS, 8, 5]), "labels:0": draw.randint(0, 1000, [STEPS, 8])})
+    assert_trains_alike(
+        graph, done, {"x:0": draw.normal(size=[STEPS, 8, 5]), "labels:0": draw.randint(0, 1000, [STEPS, 8])}
+    )
 
 
 def test_experts_on_the_devices_that_divide_the_tokens():
@@ -182,7 +184,7 @@ def test_experts_on_the_devices_that_divide_the_tokens():
     backward = [each.kind for each in done.collectives if each.phase == "backward" and each.num_bytes > 64]
     assert backward == ["all_to_all"] * 2
     draw = np.random.RandomState(0)
-    trained(
+    assert_trains_alike(
         graph, done, {"x:0": draw.normal(size=[STEPS, 4, 6, 16]), "chosen:0": draw.randint(0, 2, [STEPS, 4, 6, 4, 2])}
     )
 
@@ -198,7 +200,7 @@ def test_shapes_that_follow_from_a_batch_of_unknown_size():
         tf.global_variables_initializer()
     done = shards.partitioned(graph, 2, tensors={"mine": sharded(0)})
     assert not done.without_rule
-    trained(graph, done, {"x:0": np.random.RandomState(0).normal(size=[STEPS, 8, 6])})
+    assert_trains_alike(graph, done, {"x:0": np.random.RandomState(0).normal(size=[STEPS, 8, 6])})
 
 
 def test_operations_without_a_rule_get_whole_inputs_and_are_listed():

@@ -49,9 +49,12 @@ def test_what_is_no_data_is_refused_by_its_sender(value):
         plain.pack(value)
 
 
+RAN = []
+
+
 class Evil(object):
     def __reduce__(self):
-        return print, ("was run",)
+        return RAN.append, ("was run",)
 
 
 @given(st.binary())
@@ -61,3 +64,4 @@ def test_nothing_runs(data):
             plain.unpack(received)
         except (ValueError, KeyError, TypeError):
             continue
+    assert RAN == []

@@ -46,7 +46,7 @@ class Gates(object):
         name = "%s_begin/%s" % (PREFIX, label)
         return self._edit.add(self._at(stage, make_node("EplGate", name, waits, N=len(waits)))).name
 
-    def by_purpose(self, added):
+    def by_root(self, added):
         """(nodes of which any is reached when a session run serves the root, names of its gates) for each root.
 
         Args:

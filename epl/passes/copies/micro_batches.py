@@ -98,7 +98,7 @@ def copy_micro_batches(program, plan):
         plan.nodes,
         frozenset(plan.writes),
         fetched,
-        gates.by_purpose(added),
+        gates.by_root(added),
         plan.parts,
         counted,
         originals,

@@ -99,6 +99,18 @@ def threads():
     return tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
 
 
+def trained(feeds, loss, update, steps):
+    """Trains from the first values: {"losses", "states"} of each step, and the first values."""
+    history = {"losses": [], "states": []}
+    with session() as sess:
+        initialize(sess)
+        initial = state(sess)
+        for number in range(steps):
+            history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
+            history["states"].append(state(sess))
+    return history, initial
+
+
 def initialize(sess):
     sess.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
 

@@ -21,14 +21,7 @@ def train(epl, config, steps, resource=False, units=8):
     common.init(epl, config)
     feeds = common.Feeds(epl)
     loss, update = _model(feeds, units, resource)
-    history = {"losses": [], "states": []}
-    with common.session() as sess:
-        common.initialize(sess)
-        initial = common.state(sess)
-        for number in range(steps):
-            history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
-            history["states"].append(common.state(sess))
-    return history, initial
+    return common.trained(feeds, loss, update, steps)
 
 
 def monitored(epl, config, folder, until):

@@ -90,14 +90,7 @@ def train(epl, config, optimizer, steps=STEPS, resource=False):
     common.init(epl, config)
     feeds = common.Feeds(epl)
     loss, update, _ = _model(feeds, optimizer, resource)
-    history = {"losses": [], "states": []}
-    with common.session() as sess:
-        common.initialize(sess)
-        initial = common.state(sess)
-        for number in range(steps):
-            history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
-            history["states"].append(common.state(sess))
-    return history, initial
+    return common.trained(feeds, loss, update, steps)
 
 
 def saved(epl, folder, config, steps, then):

@@ -83,13 +83,7 @@ def kinds_of_variables(epl, config):
         loss = m.classification(tf.matmul(hidden, wide), feeds.labels)
         loss = tf.cast(loss, tf.float32) + tf.reduce_sum(empty)
         train_op = m.OPTIMIZERS["adam"]().minimize(loss)
-    loss, losses, states = common.mean_everywhere(epl, loss), [], []
-    with common.session() as sess:
-        common.initialize(sess)
-        for step in range(4):
-            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
-            states.append(common.state(sess))
-    return {"losses": losses, "states": states}
+    return common.trained(feeds, common.mean_everywhere(epl, loss), train_op, 4)[0]
 
 
 class Adafactor(tf.train.Optimizer):
@@ -129,13 +123,7 @@ def adafactor(epl, config=None, resource=False):
     with tf.variable_scope("all", use_resource=resource):
         loss = common.classifier(feeds.x, feeds.labels)
         train_op = Adafactor(0.05).minimize(loss)
-    loss, losses, states = common.mean_everywhere(epl, loss), [], []
-    with common.session() as sess:
-        common.initialize(sess)
-        for step in range(5):
-            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
-            states.append(common.state(sess))
-    return {"losses": losses, "states": states}
+    return common.trained(feeds, common.mean_everywhere(epl, loss), train_op, 5)[0]
 
 
 def _bert(features, labels, mode):
