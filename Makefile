@@ -23,7 +23,7 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 test: ## all tests, quick ones first
 	@scripts/setup_others.sh
 	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc tests/faults'
-	@scripts/lines.sh '$(PYTEST) -m alone tests/multiproc tests/faults'
+	@scripts/together.sh '$(PYTEST) -m alone tests/multiproc tests/faults'
 
 test-nightly: ## only the tests that train long to show that something is learnt
 	@scripts/lines.sh 'python -m pytest --nightly -m nightly $(ARGS)'

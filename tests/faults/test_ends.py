@@ -122,7 +122,7 @@ def test_data_that_ends_earlier(start, victim, stages):
     assert "Traceback" not in ended.output
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, once(1)])
 def test_worker_that_makes_fewer_steps(start, victim):
     run = start("fewer_steps", victim)
     ended = run.end()
@@ -137,10 +137,10 @@ def test_worker_that_makes_fewer_steps(start, victim):
 @pytest.mark.parametrize(
     "victim, stages, scenario, kind",
     [
-        (0, COPIES, "raise_in_graph", "ValueError"),
+        once(0, COPIES, "raise_in_graph", "ValueError"),
         (1, COPIES, "raise_in_graph", "ValueError"),
         exhaustive(0, COPIES, "raise_in_script", "KeyError"),
-        (1, COPIES, "raise_in_script", "KeyError"),
+        once(1, COPIES, "raise_in_script", "KeyError"),
         (0, COPIES, "raise_at_start", "KeyError"),
         exhaustive(1, COPIES, "raise_at_start", "KeyError"),
         (0, STAGES, "raise_in_graph", "ValueError"),
@@ -214,6 +214,7 @@ def single_worker(template, tmp_path, timeout_s=60, name="log", **environ):
     )
 
 
+@pytest.mark.once
 def test_port_taken(single):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -233,6 +234,7 @@ def last_error(ended):
     return re.split(r"\n(?=\S*Error\b)", ended.output)[-1]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("host", ["127.0.0.1:%d", "no-such-host.invalid:%d"])
 def test_unreachable_host(single, host):
     hosts = [host % processes.free_ports(1)[0], "127.0.0.1:%d" % processes.free_ports(1)[0]]
@@ -241,6 +243,7 @@ def test_unreachable_host(single, host):
     assert hosts[0] in last_error(ended), ended
 
 
+@pytest.mark.once
 def test_worker_that_never_comes(single):
     hosts = ["127.0.0.1:%d" % port for port in processes.free_ports(2)]
     ended = single(TF_CONFIG=tf_config(hosts, 0))
@@ -248,6 +251,7 @@ def test_worker_that_never_comes(single):
     assert re.search(r"(worker|rank)\S*\s+\[?1\b", last_error(ended), re.IGNORECASE), ended
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "config",
     [
@@ -268,6 +272,7 @@ def test_wrong_tf_config(single, config):
     assert "TF_CONFIG" in last_error(ended) and "ClusterError" in last_error(ended), ended
 
 
+@pytest.mark.once
 def test_foreign_process_without_the_token(template, single, tmp_path):
     environments = processes.worker_environments(2, 1, token="the right one")
     hosts = json.loads(environments[0]["TF_CONFIG"])["cluster"]["worker"]
@@ -299,7 +304,7 @@ def wait_for_port(address, timeout_s=60):
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize("stages", [COPIES, STAGES])
+@pytest.mark.parametrize("stages", [COPIES, once(STAGES)])
 def test_disk_full_while_saving(start, plain, stages):
     run = start("disk_full", 0, FAULT_STAGES=stages)
     ended = run.end()

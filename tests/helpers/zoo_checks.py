@@ -12,7 +12,7 @@ from tests.helpers.zoo_results import PLAIN
 def cases(*layouts, few):
     """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once.
 
-    On one of the lines: each model, each optimizer and each way of input in each layout.
+    On one of the lines: each model, and each optimizer and each way of input in each layout.
     """
     wanted = [(layout, case) for layout in layouts for case in zoo.CASES]
     wanted += [(layout, case) for layout in few for case in zoo.CASES if case in zoo.ONE_EACH]
@@ -30,7 +30,7 @@ def cases(*layouts, few):
 def _options(layout, name):
     case = zoo.CASES[name]
     optimizer = name[len(case.model.name) + 1 :].rpartition("-")[0]
-    return tuple((layout, option) for option in (case.model.name, optimizer, case.source))
+    return case.model.name, (layout, optimizer), (layout, case.source)
 
 
 def check_case(results, layout, name):

@@ -123,6 +123,7 @@ def perplexities(output):
     ]
 
 
+@pytest.mark.once
 def test_lstm_remembers_as_one_device(tmp_path):
     """Two epochs by one device against one by two workers and, from their checkpoint, one by two devices of a worker.
 

@@ -39,17 +39,14 @@ def test_bert(jobs, plain, tmp_path, program):
 
 
 @only_1_15
-@pytest.mark.timeout(2 * LIMIT_S)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_resnet_50_of_slim(jobs, plain_resnet, layout):
-    for got in jobs[layout](OTHERS + "resnet", timeout_s=LIMIT_S):
-        assert_same_training(got, plain_resnet)
-
-
-@pytest.fixture(scope="module")
-def plain_resnet(jobs):
-    """What plain TensorFlow makes of ResNet-50."""
-    return jobs["plain"](OTHERS + "resnet", timeout_s=LIMIT_S)[0]
+@pytest.mark.timeout(4 * LIMIT_S)
+@pytest.mark.parametrize("units", [(1, 1, 1, 1), pytest.param((3, 4, 6, 3), marks=pytest.mark.exhaustive)], ids=str)
+def test_resnet_of_slim(jobs, plain, units):
+    """With as few units as make one, and ResNet-50."""
+    want = plain(OTHERS + "resnet", units, timeout_s=LIMIT_S)
+    for layout in LAYOUTS:
+        for got in jobs[layout](OTHERS + "resnet", units, timeout_s=LIMIT_S):
+            assert_same_training(got, want)
 
 
 @pytest.mark.timeout(4 * LIMIT_S)

@@ -27,11 +27,12 @@ def trained(epl, loss, train_op, feeds, steps=STEPS):
     return {"losses": losses, "states": states[-1:]}
 
 
-def resnet(epl, size=32, classes=5):
-    """ResNet-50 of tf.contrib.slim on small images, with its own arguments, weight decay and moving averages.
+def resnet(epl, units=(3, 4, 6, 3), size=32, classes=5):
+    """A ResNet of tf.contrib.slim on small images, with its own arguments, weight decay and moving averages.
 
-    In float64: with a few values for each mean of 53 normalisations, rounding alone moves float32's gradients by 3 %,
-    on one device too when the rows of the batch change places.
+    `units` are those of its four blocks, by default ResNet-50's. In float64: with a few values for each mean of 53
+    normalisations, rounding alone moves float32's gradients by 3 %, on one device too when the rows of the batch change
+    places.
     """
     common.init(epl, {"communication.sync_batch_norm": True})
     if epl:
@@ -43,7 +44,13 @@ def resnet(epl, size=32, classes=5):
     labels = tf.placeholder(tf.int64, [None])
     with slim.arg_scope(nets.resnet_utils.resnet_arg_scope()):
         with slim.arg_scope([slim.batch_norm], fused=False):  # the fused operation has no float64
-            logits, _ = nets.resnet_v1.resnet_v1_50(images, classes, is_training=True)
+            blocks = [
+                nets.resnet_v1.resnet_v1_block(
+                    "block%d" % (i + 1), base_depth=64 * 2**i, num_units=count, stride=stride
+                )
+                for i, (count, stride) in enumerate(zip(units, (2, 2, 2, 1)))
+            ]
+            logits, _ = nets.resnet_v1.resnet_v1(images, blocks, classes, is_training=True, scope="resnet")
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.squeeze(logits, [1, 2]))
     loss = tf.reduce_mean(losses) + tf.add_n(tf.losses.get_regularization_losses())
     train_op = slim.learning.create_train_op(loss, tf.train.MomentumOptimizer(0.001, 0.9))
@@ -57,7 +64,7 @@ def resnet(epl, size=32, classes=5):
         }
 
     result = trained(epl, loss, train_op, feeds, 2)
-    # Of the 47 million numbers a few of each variable, and the mean of their sizes.
+    # Of the millions of numbers a few of each variable, and the mean of their sizes.
     result["states"] = [
         {name: np.append(value.ravel()[:8], np.mean(np.abs(value))) for name, value in state.items()}
         for state in result["states"]
