@@ -28,6 +28,8 @@ _PERIOD = 8  # of LocalSGD, and of what is timed together
 _NEVER = 10**9
 _WAYS = {
     "dense": {},
+    "int8": {"communication.wire_dtype": "int8"},
+    "bfloat16": {"communication.wire_dtype": "bfloat16"},
     "dgc 99.9 %": {"dgc.sparsity": [0.999]},
     "local_sgd, 8 steps": {"local_sgd.k_steps": _PERIOD},
     "  slots not averaged": {"local_sgd.k_steps": _PERIOD, "local_sgd.average_slots": False},

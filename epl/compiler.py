@@ -36,6 +36,7 @@ from epl.passes.sync.average import average_variables
 from epl.passes.sync.check_batches import check_batches
 from epl.passes.sync.compress_gradients import compress_gradients
 from epl.passes.sync.divide_updates import divide_updates
+from epl.passes.sync.encode_gradients import encode_gradients
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.join_shards import join_shards
@@ -93,6 +94,7 @@ PASSES = (
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     compress_gradients,  # before other gradients, as the next pass promises that all are aggregated; changes numbers
+    encode_gradients,  # the same
     aggregate_gradients,
     join_verdicts,
     merge_state,

@@ -206,6 +206,14 @@ KEYS = (
         above=0,
     ),
     Key(
+        "communication.wire_dtype",
+        STRING,
+        "float32",
+        "Form in which float32 gradients travel between workers, and their sums. What fewer bits leave over is kept "
+        'and sent later, so that it adds up over the steps. "int8": with a scale for each 256 numbers.',
+        choices=("float32", "float16", "bfloat16", "int8"),
+    ),
+    Key(
         "communication.clip_after_allreduce",
         BOOL,
         False,

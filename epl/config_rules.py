@@ -160,6 +160,7 @@ _NOT_WITH_DGC = {
     "communication.clip_after_allreduce": "workers put momentum into what they send, so its sum is no gradient to "
     "clip; dgc.clip_norm clips before that",
     "communication.fp16": _ONE_FORM,
+    "communication.wire_dtype": _ONE_FORM,
     "local_sgd.k_steps": "between averages nothing is sent that could be compressed",
     "optimizer.lamb": "it is for tf.train.MomentumOptimizer",
     "optimizer.lars": "it is for tf.train.MomentumOptimizer",
@@ -177,10 +178,22 @@ _NOT_WITH_LOCAL_SGD = (
     "communication.gradients_reduce_method",
     "communication.sparse_as_dense",
     "communication.sync_batch_norm",
+    "communication.wire_dtype",
     "execution.steps_per_run",
     "pipeline.num_micro_batch",
     "zero.level",
 )
+
+
+def _one_wire_form(values):
+    if values["communication.wire_dtype"] == "float32" or not values["communication.fp16"]:
+        return None
+    return (
+        "communication.fp16=True and communication.wire_dtype='%s' are two forms for the same gradients. Set only one "
+        "of them; communication.wire_dtype='float16' is the one that sends later what 16 bits leave over."
+        % values["communication.wire_dtype"]
+    )
+
 
 # Each returns what is wrong with a full set of values, or None.
 _OF_LISTS = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + tuple(
@@ -188,6 +201,7 @@ _OF_LISTS = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + tuple(
 )
 PAIR_RULES = _OF_LISTS + (
     _own_gradients,
+    _one_wire_form,
     _distinct_devices,
     _drop_or_unbalance,
     _needs("optimizer.lamb_weight_decay", "optimizer.lamb", (True,), "optimizer.lamb=True"),
@@ -217,6 +231,10 @@ PAIR_RULES = _OF_LISTS + (
     _without_loss_scale(
         "dgc.sparsity",
         "what is kept back of gradients is sent later, when the scale may be another, or the step one that is left out",
+    ),
+    _without_loss_scale(
+        "communication.wire_dtype",
+        "what fewer bits leave over is sent later, when the scale may be another, or the step one that is left out",
     ),
     _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
     _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),

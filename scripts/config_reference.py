@@ -41,7 +41,8 @@ epl.init(config)
   `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
   `"auto"`;
   `gradient_checkpoint.check_gradients` without `gradient_checkpoint.type`, or together with
-  `communication.sync_batch_norm`; numbers for `optimizer.lamb` or
+  `communication.sync_batch_norm`; `communication.fp16` together with `communication.wire_dtype`; numbers for
+  `optimizer.lamb` or
   `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every
   step; other keys of `dgc` without `dgc.sparsity`.
 - Keys marked "default only" belong to features that this version does not have. They are accepted at their defaults;

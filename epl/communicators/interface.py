@@ -24,6 +24,9 @@ OPERATIONS = {
     "EplSend": "5187b017",
     "EplSparseAllReduce": "44fae0a0",
     "EplUnpackStrings": "4ad7c2fc",
+    "EplWireDecode": "34071a11",
+    "EplWireEncode": "45b90d25",
+    "EplWireSum": "0891b1a1",
 }
 
 

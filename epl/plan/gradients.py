@@ -315,8 +315,9 @@ def size_bytes(variable):
 
 
 def _dense_groups(model, call, gradients, communication, link, workers, lanes):
-    """The DenseGroups of a call; in none are compressed gradients (dgc.sparsity) beside others."""
-    apart = {each.gradient for each in model.compressed}
+    """The DenseGroups of a call; in none are gradients beside others that travel in another form (dgc.sparsity,
+    communication.wire_dtype)."""
+    apart = {each.gradient for each in model.compressed + model.coded}
     positions = model.graph.positions
     kinds = {}
     for gradient, variable in gradients:

@@ -27,7 +27,9 @@ def collective_keys(plan, graph):
         keys[name] = (last, name, plan.mesh.copies.communicator(slot), tag)
 
     for group in plan.aggregation.groups:
-        put(group.name, group.slot, group.tag, group.tensors)
+        if plan.wire is None or group.name not in plan.wire.groups:
+            put(group.name, group.slot, group.tag, group.tensors)
+    keys.update(_of_wire(plan, positions))
     for each in agreements(plan):  # when all gradients are there
         keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
     for group in gathered_groups(plan):  # last: updates have time until all gradients are on their way
@@ -51,6 +53,23 @@ def collective_keys(plan, graph):
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
     keys.update(keys_of_shards(graph))
+    return keys
+
+
+def _of_wire(plan, positions):
+    """The same of gradients that travel in fewer bits: sums are sent when the next gradients are on their way, which
+    they would keep waiting otherwise."""
+    keys, slots = {}, {}
+    for group in plan.aggregation.groups if plan.wire is not None else ():
+        if group.name in plan.wire.groups:
+            last = max(positions[node_of(t)] for t in group.tensors)
+            slots.setdefault(plan.mesh.copies.communicator(group.slot), []).append((last, group))
+    for comm, groups in slots.items():
+        groups.sort(key=lambda item: item[0])
+        for (last, group), (following, _) in zip(groups, groups[1:] + groups[-1:]):
+            (to_sum, tag), (sums, other_tag) = plan.wire.collectives(group)
+            keys[to_sum] = (last, to_sum, comm, tag)
+            keys[sums] = (following + 0.25, sums, comm, other_tag)
     return keys
 
 

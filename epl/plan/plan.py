@@ -31,6 +31,7 @@ from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
+from epl.plan.wire import Wire, plan_wire
 from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, workers_of
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
@@ -88,6 +89,7 @@ class Plan:
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
       dgc: how gradients are compressed; None where they are not.
+      wire: which gradients travel in fewer bits; None where all travel as they are.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
@@ -121,6 +123,7 @@ class Plan:
     io_autotune: bool = False
     num_apply_group: int = 1
     dgc: Optional[Dgc] = None
+    wire: Optional[Wire] = None
     zero: Optional[Zero] = None
     verdicts: Tuple[Verdict, ...] = ()
     steps_per_run: int = 1
@@ -187,7 +190,9 @@ class Plan:
         groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
         compressed = [g for g in groups if self.dgc is not None and self.dgc.of_group(g)]
         sent = sum(self.dgc.sent_bytes(group) for group in compressed)
-        whole = (g for g in groups if g not in compressed)
+        coded = [g for g in groups if self.wire is not None and g.name in self.wire.groups]
+        sent += sum(self.wire.sent_bytes(group) for group in coded)
+        whole = (g for g in groups if g not in compressed and g not in coded)
         return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole) + sent + self.updated_bytes
 
     def summary(self):
@@ -278,6 +283,7 @@ def make_plan(model, config, cluster):
         owners = workers_of(zero, model)
         analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
+    wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
     compared = frozenset()
     if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
@@ -310,6 +316,7 @@ def make_plan(model, config, cluster):
         io_stats=config.io.stats and bool(model.apply_calls),
         num_apply_group=config.optimizer.num_apply_group,
         dgc=dgc,
+        wire=wire,
         zero=zero,
         verdicts=model.scaled,
         steps_per_run=config.execution.steps_per_run,
@@ -347,7 +354,8 @@ def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
     owners = plan.owners if plan.zero is None else None
     aggregation = plan_aggregation(model, plan.analysis, config.communication, link, owners, False, plan.mesh.lanes)
-    return replace(plan, aggregation=aggregation, link=link)
+    wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
+    return replace(plan, aggregation=aggregation, link=link, wire=wire)
 
 
 def _role(model, mesh):

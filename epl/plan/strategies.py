@@ -65,6 +65,7 @@ def _all(program, plan, config):
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
     yield "dgc.sparsity", _of_dgc(plan)
     yield "communication.fp16", _of_half(plan) if plan.wire_fp16 and between else None
+    yield "communication.wire_dtype", _of_wire(plan)
     sparse = len(plan.aggregation.sparse) if plan.sparse_as_dense and between else 0
     yield "communication.sparse_as_dense", ("%d sparse gradients travel whole" % sparse, None) if sparse else None
     norms = len(plan.batch_norms) if several else 0
@@ -139,6 +140,16 @@ def _of_dgc(plan):
 def _of_half(plan):
     groups = [group for group in plan.aggregation.groups if plan.is_here(node_of(group.tensors[0]))]
     return "gradients travel as float16", -(sum(g.num_bytes for g in groups if g.dtype == _FLOAT32) // 2)
+
+
+def _of_wire(plan):
+    if plan.wire is None:
+        return None
+    groups = [group for group in plan.aggregation.groups if group.name in plan.wire.groups]
+    sent = sum(plan.wire.sent_bytes(group) - group.num_bytes for group in groups)
+    kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
+    count = sum(len(group.tensors) for group in groups)
+    return "%d gradients travel as %s; what that leaves over is sent later" % (count, plan.wire.dtype), sent, kept
 
 
 def _of_checks(plan, config):

@@ -130,6 +130,9 @@ def check_zero(config, mesh):
         refuse("a pipeline whose stages lie in several workers", advice)
     if level == GRADIENTS and config.communication.fp16:
         refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
+    if level == GRADIENTS and config.communication.wire_dtype != "float32":
+        advice = "Use zero.level='v0', which sends gradients as without it, " + leave
+        refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
     if level == GRADIENTS and config.communication.clip_after_allreduce:
         advice = "What is computed from the gradients of all variables needs them whole: use zero.level='v0', " + leave
         refuse("communication.clip_after_allreduce=True", advice)

@@ -136,6 +136,30 @@ class Compressed:
     steps: str
 
 
+@dataclass(frozen=True)
+class Coded:
+    """A gradient that travels in fewer bits, and what that leaves over (communication.wire_dtype).
+
+    Attributes:
+      gradient: canonical tensor name.
+      variable: of which it is the gradient.
+      shape, num_elements: of both.
+      left: the variable of each worker that holds what is left over of its gradient.
+      left_of_sum: what is left over of the sum of the share of elements that the worker adds up.
+    """
+
+    gradient: str
+    variable: str
+    shape: Tuple[int, ...]
+    num_elements: int
+    left: str
+    left_of_sum: str
+
+    def share(self, workers):
+        """Elements of the largest share where so many workers add up one each."""
+        return -(-self.num_elements // workers)
+
+
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
@@ -160,6 +184,7 @@ class Program:
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       compressed: the Compressed gradients; none where there is one worker.
+      coded: the Coded gradients; none where there is one worker.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
       spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
@@ -188,6 +213,7 @@ class Program:
     checkpoints: List[str] = field(default_factory=list)
     scaled: Tuple[Verdict, ...] = ()
     compressed: Tuple[Compressed, ...] = ()
+    coded: Tuple[Coded, ...] = ()
     checked: Tuple[CheckedGradient, ...] = ()
     spec_of: Optional[Callable] = None
     forward_op: Optional[Callable] = None

@@ -25,12 +25,16 @@ _FREE_ATTRIBUTES = frozenset(
 
 def settings(plan):
     """A line about what the configuration says of gradients on their way between workers."""
-    return "settings: gradients are %s, float16 on the wire %s (scale %g), sparse as dense %s, steps per run %d" % (
-        "averaged" if plan.reduce_mean else "summed",
-        plan.wire_fp16,
-        plan.fp16_scale,
-        plan.sparse_as_dense,
-        plan.steps_per_run,
+    return (
+        "settings: gradients %s, float16 on the wire %s (scale %g), sent as %s, sparse as dense %s, steps per run %d"
+        % (
+            "averaged" if plan.reduce_mean else "summed",
+            plan.wire_fp16,
+            plan.fp16_scale,
+            plan.wire.dtype if plan.wire is not None else "they are",
+            plan.sparse_as_dense,
+            plan.steps_per_run,
+        )
     )
 
 

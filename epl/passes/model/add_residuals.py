@@ -1,23 +1,42 @@
-"""Adds the variables in which each worker keeps back what it does not send of gradients (dgc.sparsity)."""
+"""Adds the variables in which each worker keeps what it does not send of gradients (dgc.sparsity,
+communication.wire_dtype)."""
 
 from dataclasses import replace
 
 from epl.passes.nodes import add_variable
 from epl.plan.dgc import compressible
+from epl.plan.wire import FLOAT32, coded_gradients
 from epl.program.program import Added
 
 _FLOAT32, _INT64 = 1, 9
 
 
 def add_residuals(program, target):
-    """The Program with variables for each gradient that is compressed; nothing to do for one worker, which sends none.
+    """The Program with variables for each gradient that is not sent as it is; one worker sends none.
 
     Raises:
-      UnsupportedError: see epl.plan.dgc.compressible.
+      UnsupportedError: see epl.plan.dgc.compressible, epl.plan.wire.coded_gradients.
     """
-    options = target.config.dgc
-    if not options.sparsity or target.cluster.worker_num == 1 or not program.apply_calls:
+    if target.cluster.worker_num == 1 or not program.apply_calls:
         return program
+    if target.config.dgc.sparsity:
+        return _for_compressed(program, target.config.dgc)
+    if target.config.communication.wire_dtype != FLOAT32:
+        return _for_coded(program, target)
+    return program
+
+
+def _for_coded(program, target):
+    coded = coded_gradients(program, target.config.communication)
+    edit, variables = program.graph.editor(), dict(program.variables)
+    for each in coded:
+        own, share = Added(each.variable, is_own=True), (each.share(target.cluster.worker_num),)
+        for name, shape in ((each.left, each.shape), (each.left_of_sum, share)):
+            variables[name] = add_variable(edit, name, 0.0, _FLOAT32, own, shape=shape)
+    return replace(program, graph=edit.finish(), variables=variables, coded=coded)
+
+
+def _for_compressed(program, options):
     compressed = compressible(program, options)
     edit, variables = program.graph.editor(), dict(program.variables)
     for each in compressed:

@@ -80,6 +80,7 @@ def _check_settings(program, config):
         ("zero.level", bool(config.zero.level), '""'),
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
         ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
+        ("communication.wire_dtype", config.communication.wire_dtype != "float32", '"float32"'),
         ("optimizer.num_apply_group", config.optimizer.num_apply_group > 1, "1"),
         ("communication.check_replicas_every", bool(config.communication.check_replicas_every), "0"),
         ("communication.sync_batch_norm", config.communication.sync_batch_norm, "False"),

@@ -30,7 +30,7 @@ def aggregate_gradients(program, plan):
         return program
     edit, scattered, owners = graph.editor(), scattered_groups(plan), dict(plan.owners)
     for group in plan.aggregation.groups:
-        if group.name in graph.nodes:  # compressed
+        if group.name in graph.nodes:  # compressed, or in fewer bits
             continue
         if group.name in scattered:
             _scatter(graph, edit, plan, scattered[group.name], owners)

@@ -1,0 +1,75 @@
+r"""Lets gradients travel in fewer bits between workers (communication.wire_dtype).
+
+    grad -> apply   becomes   grad -> EplWireEncode -> EplAllToAll -> EplWireSum -> EplAllGather -> EplWireDecode ->
+                              left -/  \-> Assign(left)  left_of_sum -/  \-> Assign(left_of_sum)
+
+Each worker adds up one share of every gradient. What is applied waits until what is left over has been kept.
+"""
+
+from epl.graph.build import Type, constant, make_node
+from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
+
+_FLOAT32, _UINT8, _INT64 = 1, 4, 9
+
+
+def encode_gradients(program, plan):
+    """Two exchanges of bytes for each group of gradients that travels in fewer bits."""
+    if plan.wire is None:
+        return program
+    edit = program.graph.editor()
+    for group in plan.aggregation.groups:
+        if group.name in plan.wire.groups:
+            _exchange(edit, plan, group)
+    return program.with_graph(edit.finish())
+
+
+def _exchange(edit, plan, group):
+    coded, host, instances = plan.wire.groups[group.name], plan.mesh.host_device, plan.mesh.instances
+    kept = []
+
+    def wire_node(op, name, inputs, **attrs):
+        node = make_node(op, name, inputs, host, N=len(coded), workers=plan.wire.workers, **attrs)
+        node.attr["wire_dtype"].s = plan.wire.dtype.encode()
+        node.attr["sizes"].list.i.extend(each.num_elements for each in coded)
+        return tagged(node, "wire")
+
+    def exchange(op, name, inputs, tag, **attrs):
+        comm, workers = plan.mesh.copies.communicator(group.slot), plan.wire.workers
+        node = make_node(op, name, inputs, host, T=Type(_UINT8), comm=comm, tag=tag, workers=workers, **attrs)
+        edit.add(tagged(node, "collective"))
+
+    def keep(variables, name):
+        for place, variable in enumerate(variables):
+            value = "%s:%d" % (name, place + 1)
+            kept.append(edit.add(assign_node(edit.peek(variable), variable + "/keep", value, _FLOAT32)).name)
+
+    def read(variables):
+        return [edit.add(read_node(edit.peek(each), each + "/read", _FLOAT32)).name for each in variables]
+
+    (to_sum, to_sum_tag), (sums, sums_tag) = plan.wire.collectives(group)
+    gradients = [instance_tensor(plan, tensor, each.index) for each in instances for tensor in group.tensors]
+    left, left_of_sum = [each.left for each in coded], [each.left_of_sum for each in coded]
+    encode = wire_node(
+        "EplWireEncode",
+        group.name + "/encode",
+        gradients + read(left),
+        R=len(instances),
+        num_inputs=len(gradients),
+    )
+    keep(left, edit.add(encode).name)
+    splits = edit.add(constant(group.name + "/equal", [], _INT64, host)).name
+    exchange("EplAllToAll", to_sum, [encode.name, splits], to_sum_tag)
+    add_up = wire_node(
+        "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale)
+    )
+    keep(left_of_sum, edit.add(add_up).name)
+    exchange("EplAllGather", sums, [add_up.name], sums_tag, R=1)
+    decode = wire_node("EplWireDecode", group.name, [sums] + ["^" + name for name in kept])
+    for each in coded:
+        shape = decode.attr["shapes"].list.shape.add()
+        for size in each.shape:
+            shape.dim.add().size = size
+    edit.add(decode)
+    for place, tensor in enumerate(group.tensors):
+        output = "%s:%d" % (group.name, place) if place else group.name
+        rewire(edit, plan, plan.aggregation.consumers[tensor], output)

@@ -1,0 +1,44 @@
+"""A program whose gradients are exact in float32, so that the same numbers are rounded in the same way everywhere."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+
+RATE, MOMENTUM = 0.25, 0.5
+ROWS = 2  # of a worker: two numbers add up to the same in any order
+SHAPES = {"few": (3,), "matrix": (40, 25), "vector": (1201,)}
+
+
+def batch(step, workers):
+    """{variable: rows} of all workers; some numbers are much larger than others."""
+    rng = np.random.RandomState(step)
+
+    def rows(shape):
+        return (rng.normal(size=(ROWS * workers,) + shape) * 10.0 ** rng.randint(-3, 3, size=shape)).astype(np.float32)
+
+    return {name: rows(shape) for name, shape in sorted(SHAPES.items())}
+
+
+def train(epl, config, steps, resource=False):
+    """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables."""
+    common.init(epl, config)
+    feeds, losses = {}, []
+    with tf.variable_scope("", use_resource=resource):
+        for name, shape in sorted(SHAPES.items()):
+            variable = tf.get_variable(name, shape, initializer=tf.zeros_initializer())
+            feeds[name] = tf.placeholder(tf.float32, (None,) + shape)
+            share = tf.cast(tf.shape(feeds[name])[0], tf.float32)
+            losses.append(tf.nn.l2_loss(variable - feeds[name]) / share)
+    loss = tf.add_n(losses)
+    update = tf.train.MomentumOptimizer(RATE, MOMENTUM).minimize(loss)
+    index, workers = common.workers(epl)
+    history = {"losses": [], "states": []}
+    with common.session() as sess:
+        common.initialize(sess)
+        for number in range(steps):
+            mine = slice(ROWS * index, ROWS * (index + 1))
+            feed = {feeds[name]: rows[mine] for name, rows in batch(number, workers).items()}
+            history["losses"].append(sess.run([loss, update], feed)[0])
+            history["states"].append(common.state(sess))
+    return history

@@ -1,0 +1,75 @@
+"""Gradients in fewer bits between workers (communication.wire_dtype): the numbers of a simulation in NumPy."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.checks import assert_same_training
+from tests.helpers.programs import wire
+from tests.helpers.references import Wire
+
+TRAIN = "tests.helpers.programs.wire:train"
+STEPS = 20
+
+
+def simulated(form, workers, replicas=1):
+    """What each worker computes: {"losses", "states"}."""
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in wire.SHAPES.items()}
+    variables, slots = dict(zeros), dict(zeros)
+    sums = {name: Wire(form, np.zeros(shape, np.float32), workers) for name, shape in wire.SHAPES.items()}
+    found = [{"losses": [], "states": []} for _ in range(workers)]
+    for number in range(STEPS):
+        batch = wire.batch(number, workers)
+        for rank, own in enumerate(found):
+            mine = {name: rows[wire.ROWS * rank : wire.ROWS * (rank + 1)] for name, rows in batch.items()}
+            squares = [np.sum(np.square(variables[name] - rows.astype(np.float64))) for name, rows in mine.items()]
+            own["losses"].append(np.float32(sum(squares) / 2 / wire.ROWS))
+        for name, rows in batch.items():
+            of_rows = (variables[name] - rows) / np.float32(wire.ROWS / replicas)
+            gradients = [list(part) for part in np.split(of_rows, workers)]
+            if replicas == 1:  # one device adds up its rows by itself
+                gradients = [[one + other] for one, other in gradients]
+            mean = sums[name].sum(gradients, np.float32(1.0 / workers / replicas))
+            slots[name] = np.float32(wire.MOMENTUM) * slots[name] + mean
+            variables[name] = variables[name] - np.float32(wire.RATE) * slots[name]
+        state = dict(variables, **{name + "/Momentum": value for name, value in slots.items()})
+        for own in found:
+            own["states"].append(state)
+    return found
+
+
+@pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True)])
+def test_two_workers(two_workers, form, resource):
+    results = two_workers(TRAIN, {"communication.wire_dtype": form}, STEPS, resource)
+    for got, want in zip(results, simulated(form, 2)):
+        assert_same_training(got, want)
+
+
+def test_four_workers(jobs):
+    results = jobs[4, 1](TRAIN, {"communication.wire_dtype": "int8"}, STEPS)
+    for got, want in zip(results, simulated("int8", 4)):
+        assert_same_training(got, want)
+
+
+def test_devices_of_a_worker_add_up_what_they_send(two_by_two):
+    want = simulated("int8", 2, replicas=2)
+    for rank, got in enumerate(two_by_two(TRAIN, {"communication.wire_dtype": "int8"}, STEPS, True)):
+        got["losses"] = want[rank]["losses"]  # those of a worker's first device are not those of its whole batch
+        assert_same_training(got, want[rank])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pipeline.num_micro_batch": 2, "optimizer.num_apply_group": 2},
+        {"zero.level": "v0", "communication.clip_after_allreduce": True},
+    ],
+)
+def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
+    results = two_workers(TRAIN, dict({"communication.wire_dtype": "int8"}, **config), STEPS)
+    for got, want in zip(results, simulated("int8", 2)):
+        # A worker has the slots of its part only; a loss that is fetched is that of a micro-batch.
+        got, want = (
+            {"states": [{name: state[name] for name in wire.SHAPES} for state in each["states"]], "losses": []}
+            for each in (got, want)
+        )
+        assert_same_training(got, want)

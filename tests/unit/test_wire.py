@@ -1,0 +1,75 @@
+"""Gradients in fewer bits between workers: which, how many bytes, in which order, and what is refused; nothing runs."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.errors import UnsupportedError
+from epl.plan.order import collective_keys
+from epl.plan.table import plan_table
+from tests.helpers import planning
+from tests.helpers.planning import of_op
+
+
+def compiled(build=planning.sgd, workers=2, devices=1, form="int8", **config):
+    with planning.capture() as graph:
+        build(planning.layers())
+    return planning.compiled(graph, workers, devices, communication__wire_dtype=form, **config)
+
+
+@pytest.mark.parametrize("form, number_bytes, scale_bytes", [("int8", 1, 4), ("bfloat16", 2, 0)])
+def test_shares_of_all_gradients_are_exchanged_twice(form, number_bytes, scale_bytes):
+    program = compiled(form=form, communication__max_splits=1)
+    (encode,), (add_up,) = of_op(program.graph, "EplWireEncode"), of_op(program.graph, "EplWireSum")
+    assert not of_op(program.graph, "EplAllReduce")
+    assert sorted(encode.attr["sizes"].list.i) == [4, 4, 16, 16] and add_up.attr["scale"].f == 0.5
+    assert encode.attr["wire_dtype"].s == form.encode()
+    # Two shares of each: of kernels 8 numbers, of biases 2.
+    sent = 2 * ((8 + 8 + 2 + 2) * number_bytes + 4 * scale_bytes)
+    assert program.plan.bytes_per_step() == sent
+    (strategy,) = [each for each in program.plan.strategies if each.key.startswith("communication.wire_dtype")]
+    assert strategy.sent_bytes == sent - 40 * 4 and strategy.kept_bytes == 40 * 4 + 20 * 4
+    assert "4 gradients travel as %s" % form in plan_table(program.plan)
+
+
+def test_sums_come_when_the_next_gradients_are_on_their_way():
+    program = compiled(communication__fuse_size_mb=1e-5, communication__num_communicators=1)
+    keys = sorted(collective_keys(program.plan, program.source.graph).values())
+    count = len(program.plan.aggregation.groups)
+    want = ["to_sum"] + ["to_sum", "sums"] * (count - 1) + ["sums"]
+    assert count > 2 and [key[1].rsplit("/", 1)[1] for key in keys] == want
+
+
+def test_one_worker_sends_nothing():
+    program = compiled(workers=1, devices=2)
+    assert not of_op(program.graph, "EplWireEncode") and not program.plan.added
+
+
+def by_hand(loss):
+    variables = tf.trainable_variables()
+    for variable, gradient in zip(variables, tf.gradients(loss, variables)):
+        tf.assign_sub(variable, 0.1 * gradient)
+
+
+@pytest.mark.parametrize(
+    "build, config, text",
+    [
+        (by_hand, {}, "communication.wire_dtype cannot be used with programs that assign"),
+        (planning.sgd, {"zero__level": "v1"}, "cannot be used with communication.wire_dtype='int8'"),
+    ],
+)
+def test_what_is_refused(build, config, text):
+    with pytest.raises(UnsupportedError, match=text):
+        compiled(build, **config)
+
+
+def test_stages_are_refused():
+    with planning.capture() as graph:
+        with epl.replicate(1):
+            hidden = tf.layers.dense(planning.batch(), 4)
+        with epl.replicate(1):
+            planning.sgd(tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1))))
+    with pytest.raises(
+        UnsupportedError, match="communication.wire_dtype cannot be used with a model of several stages"
+    ):
+        planning.compiled(graph, 2, 2, communication__wire_dtype="float16")
