@@ -74,6 +74,39 @@ class Classifier(object):
         return -log_p[rows, labels].mean(), found
 
 
+class LocalMomentum(object):
+    """Lin et al. (2018) with all workers, for the Classifier with momentum.
+
+    Args:
+      initial: {variable: first value}; slots are those whose names end in "/Momentum".
+      workers: their number.
+      average_slots: whether slots are averaged too.
+    """
+
+    def __init__(self, initial, workers, rate, momentum, average_slots):
+        self.slots = [name for name in initial if name.endswith("/Momentum")]
+        self.trained = [name[: -len("/Momentum")] for name in self.slots]
+        own = {name: initial[name].astype(np.float64) for name in self.slots + self.trained}
+        self.states = [dict(own) for _ in range(workers)]
+        self.rate, self.momentum = rate, momentum
+        self.averaged = self.trained + (self.slots if average_slots else [])
+
+    def step(self, parts, averages):
+        """The losses of a step with each worker's (x, labels); `averages`: it ends with an average."""
+        losses = []
+        for state, (x, labels) in zip(self.states, parts):
+            loss, gradients = Classifier.gradients({name: state[name] for name in self.trained}, x, labels)
+            losses.append(loss)
+            for name, slot in zip(self.trained, self.slots):
+                state[slot] = self.momentum * state[slot] + gradients[name]
+                state[name] = state[name] - self.rate * state[slot]
+        if averages:
+            mean = {name: sum(state[name] for state in self.states) / len(self.states) for name in self.averaged}
+            for state in self.states:
+                state.update(mean)
+        return losses
+
+
 def largest(values, count):
     """Which of `values`, flat, are sent: at most `count`, by magnitude, with a threshold by a sample of many."""
     magnitudes, size = np.abs(values.astype(np.float32).ravel()), values.size

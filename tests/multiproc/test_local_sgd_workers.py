@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
-from tests.helpers.programs.local_sgd import STEPS
+from tests.helpers.programs import common
+from tests.helpers.programs.local_sgd import MOMENTUM, RATE, STEPS
+from tests.helpers.references import LocalMomentum
 
 PROGRAMS = "tests.helpers.programs.local_sgd:"
 PERIOD = {"local_sgd.k_steps": 3}
@@ -28,12 +30,23 @@ def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
         assert_same_training(got, rank)
 
 
-def test_four_workers(plain, jobs):
-    want, _ = plain(PROGRAMS + "simulate", 4, "momentum", [3, 6])
-    for (got, _), rank in zip(jobs[4, 1](PROGRAMS + "train", PERIOD, "momentum", steps=8), want):
-        for key in rank:
-            rank[key] = rank[key][:8]
-        assert_same_training(got, rank)
+@pytest.mark.parametrize("workers, average_slots", [(2, False), (4, True)])
+def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
+    config = dict(PERIOD, **{"local_sgd.average_slots": average_slots})
+    results = jobs[workers, 1](PROGRAMS + "train", config, "momentum")
+    simulation = LocalMomentum(results[0][1], workers, RATE, MOMENTUM, average_slots)
+    want = [{"losses": [], "states": []} for _ in range(workers)]
+    for number in range(STEPS):
+        parts = list(zip(*[np.split(rows, workers) for rows in common.batch(number)]))
+        losses = simulation.step(parts, number + 1 in EVERY_THIRD)
+        for rank, loss in enumerate(losses):
+            want[rank]["losses"].append(np.float32(loss))
+            state = dict(simulation.states[rank], global_step=np.int64(number + 1))
+            want[rank]["states"].append(
+                {name: np.asarray(state[name], own.dtype) for name, own in results[0][1].items()}
+            )
+    for (got, _), rank in zip(results, want):
+        assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
 def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):

@@ -15,10 +15,10 @@ def test_on_two_devices_of_a_worker(plain, two_devices, kind):
     assert_same_training(two_devices(PROGRAMS + "train", kind), plain(PROGRAMS + "train", kind))
 
 
-@pytest.mark.parametrize("kind", ["lamb", "lars"])
-def test_on_two_workers(plain, two_workers, kind):
+@pytest.mark.parametrize("kind, workers", [("lamb", 2), ("lars", 2), ("lamb", 4), ("lars", 4)])
+def test_on_several_workers(plain, jobs, kind, workers):
     want = plain(PROGRAMS + "train", kind)
-    for got in two_workers(PROGRAMS + "train", kind):
+    for got in jobs[workers, 1](PROGRAMS + "train", kind):
         assert_same_training(got, want)
 
 

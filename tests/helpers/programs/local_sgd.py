@@ -11,9 +11,10 @@ from tests.helpers.programs import common, estimators, keras_models
 from tests.helpers.zoo import model as m
 
 STEPS = 20
+RATE, MOMENTUM = 0.1, 0.9
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.3),
-    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "momentum": lambda: tf.train.MomentumOptimizer(RATE, MOMENTUM),
     "adam": lambda: tf.train.AdamOptimizer(0.02),
     "rows": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
 }
