@@ -24,6 +24,7 @@ from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
+from epl.passes.model.offload import offload
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
@@ -71,7 +72,8 @@ ON_ONE_COPY = (
     check_gradients,  # needs what is computed again
     add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
-    partition_shards,  # last: it sees all that is computed
+    partition_shards,  # it sees all that is computed
+    offload,  # last: what devices have parts of stays where it is
 )
 
 # Between the two the plan is made. (program, plan) -> program.

@@ -85,9 +85,9 @@ KEYS = (
         "offload.level",
         STRING,
         "",
-        'Keep parameters in host memory. "v0": all parameters; "": off.',
-        choices=("", "v0"),
-        built=False,
+        'Keep in host memory what the device needs only now and then. "v0": parameters, and what an operation of the '
+        'optimizer takes together with them; "v1": all that optimizers keep and compute besides; "": off.',
+        choices=("", "v0", "v1"),
     ),
     Key(
         "amp.level",

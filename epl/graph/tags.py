@@ -16,6 +16,7 @@ RECOMPUTE = "_epl_recompute"  # int: the block marked with epl.recompute() that 
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
+HOST = "_epl_host"  # bool: the node runs on the host of its worker
 ROLE = "_epl_role"  # string: what a node that a pass made is for
 
 FORWARD = "forward"

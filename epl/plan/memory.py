@@ -2,7 +2,8 @@
 
 Operations run one after the other, in the order of TensorFlow's executor with one thread. A tensor lives from the
 operation that makes it to the last one that uses it; views share the memory of what they show, and element by element
-operations take over what nobody else needs any more. Not seen: what functions and loops make inside.
+operations take over what nobody else needs any more. What the host sends to a device lives there in a copy. Not seen:
+what functions and loops make inside.
 """
 
 import collections
@@ -131,6 +132,9 @@ class _Run(object):
         self._uses = collections.Counter(
             each for name in self._reached for each in graph.inputs[name] if each.index >= 0 and name not in fed
         )
+        self._copied = collections.Counter(
+            filter(None, (self._copy(e, n) for n in self._reached for e in graph.inputs[n]))
+        )
         self._kept = {root for root in roots}
         self._live = collections.defaultdict(lambda: [0] * len(KINDS))
         self._points = collections.defaultdict(list)
@@ -206,7 +210,8 @@ class _Run(object):
             return
         node, device = self._graph.nodes[name], self._device_of(name)
         inputs = [each for each in self._graph.inputs[name] if each.index >= 0]
-        taken = [self._buffers.get(each) for each in inputs]
+        taken = [self._buffers.get(self._received(each, name)) for each in inputs]
+        given = [self._buffers.get(each) for each in inputs if self._copy(each, name)]
         gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself
         if gives:
             kind = _kind(name, node)
@@ -221,13 +226,35 @@ class _Run(object):
             self._note(name, device)
             self._live[device][place] -= work
         self._note(name, device)
-        for buffer in taken:
+        for buffer in taken + given:
             if buffer is not None:
                 self._release(buffer)
         for index in range(len(self._num_bytes(name)) if gives else 0):
             buffer = self._buffers.get((name, index))
             if buffer is not None and buffer.uses == 0 and name not in self._kept:
                 self._release(buffer, 0)
+
+    def _copy(self, tensor, user):
+        """The key of what a node on a device gets of a tensor that the host sends; None where it takes the tensor."""
+        producer, index = tensor
+        if index < 0 or tags.HOST not in self._graph.nodes[producer].attr or user in self._fed:
+            return None
+        device = self._device_of(user)
+        return None if device == self._device_of(producer) else (producer, index, device)
+
+    def _received(self, tensor, user):
+        """The key of the Buffer that a node takes; the first one that takes a copy makes it."""
+        key = self._copy(tensor, user)
+        if key is None:
+            return tensor
+        if key not in self._buffers:
+            sizes = self._num_bytes(tensor.node)
+            size, device = sizes[tensor.index] if tensor.index < len(sizes) else 0, key[2]
+            self._buffers[key] = buffer = _Buffer(tensor.node, COMMUNICATION, size, device)
+            buffer.made, buffer.uses = len(self._points[device]), self._copied[key]
+            self._live[device][KINDS.index(COMMUNICATION)] += size
+            self._alive[device][id(buffer)] = buffer
+        return key
 
     def _make(self, name, index, size, uses, kind, device, node, taken):
         shared = None

@@ -100,6 +100,7 @@ class Mesh:
       num_communicators: of each group along axes.
       split: the devices along the axis shard divide tensors, so that each holds something else; else the batch of a
         replica, and hold the same.
+      first_device: TensorFlow's number of a worker's first device: 1 where the host's is kept free.
     """
 
     num_workers: int
@@ -113,6 +114,7 @@ class Mesh:
     block: int = 1
     num_communicators: int = 1
     split: bool = False
+    first_device: int = 0
 
     @property
     def shape(self):
@@ -204,7 +206,7 @@ class Mesh:
 
     def device(self, index):
         """TensorFlow's name of a local device."""
-        return "/job:localhost/replica:0/task:0/device:%s:%d" % (self.device_type, index)
+        return "/job:localhost/replica:0/task:0/device:%s:%d" % (self.device_type, self.first_device + index)
 
     @property
     def host_device(self):

@@ -332,11 +332,13 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
     What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
     """
     try:
-        return _mesh_as_marked(taskgraphs, config, cluster)
+        mesh = _mesh_as_marked(taskgraphs, config, cluster)
     except (PlanError, UnsupportedError):
         if trains:
             raise
-        return make_mesh([], cluster, num_communicators=config.communication.num_communicators)
+        mesh = make_mesh([], cluster, num_communicators=config.communication.num_communicators)
+    # Without GPUs the host, as which the first CPU device serves, does not compute too what is moved away from it.
+    return replace(mesh, first_device=1) if config.offload.level and mesh.device_type == "CPU" else mesh
 
 
 def _mesh_as_marked(taskgraphs, config, cluster):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
+from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import recomputed_name
@@ -62,6 +63,7 @@ def _all(program, plan, config):
     yield "amp.loss_scale", _of_loss_scale(program)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
+    yield "offload.level", _of_offload(program, config)
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
     yield "dgc.sparsity", _of_dgc(plan)
     yield "communication.fp16", _of_half(plan) if plan.wire_fp16 and between else None
@@ -116,6 +118,13 @@ def _of_zero(plan):
         sent,
         here - zero.local * sum(size),
     )
+
+
+def _of_offload(program, config):
+    if not config.offload.level:
+        return None
+    on_host = [name for name in program.variables if tags.HOST in program.graph.nodes[name].attr]
+    return ("%d variables lie in host memory; devices get copies when they need them" % len(on_host),)
 
 
 def _of_local_sgd(program, plan):

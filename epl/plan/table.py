@@ -54,7 +54,7 @@ def _rows(mesh, max_rows):
                 part = "all" if mesh.num_shards == 1 else "%d of %d" % (rank % mesh.num_shards + 1, mesh.num_shards)
                 yield (
                     str(worker),
-                    "%s:%d" % (mesh.device_type, device),
+                    "%s:%d" % (mesh.device_type, mesh.first_device + device),
                     str(rank // mesh.num_shards),
                     part,
                     " + ".join(stages),

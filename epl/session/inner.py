@@ -74,7 +74,7 @@ class InnerSession(object):
         proto = session_proto(config, execution)
         proto.allow_soft_placement = True
         if mesh.device_type == "CPU":
-            proto.device_count["CPU"] = mesh.devices_per_worker
+            proto.device_count["CPU"] = mesh.first_device + mesh.devices_per_worker
             proto.device_count["GPU"] = 0
         elif visible_devices and not proto.gpu_options.visible_device_list:
             proto.gpu_options.visible_device_list = visible_devices

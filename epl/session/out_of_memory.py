@@ -40,14 +40,16 @@ def explained(error, graph, config, cluster, fed):
 
 
 def _advice(program, config, cluster, batch):
-    devices, unknown = foretell_program(compiler.compile(program, config, cluster), batch)
-    peak = _peak(devices)
+    compiled = compiler.compile(program, config, cluster)
+    devices, unknown = foretell_program(compiled, batch)
+    peak = _peak(compiled, devices)
     lines = ["EPL expects of a training step with %d rows in a micro-batch:" % batch, table(devices, unknown)]
     found = []
-    for key, value, of in _changes(config, batch):
+    for key, value, of in _changes(config, cluster, batch):
         changed = Config(dict(config.to_dict(), **{key: value}), {})
         try:
-            other = _peak(foretell_program(compiler.compile(program, changed, cluster), of)[0])
+            compiled = compiler.compile(program, changed, cluster)
+            other = _peak(compiled, foretell_program(compiled, of)[0])
         except EplError:
             continue  # what the model cannot have is no advice
         if other < peak:
@@ -60,15 +62,22 @@ def _advice(program, config, cluster, batch):
     return "\n".join(lines)
 
 
-def _changes(config, batch):
+def _changes(config, cluster, batch):
     """(key, value, rows of a micro-batch with it) of what is worth a try."""
     if not config.gradient_checkpoint.type:
         yield "gradient_checkpoint.type", "auto", batch
     if config.optimizer.num_apply_group == 1:
         yield "optimizer.num_apply_group", 8, batch
+    if not config.zero.level and cluster.total_gpu_num > 1:
+        yield "zero.level", "v1", batch
+    if not config.offload.level and cluster.device_type == "GPU":  # a CPU's memory is the host's
+        yield "offload.level", "v1", batch
     if batch % 2 == 0:  # the same rows in twice as many parts
         yield "pipeline.num_micro_batch", 2 * config.pipeline.num_micro_batch, batch // 2
 
 
-def _peak(devices):
-    return max([memory.peak_bytes for memory in devices.values()] or [0])
+def _peak(program, devices):
+    """Bytes of the fullest of the devices that compute."""
+    mesh = program.plan.mesh
+    names = [mesh.device(index).partition("/device:")[2] for index in range(mesh.devices_per_worker)]
+    return max(devices[name].peak_bytes for name in names if name in devices)

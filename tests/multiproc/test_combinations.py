@@ -31,6 +31,7 @@ EXACT = collections.OrderedDict(
     groups={"optimizer__num_apply_group": 3},
     small_messages={"communication__fuse_size_mb": 1e-4},
     clip_later={"communication__clip_after_allreduce": True},
+    host={"offload__level": "v1"},
 )
 # They do.
 OTHERS = collections.OrderedDict(

@@ -158,5 +158,7 @@ def test_what_would_help_against_an_error_for_memory():
         assert text.startswith("OOM when allocating") and "with 4096 rows in a micro-batch" in text
         saved = dict(re.findall(r"  ([\w.]+)=\S+: ([\d.]+) MiB instead of", text))
         assert {"gradient_checkpoint.type", "pipeline.num_micro_batch"} <= set(saved)
+        told = explained(error, graph, epl.Config(), cluster(1, 2, device_type="GPU"), [])
+        assert {"offload.level", "zero.level"} <= set(re.findall(r"  ([\w.]+)=\S+: ", str(told.message)))
         other = tf.errors.ResourceExhaustedError(None, None, "a file cannot be written")
         assert explained(other, graph, epl.Config(), cluster(1, 1), []) is other

@@ -3,6 +3,7 @@
     a            ->  a  @CPU:0     (instance 0; GPU:0 where the worker has GPUs)
     slot         ->  slot @CPU:1   (what instance 1 alone computes for all, zero.level)
     iterator     ->  iterator @CPU:0, and what takes its handle
+    parameter    ->  parameter @CPU:0, and what takes it itself (offload.level)
 
 What the user said of devices is kept as far as it makes sense: `/cpu:0` stays on the host of a worker with GPUs.
 """
@@ -20,6 +21,7 @@ def place(program, plan):
     edit = graph.editor()
     mesh = plan.mesh
     on_host = _on_host(graph)
+    on_host.update(name for name, node in graph.nodes.items() if tags.HOST in node.attr)
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
     owners, here = plan.owners, plan.owning_group.index
