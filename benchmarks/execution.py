@@ -9,6 +9,8 @@ of the first step, in which graphs are optimised and compiled.
 
 With --steps_per_run: two workers train a small model, of which a step takes a fraction of a millisecond, with one and
 with many steps in a call; jobs take turns. Printed are the medians of the microseconds of a step.
+
+With --graph_optimizer: plain TensorFlow with one of its graph optimizer's switches off at a time, as ratios to all on.
 """
 
 import argparse
@@ -48,6 +50,52 @@ def serve(model, config):
             for _ in range(int(line)):
                 session.run(fetches)
             print("seconds %.9f" % (time.perf_counter() - began), flush=True)
+
+
+GRAPH_OPTIMIZERS = (
+    "remapping",
+    "layout_optimizer",
+    "arithmetic_optimization",
+    "constant_folding",
+    "dependency_optimization",
+    "loop_optimization",
+    "function_optimization",
+    "shape_optimization",
+    "disable_meta_optimizer",
+)
+
+
+def serve_graph_optimizer(model, rounds):
+    """The child: all sessions in one process, which take turns; prints the ratios."""
+    import models
+    import tensorflow.compat.v1 as tf
+    from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+    tf.disable_v2_behavior()
+    sessions = {}
+    for name in ("",) + GRAPH_OPTIMIZERS:
+        proto = tf.ConfigProto()
+        if name:
+            off = True if name.startswith("disable") else RewriterConfig.OFF
+            setattr(proto.graph_options.rewrite_options, name, off)
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            loss = models.MODELS[model]()
+            fetches = [loss, models.optimizer().minimize(loss)]
+            session = tf.Session(config=proto)
+            session.run(tf.global_variables_initializer())
+            for _ in range(2):  # to warm up
+                session.run(fetches)
+            sessions[name] = (session, fetches, [])
+    for _ in range(rounds):
+        for session, fetches, seconds in sessions.values():
+            began = time.perf_counter()
+            for _ in range(STEPS[model]):
+                session.run(fetches)
+            seconds.append((time.perf_counter() - began) / STEPS[model])
+    medians = {name: statistics.median(seconds) for name, (_, _, seconds) in sessions.items()}
+    for name in GRAPH_OPTIMIZERS:
+        print("%-6s without %-24s ratio %.3f" % (model, name, medians[name] / medians[""]), flush=True)
 
 
 STEPS_PER_RUN = 100
@@ -132,11 +180,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each process")
     parser.add_argument("--models", nargs="+", default=sorted(STEPS), choices=sorted(STEPS))
     parser.add_argument("--steps_per_run", action="store_true", help="several steps in a call of two workers instead")
+    parser.add_argument("--graph_optimizer", action="store_true", help="the graph optimizer's switches instead")
+    parser.add_argument("--serve_graph_optimizer", choices=sorted(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve_worker", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve_worker:
         return serve_worker(args.serve_worker)
+    if args.serve_graph_optimizer:
+        return serve_graph_optimizer(args.serve_graph_optimizer, args.rounds)
     if args.serve:
         return serve(args.serve[0], json.loads(args.serve[1]))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -144,6 +196,10 @@ def main():
     if args.steps_per_run:
         return measure_steps_per_run(args.rounds)
     for model in args.models:
+        if args.graph_optimizer:
+            script = [sys.executable, __file__, "--serve_graph_optimizer", model, "--rounds", str(args.rounds)]
+            subprocess.run(script, check=True)
+            continue
         results = measure(model, args.rounds)
         for config, (first, step) in zip(SETTINGS, results):
             name = " ".join("%s=%s" % item for item in config.items()) or "TensorFlow's defaults"

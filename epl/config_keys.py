@@ -379,6 +379,14 @@ KEYS = (
         minimum=1,
     ),
     Key(
+        "execution.fetch_every",
+        INTEGER,
+        1,
+        "Fetch what is made of data (losses, metrics, summaries) in every so many training steps only; calls between "
+        "give the latest value again. What changes variables, the global step and the like come from every step.",
+        minimum=1,
+    ),
+    Key(
         "graph.harmless_ops",
         STRING,
         "",

@@ -75,6 +75,8 @@ def _all(program, plan, config):
     yield "communication.check_replicas_every", _of_checks(plan, config)
     yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
     repeats = plan.steps_per_run
+    every = config.execution.fetch_every
+    yield "execution.fetch_every", ("losses and summaries come from one of %d steps" % every,) if every > 1 else None
     yield "execution.steps_per_run", ("workers agree once in %d steps" % repeats,) if repeats > 1 else None
 
 

@@ -8,7 +8,6 @@ import time
 from epl import tf_compat
 from epl.communicators import library
 from epl.config import Config
-from epl.passes.worker.broadcast import sync_orders
 from epl.plan.names import average_name, copy_name, sync_name
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
@@ -25,6 +24,7 @@ from epl.session.agreement import (
     current_agreement,
 )
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
+from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, own_copy, why_in_parts
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
@@ -76,6 +76,7 @@ class Driver(object):
         self._checks = replicas.Checks(config.communication.check_replicas_every)
         self._local = LocalSteps()
         self._stats = InputStats()
+        self._every_nth = EveryNth(config.execution.fetch_every)
         self._gradients = first_gradients.FirstGradients()
 
     def run(self, fetches, targets, feeds, run_options=None, metadata=None):
@@ -91,6 +92,13 @@ class Driver(object):
         Returns:
           The values of the fetches, in order.
         """
+        step = self._step(fetches, targets, tuple(feeds))
+        rest = (targets, feeds, run_options, metadata)
+        if self._every_nth.every == 1 or not step.optimizes:
+            return self._run(fetches, *rest)
+        return self._every_nth.run(lambda wanted: self._run(wanted, *rest), fetches, step.may_wait(fetches))
+
+    def _run(self, fetches, targets, feeds, run_options, metadata):
         names = tuple(feeds)
         step = self._step(fetches, targets, names)
         if names and not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
@@ -214,9 +222,7 @@ class Driver(object):
             measured = None if link is None else lambda: link
             cluster = self._cluster.with_devices(devices)
             made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured), View()
-            plans = (self._rewritten.plan, made.plan)
-            owned = [{v: plan.owners[v] for v in plan.variables if v in plan.owners} for plan in plans]
-            assert owned[0] == owned[1]  # whoever has a variable, or part of it, has it for both
+            assert made.owned == self._rewritten.owned  # whoever has a variable, or part of it, has it for both
             self._inner.load(made.own_graph, view)
             self._whole = made, view
         return self._whole
@@ -466,16 +472,11 @@ class Driver(object):
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""
-        plan = self._rewritten.plan
-        known = [v for v in variables if v in plan.variables]
-        orders = {}
-        for variable in known:
-            if self._rewritten.has(variable):
-                for slot, tags in sync_orders(plan, variable).items():
-                    orders.setdefault(slot, []).extend(tags)
+        known = [v for v in variables if v in self._rewritten.plan.variables]
+        orders = self._rewritten.sync_orders(known)
         self._job.pool.join(self._rewritten.communicators(orders))
         self._job.pool.expect(orders)
-        self._inner.run((), [], (), tuple(sync_name(v) for v in known))
+        self._inner.run((), [], (), tuple(map(sync_name, known)))
         self._copy(variables)
         self._values.sent(variables, known)
 
@@ -492,8 +493,7 @@ class Driver(object):
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""
         plan = self._rewritten.plan
-        if len(plan.mesh.instances) > 1:
-            copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned and v not in plan.own)
-            if copied:
-                self._inner.run((), [], (), copied)
+        copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned and v not in plan.own)
+        if copied and len(plan.mesh.instances) > 1:
+            self._inner.run((), [], (), copied)
         self._values.copied(variables)

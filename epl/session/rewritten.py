@@ -8,6 +8,7 @@ from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.sync.join_shards import with_wholes
+from epl.passes.worker.broadcast import sync_orders
 from epl.passes.worker.cut import with_messages
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
@@ -227,6 +228,19 @@ class Rewritten(object):
             found = differing(graph, plan.analysis.varying, merged).difference(plan.analysis.writes)
             self._differing = frozenset(found.union(node_of(t) for t in plan.aggregation.consumers))
         return self._differing
+
+    @property
+    def owned(self):
+        """{variable: the worker that alone holds it} of those that one of several workers holds."""
+        return {name: self.plan.owners[name] for name in self.plan.variables if name in self.plan.owners}
+
+    def sync_orders(self, variables):
+        """{slot: tags of collectives, in order}: with these, variables that this worker has get the chief's values."""
+        orders = {}
+        for variable in filter(self.has, variables):
+            for slot, in_order in sync_orders(self.plan, variable).items():
+                orders.setdefault(slot, []).extend(in_order)
+        return orders
 
     @property
     def writes(self):

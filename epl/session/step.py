@@ -13,6 +13,7 @@ from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_bat
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with
 from epl.session.described import describe, settings
+from epl.session.every_nth import made_of_data
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
 
 
@@ -43,6 +44,7 @@ class Step(object):
       view: how the session calls the nodes; None: by their names.
       is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
       saved: names of the variables that a checkpoint takes, and that may be fed to it.
+      optimizes: True when the call applies gradients.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
       may_alias: True when a fetched array may share its memory with a variable.
       repeats: how many times a call runs it (execution.steps_per_run).
@@ -50,7 +52,7 @@ class Step(object):
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
-    whole, view = False, None
+    whole, view, _may_wait = False, None, None
     is_local, saved, times = False, (), ()
 
     def __init__(self, rewritten, fetches, targets, feeds):
@@ -101,8 +103,8 @@ class Step(object):
         self._collectives = [name for _, name, _, _ in collectives]
         self._updates = reached & rewritten.writes
         self.updates = bool(self._updates)
-        optimizes = plan.steps_per_run > 1 and any(tags.phase(graph.nodes[w]) == tags.APPLY for w in self._updates)
-        self.repeats = plan.steps_per_run if optimizes else 1
+        self.optimizes = any(tags.phase(graph.nodes[w]) == tags.APPLY for w in self._updates)
+        self.repeats = plan.steps_per_run if self.optimizes else 1
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
         if plan.mesh.everywhere.num_workers > 1:
@@ -125,6 +127,12 @@ class Step(object):
             timed = [time_names(name) for name in graph.in_order(reached) if time_names(name)[1] in held]
             self.times = tuple(name + ":0" for names in timed for name in names)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
+
+    def may_wait(self, fetches):
+        """Those of the call's fetches of which a value of an earlier step will do (execution.fetch_every)."""
+        if self._may_wait is None:
+            self._may_wait = made_of_data(self._rewritten.program.source, fetches, self._names_fed)
+        return self._may_wait
 
     def _of_pipeline(self, reached, stop):
         """Leaves what this worker runs of a step of its pipeline, and adds the messages."""

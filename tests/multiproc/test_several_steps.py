@@ -44,3 +44,13 @@ def test_fed_batches_are_refused(two_workers):
     for kind, message in two_workers(PROGRAMS + "fed", FOUR):
         assert kind == "UnsupportedError"
         assert "4 training steps of one call" in message and "is fed an array" in message
+
+
+def test_losses_of_every_third_step(two_workers):
+    """execution.fetch_every: training is the same; a loss between is that of an earlier step."""
+    train = "tests.helpers.programs.dgc:train"
+    kept = two_workers(train, {"execution.fetch_every": 3}, 8)
+    for (got, _), (want, _) in zip(kept, two_workers(train, {}, 8)):
+        assert_same(got["losses"], [want["losses"][number] for number in (0, 0, 0, 3, 3, 3, 6, 6)])
+        for one, other in zip(got["states"], want["states"]):
+            assert_same_state(one, other)

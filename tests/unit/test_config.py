@@ -129,6 +129,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.fp16": False,
         "communication.fp16_scale": 128,
         "communication.wire_dtype": "float32",
+        "execution.fetch_every": 1,
         "communication.clip_after_allreduce": False,
         "communication.gradients_reduce_method": "mean",
         "communication.check_replicas_every": 0,
