@@ -127,12 +127,12 @@ def adafactor(epl, config=None, resource=False):
 
 
 def _bert(features, labels, mode):
-    loss = pipelines.bert_loss(features, labels, lambda _: common.no_scope(), layers=2)
+    loss = pipelines.bert_loss(features, labels, lambda _: common.no_scope(), layers=1)
     train_op = pipelines.optimizer().minimize(loss, tf.train.get_global_step())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def bert_by_an_estimator(epl, folder, config=None, steps=6):
+def bert_by_an_estimator(epl, folder, config=None, steps=3):
     """Fine-tunes a small BERT: losses of the steps, and on the chief the variables of the checkpoint."""
     common.init(epl, config)
     rng, rows = np.random.RandomState(3), 8
