@@ -25,6 +25,7 @@ from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.offload import offload
+from epl.passes.model.offload_kept import offload_kept
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
@@ -73,7 +74,8 @@ ON_ONE_COPY = (
     add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # it sees all that is computed
-    offload,  # last: what devices have parts of stays where it is
+    offload,  # what devices have parts of stays where it is
+    offload_kept,  # last: what lies on the host already need not be kept there
 )
 
 # Between the two the plan is made. (program, plan) -> program.

@@ -74,6 +74,13 @@ KEYS = (
         "Compare the gradients of the first step with those computed without recomputation.",
     ),
     Key(
+        "gradient_checkpoint.offload",
+        BOOL,
+        False,
+        "Let what the forward pass keeps for the backward pass wait in host memory. With gradient_checkpoint.type, "
+        "what is computed again is not kept at all.",
+    ),
+    Key(
         "zero.level",
         STRING,
         "",

@@ -185,6 +185,11 @@ def cut_bytes(graph, costs, stage_of, num_stages):
     return crossing
 
 
+def tensor_sizes(spec_of, speeds=None):
+    """A function of a canonical tensor name to its estimated bytes; 0 where nothing is known of the tensor."""
+    return _Sizes(spec_of, (speeds or Speeds()).unknown_dim).num_bytes
+
+
 class _Sizes(object):
     """Shapes and bytes of tensors, with a guess where the graph does not know them."""
 

@@ -263,6 +263,8 @@ class _Run(object):
                 shared = taken[index if node.op == "IdentityN" else 0]
             if shared is None:
                 return  # of a variable, a constant or what is fed
+            if tags.HOST in node.attr and shared.device != device:
+                shared = None  # it has come from there
         elif node.op in _IN_PLACE and index == 0:
             # Twice among the inputs, it has two uses left.
             shared = next(

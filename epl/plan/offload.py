@@ -85,7 +85,7 @@ def plan_offload(program, level, in_control_flow):
                 staying |= nodes
         host.update(name for name in updates if name not in staying)
     sizes = _made_of_parameters(program, variables, host, in_control_flow, calls)
-    return Offload(frozenset(variables), frozenset(host), tuple(_copies(graph, sizes, host, in_control_flow)))
+    return Offload(frozenset(variables), frozenset(host), tuple(copies(graph, sizes, host, in_control_flow, _COMPUTES)))
 
 
 def _variables(program, calls):
@@ -186,11 +186,19 @@ def _is_scalar(program, tensor):
     return spec is not None and spec.shape == ()
 
 
-def _copies(graph, sizes, host, in_control_flow):
-    """The Copies, in the order of their first users."""
+def copies(graph, sizes, host, in_control_flow, phases):
+    """The Copies that the device gets of what lies on the host, in the order of their first users.
+
+    Args:
+      graph: the tagged Graph of one copy of the model.
+      sizes: dict of node to bytes: those whose tensors lie on the host.
+      host: nodes that run on the host.
+      in_control_flow: nodes inside a loop or a branch of control flow v1.
+      phases: those of the nodes that get copies.
+    """
     users = collections.OrderedDict()
     for name in sorted(graph.order, key=graph.order.__getitem__):
-        if name not in host and tags.phase(graph.nodes[name]) in _COMPUTES:
+        if name not in host and tags.phase(graph.nodes[name]) in phases:
             taken = [
                 (position, canonical_tensor(text))
                 for position, text in enumerate(graph.nodes[name].input)
@@ -199,7 +207,7 @@ def _copies(graph, sizes, host, in_control_flow):
             if taken:
                 users[name] = taken
     large = max(sizes.values(), default=0) / float(_LARGE)
-    layers = {}  # node that takes a large parameter -> the last of what it computes with
+    layers = {}  # node that takes something large -> the last of what it computes with
     for name, taken in users.items():
         if name not in in_control_flow and any(sizes[node_of(tensor)] >= large for _, tensor in taken):
             begins = _begins(graph, name, sizes, host, in_control_flow)
@@ -215,7 +223,7 @@ def _copies(graph, sizes, host, in_control_flow):
 
 
 def _begins(graph, name, sizes, host, in_control_flow):
-    """The last of the nodes that an operation takes besides parameters, of its own stage; None where there is none."""
+    """The last of the nodes that an operation takes besides copies, of its own stage; None where there is none."""
     others = [
         producer
         for producer, index in graph.inputs[name]

@@ -338,7 +338,8 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
             raise
         mesh = make_mesh([], cluster, num_communicators=config.communication.num_communicators)
     # Without GPUs the host, as which the first CPU device serves, does not compute too what is moved away from it.
-    return replace(mesh, first_device=1) if config.offload.level and mesh.device_type == "CPU" else mesh
+    offloads = config.offload.level or config.gradient_checkpoint.offload
+    return replace(mesh, first_device=1) if offloads and mesh.device_type == "CPU" else mesh
 
 
 def _mesh_as_marked(taskgraphs, config, cluster):

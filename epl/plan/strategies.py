@@ -6,7 +6,7 @@ from typing import Optional
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
-from epl.plan.names import recomputed_name
+from epl.plan.names import PREFIX, recomputed_name
 
 _FLOAT32 = 1
 
@@ -63,6 +63,7 @@ def _all(program, plan, config):
     yield "amp.loss_scale", _of_loss_scale(program)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
+    yield "gradient_checkpoint.offload", _of_kept(program, config)
     yield "offload.level", _of_offload(program, config)
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
     yield "dgc.sparsity", _of_dgc(plan)
@@ -120,6 +121,13 @@ def _of_zero(plan):
         sent,
         here - zero.local * sum(size),
     )
+
+
+def _of_kept(program, config):
+    if not config.gradient_checkpoint.offload:
+        return None
+    kept = sum(name.startswith("%s_kept/" % PREFIX) for name in program.graph.nodes)
+    return ("%d tensors wait in host memory for the backward pass" % kept,)
 
 
 def _of_offload(program, config):

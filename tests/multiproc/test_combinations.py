@@ -32,6 +32,7 @@ EXACT = collections.OrderedDict(
     small_messages={"communication__fuse_size_mb": 1e-4},
     clip_later={"communication__clip_after_allreduce": True},
     host={"offload__level": "v1"},
+    kept={"gradient_checkpoint__offload": True},
 )
 # They do.
 OTHERS = collections.OrderedDict(

@@ -80,6 +80,7 @@ def test_documented_keys_have_their_documented_defaults():
         "gradient_checkpoint.end_taskgraph": -1,
         "gradient_checkpoint.memory_limit_mb": 0.0,
         "gradient_checkpoint.check_gradients": False,
+        "gradient_checkpoint.offload": False,
         "zero.level": "",
         "offload.level": "",
         "amp.level": "",

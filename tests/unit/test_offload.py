@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.plan.memory import COMMUNICATION, KINDS, SLOTS, VARIABLES
+from epl.plan.memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
 from epl.session.foretold import foretell_program
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture, compiled, control_flow
@@ -160,3 +160,23 @@ def test_branches_and_loops():
 def test_what_functions_take_stays():
     with control_flow("v2"), pytest.raises(UnsupportedError, match="none of the 2 trainable variables can lie in host"):
         Trained(branches, "momentum", "v1")
+
+
+def test_tensors_wait_for_the_backward_pass_on_the_host():
+    want, got = Trained(mlp, "momentum"), Trained(mlp, "momentum", gradient_checkpoint__offload=True)
+    for one, other in pairs(got.losses, want.losses):
+        assert_same(one, other)
+    graph, peaks = got.graph, []
+    kept = [name for name in graph.nodes if name.startswith("epl_kept/")]
+    assert len(kept) >= LAYERS - 1 and {got.device(name) for name in kept} == {HOST}
+    for name in kept:
+        (took,) = [producer for producer, index in graph.inputs[name] if index >= 0]
+        users = [graph.nodes[user] for user, _ in graph.consumers[took] if user != name]
+        assert all(tags.phase(node) == tags.FORWARD for node in users)  # nothing else holds it
+    for config in ({}, {"gradient_checkpoint__offload": True}):
+        with capture() as graph:
+            tf.train.GradientDescentOptimizer(0.1).minimize(mlp())
+            devices, _ = foretell_program(compiled(make_program(graph), 1, 1, **config), 1000)
+        points = devices["CPU:1" if config else "CPU:0"].points
+        peaks.append(max(sum(live[KINDS.index(kind)] for kind in (ACTIVATIONS, COMMUNICATION)) for _, live in points))
+    assert peaks[1] < 0.6 * peaks[0]

@@ -50,6 +50,7 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
         ("amp__level", "O1"),
         ("zero__level", "v0"),
         ("offload__level", "v0"),
+        ("gradient_checkpoint__offload", True),
         ("local_sgd__k_steps", 4),
         ("optimizer__num_apply_group", 2),
         ("communication__check_replicas_every", 2),

@@ -13,7 +13,8 @@ import logging
 
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
-from epl.graph.index import format_input, parse_input
+from epl.graph.index import node_of
+from epl.passes.nodes import dtype_of
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
 from epl.plan.offload import plan_offload
@@ -35,14 +36,7 @@ def offload(program, target):
     edit = graph.editor()
     for name in graph.in_order(plan.host):
         set_attr(edit.node(name), tags.HOST, True)
-    for number, copy in enumerate(plan.copies):
-        made, users = _copy(graph, number, copy), [user for user, _ in copy.users]
-        set_attr(made, tags.PHASE, tags.phase(graph.nodes[users[0]]))
-        if tags.TASKGRAPH in graph.nodes[users[0]].attr:
-            set_attr(made, tags.TASKGRAPH, graph.nodes[users[0]].attr[tags.TASKGRAPH].i)
-        edit.add(made)
-        for user, position in copy.users:
-            edit.set_input(user, position, made.name)
+    add_copies(graph, edit, plan.copies, "%s_offload" % PREFIX)
     if program.apply_calls:
         _LOG.info(
             "%d variables lie in host memory; a step copies %d tensors of them to the device.",
@@ -52,11 +46,39 @@ def offload(program, target):
     return program.with_graph(edit.finish())
 
 
-def _copy(graph, number, copy):
-    name, index = parse_input(copy.tensor)
-    node = graph.nodes[name]
-    dtype = next(node.attr[key].type for key in ("DstT", "dtype", "T") if key in node.attr)
-    inputs = [format_input(name, index)] + ([] if copy.after is None else ["^" + copy.after])
-    made = make_node("PreventGradient", "%s_offload/%d/%s" % (PREFIX, number, name), inputs, T=Type(dtype))
-    set_attr(made, tags.HOST, True)
-    return made
+def add_copies(graph, edit, copies, prefix, sources=None):
+    """Adds the nodes that give devices what lies on the host, and hands these to those who take it.
+
+    Args:
+      graph: the Graph that `edit` changes.
+      edit: an epl.graph.index.Editor.
+      copies: epl.plan.offload.Copies.
+      prefix: of the names of nodes.
+      sources: dict of canonical tensor name to the node that has it on the host; default: the tensors are there.
+    """
+    for number, copy in enumerate(copies):
+        source = copy.tensor if sources is None else sources[copy.tensor]
+        waits = () if copy.after is None else ("^" + copy.after,)
+        name = "%s/%d/%s" % (prefix, number, node_of(copy.tensor))
+        node = edit.add(on_host(graph, name, source, copy.tensor, copy.users[0][0], waits))
+        for user, position in copy.users:
+            edit.set_input(user, position, node.name)
+
+
+def on_host(graph, name, source, tensor, like, waits=()):
+    """A node on the host that hands on a tensor.
+
+    Args:
+      graph: the Graph that has the tensor.
+      name: of the node.
+      source: what it takes.
+      tensor: canonical name of a tensor of the same type.
+      like: a node whose phase and TaskGraph it has.
+      waits: control inputs.
+    """
+    node = make_node("PreventGradient", name, (source,) + tuple(waits), T=Type(dtype_of(graph, tensor)))
+    set_attr(node, tags.HOST, True)
+    set_attr(node, tags.PHASE, tags.phase(graph.nodes[like]))
+    if tags.TASKGRAPH in graph.nodes[like].attr:
+        set_attr(node, tags.TASKGRAPH, graph.nodes[like].attr[tags.TASKGRAPH].i)
+    return node
