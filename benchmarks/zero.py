@@ -1,11 +1,12 @@
-"""ZeRO against data parallelism without it: bytes of optimizer state on each worker, bytes handed to collectives, and
-the time of a step.
+"""ZeRO against data parallelism without it: state of the optimizer on each worker, bytes sent, the time of a step.
 
     python benchmarks/zero.py                       two workers, 8 million parameters in 16 equal layers, Adam
     python benchmarks/zero.py --workers 4 --millions 50
 
-All levels take turns in the same processes; ratios are of medians over all turns. Bytes are those of the variables that
-a worker's graph holds.
+All levels take turns in the same processes; ratios are of medians over all turns. Bytes of state are those of the
+variables that a worker's graph holds. Bytes sent are what a worker of a ring sends of gradients and variables in a
+step: of N workers, each sends (N - 1) / N of a tensor for a reduce-scatter, twice that for an all-reduce, and its own
+share N - 1 times for an all-gather.
 """
 
 import argparse
@@ -24,7 +25,7 @@ _LEVELS = ("", "v0", "v1")
 
 
 def work(options):
-    """One worker: for each level bytes of slots here, of all slots, and for collectives, and seconds of a step."""
+    """One worker: for each level bytes of slots here, of all slots, and sent, and seconds of a step."""
     jobs.settle(False)
     import tensorflow.compat.v1 as tf
 
@@ -63,8 +64,17 @@ def _train(level, options):
         slots = {optimizer.get_slot(v, name).op.name for v in tf.trainable_variables() for name in ("m", "v")}
         held = {slot for slot in slots if slot in rewritten.own_graph.nodes}
         size = {v.op.name: 4 * v.shape.num_elements() for v in tf.global_variables()}
-        found = [sum(size[slot] for slot in held), sum(size[slot] for slot in slots), rewritten.plan.bytes_per_step()]
+        found = [sum(size[slot] for slot in held), sum(size[slot] for slot in slots), _sent(rewritten.plan)]
     return found, seconds[2:]
+
+
+def _sent(plan):
+    """Bytes that this worker sends in a step."""
+    from epl.plan.zero import scattered_groups
+
+    workers, once = plan.mesh.copies.num_workers, scattered_groups(plan)
+    gradients = sum(group.num_bytes * (1 if group.name in once else 2) for group in plan.aggregation.groups)
+    return (workers - 1) * (gradients / workers + plan.updated_bytes)
 
 
 def main():
@@ -91,15 +101,15 @@ def main():
         seconds = statistics.median(each[3] for each in numbers)
         results[level or "without"] = {
             "state of a worker of the whole": [each[0] / each[1] for each in numbers],
-            "MiB for collectives": [each[2] / 2.0**20 for each in numbers],
+            "MiB sent": [each[2] / 2.0**20 for each in numbers],
             "ms of a step": 1e3 * seconds,
             "of the time without": seconds / without,
         }
     for name, values in results.items():
         if isinstance(values, dict):
             state = " ".join("%.3f" % share for share in values["state of a worker of the whole"])
-            sent = " ".join("%.1f" % size for size in values["MiB for collectives"])
-            line = "%-8s state of each worker / whole: %s   MiB for collectives: %s   step %.1f ms (%.2f x)"
+            sent = " ".join("%.1f" % size for size in values["MiB sent"])
+            line = "%-8s state of each worker / whole: %s   MiB sent: %s   step %.1f ms (%.2f x)"
             print(line % (name, state, sent, values["ms of a step"], values["of the time without"]))
     if options.save:
         jobs.save(options.save, results)

@@ -85,7 +85,8 @@ KEYS = (
         STRING,
         "",
         "Divide over the workers what each of them would hold in full, and let each make its own part of the updates. "
-        '"v0": optimizer states; "v1": optimizer states and gradients; "": off.',
+        '"v0": optimizer states, and gradients where nothing else needs them; "v1": optimizer states and gradients; '
+        '"": off.',
         choices=("", "v0", "v1"),
     ),
     Key(

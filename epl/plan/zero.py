@@ -23,7 +23,7 @@ from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
-GRADIENTS = "v1"  # the level from which gradients are divided too
+GRADIENTS = "v1"  # the level at which no gradient is whole on a device
 _CHIEF = 0  # who writes files
 
 
@@ -362,13 +362,16 @@ def workers_of(zero, model):
 def scattered_groups(plan):
     """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
-    Empty at level "v0". A group stays whole where anything besides these updates takes one of its gradients.
+    A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
+    fewer bits: only level "v0" goes together with these.
     """
-    if plan.zero is None or plan.zero.level != GRADIENTS:
+    if plan.zero is None or plan.wire_fp16:
         return {}
     update_of = {name: update for update in plan.zero.updates for name in update.members}
     found = {}
     for group in plan.aggregation.groups:
+        if _travels_short(plan, group):
+            continue
         taken = [{update_of.get(name) for name, _ in plan.aggregation.consumers[t]} for t in group.tensors]
         if all(len(updates) == 1 and None not in updates for updates in taken):
             pairs = [(updates.pop(), tensor) for updates, tensor in zip(taken, group.tensors)]
@@ -376,6 +379,13 @@ def scattered_groups(plan):
             updates, tensors = zip(*pairs)
             found[group.name] = UpdateGroup(group.name, updates, tensors, group.dtype, group.slot, group.tag)
     return found
+
+
+def _travels_short(plan, group):
+    """Whether less than its numbers travels of a DenseGroup."""
+    return (plan.dgc is not None and bool(plan.dgc.of_group(group))) or (
+        plan.wire is not None and group.name in plan.wire.groups
+    )
 
 
 def gathered_groups(plan):

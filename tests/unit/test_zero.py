@@ -113,13 +113,18 @@ def test_owners_agree_on_whether_gradients_are_finite():
 
 
 def test_collectives_of_a_step():
-    for level, reductions in (("v0", "EplAllReduce"), ("v1", "EplReduceScatter")):
-        for program in workers(training(), level=level):
+    for level, fp16, reductions in (
+        ("v0", False, "EplReduceScatter"),
+        ("v1", False, "EplReduceScatter"),
+        ("v0", True, "EplAllReduce"),
+    ):
+        for program in workers(training(), level=level, communication__fp16=fp16):
             found = [op for op in ("EplAllReduce", "EplReduceScatter") if of_op(program.graph, op)]
             assert found == [reductions] and len(of_op(program.graph, "EplAllGather")) == 1
             plan = program.plan
             updated = sum(u.num_bytes for u in plan.zero.updates if u.owner == plan.mesh.worker_index)
-            assert plan.bytes_per_step() == sum(g.num_bytes for g in plan.aggregation.groups) + updated
+            gradients = sum(g.num_bytes for g in plan.aggregation.groups)
+            assert plan.bytes_per_step() == (gradients // 2 if fp16 else gradients) + updated
 
 
 def test_nothing_but_checkpoints_takes_a_slot_of_another_worker():

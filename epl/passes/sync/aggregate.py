@@ -6,7 +6,7 @@ r"""Puts the aggregate of all instances' gradients in the place of each instance
 
 IndexedSlices are gathered: the values and indices of all instances, one after the other.
 
-Where each worker makes updates of its own (zero.level="v1"), a reduce-scatter gives it the gradients of these alone.
+Where each worker makes updates of its own (zero.level), a reduce-scatter gives it the gradients of these alone.
 """
 
 from dataclasses import replace
