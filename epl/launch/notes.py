@@ -1,7 +1,7 @@
 """How far a worker has come, told to the launcher on its machine through a small file.
 
-The launcher cannot see into a worker. But when one has ended while another still waits for it in `epl.init()`, nobody
-else can know that it will not come.
+The launcher cannot see into a worker. But when one has ended while another still waits for it, in `epl.init()` or
+when all meet, nobody else can know that it will not come.
 """
 
 import logging

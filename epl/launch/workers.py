@@ -147,7 +147,7 @@ class Worker:
         if self.stopped:
             return "it was stopped (SIGSTOP), and the others waited for it in vain"
         if self.waited_for_by is not None:
-            return "exit code 0, but without epl.init(), in which worker %d waits for it" % self.waited_for_by
+            return "exit code 0, but without epl.init(), so that worker %d waits for it in vain" % self.waited_for_by
         if self.silent:
             return "it still ran, but the others waited for it in vain"
         if self.code == 0:

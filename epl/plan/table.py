@@ -90,10 +90,11 @@ def _facts(plan, program):
         facts.append(
             (
                 "gradients",
-                "%d dense in %d groups, %d sparse; %s over %d instances"
+                "%d dense in %d group%s, %d sparse; %s over %d instances"
                 % (
                     sum(len(g.tensors) for g in groups),
                     len(groups),
+                    "" if len(groups) == 1 else "s",
                     len(plan.aggregation.sparse),
                     "mean" if plan.reduce_mean else "sum",
                     mesh.copies.size,

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import logging
+import os
 import random
 import re
 import sys
@@ -16,6 +17,7 @@ from epl.communicators.pool import Pool
 from epl.communicators.waiting import wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
+from epl.launch import notes
 from epl.plan.links import Link
 from epl.session.causes import first_line, from_communication
 
@@ -34,6 +36,14 @@ _GENERATIONS_PER_INIT = 1 << 20
 _MEET_PREFIX = "meet/g%d/%d/"
 _MEET_KEY = _MEET_PREFIX + "%d"
 _TOLD_KEY = "told/%d/%s"  # after how many calls of epl.init, and a topic
+
+
+@contextlib.contextmanager
+def _waiting_for_all():
+    """Meanwhile the launcher looks whether one of the others has gone without a word."""
+    notes.tell(notes.JOINING, os.environ)
+    yield
+    notes.tell(notes.JOINED, os.environ)
 
 
 class FromPeer(Exception):
@@ -134,7 +144,8 @@ class Job(object):
             return
         self._begin_generation()
         if self.pool.generation != self._generation:
-            self.pool.connect(self._generation)
+            with _waiting_for_all():
+                self.pool.connect(self._generation)
 
     @property
     def link(self):
@@ -157,7 +168,8 @@ class Job(object):
                 try:
                     self._begin_generation()
                     key = _LINK_KEY % (self._generation // _GENERATIONS_PER_INIT)
-                    self._link = Link(*self.pool.measure(self._generation, key))
+                    with _waiting_for_all():
+                        self._link = Link(*self.pool.measure(self._generation, key))
                 except Exception as error:  # whatever it is, the others must not wait for this worker
                     raised = self.broken_by(error)
                     if raised is error:
@@ -228,7 +240,8 @@ class Job(object):
             self._met = (generation, number)
             try:
                 self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
-                replies = [self._wait_for(worker, limit_s) for worker in range(self.cluster.worker_num)]
+                with _waiting_for_all():
+                    replies = [self._wait_for(worker, limit_s) for worker in range(self.cluster.worker_num)]
             except WorkerError:
                 raise
             except WaitTimeout as error:

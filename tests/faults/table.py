@@ -88,7 +88,9 @@ FAULTS = collections.OrderedDict(
         ("pause", (tuple(MOMENTS), Expected((0,), False, WHOLE_S, None))),
         # Sleeps for ever, so only those that wait for it can tell.
         ("sleep", (tuple(MOMENTS)[:-1], Expected(ANY_FAILURE, True, SILENCE_S, r"it still ran"))),
-        ("exit_0", (tuple(MOMENTS)[:-1], Expected(ANY_FAILURE, True, NOTICE_S, None))),
+        ("exit_0", (tuple(MOMENTS)[1:-1], Expected(ANY_FAILURE, True, NOTICE_S, None))),
+        # The launcher alone knows that nobody will come.
+        ("leave", (("start",), Expected(ANY_FAILURE, True, NOTICE_S, r"exit code 0, but without epl\.init\(\)"))),
         ("exit_3", (tuple(MOMENTS), Expected((3,), True, NOTICE_S, r"exit code 3"))),
         ("error", (tuple(MOMENTS), Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
         # Files may not become larger than some KB, as with a full disk or a quota. Happens to the chief, which writes.

@@ -142,7 +142,7 @@ def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
     start = time.monotonic()
     status, _, err = launch(program, "--num_workers", "2").wait()
     assert status == 1 and time.monotonic() - start < 10
-    assert err.endswith("exit code 0, but without epl.init(), in which worker 1 waits for it.\n")
+    assert err.endswith("exit code 0, but without epl.init(), so that worker 1 waits for it in vain.\n")
 
 
 def test_logs_are_private_and_follow_no_links(launch, tmp_path):

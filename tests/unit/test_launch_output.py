@@ -418,7 +418,7 @@ def test_the_cause_comes_last_and_nothing_after_it():
         ),
         (
             [Ended(0, 0, waited_for_by=1), Ended(1, -15, stopped_with=15)],
-            "worker 0 ended after 1.0 s: exit code 0, but without epl.init(), in which worker 1 waits for it.",
+            "worker 0 ended after 1.0 s: exit code 0, but without epl.init(), so that worker 1 waits for it in vain.",
         ),
         (
             [Ended(1, 1, IN_VAIN % b"worker 0 (process 1)"), Ended(0, 0, stopped_with=15)],

@@ -397,7 +397,7 @@ def test_table_of_one_worker():
         ["0", "CPU:1", "1", "all", "model"],
     ]
     text = "\n".join(lines)
-    assert "4 dense in 1 groups, 0 sparse; mean over 2 instances" in text
+    assert "4 dense in 1 group, 0 sparse; mean over 2 instances" in text
     counts = len(plan_of(graph, 1, 2)[0].graph.nodes), len(done.graph.nodes)
     assert "%d in the model, %d in this worker's graph" % counts in text and "further devices" not in text
 
