@@ -4,11 +4,11 @@ from tensorflow.core.framework import attr_value_pb2
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
-from epl.graph.index import format_input
+from epl.graph.index import format_input, node_of
 from epl.partition.parts import COLLECTIVES, Collective
 from epl.partition.placement import SUM, part_sizes, part_starts
 
-INT32, INT64, FLOAT, BOOL = 3, 9, 1, 10
+INT32, INT64, FLOAT, BOOL, STRING = 3, 9, 1, 10, 7
 _PREFIX = "epl_shard"
 _TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
 
@@ -84,6 +84,13 @@ class Emit(object):
         self._keep(made[0])
         return whole if dtype == FLOAT else self.cast(whole, FLOAT, dtype)
 
+    def text(self, name, value):
+        """A constant of text, the same in all shards."""
+        whole = "%s/%s/%s" % (_PREFIX, self._for.name, name)
+        while whole in self.nodes:
+            whole += "_"
+        return self._keep(constant(whole, value.encode(), STRING, self._for.device))
+
     def cast(self, text, have, want):
         """A tensor in another type; the same where it is of that already."""
         return text if have == want else self.add("Cast", "cast", [text], SrcT=Type(have), DstT=Type(want))
@@ -130,7 +137,7 @@ def type_list(dtypes):
 
 def slice_of(emit, text, dtype, shape, dim):
     """A shard's part of a dimension of a tensor that it has whole."""
-    size, rank = shape[dim], len(shape)
+    size, rank, waits = shape[dim], len(shape), []
     if size is not None:
         begins = [[start if i == dim else 0 for i in range(rank)] for start in part_starts(size, emit.shards)]
         sizes = [[part if i == dim else -1 for i in range(rank)] for part in part_sizes(size, emit.shards)]
@@ -141,7 +148,21 @@ def slice_of(emit, text, dtype, shape, dim):
         extent = emit.add("FloorDiv", "part", [whole, by], T=Type(INT32))
         which = [[shard if i == dim else 0 for i in range(rank)] for shard in range(emit.shards)]
         begin = emit.add("Mul", "begin", [extent, emit.integers("which", which)], T=Type(INT32))
-    return emit.add("Slice", "part", [text, begin, extent], T=Type(dtype), Index=Type(INT32))
+        waits.append("^" + _must_be_whole(emit, whole, extent, by, text, dim))
+    return emit.add("Slice", "part", [text, begin, extent] + waits, T=Type(dtype), Index=Type(INT32))
+
+
+def _must_be_whole(emit, whole, extent, by, text, dim):
+    """A node that fails where parts of equal size leave something over."""
+    again = emit.add("Mul", "again", [extent, by], T=Type(INT32))
+    equal = emit.add("Equal", "equal", [again, whole], T=Type(INT32))
+    axis = emit.integers("axis", [[0]] * emit.shards)
+    fits = emit.add("All", "fits", [equal, axis], Tidx=Type(INT32), keep_dims=False)
+    said = (
+        "'%s' is divided over %d devices in dimension %d, so that its size there has to be a multiple of %d. Use such "
+        "a batch size, or drop what remains of the data. Its shape is" % (node_of(text), emit.shards, dim, emit.shards)
+    )
+    return emit.add("Assert", "is_whole", [fits, emit.text("said", said), whole], T=type_list([STRING, INT32]))
 
 
 def on_one_shard(emit, text, dtype):

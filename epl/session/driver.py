@@ -92,9 +92,9 @@ class Driver(object):
         Returns:
           The values of the fetches, in order.
         """
-        step = self._step(fetches, targets, tuple(feeds))
         rest = (targets, feeds, run_options, metadata)
-        if self._every_nth.every == 1 or not step.optimizes:
+        step = self._step(fetches, targets, tuple(feeds)) if self._every_nth.every > 1 else None
+        if step is None or not step.optimizes:
             return self._run(fetches, *rest)
         return self._every_nth.run(lambda wanted: self._run(wanted, *rest), fetches, step.may_wait(fetches))
 
