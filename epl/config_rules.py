@@ -241,6 +241,8 @@ PAIR_RULES = _OF_LISTS + (
     _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),
     _on_both_lists,
     _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs_any("local_sgd.adaptive", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs_any("local_sgd.init_k_steps", ("local_sgd.adaptive",), "local_sgd.adaptive"),
     _needs_any("local_sgd.average_slots", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("dgc.rampup_begin_step", ("dgc.sparsity",), "dgc.sparsity"),
     _needs_any("dgc.rampup_step", ("dgc.sparsity",), "dgc.sparsity"),

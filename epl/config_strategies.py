@@ -64,9 +64,19 @@ STRATEGIES = (
         "Average what optimizers keep for each variable (momentum, moments) with the variables. False: each copy keeps "
         "its own, less is sent, and a checkpoint holds those of worker 0.",
     ),
-    Key("local_sgd.adaptive", BOOL, False, "Let local_sgd.k_steps follow from the loss.", built=False),
     Key(
-        "local_sgd.init_k_steps", INTEGER, 1, "First local_sgd.k_steps with local_sgd.adaptive.", minimum=1, built=False
+        "local_sgd.adaptive",
+        BOOL,
+        False,
+        "Average more often as the loss falls: after local_sgd.init_k_steps times the root of the loss over that of "
+        "the first period, and at most local_sgd.k_steps.",
+    ),
+    Key(
+        "local_sgd.init_k_steps",
+        INTEGER,
+        None,
+        "Steps of the first period with local_sgd.adaptive. None: local_sgd.k_steps.",
+        minimum=1,
     ),
     Key(
         "local_sgd.overlap", BOOL, False, "Apply averages one period late, so that nobody waits for them.", built=False

@@ -1,8 +1,9 @@
 """LocalSGD (Lin et al. 2018, "Don't Use Large Mini-Batches, Use Local SGD"): every copy of the model takes some steps
 by itself, with the gradients of its own data; then the copies' variables are averaged."""
 
+import math
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
@@ -45,11 +46,15 @@ class LocalSgd:
       k_steps: training steps of a period.
       begin_step: until this step a period is one step.
       groups: what is averaged.
+      first_steps: of the first period, where later ones follow from the loss; None: all have `k_steps`.
+      losses: the tensors of which gradients are taken, where periods follow from them.
     """
 
     k_steps: int
     begin_step: int
     groups: Tuple[AverageGroup, ...]
+    first_steps: Optional[int] = None
+    losses: Tuple[str, ...] = ()
 
     @property
     def variables(self):
@@ -61,14 +66,28 @@ class LocalSgd:
         """That each copy of the model hands to the collectives when it is averaged."""
         return sum(group.num_bytes for group in self.groups)
 
-    def is_due(self, step, since):
+    def is_due(self, step, since, period=None):
         """Whether the copies are averaged after a training step.
 
         Args:
           step: its number, from 1, counted like the program's global step.
           since: how many steps have been taken since the copies were the same, this one included.
+          period: steps of the period that is under way, where that follows from the loss.
         """
-        return step <= self.begin_step or since >= self.k_steps
+        return step <= self.begin_step or since >= (period or self.k_steps)
+
+    def next_period(self, first_loss, loss, period):
+        """Steps of the period after one, by section 4 of Wang and Joshi (2018): fewer as the loss falls.
+
+        Args:
+          first_loss, loss: means over the first period and over the latest one.
+          period: steps of the latest one, which stay where the losses tell nothing.
+        """
+        if not (math.isfinite(loss) and math.isfinite(first_loss) and loss >= 0 and first_loss > 0):
+            return period
+        # A little less, so that rounding of the losses alone does not make a step more.
+        wanted = math.ceil(math.sqrt(loss / first_loss) * self.first_steps - 1e-6)
+        return min(max(wanted, 1), self.k_steps)
 
 
 def plan_local_sgd(model, analysis, mesh, config):
@@ -93,7 +112,22 @@ def plan_local_sgd(model, analysis, mesh, config):
             )
         chosen.append(variable)
     options, count = config.local_sgd, config.communication.num_communicators
-    return LocalSgd(options.k_steps, options.begin_step, _groups(chosen, count))
+    groups = _groups(chosen, count)
+    if not options.adaptive:
+        return LocalSgd(options.k_steps, options.begin_step, groups)
+    first = min(options.init_k_steps or options.k_steps, options.k_steps)
+    return LocalSgd(options.k_steps, options.begin_step, groups, first, _losses(model))
+
+
+def _losses(model):
+    """What the program takes gradients of."""
+    found = sorted(filter(None, (tags.get_str(node, tags.SEED) for node in model.graph.nodes.values())))
+    if not found:
+        raise UnsupportedError(
+            "local_sgd.adaptive needs to know the loss, but this program takes its gradients by other means than "
+            "tf.gradients and tf.train's optimizers. Leave local_sgd.adaptive at False."
+        )
+    return tuple(sorted(set(found)))
 
 
 def _own(model, analysis):

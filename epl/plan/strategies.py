@@ -143,7 +143,10 @@ def _of_local_sgd(program, plan):
     trained = {variable for _, variable in program.computed if variable in program.variables}
     without = sum(size_bytes(program.variables[name]) for name in trained)
     sent = plan.bytes_per_step() - (without if plan.mesh.copies.num_workers > 1 else 0)
-    return "copies train by themselves, and are averaged every %d steps" % plan.local_sgd.k_steps, sent
+    how = "copies train by themselves, and are averaged every %d steps"
+    if plan.local_sgd.first_steps is not None:
+        how = "copies train by themselves, and are averaged as the loss says, every %d steps at most"
+    return how % plan.local_sgd.k_steps, sent
 
 
 def _of_dgc(plan):

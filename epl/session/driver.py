@@ -331,7 +331,7 @@ class Driver(object):
             try:
                 with job.telling_others():
                     job.check_others()
-                    values = self._run_fed(step, feeds, run_options, metadata)
+                    values = local.without_losses(self._run_fed(step, feeds, run_options, metadata), len(step.losses))
                 job.step += 1
                 if local.taken(plan.local_sgd):
                     self._average()
@@ -347,7 +347,7 @@ class Driver(object):
             self._run_together(step, (), (average_name(),), (), {})
         else:
             self._run_step(step, {}, None, None)
-        self._local.averaged(self._kept())
+        self._local.averaged(self._kept(), self._rewritten.plan.local_sgd, self._job.exchange)
 
     def _kept(self):
         """{variable: its value} for checkpoints, on the worker that writes them."""

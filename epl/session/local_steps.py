@@ -1,5 +1,9 @@
 """Training steps that workers take without each other (local_sgd): how many, when they average, and what is saved."""
 
+import struct
+
+import numpy as np
+
 from epl import tf_compat
 from epl.plan.names import saved_name, saved_value_name
 
@@ -17,6 +21,8 @@ class LocalSteps(object):
         self._first = 0  # the global step at which they were given values
         self._since = 0  # steps since the copies were the same
         self._kept = None  # variable to its value then, on the worker that writes checkpoints
+        self._losses = []  # of this period's steps, where periods follow from them
+        self._first_loss = self._period = None  # the mean of the first period's, and how many steps this one has
 
     @property
     def started(self):
@@ -51,21 +57,54 @@ class LocalSteps(object):
           kept: variables to their values, for checkpoints; empty on other workers.
         """
         self.steps, self._since, self._first, self._kept, self.ended = 0, 0, first, dict(kept), False
+        self._losses, self._first_loss, self._period = [], None, None
+
+    def without_losses(self, values, count):
+        """What a step has fetched without the losses at the end, which are noted.
+
+        Args:
+          values: list of arrays.
+          count: number of losses.
+        """
+        if not count:
+            return values
+        self._losses.append(float(sum(np.mean(value, dtype=np.float64) for value in values[-count:])))
+        return values[:-count]
 
     def taken(self, local_sgd):
         """Counts a step; returns whether the copies are to be averaged now."""
         self.steps += 1
         self._since += 1
-        return local_sgd.is_due(self._first + self.steps, self._since)
+        return local_sgd.is_due(self._first + self.steps, self._since, self._period or local_sgd.first_steps)
 
     def end(self):
         """A step, or the average after it, has come to an error that the program may live through, as data's end."""
         self._first += self.steps
         self.steps, self.ended = 0, True
 
-    def averaged(self, kept):
-        """The copies are the same again; `kept` as for `begin`."""
+    def averaged(self, kept, local_sgd, exchange):
+        """The copies are the same again.
+
+        Args:
+          kept: as for `begin`.
+          local_sgd: the LocalSgd of the plan.
+          exchange: function from this worker's bytes to those of all workers, in their order; all call it.
+        """
+        if local_sgd.first_steps is not None:
+            own = struct.pack("<d", np.mean(self._losses) if self._losses else np.nan)
+            of_workers = [struct.unpack("<d", each)[0] for each in exchange(own)]
+            self._adapt(local_sgd, float(np.mean(of_workers)))
         self._since, self._kept, self.ended = 0, dict(kept), False
+
+    def _adapt(self, local_sgd, loss):
+        """Says how many steps the next period has, by the mean loss of all workers in this one."""
+        self._losses = []
+        if self._first + self.steps <= local_sgd.begin_step:
+            return
+        if self._first_loss is None:
+            self._first_loss = loss
+        period = self._period or local_sgd.first_steps
+        self._period = local_sgd.next_period(self._first_loss, loss, period)
 
     def fed(self, saved):
         """What a checkpoint is fed, {tensor: value}, for the variables `saved` that it holds."""

@@ -43,6 +43,7 @@ class Step(object):
       whole: True when there is one copy of the model in this worker, or its pipeline, as what is fed does not divide.
       view: how the session calls the nodes; None: by their names.
       is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
+      losses: tensors at the end of `fetches` from which the time of averages follows (local_sgd.adaptive).
       saved: names of the variables that a checkpoint takes, and that may be fed to it.
       optimizes: True when the call applies gradients.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
@@ -53,7 +54,7 @@ class Step(object):
     """
 
     whole, view, _may_wait = False, None, None
-    is_local, saved, times = False, (), ()
+    is_local, saved, losses, times = False, (), (), ()
 
     def __init__(self, rewritten, fetches, targets, feeds):
         self._rewritten = rewritten
@@ -118,6 +119,9 @@ class Step(object):
         if plan.local_sgd is not None:
             self.is_local = bool(self.updated & plan.local_sgd.variables)
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
+            if self.is_local:
+                self.losses = tuple(loss for loss in plan.local_sgd.losses if node_of(loss) in reached)
+                self.fetches += self.losses
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
         else:

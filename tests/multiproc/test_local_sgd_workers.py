@@ -49,6 +49,27 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
         assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers):
+    config = {"local_sgd.k_steps": 8, "local_sgd.adaptive": True, "local_sgd.init_k_steps": 2}
+    results = jobs[workers, 1](PROGRAMS + "train", config, "momentum")
+    simulation = LocalMomentum(results[0][1], workers, RATE, MOMENTUM, True)
+    period, taken, losses, first, periods = 2, 0, [], None, []
+    for number in range(STEPS):
+        taken += 1
+        parts = list(zip(*[np.split(rows, workers) for rows in common.batch(number)]))
+        losses.extend(simulation.step(parts, taken == period))
+        for rank, (got, _) in enumerate(results):
+            for name in simulation.trained:
+                want = simulation.states[rank][name].astype(np.float32)
+                assert_same(got["states"][number][name], want, atol=1e-5, what="%s after step %d" % (name, number))
+        if taken == period:
+            first = first or np.mean(losses)
+            periods.append(period)
+            period, taken, losses = min(8, int(np.ceil(np.sqrt(np.mean(losses) / first) * 2))), 0, []
+    assert len(set(periods)) > 1
+
+
 def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
     """With SGD, where the mean of the updates is the update by the mean."""
     want, _ = plain(PROGRAMS + "simulate", 1, "sgd", [])

@@ -1,5 +1,9 @@
 """LocalSGD: when copies are averaged, and what a checkpoint is fed; nothing is run."""
 
+import math
+import struct
+
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from hypothesis import given
@@ -22,7 +26,7 @@ def due(plan, steps, first=0):
     local.begin(first, {})
     for step in range(first + 1, first + steps + 1):
         if local.taken(plan):
-            local.averaged({})
+            local.averaged({}, plan, None)
             found.append(step)
     return found
 
@@ -41,6 +45,35 @@ def test_from_any_average_on_it_goes_on_as_before(k_steps, begin_step, data):
     assert due(plan, 40 - stopped, first=stopped) == [step for step in whole if step > stopped]
 
 
+@given(
+    losses=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8), first=st.integers(1, 9), begin_step=st.integers(0, 3)
+)
+def test_adaptive_periods_follow_from_the_losses_of_all_workers(losses, first, begin_step):
+    """One loss for all steps of a period, in this worker; the other one has three times as much."""
+    plan, local = LocalSgd(8, begin_step, (), min(first, 8), ("loss:0",)), LocalSteps()
+    local.begin(0, {})
+    periods = []
+    for loss in [1.0] * begin_step + losses:
+        periods.append(0)
+        done = False
+        while not done:
+            assert local.without_losses([np.array(7), np.array(loss)], 1) == [np.array(7)]
+            periods[-1] += 1
+            done = local.taken(plan)
+        local.averaged({}, plan, lambda own: [own, struct.pack("<d", 3 * struct.unpack("<d", own)[0])])
+    assert periods[:begin_step] == [1] * begin_step
+    assert periods[begin_step] == min(first, 8)
+    for before, period in zip(losses, periods[begin_step + 1 :]):
+        exact = math.sqrt(before / losses[0]) * min(first, 8)
+        assert period == min(8, max(1, math.ceil(exact - 1e-6)))
+
+
+def test_losses_that_tell_nothing_leave_the_period_as_it_is():
+    plan = LocalSgd(8, 0, (), 4, ("loss:0",))
+    assert [plan.next_period(1.0, loss, 5) for loss in (math.nan, math.inf, -1.0)] == [5, 5, 5]
+    assert plan.next_period(0.0, 1.0, 5) == 5 and plan.next_period(1.0, 0.0, 5) == 1
+
+
 def test_checkpoints_are_fed_what_was_averaged_last():
     local, plan = LocalSteps(), LocalSgd(2, 0, ())
     local.begin(0, {"w": 1.0, "rate": 0.1})
@@ -50,7 +83,7 @@ def test_checkpoints_are_fed_what_was_averaged_last():
     local.given({"rate"}, AVERAGED)  # by the program, hence what is to be saved
     assert local.fed(("w", "rate")) == {saved_name("w") + ":0": 1.0}
     assert local.taken(plan)
-    local.averaged({"w": 2.0})
+    local.averaged({"w": 2.0}, plan, None)
     assert local.fed(("w",)) == {} and not local.behind and local.steps == 2
 
 
@@ -59,11 +92,11 @@ def test_after_an_end_copies_are_averaged_first():
     local.begin(0, {"w": 1.0})
     for _ in range(2):
         assert local.taken(plan)
-        local.averaged({"w": 2.0})
+        local.averaged({"w": 2.0}, plan, None)
     assert not local.taken(plan)
     local.end()
     assert local.ended and local.behind and local.steps == 0 and local.fed(("w",)) == {saved_name("w") + ":0": 2.0}
-    local.averaged({"w": 3.0})
+    local.averaged({"w": 3.0}, plan, None)
     assert not local.ended and not local.behind
     assert [local.taken(plan) for _ in range(4)] == [False, False, False, True]
 
