@@ -117,6 +117,17 @@ def test_collectives_of_the_program_are_refused(monkeypatch):
         planning.plan_of(graph, workers=2, devices=1, local_sgd__k_steps=2)
 
 
+def test_adaptive_needs_a_loss():
+    """The gradient of a sum of squares, written out."""
+    with planning.capture() as graph:
+        w = tf.get_variable("w", [3, 1], initializer=tf.ones_initializer())
+        x = planning.batch(features=3)
+        gradient = tf.matmul(x, tf.matmul(x, w), transpose_a=True)
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(gradient, w)])
+    with pytest.raises(UnsupportedError, match="local_sgd.adaptive needs to know the loss"):
+        planning.plan_of(graph, workers=2, devices=1, local_sgd__k_steps=2, local_sgd__adaptive=True)
+
+
 @pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("resource", [False, True])
 def test_what_is_averaged(resource, slots):
