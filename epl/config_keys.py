@@ -90,6 +90,14 @@ KEYS = (
         choices=("", "v0", "v1"),
     ),
     Key(
+        "zero.degree",
+        INTEGER,
+        0,
+        "Over how many copies of the model `zero.level` divides; 0: all of them. With the number of copies in a worker "
+        "each worker has all of the state, divided over its devices, and between workers there is data parallelism.",
+        minimum=0,
+    ),
+    Key(
         "offload.level",
         STRING,
         "",

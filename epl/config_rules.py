@@ -250,6 +250,7 @@ PAIR_RULES = _OF_LISTS + (
     _needs_any("dgc.clip_norm", ("dgc.sparsity",), "dgc.sparsity"),
     _needs_any("dgc.save_residuals", ("dgc.sparsity",), "dgc.sparsity"),
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
+    _needs_any("zero.degree", ("zero.level",), "zero.level"),
     _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
     _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),
     _needs(

@@ -30,9 +30,11 @@ def collective_keys(plan, graph):
         if plan.wire is None or group.name not in plan.wire.groups:
             put(group.name, group.slot, group.tag, group.tensors)
     keys.update(_of_wire(plan, positions))
-    for each in agreements(plan):  # when all gradients are there
+    among_workers = plan.zero is not None and not plan.zero.whole_workers
+    for each in agreements(plan) if among_workers else ():  # when all gradients are there
         keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
-    for group in gathered_groups(plan):  # last: updates have time until all gradients are on their way
+    # Last: updates have time until all gradients are on their way.
+    for group in gathered_groups(plan) if among_workers else ():
         keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):

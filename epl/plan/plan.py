@@ -32,7 +32,7 @@ from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.wire import Wire, plan_wire
-from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, workers_of
+from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, sharing_group, workers_of
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
 
@@ -133,7 +133,9 @@ class Plan:
     @property
     def owning_group(self):
         """The Group of the workers over which `owners` divides what is computed."""
-        return self.mesh.pipeline if self.zero is None else self.mesh.copies
+        if self.zero is None:
+            return self.mesh.pipeline
+        return sharing_group(self.mesh, self.mesh.copies.local if self.zero.whole_workers else 0)
 
     @property
     def added(self):
@@ -177,7 +179,8 @@ class Plan:
     @property
     def updated_bytes(self):
         """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
-        here = self.zero.of_worker(self.owning_group.index) if self.zero is not None else ()
+        alone = self.zero is not None and not self.zero.whole_workers
+        here = self.zero.of_worker(self.owning_group.index) if alone else ()
         return sum(u.num_bytes for group in gathered_groups(self) for u in group.updates if u.owner in here)
 
     def bytes_per_step(self):
@@ -279,7 +282,8 @@ def make_plan(model, config, cluster):
     zero = None
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config, mesh)
-        zero = plan_zero(model, analysis, config.zero.level, mesh.copies)
+        sharing = sharing_group(mesh, config.zero.degree)
+        zero = plan_zero(model, analysis, config.zero.level, sharing, sharing.size < mesh.copies.size)
         owners = workers_of(zero, model)
         analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None

@@ -8,7 +8,7 @@ copies.
 
 import collections
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import UnsupportedError
@@ -72,6 +72,8 @@ class Zero:
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
       state_bytes: of the slots of each copy.
       local: copies in each worker.
+      whole_workers: whether each worker has all of the state, divided over its own copies (`zero.degree`), and shares
+        gradients with the others as data parallelism does.
     """
 
     level: str
@@ -79,6 +81,7 @@ class Zero:
     owners: Dict[str, int]
     state_bytes: Tuple[int, ...]
     local: int = 1
+    whole_workers: bool = False
 
     def of_worker(self, worker):
         """The ranks of the copies in a worker, by its place in their Group."""
@@ -117,6 +120,29 @@ class UpdateGroup:
         return sum(self.updates[place].size for place in self.of(ranks))
 
 
+def sharing_group(mesh, degree):
+    """The Group of the model's copies among which each state is held once.
+
+    Args:
+      mesh: a Mesh.
+      degree: `zero.degree`: copies of a group; 0: all.
+
+    Raises:
+      UnsupportedError: groups of that size would be neither all copies nor those of one worker.
+    """
+    copies = mesh.copies
+    if degree in (0, copies.size):
+        return copies
+    if degree == copies.local:
+        own = copies.workers[copies.index]
+        return replace(copies, workers=range(own, own + 1), index=0)
+    raise UnsupportedError(
+        "zero.degree=%d is neither the number of copies of the model, %d, nor that of one worker, %d: state is divided "
+        "over all of them, or over those of each worker. Set zero.degree to one of these, or leave it at 0, which "
+        "means all." % (degree, copies.size, copies.local)
+    )
+
+
 def check_zero(config, mesh):
     """Raises UnsupportedError for what `zero.level` does not go together with."""
     level = config.zero.level
@@ -138,7 +164,7 @@ def check_zero(config, mesh):
         refuse("communication.clip_after_allreduce=True", advice)
 
 
-def plan_zero(model, analysis, level, copies):
+def plan_zero(model, analysis, level, copies, whole_workers=False):
     """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
@@ -148,6 +174,7 @@ def plan_zero(model, analysis, level, copies):
       analysis: its Analysis.
       level: "v0" or "v1".
       copies: the Group of those that share the state.
+      whole_workers: as of Zero.
 
     Returns:
       A Zero.
@@ -160,7 +187,9 @@ def plan_zero(model, analysis, level, copies):
         division.add(call)
     division.check_slots()
     _tell(division)
-    return Zero(level, tuple(division.updates), division.owners(), tuple(division.state_bytes), copies.local)
+    return Zero(
+        level, tuple(division.updates), division.owners(), tuple(division.state_bytes), copies.local, whole_workers
+    )
 
 
 def _tell(division):
@@ -352,7 +381,9 @@ def _add_first_values(model, found):
 
 
 def workers_of(zero, model):
-    """dict of node to the place in the Group of the copies of the one worker that computes it."""
+    """dict of node to the place in the Group of the copies of the one worker that computes it; empty where all do."""
+    if zero.whole_workers:
+        return {}
     found = {name: rank // zero.local for name, rank in zero.owners.items()}
     if found:
         found.update((name, _CHIEF) for name in model.graph.find(effects.FILE_WRITES.__contains__))
@@ -363,9 +394,10 @@ def scattered_groups(plan):
     """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
     A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
-    fewer bits: only level "v0" goes together with these.
+    fewer bits: only level "v0" goes together with these. So it does where each worker makes all updates: its devices
+    take their gradients from the sum on the host.
     """
-    if plan.zero is None or plan.wire_fp16:
+    if plan.zero is None or plan.zero.whole_workers or plan.wire_fp16:
         return {}
     update_of = {name: update for update in plan.zero.updates for name in update.members}
     found = {}

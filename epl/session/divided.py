@@ -4,6 +4,7 @@ from epl.capture.record import make_program, record_of
 from epl.compiler import mesh_of_program
 from epl.env import Env
 from epl.plan.mesh import is_split
+from epl.plan.zero import sharing_group
 
 
 def divided_over_workers(tf_graph):
@@ -11,7 +12,12 @@ def divided_over_workers(tf_graph):
     state is divided."""
     env = Env.get()
     if env.config.zero.level and env.cluster.worker_num > 1:
-        return True
+        degree = env.config.zero.degree
+        if not degree:
+            return True
+        mesh = mesh_of_program(make_program(tf_graph), env.config, env.cluster)
+        if sharing_group(mesh, degree).num_workers > 1:
+            return True
     taskgraphs = record_of(tf_graph).taskgraphs
     may_be = len(taskgraphs) > 1 or is_split(taskgraphs) or env.config.auto.auto_parallel
     if env.cluster.worker_num == 1 or not may_be:

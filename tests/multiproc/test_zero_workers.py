@@ -166,3 +166,31 @@ def test_a_monitored_session_resumes(plain, two_workers, tmp_path):
 def test_a_restore_by_the_chief_alone_is_no_silent_loss(two_workers, tmp_path):
     found = two_workers(ZERO + "restored_by_the_chief_alone", {"zero.level": "v1"}, str(tmp_path))
     assert all("is taken from worker 1, as zero.level divides" in message for message in found), found
+
+
+@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2)])
+def test_state_divided_within_each_worker(plain, two_by_two, level, micro_batches):
+    config = {"zero.level": level, "zero.degree": 2, "pipeline.num_micro_batch": micro_batches}
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    for got in two_by_two(GRADIENTS + "classifier", config, "adam"):
+        assert_same_training(got, want)
+
+
+def test_steps_are_left_out_by_all_workers_that_have_the_whole_state(two_by_two):
+    config = dict(OPTIONS)
+    want = two_by_two(SCALED + "train", (0, 24), BAD, "one", False, config=config)[0]
+    config.update({"zero.level": "v1", "zero.degree": 2})
+    for found in two_by_two(SCALED + "train", (0, 24), BAD, "one", False, config=config):
+        check(found, range(24), BAD)
+        for state, wanted in zip(found["states"], want["states"]):
+            assert_same_state(state, wanted)
+
+
+def test_checkpoints_of_state_divided_within_each_worker(plain, two_by_two, tmp_path):
+    """They are those of one device, and are restored from these."""
+    config, path = {"zero.level": "v1", "zero.degree": 2}, str(tmp_path / "model")
+    want = plain(ZERO + "goes_on", {}, 0, 4)
+    two_by_two(ZERO + "goes_on", config, 0, 2, None, path)
+    later = {key: values[2:] for key, values in want.items()}
+    for got in [plain(ZERO + "goes_on", {}, 2, 4, path)] + list(two_by_two(ZERO + "goes_on", config, 2, 4, path)):
+        assert_same_training(got, later)

@@ -203,6 +203,37 @@ def test_variables_of_unknown_shape_stay_whole(caplog):
     assert "free/Momentum" in got.graph.nodes
 
 
+def test_each_worker_has_all_state_once_at_a_degree_of_its_devices():
+    graph = training(count=4)
+    programs = [compiled(graph, 2, 2, index, zero__level="v1", zero__degree=2) for index in range(2)]
+    plain = compiled(graph, 2, 2, 0).plan
+    for program in programs:
+        zero, held = program.plan.zero, variables_of(program)
+        slots = {slot for update in zero.updates for slot in update.slots}
+        assert len(zero.state_bytes) == 2 and not program.plan.owners.keys() & slots
+        for slot in slots:
+            (copy,) = [name for name in held if name.endswith(slot)]
+            assert program.graph.nodes[copy].device.endswith("CPU:%d" % zero.owners[slot])
+        assert not of_op(program.graph, "EplReduceScatter")
+        assert all(node.attr["workers"].i == 1 for node in of_op(program.graph, "EplAllGather"))
+        assert all(node.attr["workers"].i == 2 for node in of_op(program.graph, "EplAllReduce"))
+        assert program.plan.bytes_per_step() == plain.bytes_per_step()
+        (strategy,) = program.plan.strategies
+        assert strategy.kept_bytes == -sum(zero.state_bytes)
+
+
+@pytest.mark.parametrize("layout, degree", [((4, 1), 2), ((1, 4), 2), ((2, 2), 3), ((2, 2), 8)])
+def test_degrees_that_are_refused(layout, degree):
+    with pytest.raises(UnsupportedError, match="zero.degree=%d is neither the number of copies" % degree):
+        plan_of(training(), *layout, zero__level="v1", zero__degree=degree)
+
+
+def test_the_degree_of_all_copies_is_as_none():
+    graph = training()
+    want = compiled(graph, 2, 2, 0, zero__level="v1").plan.zero
+    assert compiled(graph, 2, 2, 0, zero__level="v1", zero__degree=4).plan.zero == want
+
+
 CLIP = {"communication__clip_after_allreduce": True}
 
 

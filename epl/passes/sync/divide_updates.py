@@ -34,7 +34,7 @@ def divide_updates(program, plan):
 
 def _gather(graph, edit, plan, group, owners):
     """Adds the all-gather of a group; returns for each update a list of what sets its variable in each instance."""
-    mesh, copies = plan.mesh, plan.mesh.copies
+    mesh, copies = plan.mesh, plan.owning_group
     shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     own = [name for rank in here for name in shares[rank]]

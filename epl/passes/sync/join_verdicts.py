@@ -31,7 +31,8 @@ def join_verdicts(program, plan):
 
 
 def _agree(graph, edit, plan, agreement, owners):
-    host, copies, here = plan.mesh.host_device, plan.mesh.copies, plan.zero.of_worker(plan.mesh.copies.index)
+    host, copies = plan.mesh.host_device, plan.owning_group
+    here = plan.zero.of_worker(copies.index)
     said = [_said(edit, plan, agreement, rank, owners) for rank in range(copies.size)]
     reduce = make_node(
         "EplAllReduce",
