@@ -44,6 +44,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "dgc.clip_norm",
     "dgc.save_residuals",
     "gradient_checkpoint.check_gradients",
+    "zero.degree",
 )
 
 
@@ -84,6 +85,7 @@ def test_documented_keys_have_their_documented_defaults():
         "gradient_checkpoint.check_gradients": False,
         "gradient_checkpoint.offload": False,
         "zero.level": "",
+        "zero.degree": 0,
         "offload.level": "",
         "amp.level": "",
         "amp.debug_log": False,
