@@ -27,7 +27,9 @@ __all__ = [
     "recompute",
     "replicate",
     "set_default_strategy",
+    "shard",
     "split",
+    "whole",
 ]
 
 

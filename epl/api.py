@@ -8,6 +8,7 @@ from epl import ops, optimizers, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
 from epl.capture.blocks import recompute
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
+from epl.capture.hints import shard, whole
 from epl.capture.strategy import replicate, set_default_strategy, split
 from epl.cluster import Cluster
 from epl.cluster_sources import for_programs
@@ -36,7 +37,9 @@ __all__ = [
     "recompute",
     "replicate",
     "set_default_strategy",
+    "shard",
     "split",
+    "whole",
 ]
 
 

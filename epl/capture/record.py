@@ -38,6 +38,7 @@ class Record(object):
         self.local_variables = set()
         self.block = None  # number of the block marked with epl.recompute() that is open
         self.num_blocks = 0
+        self.hints = {}  # operation -> {number of an output: (where it is to lie, the call that says so)}
 
     @property
     def next_gradient_call(self):

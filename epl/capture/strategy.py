@@ -10,7 +10,7 @@ from epl.env import Env
 from epl.errors import CaptureError, PlanError
 
 
-def _caller(depth):
+def caller(depth):
     """ "file:line" of the user's code that many frames up."""
     frame = sys._getframe(depth + 1)  # pylint: disable=protected-access
     return "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
@@ -131,7 +131,7 @@ def replicate(device_count=None, name=None):
       PlanError: device_count is not a whole number of at least 1.
       CaptureError: on entering it inside another scope.
     """
-    return Strategy("replicate", _all_devices(device_count), name, _caller(1))
+    return Strategy("replicate", _all_devices(device_count), name, caller(1))
 
 
 def split(device_count=None, name=None):
@@ -148,7 +148,7 @@ def split(device_count=None, name=None):
       PlanError: device_count is not a whole number of at least 1.
       CaptureError: on entering it inside another scope.
     """
-    return Strategy("split", _all_devices(device_count), name, _caller(1))
+    return Strategy("split", _all_devices(device_count), name, caller(1))
 
 
 def set_default_strategy(strategy):
@@ -166,6 +166,6 @@ def set_default_strategy(strategy):
     if held.entered is not None:
         raise CaptureError(
             "epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
-            % (_caller(1), held.entered.kind, held.entered.place)
+            % (caller(1), held.entered.kind, held.entered.place)
         )
     held.set_default(default_graph(), strategy)

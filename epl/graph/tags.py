@@ -13,6 +13,7 @@ FORWARD_OP = "_epl_forward_op"  # string: the statistic whose gradient a node of
 SEED = "_epl_seed"  # string: the loss, a tensor, at which this node starts a call of tf.gradients
 GRADIENT_CALL = "_epl_gradient_call"  # int: of a node with a SEED, the number of that call
 RECOMPUTE = "_epl_recompute"  # int: the block marked with epl.recompute() that the node stands in
+PLACES = "_epl_places"  # string: hints of the user about where outputs lie over the devices of epl.split
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
@@ -37,3 +38,29 @@ def get_str(node, key, default=""):
 
 def phase(node):
     return get_str(node, PHASE, FORWARD)
+
+
+WHOLE = "whole"
+
+
+def divided(dim):
+    """The word for an output that is to be divided along a dimension."""
+    return str(dim)
+
+
+def told(place):
+    """The same for people."""
+    return place if place == WHOLE else "divided along dimension %s" % place
+
+
+def places(by_output):
+    """The value of PLACES for a dict of an output's number to WHOLE or what `divided` gives."""
+    return ",".join("%d:%s" % (index, by_output[index]) for index in sorted(by_output))
+
+
+def places_of(node):
+    """dict of an output's number to the dimension along which it is to be divided, None for one that stays whole."""
+    if PLACES not in node.attr:
+        return {}
+    pairs = [each.split(":") for each in get_str(node, PLACES).split(",") if each]
+    return {int(index): None if place == WHOLE else int(place) for index, place in pairs}

@@ -15,7 +15,9 @@ def narrow(facts, choices, shards):
     found = replace(choices, strategy=dict(choices.strategy), place=dict(choices.place))
     for name in reversed(choices.order):
         rule, strategy, inputs = found.rule.get(name), found.strategy[name], facts.inputs(name)
-        if rule is None or strategy.outputs != (WHOLE,) or any(found.of(t) != WHOLE for t in inputs):
+        if rule is None or name in choices.fixed:
+            continue
+        if strategy.outputs != (WHOLE,) or any(found.of(t) != WHOLE for t in inputs):
             continue
         if any(facts.is_variable(t) for t in inputs):
             continue  # of a variable that is whole everything is read, and changed

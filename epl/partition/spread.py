@@ -36,11 +36,15 @@ class Marks:
       shards: how many parts.
       variables: names of the variables that are to be divided.
       tensors: canonical name of a tensor to the Placement that it is to have.
+      wishes: the same of tensors which follow a wish where that costs no more than something else.
+      places: variable to the Placement that it is to have.
     """
 
     shards: int
     variables: FrozenSet[str] = frozenset()
     tensors: Dict[str, Placement] = field(default_factory=dict)
+    wishes: Dict[str, Placement] = field(default_factory=dict)
+    places: Dict[str, Placement] = field(default_factory=dict)
 
 
 @dataclass
@@ -52,12 +56,14 @@ class Choices:
       rule: node to its Rule; nodes without one are not in it.
       place: Tensor to its Placement; those that are whole may be left out.
       order: node names, each behind what it takes (but for the edges that close loops).
+      fixed: nodes of which the place of an output was marked.
     """
 
     strategy: Dict[str, Strategy] = field(default_factory=dict)
     rule: Dict[str, Rule] = field(default_factory=dict)
     place: Dict[Tensor, Placement] = field(default_factory=dict)
     order: list = field(default_factory=list)
+    fixed: set = field(default_factory=set)
 
     def of(self, tensor):
         return self.place.get(tensor, WHOLE)
@@ -111,6 +117,8 @@ class _Spread(object):
                 self._free[Tensor(name, 0)] = name, tuple(range(len(shape)))
         for name in order:
             self._facts.shape(Tensor(name, 0))  # from data on, as shapes follow from those before
+        for name, place in self._marks.places.items():
+            self._place_variable(name, place)
         # A first value says nothing of how a variable is used.
         late = graph.descendants(graph.find(effects.SETS.__contains__), data_only=True)
         for name in order:
@@ -124,6 +132,17 @@ class _Spread(object):
         positions = graph.order
         self._choices.order = sorted(self._choices.strategy, key=positions.__getitem__)
         return self._choices
+
+    def _place_variable(self, name, place):
+        """Gives a variable the place that is marked."""
+        if place == WHOLE:
+            return
+        if name not in self._undecided:
+            raise PlanError(
+                "the variable '%s' is marked to be %s over %d devices, but something that changes it cannot do so in "
+                "parts. Leave the hint out, or change the variable by an optimizer." % (name, place, self._shards)
+            )
+        self._decide(name, place)
 
     def _owner(self, name):
         """The variable whose slot in an optimizer a variable is; None for others.
@@ -246,6 +265,8 @@ class _Spread(object):
         if rule is None:
             chosen = Strategy(None, (WHOLE,) * len(inputs), ())
             self._refuse_unknown(node, inputs)
+            if any(place != WHOLE for place in self._wanted(name, 1).values()):
+                self._refuse_mark(name, self._wanted(name, 1))
         else:
             chosen = self._best(name, rule, inputs)
         for tensor, want in zip(inputs, chosen.inputs):
@@ -277,18 +298,20 @@ class _Spread(object):
         found = [each for each in strategies(rule, self._shards) if self._fits_variables(each, name, inputs)]
         if not found:
             self._refuse_variable(name, inputs)
-        wanted = self._wanted(name, rule)
+        wanted = self._wanted(name, len(rule.outputs))
         if wanted:
             fitting = [each for each in found if all(each.outputs[i] == place for i, place in wanted.items())]
             if not fitting:
                 self._refuse_mark(name, wanted)
+            self._choices.fixed.add(name)
             return min(fitting, key=lambda each: self._cost(each, rule, inputs, name))
         marked = []
         if rule.notation.product:  # a variable that is divided, or will be, is never made whole for a product
             marked = [t for t in inputs if t in self._free and self._free[t][0] in self._marks.variables]
             marked = [t for t in marked if self._is_free(t) or self._choices.of(t) != WHOLE]
+        wishes = self._wishes(name, rule)
         if not marked and not self._any_divided(inputs):  # nothing that is whole, or will be, is divided without need
-            found = [each for each in found if each.factor is None]
+            found = [each for each in found if each.factor is None or wishes and self._grants(each, wishes)]
         keys = {each: self._key(each, rule, inputs, marked, name) for each in found}
         return min(found, key=keys.__getitem__)
 
@@ -309,12 +332,23 @@ class _Spread(object):
             % (name, self._graph.nodes[name].op, inputs[0].node, self._choices.of(inputs[0]), self._shards)
         )
 
-    def _wanted(self, name, rule):
+    def _wanted(self, name, count):
         """Output to the Placement that is marked for it."""
         if not self._marks.tensors:
             return {}
-        names = {i: format_input(name, i) for i in range(len(rule.outputs))}
+        names = {i: format_input(name, i) for i in range(count)}
         return {i: self._marks.tensors[each] for i, each in names.items() if each in self._marks.tensors}
+
+    def _wishes(self, name, rule):
+        """Output to the Placement that is wished for it."""
+        if not self._marks.wishes:
+            return {}
+        names = {i: format_input(name, i) for i in range(len(rule.outputs))}
+        return {i: self._marks.wishes[each] for i, each in names.items() if each in self._marks.wishes}
+
+    @staticmethod
+    def _grants(strategy, wishes):
+        return any(strategy.outputs[i] == place for i, place in wishes.items())
 
     def _refuse_mark(self, name, wanted):
         index, place = next(iter(wanted.items()))
@@ -367,9 +401,11 @@ class _Spread(object):
             if want not in forms and WHOLE not in forms:
                 cost += conversion_cost(have, want, facts.num_bytes(tensor), shards)
         made_up = sharded(0) if strategy.factor is not None else WHOLE  # what has parts can go on in parts
+        wishes = self._wishes(name, rule)
         for index, place in enumerate(strategy.outputs):
-            if place.kind == "partial":
-                cost += conversion_cost(place, made_up, facts.num_bytes(Tensor(name, index)), shards)
+            if place.kind == "partial" or index in wishes:
+                want = wishes.get(index, made_up)
+                cost += conversion_cost(place, want, facts.num_bytes(Tensor(name, index)), shards)
         if strategy.factor is not None and strategy.factor in rule.notation.resolved:
             cost += self._resolving_cost(strategy, rule, name)
         elif rule.notation.product and strategy.factor is None and self._any_divided(inputs):

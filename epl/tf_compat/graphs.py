@@ -78,6 +78,11 @@ def tagged_graph_def(graph):
     return getattr(function, ORIGINAL, function)(graph)[0]
 
 
+def is_variable(value):
+    """Whether something is a variable, of references or of resources; a partitioned one is several."""
+    return resource_variable_ops.is_resource_variable(value) or isinstance(value, tf.Variable)
+
+
 def variable_op_name(variable):
     """The name of the operation that holds a variable (VariableV2 or VarHandleOp), from any spelling of it."""
     if resource_variable_ops.is_resource_variable(variable):

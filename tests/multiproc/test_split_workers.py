@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
-from tests.numerics.test_split_models import COPIES, MICRO_BATCHES, SPLIT, check, monitored_twice
+from tests.numerics.test_split_models import COPIES, HINTED, MICRO_BATCHES, SPLIT, check, monitored_twice
 
 
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
@@ -24,6 +24,13 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
     restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
     for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
         check(own, restored)
+
+
+@pytest.mark.parametrize("optimizer, resource", HINTED)
+def test_hints(plain, two_workers, optimizer, resource):
+    reference = plain(SPLIT + "hinted", 1, optimizer, resource)
+    for history in two_workers(SPLIT + "hinted", 2, optimizer, resource):
+        check(history, reference)
 
 
 def test_monitored_sessions(plain, two_workers, tmp_path):

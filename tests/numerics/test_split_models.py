@@ -32,6 +32,15 @@ def test_trains_as_one_device(plain, two_devices, tmp_path, optimizer, resource)
     check(two_devices(SPLIT + "train", 2, optimizer, folders[1], resource=resource), reference)
 
 
+HINTED = [("momentum", True), ("adagrad", False)]
+
+
+@pytest.mark.parametrize("optimizer, resource", HINTED)
+def test_hints(plain, two_devices, optimizer, resource):
+    reference = plain(SPLIT + "hinted", 1, optimizer, resource)
+    check(two_devices(SPLIT + "hinted", 2, optimizer, resource), reference)
+
+
 def test_without_a_seed_all_devices_have_the_same(two_devices):
     first, second = two_devices(SPLIT + "without_seed", 2)
     assert first.any() and np.array_equal(first, second)

@@ -13,11 +13,12 @@ from epl import tf_compat
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
+from epl.partition.hints import hints_of
 from epl.partition.partition import partition
 from epl.partition.placement import WHOLE
 from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
-from epl.passes.nodes import with_originals
+from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
 from epl.plan.mesh import is_split
 from epl.plan.names import recomputed_name
@@ -41,10 +42,13 @@ def partition_shards(program, target):
     split = [t for t in taskgraphs if t.kind == "split"]
     _check_settings(program, target.config)
     shards = split[0].device_count
-    marked = _variables_in(program, {t.index for t in split})
-    whole = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
     again = {recomputed_name(n): n for n in program.graph.nodes if recomputed_name(n) in program.graph.nodes}
-    done = partition(with_originals(program, again), Marks(shards, marked, whole), tf_compat.op_def)
+    program = with_originals(program, again)
+    hints = hints_of(program.graph, lambda tensor: dtype_of(program.graph, tensor))
+    program = with_originals(replace(program, graph=hints.graph), hints.nodes)
+    marks = _marks(program, shards, {t.index for t in split}, hints)
+    marked = marks.variables
+    done = partition(program, marks, tf_compat.op_def)
     _check_places(program, done)
     divided = marked.intersection(done.placements)
     if not divided:
@@ -56,6 +60,15 @@ def partition_shards(program, target):
             shards,
         )
     return replace(program, graph=_without_marks(done.graph), partitioned=done)
+
+
+def _marks(program, shards, indices, hints):
+    """The Marks of a program of which some TaskGraphs, given by their numbers, are split."""
+    variables = _variables_in(program, indices).union(n for n, place in hints.variables.items() if place != WHOLE)
+    variables -= {name for name, place in hints.variables.items() if place == WHOLE}
+    tensors = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
+    tensors.update((node, hints.tensors[tensor]) for node, tensor in hints.nodes.items())
+    return Marks(shards, variables, tensors, hints.tensors, hints.variables)
 
 
 def _without_marks(graph):

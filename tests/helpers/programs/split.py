@@ -290,3 +290,30 @@ def estimator(epl, device_count, folder):
     made.train(input_fn)
     found = made.evaluate(input_fn)
     return [found["loss"], found["accuracy"]] + [made.get_variable_value(name) for name in made.get_variable_names()]
+
+
+def _history(fetches, step, feeds):
+    """What every step gives, and all variables after it."""
+    variables, history = tf.global_variables(), []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        history.append(session.run([v.value() for v in variables]))
+        for fed in feeds:
+            fetched = session.run(fetches + [step], fed)[:-1]
+            history.append(fetched + session.run([v.value() for v in variables]))
+    return history
+
+
+def hinted(epl, device_count, optimizer, resource=False):
+    """A model of three layers of which the program says what lies where."""
+    common.init(epl)
+    tf.set_random_seed(7)
+    shard, whole = (epl.shard, epl.whole) if epl else (lambda value, dim: value, lambda value: value)
+    x = tf.placeholder(tf.float32, [7, common.FEATURES])
+    with tf.variable_scope("model", use_resource=resource), _scope(epl, device_count):
+        hidden = tf.tanh(tf.matmul(x, shard(tf.get_variable("first", [common.FEATURES, 6]), 0)))
+        hidden = tf.tanh(tf.matmul(shard(hidden, 0), whole(tf.get_variable("second", [6, 9]))))
+        out = whole(tf.matmul(hidden, shard(tf.get_variable("third", [9, 5]), 1)))
+        loss = tf.reduce_mean(tf.square(out - 1.0))
+    step = _OPTIMIZERS[optimizer]().minimize(loss)
+    return _history([loss, hidden, out], step, [{x: common.batch(number)[0][:7]} for number in range(3)])
