@@ -24,6 +24,8 @@ _ADVICE = (
 
 # Beside the frames, what there is of the tracebacks with which Python answers Ctrl-C.
 _INTERRUPT = (b"Traceback (most recent call last)", b"During handling of the above", b"KeyboardInterrupt")
+# The same where Ctrl-C comes while TensorFlow's C++ part makes a Python error; frames follow after "At:".
+_REPLACED = re.compile(rb"RuntimeError: pybind11::error_already_set: .* REPLACED BY KeyboardInterrupt")
 
 
 class Noise:
@@ -42,7 +44,8 @@ class Noise:
     def has(self, line):
         """Whether the next line, bytes, is noise."""
         if self.interrupted:
-            self._inside = line.startswith(_INTERRUPT) or self._inside and line[:1] in (b"", b" ")
+            begins = line.startswith(_INTERRUPT) or _REPLACED.match(line)
+            self._inside = bool(begins or self._inside and (line[:1] in (b"", b" ") or line == b"At:"))
             if self._inside:
                 return True
         advised, self._advised = self._advised, True

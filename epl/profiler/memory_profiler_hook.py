@@ -1,6 +1,7 @@
 """Memory of each device over a training step: its peak, what made it, and a picture."""
 
 import collections
+import heapq
 import json
 import logging
 import os
@@ -96,41 +97,51 @@ def device_memory(found, phases, variables):
       variables: bytes of variables by device.
 
     Returns:
-      dict of device to {"peak": bytes, "variables": bytes, "points": [[microseconds since the step began, bytes,
-      phase or "idle"], ...], "largest": [[operation, bytes], ...] at the peak}.
+      dict of device to {"peak": bytes, "variables": bytes, "points": [[microseconds since the step began, bytes, phase
+      of what runs or "idle"], ...] from 0 on, "largest": [[operation, bytes], ...] at the peak}.
     """
     changes = collections.OrderedDict((device, []) for device in sorted(variables))
     running = collections.defaultdict(list)
     for each in found:
-        phase = phases.of(each)
-        running[each.device].append((each.start_us, each.start_us + each.duration_us, phase))
-        for when, size in each.memory:
-            changes.setdefault(each.device, []).append((when, size, phase, each.name))
-    for device, each in changes.items():
-        if each:
-            each.extend((when, 0, phase, "") for when, phase in _pauses(running[device]))
-    start = min((when for each in changes.values() for when, _, _, _ in each), default=0)
-    return {device: _curve(each, variables.get(device, 0), start) for device, each in changes.items()}
+        running[each.device].append((each.start_us, each.start_us + each.duration_us, phases.of(each)))
+        changes.setdefault(each.device, []).extend((when, size, each.name) for when, size in each.memory)
+    start = min((when for each in (*changes.values(), *running.values()) for when, _, _ in each), default=0)
+    return {
+        device: _curve(each, list(_activity(running[device], start)), variables.get(device, 0), start)
+        for device, each in changes.items()
+    }
 
 
-def _pauses(running):
-    """Where a device begins to do nothing, and where it goes on: (microseconds, IDLE or the phase of what begins)."""
-    busy_until = None
-    for start, end, phase in sorted(running):
-        if busy_until is not None and start > busy_until:
-            yield busy_until, IDLE
-            yield start, phase
-        busy_until = end if busy_until is None else max(end, busy_until)
+def _activity(running, start):
+    """What a device does from `start` on: (microseconds, phase of what began last of what runs, or IDLE), in order."""
+    begun, active, known = sorted(running, reverse=True), [], None
+    for when in sorted({start}.union(*(each[:2] for each in running))):
+        while begun and begun[-1][0] <= when:
+            first, end, phase = begun.pop()
+            heapq.heappush(active, (-first, end, phase))
+        while active and active[0][1] <= when:
+            heapq.heappop(active)
+        phase = active[0][2] if active else IDLE
+        if phase != known:
+            known = phase
+            yield when, phase
 
 
-def _curve(changes, variables, start):
+def _curve(changes, activity, variables, start):
     level = peak = variables
     points, live, at_peak = [], collections.Counter(), {}
-    # What is given back counts before what is taken in the same microsecond.
-    for when, size, phase, name in sorted(changes, key=lambda c: (c[0], c[1], c[2] != IDLE)):
+    # What is given back counts before what is taken in the same microsecond. It may belong to an operation of another
+    # phase than what runs.
+    edges = [(when, size, name, None) for when, size, name in changes]
+    edges += [(when, 0, "", phase) for when, phase in activity]
+    doing = IDLE
+    for when, size, name, phase in sorted(edges, key=lambda edge: (edge[0], edge[3] is None, edge[1])):
+        doing = phase or doing
         level += size
         live[name] += size
-        points.append([when - start, level, phase])
+        if points and points[-1][0] == when - start:
+            points.pop()
+        points.append([when - start, level, doing])
         if level > peak:
             peak, at_peak = level, dict(live)
     largest = sorted(((size, name) for name, size in at_peak.items() if size > 0), reverse=True)[:5]

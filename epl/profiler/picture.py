@@ -17,6 +17,7 @@ _COLOURS = {
 _RIM = 'paint-order="stroke" stroke="white" stroke-width="3" stroke-linejoin="round"'
 _TICKS = 8  # of the time axis, about
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 900, 180, 90, 50, 60
+_LINE = 14  # from one line of text to the next
 _MIB = 2.0**20
 
 
@@ -41,16 +42,16 @@ def memory_picture(devices, title):
         x = _LEFT + 120 * place
         parts.append('<rect x="%d" y="28" width="10" height="10" fill="%s"/>' % (x, colour))
         parts.append('<text x="%d" y="38">%s</text>' % (x + 15, phase))
+    last = max([each["points"][-1][0] for each in devices.values() if each["points"]] + [1])
     for number, (name, each) in enumerate(devices.items()):
-        parts.extend(_chart(name, each, _TOP + 20 + number * (_HEIGHT + _GAP)))
+        parts.extend(_chart(name, each, last, _TOP + 20 + number * (_HEIGHT + _GAP)))
     return "\n".join(parts + ["</svg>", ""])
 
 
-def _chart(name, each, top):
+def _chart(name, each, last, top):
     points = each["points"]
     bottom = top + _HEIGHT
     highest = max([each["peak"], 1]) * 1.05
-    last = max([point[0] for point in points] + [1])
 
     def x(when):
         return _LEFT + _WIDTH * when / float(last)
@@ -59,7 +60,7 @@ def _chart(name, each, top):
         return bottom - _HEIGHT * size / highest
 
     for (when, size, phase), following in zip(points, points[1:] + [[last, 0, ""]]):
-        width = max(x(following[0]) - x(when), 0.3)
+        width = x(following[0]) - x(when) + 0.5  # under the next one, so that nothing shines through between them
         yield '<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>' % (
             x(when),
             y(size),
@@ -67,7 +68,9 @@ def _chart(name, each, top):
             bottom - y(size),
             _COLOURS.get(phase, _COLOURS["other"]),
         )
+    beside = y(each["peak"])  # where the words go; those of the second line stay below those of the first
     for label, size, dash in (("peak", each["peak"], ""), ("variables", each["variables"], "4 3")):
+        beside = y(size) if label == "peak" else max(y(size), beside + _LINE)
         yield '<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="black" stroke-dasharray="%s"/>' % (
             _LEFT,
             _LEFT + _WIDTH,
@@ -75,8 +78,8 @@ def _chart(name, each, top):
             y(size),
             dash,
         )
-        yield '<text x="%d" y="%.1f" text-anchor="end">%.1f MiB</text>' % (_LEFT - 5, y(size) + 4, size / _MIB)
-        yield '<text x="%d" y="%.1f" text-anchor="end" %s>%s</text>' % (_LEFT + _WIDTH - 3, y(size) - 4, _RIM, label)
+        yield '<text x="%d" y="%.1f" text-anchor="end">%.1f MiB</text>' % (_LEFT - 5, beside + 4, size / _MIB)
+        yield '<text x="%d" y="%.1f" text-anchor="end" %s>%s</text>' % (_LEFT + _WIDTH - 3, beside - 4, _RIM, label)
     yield '<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="black"/>' % (_LEFT, _LEFT + _WIDTH, bottom, bottom)
     yield '<text x="%d" y="%d" font-size="14">%s</text>' % (_LEFT, top - 5, escape(name))
     for when in ticks(last / 1000.0):
@@ -87,7 +90,7 @@ def _chart(name, each, top):
             bottom + 4,
         )
         yield '<text x="%.1f" y="%d" text-anchor="middle">%g</text>' % (x(when * 1000), bottom + 16, when)
-    yield '<text x="%d" y="%d" text-anchor="end">ms</text>' % (_LEFT - 5, bottom + 16)
+    yield '<text x="%d" y="%d" text-anchor="end">ms</text>' % (_LEFT - 12, bottom + 16)
 
 
 def ticks(last):

@@ -205,6 +205,15 @@ def test_ctrl_c_shows_no_tracebacks():
     before = len(screen.text)
     first.feed(text, 0)
     assert screen.text[before:] == b"[worker 0] mine.Error: cannot save\n[worker 0]   saved\n"
+    before = len(screen.text)
+    first.feed(
+        b"Traceback (most recent call last):\n  File x\n"
+        b"RuntimeError: pybind11::error_already_set: MISMATCH of original and normalized active exception types: "
+        b"ORIGINAL AbortedError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>\n\n"
+        b"At:\n  errors.py(412): __init__\n  train.py(16): <module>\n\nRuntimeError: mine\n",
+        0,
+    )
+    assert screen.text[before:] == b"[worker 0] RuntimeError: mine\n"
 
 
 def test_log_files_hold_the_output_as_it_was(tmp_path):
