@@ -4,11 +4,11 @@ from tensorflow.core.framework import attr_value_pb2
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
-from epl.graph.index import format_input, node_of
+from epl.graph.index import format_input
 from epl.partition.parts import COLLECTIVES, Collective
 from epl.partition.placement import SUM, part_sizes, part_starts
 
-INT32, INT64, FLOAT, BOOL, STRING = 3, 9, 1, 10, 7
+INT32, INT64, FLOAT, BOOL = 3, 9, 1, 10
 _PREFIX = "epl_shard"
 _TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
 
@@ -84,13 +84,6 @@ class Emit(object):
         self._keep(made[0])
         return whole if dtype == FLOAT else self.cast(whole, FLOAT, dtype)
 
-    def text(self, name, value):
-        """A constant of text, the same in all shards."""
-        whole = "%s/%s/%s" % (_PREFIX, self._for.name, name)
-        while whole in self.nodes:
-            whole += "_"
-        return self._keep(constant(whole, value.encode(), STRING, self._for.device))
-
     def cast(self, text, have, want):
         """A tensor in another type; the same where it is of that already."""
         return text if have == want else self.add("Cast", "cast", [text], SrcT=Type(have), DstT=Type(want))
@@ -137,32 +130,77 @@ def type_list(dtypes):
 
 def slice_of(emit, text, dtype, shape, dim):
     """A shard's part of a dimension of a tensor that it has whole."""
-    size, rank, waits = shape[dim], len(shape), []
+    size, rank = shape[dim], len(shape)
     if size is not None:
         begins = [[start if i == dim else 0 for i in range(rank)] for start in part_starts(size, emit.shards)]
         sizes = [[part if i == dim else -1 for i in range(rank)] for part in part_sizes(size, emit.shards)]
         begin, extent = emit.integers("begin", begins), emit.integers("size", sizes)
     else:
         whole = emit.add("Shape", "shape", [text], T=Type(dtype), out_type=Type(INT32))
-        by = emit.integers("parts", [[emit.shards if i == dim else 1 for i in range(rank)]] * emit.shards)
-        extent = emit.add("FloorDiv", "part", [whole, by], T=Type(INT32))
-        which = [[shard if i == dim else 0 for i in range(rank)] for shard in range(emit.shards)]
-        begin = emit.add("Mul", "begin", [extent, emit.integers("which", which)], T=Type(INT32))
-        waits.append("^" + _must_be_whole(emit, whole, extent, by, text, dim))
-    return emit.add("Slice", "part", [text, begin, extent] + waits, T=Type(dtype), Index=Type(INT32))
+        extent = parts_of(emit, whole, [dim], rank, INT32)
+        begin = _part_starts(emit, whole, dim, rank)
+    return emit.add("Slice", "part", [text, begin, extent], T=Type(dtype), Index=Type(INT32))
 
 
-def _must_be_whole(emit, whole, extent, by, text, dim):
-    """A node that fails where parts of equal size leave something over."""
-    again = emit.add("Mul", "again", [extent, by], T=Type(INT32))
-    equal = emit.add("Equal", "equal", [again, whole], T=Type(INT32))
-    axis = emit.integers("axis", [[0]] * emit.shards)
-    fits = emit.add("All", "fits", [equal, axis], Tidx=Type(INT32), keep_dims=False)
-    said = (
-        "'%s' is divided over %d devices in dimension %d, so that its size there has to be a multiple of %d. Use such "
-        "a batch size, or drop what remains of the data. Its shape is" % (node_of(text), emit.shards, dim, emit.shards)
-    )
-    return emit.add("Assert", "is_whole", [fits, emit.text("said", said), whole], T=type_list([STRING, INT32]))
+def parts_of(emit, text, dims, rank, dtype):
+    """A vector of sizes with some that are known only when a step runs as those of a shard's part; -1 stays -1.
+
+    The part of shard i of n things is (n + shards - 1 - i) // shards, as `part_sizes` has it.
+    """
+
+    def vector(name, inside, outside):
+        rows = [[inside(i) if d in dims else outside for d in range(rank)] for i in range(emit.shards)]
+        return emit.integers(name, rows, dtype)
+
+    def add(op, name, *texts):
+        return emit.add(op, name, list(texts), T=Type(dtype))
+
+    one = vector("ones", lambda i: 1, 1)
+    is_size = add("Minimum", "is_size", add("Add", "next", text, one), one)
+    over = add("Mul", "over", is_size, vector("rest", lambda i: emit.shards - 1 - i, 0))
+    return add("FloorDiv", "part_sizes", add("Add", "more", text, over), vector("parts", lambda i: emit.shards, 1))
+
+
+def _part_starts(emit, whole, dim, rank):
+    """Where a shard's part of a dimension begins, as a vector, of the vector of sizes of the whole."""
+
+    def vector(name, inside, outside):
+        return emit.integers(
+            name, [[inside(i) if d == dim else outside for d in range(rank)] for i in range(emit.shards)]
+        )
+
+    def add(op, name, *texts):
+        return emit.add(op, name, list(texts), T=Type(INT32))
+
+    by, which = vector("shards", lambda i: emit.shards, 1), vector("which", lambda i: i, 0)
+    least = add("Mul", "least", add("FloorDiv", "quotient", whole, by), which)
+    return add("Add", "begin", least, add("Minimum", "more_before", add("FloorMod", "rest", whole, by), which))
+
+
+def whole_size(emit, choices, tensor, dim):
+    """A scalar, the size of a dimension of a tensor that is divided along it and whose size the graph does not know.
+
+    It is that of a tensor that it was made of and that each shard has whole along that dimension; where there is none,
+    the shards add up theirs.
+    """
+    facts, start = emit.facts, tensor
+    while choices.of(tensor).kind == "sharded" and choices.of(tensor).dim == dim:
+        rule = choices.rule[tensor.node]
+        label = rule.outputs[tensor.index][dim]
+        pairs = zip(facts.inputs(tensor.node), rule.inputs)
+        found = next(((t, ls.index(label)) for t, ls in pairs if isinstance(ls, tuple) and label in ls), None)
+        if found is None:
+            own = _size_of(emit, start, choices.of(start).dim)
+            return emit.collective("all_reduce", own, INT32, format_input(*start), 4)
+        tensor, dim = found
+    return _size_of(emit, tensor, dim)
+
+
+def _size_of(emit, tensor, dim):
+    shape = emit.add("Shape", "shape", [format_input(*tensor)], T=Type(emit.facts.dtype(tensor)), out_type=Type(INT32))
+    places = [emit.integers("dim", [dim] * emit.shards), emit.integers("axis", [0] * emit.shards)]
+    types = {"Tparams": Type(INT32), "Tindices": Type(INT32), "Taxis": Type(INT32)}
+    return emit.add("GatherV2", "size", [shape] + places, **types)
 
 
 def on_one_shard(emit, text, dtype):
@@ -192,8 +230,7 @@ def local_shape(emit, text, tensor_value, dims, rank, dtype):
         return emit.integers("local_shape", rows, dtype)
     unknown = [dim for dim, size in dims.items() if size is None]
     if unknown:
-        by = emit.integers("parts", [[emit.shards if i in unknown else 1 for i in range(rank)]] * emit.shards, dtype)
-        text = emit.add("FloorDiv", "local_sizes", [text, by], T=Type(dtype))
+        text = parts_of(emit, text, unknown, rank, dtype)
     known = {dim: part_sizes(size, emit.shards) for dim, size in dims.items() if size is not None}
     return replaced(emit, text, known, rank, dtype) if known else text
 

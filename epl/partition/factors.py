@@ -9,7 +9,8 @@ def reshape_terms(before, after):
     Dimensions are grouped so that each group of the one shape has as many elements as one of the other:
     [batch, 12, 64] -> [batch, 768] has the groups batch|batch and 12, 64|768. In each group the first dimensions go
     together, as a part of consecutive elements of the one is one of the other. Whether parts of equal size
-    begin at the same elements is for `divides` to say.
+    begin at the same elements is for `divides` to say; of sizes that are not known nobody can, so that those dimensions
+    go together with no others.
 
     Args:
       before, after: shapes; None for sizes that are not known.
@@ -17,7 +18,8 @@ def reshape_terms(before, after):
     left, right = ["-"] * len(before), ["-"] * len(after)
     letters = iter(string.ascii_letters)
     for ins, outs in groups(before, after):
-        if ins and outs:
+        unknown = any(before[i] is None for i in ins) or any(after[i] is None for i in outs)
+        if ins and outs and not (unknown and len(ins) + len(outs) > 2):
             left[ins[0]] = right[outs[0]] = next(letters)
     return "".join(left), "".join(right)
 

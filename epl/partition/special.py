@@ -7,7 +7,7 @@ is written with its local inputs as it is. `texts` are the data inputs, in the p
 
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
-from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of
+from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
 from epl.partition.placement import WHOLE, part_sizes
 
@@ -92,7 +92,7 @@ def _shape(emit, node, texts, strategy, rule, choices):
     if all(choices.of(tensor).kind != "sharded" for tensor in inputs):
         return False
     dtype = _index_type(node, "out_type")
-    found = [_whole_shape(emit, tensor, choices.of(tensor), dtype) for tensor in inputs]
+    found = [_whole_shape(emit, tensor, choices, dtype) for tensor in inputs]
     if node.op == "Size":
         dims = emit.integers("dims", [[0]] * emit.shards)
         found = [emit.add("Prod", "size", [found[0], dims], T=Type(dtype), Tidx=Type(INT32))]
@@ -100,8 +100,8 @@ def _shape(emit, node, texts, strategy, rule, choices):
     return True
 
 
-def _whole_shape(emit, tensor, place, dtype):
-    shape = emit.facts.shape(tensor)
+def _whole_shape(emit, tensor, choices, dtype):
+    shape, place = emit.facts.shape(tensor), choices.of(tensor)
     if None not in shape:
         return emit.integers("whole_shape", [list(shape)] * emit.shards, dtype)
     source = emit.facts.dtype(tensor)
@@ -111,8 +111,14 @@ def _whole_shape(emit, tensor, place, dtype):
     size = shape[place.dim]
     if size is not None:
         return replaced(emit, text, {place.dim: [size] * emit.shards}, len(shape), dtype)
-    by = [emit.shards if i == place.dim else 1 for i in range(len(shape))]
-    return emit.add("Mul", "whole_shape", [text, emit.integers("shards", [by] * emit.shards, dtype)], T=Type(dtype))
+    size = emit.cast(whole_size(emit, choices, tensor, place.dim), INT32, dtype)
+    masks = [
+        [[i == place.dim for i in range(len(shape))]] * emit.shards,
+        [[i != place.dim for i in range(len(shape))]] * emit.shards,
+    ]
+    there, elsewhere = [emit.integers(name, mask, dtype) for name, mask in zip(("there", "elsewhere"), masks)]
+    other = emit.add("Mul", "others", [text, elsewhere], T=Type(dtype))
+    return emit.add("Add", "whole_shape", [other, emit.add("Mul", "size", [there, size], T=Type(dtype))], T=Type(dtype))
 
 
 def _mean(emit, node, texts, strategy, rule, choices):
@@ -120,14 +126,27 @@ def _mean(emit, node, texts, strategy, rule, choices):
     if strategy.factor is None or _divided(strategy) is not None:
         return False
     tensor = emit.facts.inputs(node.name)[0]
-    size, dtype = emit.facts.shape(tensor)[strategy.inputs[0].dim], emit.facts.dtype(tensor)
-    weights = [1.0 / emit.shards] * emit.shards
+    dim, dtype = strategy.inputs[0].dim, emit.facts.dtype(tensor)
+    size = emit.facts.shape(tensor)[dim]
+    own = emit.add("Mean", "of_part", texts, T=Type(dtype), Tidx=node.attr["Tidx"], keep_dims=node.attr["keep_dims"].b)
     if size is not None:
         weights = [part / float(size) for part in part_sizes(size, emit.shards)]
-    own = emit.add("Mean", "of_part", texts, T=Type(dtype), Tidx=node.attr["Tidx"], keep_dims=node.attr["keep_dims"].b)
-    weight = emit.number("weight", weights, dtype)
-    emit.outputs(node, [emit.add("Mul", "weighted", [own, weight], T=Type(dtype))], [dtype])
+        mean = emit.add("Mul", "weighted", [own, emit.number("weight", weights, dtype)], T=Type(dtype))
+    else:
+        weight = _weight(emit, tensor, texts[0], dim, dtype, choices)
+        mean = emit.add("MulNoNan", "weighted", [own, weight], T=Type(dtype))  # the mean of nothing is not a number
+    emit.outputs(node, [mean], [dtype])
     return True
+
+
+def _weight(emit, tensor, text, dim, dtype, choices):
+    """What part of a dimension of unknown size a shard has."""
+    shape = emit.add("Shape", "local_shape", [text], T=Type(dtype), out_type=Type(INT32))
+    places = [emit.integers("dim", [dim] * emit.shards), emit.integers("axis", [0] * emit.shards)]
+    types = {"Tparams": Type(INT32), "Tindices": Type(INT32), "Taxis": Type(INT32)}
+    own = emit.cast(emit.add("GatherV2", "own_size", [shape] + places, **types), INT32, dtype)
+    whole = whole_size(emit, choices, tensor, dim)
+    return emit.add("RealDiv", "weight", [own, emit.cast(whole, INT32, dtype)], T=Type(dtype))
 
 
 def _own_rows(emit, ids, dtype, size):

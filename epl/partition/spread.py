@@ -19,7 +19,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
-from epl.partition.placement import WHOLE, Placement, conversion_cost, sharded
+from epl.partition.placement import WHOLE, Placement, conversion_cost, partial, sharded
 from epl.partition.rule import Rule, Strategy, expand, strategies
 from epl.partition.table import notation_of
 from epl.rules import effects
@@ -38,6 +38,8 @@ class Marks:
       tensors: canonical name of a tensor to the Placement that it is to have.
       wishes: the same of tensors which follow a wish where that costs no more than something else.
       places: variable to the Placement that it is to have.
+      rows: nodes that compute on a batch, of which each shard is to compute its rows.
+      batches: nodes that give the batch.
     """
 
     shards: int
@@ -45,6 +47,8 @@ class Marks:
     tensors: Dict[str, Placement] = field(default_factory=dict)
     wishes: Dict[str, Placement] = field(default_factory=dict)
     places: Dict[str, Placement] = field(default_factory=dict)
+    rows: FrozenSet[str] = frozenset()
+    batches: FrozenSet[str] = frozenset()
 
 
 @dataclass
@@ -99,6 +103,9 @@ class _Spread(object):
         self._undecided = collections.OrderedDict()  # variable -> nodes that wait for it
         self._slots = collections.defaultdict(list)  # variable -> those of an optimizer that lie as it does
         self._waiting = {}  # tensor -> variable that what makes it waits for
+        self._of_batch = frozenset()  # all that follows from the batch
+        if marks.rows:
+            self._of_batch = facts.graph.descendants(marks.batches, data_only=True) | marks.batches
         self._owners = {}  # slot of an optimizer -> its variable, of those that one operation updates together
         for name in self._graph.find(effects.is_write):
             holders = [each.node for each in facts.inputs(name) if facts.is_variable(each)]
@@ -309,9 +316,9 @@ class _Spread(object):
         if rule.notation.product:  # a variable that is divided, or will be, is never made whole for a product
             marked = [t for t in inputs if t in self._free and self._free[t][0] in self._marks.variables]
             marked = [t for t in marked if self._is_free(t) or self._choices.of(t) != WHOLE]
-        wishes = self._wishes(name, rule)
+        wishes, rows = self._wishes(name, rule), self._rows(name, inputs)
         if not marked and not self._any_divided(inputs):  # nothing that is whole, or will be, is divided without need
-            found = [each for each in found if each.factor is None or wishes and self._grants(each, wishes)]
+            found = [s for s in found if s.factor is None or self._grants(s, wishes) or self._by_rows(s, rows)]
         keys = {each: self._key(each, rule, inputs, marked, name) for each in found}
         return min(found, key=keys.__getitem__)
 
@@ -346,6 +353,25 @@ class _Spread(object):
         names = {i: format_input(name, i) for i in range(len(rule.outputs))}
         return {i: self._marks.wishes[each] for i, each in names.items() if each in self._marks.wishes}
 
+    def _rows(self, name, inputs):
+        """Positions of the inputs that bring the rows of a batch to where it is to be divided."""
+        if name not in self._marks.rows:
+            return []
+        return [i for i, tensor in enumerate(inputs) if self._has_rows(tensor)]
+
+    def _has_rows(self, tensor):
+        """Whether a tensor comes with all rows of a batch to where each shard is to compute some of them."""
+        if tensor.node not in self._of_batch or self._choices.of(tensor) not in (WHOLE, partial()):
+            return False
+        if tensor.node in self._marks.rows and tensor.node in self._choices.rule:
+            return False  # it has been computed there
+        shape = self._facts.shape(tensor)
+        return bool(shape) and (shape[0] is None or shape[0] >= self._shards)
+
+    @staticmethod
+    def _by_rows(strategy, rows):
+        return any(strategy.inputs[i] == sharded(0) for i in rows)
+
     @staticmethod
     def _grants(strategy, wishes):
         return any(strategy.outputs[i] == place for i, place in wishes.items())
@@ -374,9 +400,11 @@ class _Spread(object):
         # What has a letter everywhere stays apart in all that follows; and parts are better than the whole.
         ins, outs = rule.dims(strategy.factor) if strategy.factor else ((), ())
         everywhere = strategy.factor is not None and min(list(ins) + list(outs)) >= 0
+        rows = self._rows(name, inputs)
         idle = all(place.kind == "whole" for place in strategy.outputs)
         moved = sum(want is not None and want != self._choices.of(t) for t, want in zip(inputs, strategy.inputs))
-        return left_whole, moves_rows, not preferred, cost, not everywhere, idle, moved
+        not_by_rows = bool(rows) and not self._by_rows(strategy, rows)
+        return left_whole, moves_rows, not preferred, cost, not_by_rows, not everywhere, idle, moved
 
     def _has_parts_of(self, rule, inputs):
         """Whether an input lies divided along a factor over which the parts communicate by themselves."""
@@ -408,7 +436,11 @@ class _Spread(object):
                 cost += conversion_cost(place, want, facts.num_bytes(Tensor(name, index)), shards)
         if strategy.factor is not None and strategy.factor in rule.notation.resolved:
             cost += self._resolving_cost(strategy, rule, name)
-        elif rule.notation.product and strategy.factor is None and self._any_divided(inputs):
+        elif (
+            rule.notation.product
+            and strategy.factor is None
+            and (self._any_divided(inputs) or self._rows(name, inputs))
+        ):
             cost += _flops(rule) / _FLOPS_PER_BYTE * (shards - 1) / shards
         return cost
 

@@ -9,7 +9,7 @@ from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
 OF_SHARDS = "shards"
-_EXCHANGES = frozenset(["EplAllReduce", "EplAllGather"])
+_EXCHANGES = frozenset(["EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll"])
 
 
 def collective_keys(plan, graph):

@@ -89,18 +89,25 @@ def _joined(node, shards):
 
     def divided(text, dim, size):
         if size < 0:
+            shape = add("Shape", [text], out_type=Type(3))
             made.append(
                 make_node(
-                    "Split",
+                    "GatherV2",
                     "joined/%s/%d" % (name, next(count)),
-                    [whole_numbers(dim), text],
-                    T=Type(dtype),
-                    num_split=shards,
+                    [shape, whole_numbers(dim), whole_numbers(0)],
+                    Tparams=Type(3),
+                    Tindices=Type(3),
+                    Taxis=Type(3),
                 )
             )
+            sizes = made[-1].name
+            for op, value in (("Add", list(range(shards - 1, -1, -1))), ("FloorDiv", shards)):
+                other, own = whole_numbers(value), "joined/%s/%d" % (name, next(count))
+                made.append(make_node(op, own, [sizes, other], T=Type(3)))
+                sizes = own
         else:
             sizes = whole_numbers(part_sizes(size, shards))
-            add("SplitV", [text, sizes, whole_numbers(dim)], num_split=shards, Tlen=Type(3))
+        add("SplitV", [text, sizes, whole_numbers(dim)], num_split=shards, Tlen=Type(3))
         return [format_input(made[-1].name, i) for i in range(shards)]
 
     if node.op == parts.ALL_REDUCE:

@@ -41,6 +41,27 @@ def transformer_block(x, heads, name):
         return layer_norm(x + dense(tf.nn.relu(dense(x, 4 * int(x.shape[-1]), "hidden")), x.shape[-1], "out"), "second")
 
 
+def experts(tokens, count, hidden, scope, capacity=4):
+    """A mixture of experts in which the largest gate of a token chooses one, as far as an expert has room for it.
+
+    [groups, tokens, width] -> the same shape; the variables of the experts are built inside of `scope()`.
+    """
+    width = int(tokens.shape[-1])
+    gates = tf.nn.softmax(tf.einsum("gsm,me->gse", tokens, tf.get_variable("gate", [width, count])))
+    chosen = tf.one_hot(tf.argmax(gates, -1), count)
+    place = (tf.cumsum(chosen, 1) - 1.0) * chosen
+    chosen *= tf.cast(place < capacity, tf.float32)
+    place = tf.one_hot(tf.cast(tf.reduce_sum(place, -1), tf.int32), capacity)
+    weights = tf.expand_dims(gates * chosen, -1) * tf.expand_dims(place, 2)
+    routes = tf.expand_dims(chosen, -1) * tf.expand_dims(place, 2)
+    with scope():
+        up = tf.get_variable("experts/up", [count, width, hidden])
+        down = tf.get_variable("experts/down", [count, hidden, width])
+    inputs = tf.einsum("gsec,gsm->egcm", routes, tokens)
+    outputs = tf.einsum("egch,ehm->egcm", tf.nn.relu(tf.einsum("egcm,emh->egch", inputs, up)), down)
+    return tf.einsum("gsec,egcm->gsm", weights, outputs)
+
+
 def variables_under(graph, prefix):
     """Operations of the trainable variables whose names begin so."""
     return [v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES) if v.op.name.startswith(prefix)]

@@ -6,7 +6,16 @@ import pytest
 
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
-from tests.numerics.test_split_models import COPIES, HINTED, MICRO_BATCHES, SPLIT, check, monitored_twice
+from tests.numerics.test_split_models import (
+    COPIES,
+    EXPERTS,
+    FEATURES,
+    HINTED,
+    MICRO_BATCHES,
+    SPLIT,
+    check,
+    monitored_twice,
+)
 
 
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
@@ -30,6 +39,20 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
 def test_hints(plain, two_workers, optimizer, resource):
     reference = plain(SPLIT + "hinted", 1, optimizer, resource)
     for history in two_workers(SPLIT + "hinted", 2, optimizer, resource):
+        check(history, reference)
+
+
+@pytest.mark.parametrize("optimizer, options", FEATURES[:2])
+def test_rows_of_what_is_replicated(plain, two_workers, optimizer, options):
+    reference = plain(SPLIT + "features", 1, optimizer, **options)
+    for history in two_workers(SPLIT + "features", 2, optimizer, **options):
+        check(history, reference)
+
+
+@pytest.mark.parametrize("optimizer, options", EXPERTS)
+def test_experts(plain, two_workers, optimizer, options):
+    reference = plain(SPLIT + "experts", 1, optimizer, **options)
+    for history in two_workers(SPLIT + "experts", 2, optimizer, **options):
         check(history, reference)
 
 

@@ -41,6 +41,30 @@ def test_hints(plain, two_devices, optimizer, resource):
     check(two_devices(SPLIT + "hinted", 2, optimizer, resource), reference)
 
 
+# Rows that the graph knows, and that it does not; that divide, and that do not.
+FEATURES = [
+    ("sgd", {"rows": 7, "sizes": (7, 7, 7)}),
+    ("adam", {"sizes": (8, 5, 3), "resource": True}),
+    ("adagrad", {"rows": 8}),
+]
+
+
+@pytest.mark.parametrize("optimizer, options", FEATURES)
+def test_rows_of_what_is_replicated(plain, two_devices, optimizer, options):
+    reference = plain(SPLIT + "features", 1, optimizer, **options)
+    check(two_devices(SPLIT + "features", 2, optimizer, **options), reference)
+
+
+# Groups of tokens that the graph knows, and that it does not.
+EXPERTS = [("momentum", {"groups": 4, "resource": True}), ("adagrad", {})]
+
+
+@pytest.mark.parametrize("optimizer, options", EXPERTS)
+def test_experts(plain, two_devices, optimizer, options):
+    reference = plain(SPLIT + "experts", 1, optimizer, **options)
+    check(two_devices(SPLIT + "experts", 2, optimizer, **options), reference)
+
+
 def test_without_a_seed_all_devices_have_the_same(two_devices):
     first, second = two_devices(SPLIT + "without_seed", 2)
     assert first.any() and np.array_equal(first, second)

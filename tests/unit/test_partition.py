@@ -52,8 +52,8 @@ def test_a_notation_does_not_fit_other_ranks():
     "before,after,terms",
     [
         ((None, 128, 768), (None, 128, 12, 64), ("abc", "abc-")),
-        ((None, 768), (None, 128, 768), ("ab", "a-b")),
-        ((None, 6, 16), (None, 16), ("a-b", "ab")),
+        ((None, 768), (None, 128, 768), ("-a", "--a")),
+        ((None, 6, 16), (None, 16), ("--a", "-a")),
         ((2, 3, 4), (6, 4), ("a-b", "ab")),
         ((4, 1, 5), (4, 5), ("a-b", "ab")),
         ((4, 6), (3, 8), ("a-", "a-")),

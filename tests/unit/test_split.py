@@ -5,8 +5,9 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
+from epl.partition.placement import sharded
 from epl.plan.table import plan_table
-from tests.helpers import planning
+from tests.helpers import planning, shards, split_models
 
 
 def classifier(scope=lambda: epl.split(2), hidden=None, classes=7):
@@ -124,6 +125,73 @@ def test_layouts():
     assert planning.compiled(graph, workers=4, devices=1).plan.mesh.shape["data"] == 2
     with pytest.raises(UnsupportedError, match="3 is neither a divisor nor a multiple of 2"):
         planning.compiled(graph, workers=2, devices=3)
+
+
+def colocated(features, rows=None, classes=1000, update=True):
+    """`features` of a batch in epl.replicate(2), a classifier of them in epl.split(2)."""
+    with planning.capture() as graph:
+        x, labels = tf.placeholder(tf.float32, [rows, 2], name="x"), tf.placeholder(tf.int32, [rows], name="labels")
+        with epl.replicate(2):
+            found = features(x)
+        with epl.split(2):
+            logits = tf.matmul(found, tf.get_variable("kernel", [int(found.shape[1]), classes]))
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_mean(each)
+        if update:
+            tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return graph
+
+
+def hidden(x):
+    return tf.nn.relu(tf.matmul(x, tf.get_variable("first", [2, 6])) + 1.0, name="hidden")
+
+
+@pytest.mark.parametrize("rows", [None, 7, 8])
+def test_each_device_computes_its_rows_of_what_is_replicated(rows):
+    graph = colocated(hidden, rows)
+    done = planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.partitioned
+    assert done.placements["hidden"] == sharded(0)
+    sent, activations = [(c.kind, c.phase, c.num_bytes) for c in done.collectives], (rows or 32) * 6 * 4
+    along = [(kind, phase) for kind, phase, num_bytes in sent if num_bytes == activations]
+    assert along == [("all_gather", "forward"), ("reduce_scatter", "backward")]
+    # Besides these a few numbers for each row of the loss, and the gradient of what is on both devices.
+    others = sorted((kind, num_bytes) for kind, _, num_bytes in sent if num_bytes != activations)
+    row = (rows or 32) * 4
+    assert others == sorted([("all_reduce", row), ("all_reduce", 2 * row), ("all_reduce", 2 * 6 * 4)])
+
+
+def test_tokens_travel_to_experts_and_back():
+    """Two all-to-alls forward and two backward."""
+    with planning.capture() as graph:
+        epl.set_default_strategy(epl.replicate(2))
+        tokens = tf.placeholder(tf.float32, [4, 6, 64]) * tf.get_variable("gain", [64])
+        y = tokens + split_models.experts(tokens, 4, 128, lambda: epl.split(2), capacity=2)
+        tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.square(tf.tanh(y) - 1.0)), name="train")
+    program = planning.compiled(graph, workers=2, devices=1, cluster__colocate_split_and_replicate=True)
+    done = program.plan.partitioned
+    assert done.placements["experts/up"] == done.placements["experts/down"] == sharded(0)
+    routed = 4 * 4 * 2 * 64 * 4  # groups, experts, room, width, bytes
+    sent = shards.exchanged(done, "train")
+    large = [(c.kind, c.phase) for c in sent if c.num_bytes == routed]
+    assert large == [("all_to_all", "forward")] * 2 + [("all_to_all", "backward")] * 2
+    # The rest is gradients of what is on both devices.
+    assert not [c for c in sent if c.num_bytes != routed and c.kind in ("all_to_all", "all_gather")]
+    assert len([n for n in program.graph.nodes.values() if n.op == "EplAllToAll"]) >= 4
+
+
+@pytest.mark.parametrize("op", ["reverse", "cond"])
+def test_what_needs_all_rows_is_computed_whole(caplog, op):
+    def features(x):
+        x = hidden(x)
+        if op == "reverse":
+            return tf.reverse(x, [0], name="needs_all")
+        with planning.control_flow("v1"):
+            return tf.ensure_shape(tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: 2.0 * x), [None, 6])
+
+    caplog.set_level("INFO", "epl")
+    done = planning.compiled(colocated(features), cluster__colocate_split_and_replicate=True).plan.partitioned
+    assert "hidden" not in done.placements and "kernel" in done.placements
+    assert "needs rows of the batch that other devices would have" in caplog.text
 
 
 def test_data_in_a_branch():

@@ -26,6 +26,8 @@ from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.rules import effects
 
+_MOVES = frozenset(["Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Cast"])
+
 _LOG = logging.getLogger("epl")
 
 
@@ -46,9 +48,9 @@ def partition_shards(program, target):
     program = with_originals(program, again)
     hints = hints_of(program.graph, lambda tensor: dtype_of(program.graph, tensor))
     program = with_originals(replace(program, graph=hints.graph), hints.nodes)
-    marks = _marks(program, shards, {t.index for t in split}, hints)
+    marks = _marks(program, shards, taskgraphs, hints)
     marked = marks.variables
-    done = partition(program, marks, tf_compat.op_def)
+    done = _partition(program, marks)
     _check_places(program, done)
     divided = marked.intersection(done.placements)
     if not divided:
@@ -62,13 +64,69 @@ def partition_shards(program, target):
     return replace(program, graph=_without_marks(done.graph), partitioned=done)
 
 
-def _marks(program, shards, indices, hints):
-    """The Marks of a program of which some TaskGraphs, given by their numbers, are split."""
+def _partition(program, marks):
+    """The Partitioned program. Where rows of a batch that devices divide would have to be exchanged before what is
+    split begins, the devices compute all rows instead."""
+    done = partition(program, marks, tf_compat.op_def)
+    needs = _needs_other_rows(program, marks, done) if marks.rows else None
+    if needs is None:
+        return done
+    _LOG.info(
+        "'%s' needs rows of the batch that other devices would have, so each of the %d devices computes all rows of "
+        "what epl.replicate holds. Rows are divided where each is computed by itself.",
+        needs,
+        marks.shards,
+    )
+    return partition(program, replace(marks, rows=frozenset(), batches=frozenset()), tf_compat.op_def)
+
+
+def _needs_other_rows(program, marks, done):
+    """The first node that needs rows of other devices before anything that is split, in a step that trains, or in a
+    loop or a branch, where they cannot come; None if there is none."""
+    trained = done.graph.ancestors([name for name, node in done.graph.nodes.items() if tags.phase(node) == tags.APPLY])
+    split = _with_moves_before(program.graph, program.graph.descendants(marks.variables, data_only=True))
+    inside = analyse(program).in_control_flow
+    for each in done.collectives:
+        if each.wanted_by in inside or each.node in inside:
+            return each.wanted_by
+        if each.kind in ("all_gather", "all_to_all") and each.node in trained:
+            if each.wanted_by in marks.rows and each.wanted_by not in split:
+                return each.wanted_by
+    return None
+
+
+def _with_moves_before(graph, names):
+    """Some nodes, and those before them that only move what these take."""
+    found, stack = set(names), list(names)
+    while stack:
+        for tensor in graph.inputs[stack.pop()]:
+            if tensor.index >= 0 and tensor.node not in found and graph.nodes[tensor.node].op in _MOVES:
+                found.add(tensor.node)
+                stack.append(tensor.node)
+    return found
+
+
+def _rows(program, taskgraphs):
+    """(nodes that compute on a batch which devices divide, nodes that give it)."""
+    inside = analyse(program).in_control_flow
+    indices, nodes = {t.index for t in taskgraphs if t.kind == "replicate"}, program.graph.nodes
+    rows = {
+        name
+        for name, node in nodes.items()
+        if tags.get_int(node, tags.TASKGRAPH, -1) in indices and tags.phase(node) == tags.FORWARD and name not in inside
+    }
+    given = program.graph.find(lambda op: op in effects.SOURCES or op in effects.PLACEHOLDERS)
+    return frozenset(rows), frozenset(name for name in given if name not in inside)
+
+
+def _marks(program, shards, taskgraphs, hints):
+    """The Marks of a program with these TaskGraphs."""
+    indices = {t.index for t in taskgraphs if t.kind == "split"}
     variables = _variables_in(program, indices).union(n for n, place in hints.variables.items() if place != WHOLE)
     variables -= {name for name, place in hints.variables.items() if place == WHOLE}
     tensors = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
     tensors.update((node, hints.tensors[tensor]) for node, tensor in hints.nodes.items())
-    return Marks(shards, variables, tensors, hints.tensors, hints.variables)
+    return Marks(shards, variables, tensors, hints.tensors, hints.variables, *_rows(program, taskgraphs))
 
 
 def _without_marks(graph):

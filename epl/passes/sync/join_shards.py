@@ -13,7 +13,7 @@ from epl.passes.nodes import instance_tensor, tagged
 from epl.plan.names import clone_name, joined_name, tag_of, whole_name
 from epl.plan.order import OF_SHARDS
 
-_INT32, _BOOL = 3, 10
+_INT32, _INT64, _BOOL = 3, 9, 10
 _REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}
 
 
@@ -80,8 +80,8 @@ def _results(join, node, given):
     if kind == parts.ALL_GATHER:
         return [join.gathered(given, attr["dim"].i)] * len(given)
     if kind == parts.REDUCE_SCATTER:
-        return join.divided(join.combined(given, attr["combine"].s.decode()), attr["dim"].i, attr["size"].i)
-    return join.divided(join.gathered(given, attr["dim"].i), attr["to_dim"].i, attr["to_size"].i)
+        return join.reduced_parts(given, attr["combine"].s.decode(), attr["dim"].i, attr["size"].i)
+    return join.exchanged_parts(given, attr["dim"].i, attr["size"].i, attr["to_dim"].i, attr["to_size"].i)
 
 
 class _Join(object):
@@ -120,28 +120,80 @@ class _Join(object):
             own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
         if self._plan.mesh.parts.num_workers == 1:
             return own
-        if dim == 0:
-            return self._exchange("EplAllGather", own, R=1)
         own = self._swapped(own, dim)
         return self._swapped(self._exchange("EplAllGather", own, R=1), dim)
 
-    def divided(self, whole, dim, size):
-        """For each instance its part of a dimension of what all have whole; size: -1 where it is not known."""
-        shards = self._plan.mesh.num_shards
-        if size < 0:
-            text = self._add("Split", [self._integers(dim), whole], num_split=shards)
-        else:
-            sizes = self._integers(part_sizes(size, shards))
-            text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=shards, Tlen=Type(_INT32))
+    def reduced_parts(self, given, how, dim, size):
+        """For each instance its part of a dimension of the combination; size: of the whole of it, -1 if not known."""
+        if self._plan.mesh.parts.num_workers == 1 or how != "sum":
+            return self._divided(self.combined(given, how), dim, self._part_sizes(given[0], dim, size))
+        own = given[0] if len(given) == 1 else self._add("AddN", given, N=len(given))
+        sizes = self._part_sizes(own, dim, size)
+        own = self._swapped(own, dim)
+        share = self._exchange("EplReduceScatter", own, self._of_workers(sizes), reduce_op="sum")
+        return self._own_parts(self._swapped(share, dim), dim, sizes)
+
+    def exchanged_parts(self, given, dim, size, to_dim, to_size):
+        """For each instance its part of a dimension of what the instances have parts of along another one."""
+        shards, group = self._plan.mesh.num_shards, self._plan.mesh.parts
+        if group.num_workers == 1 or size <= 0 or size % shards:  # workers send parts of the same size only
+            whole = self.gathered(given, dim)
+            return self._divided(whole, to_dim, self._part_sizes(whole, to_dim, to_size))
+        own = given[0]
+        if len(given) > 1:
+            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
+        sizes = self._part_sizes(own, to_dim, to_size)
+        come = self._exchange("EplAllToAll", self._swapped(own, to_dim), self._of_workers(sizes))
+        count = group.num_workers
+        each = self._add("Split", [self._integers(0), come], num_split=count)
+        at = dim or to_dim  # where the other dimension is while this one is the first
+        pieces = [format_input(each, i) for i in range(count)]
+        joined = self._add("ConcatV2", pieces + [self._integers(at)], N=count, Tidx=Type(_INT32))
+        return self._own_parts(self._swapped(joined, to_dim), to_dim, sizes)
+
+    def _of_workers(self, sizes):
+        """The sizes of the shards' parts, added up by worker."""
+        lanes = self._plan.mesh.lanes
+        if lanes > 1:
+            rows = self._integers([-1, lanes])
+            rows = self._node("Reshape", [sizes, rows], T=Type(_INT32), Tshape=Type(_INT32))
+            sizes = self._node("Sum", [rows, self._integers([1])], T=Type(_INT32), Tidx=Type(_INT32), keep_dims=False)
+        return self.cast(sizes, _INT32, _INT64)
+
+    def _own_parts(self, text, dim, sizes):
+        """The parts of this worker's instances, of what they have together; sizes: of the parts of all."""
+        lanes = len(self._replica)
+        if lanes == 1:
+            return [text]
+        first = self._integers([self._replica[0].shard])
+        own = self._node("Slice", [sizes, first, self._integers([lanes])], T=Type(_INT32), Index=Type(_INT32))
+        text = self._add("SplitV", [text, own, self._integers(dim)], num_split=lanes, Tlen=Type(_INT32))
+        return [format_input(text, i) for i in range(lanes)]
+
+    def _divided(self, whole, dim, sizes):
+        """For each instance its part of a dimension of what all have whole."""
+        count = self._plan.mesh.num_shards
+        text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=count, Tlen=Type(_INT32))
         return [format_input(text, instance.shard) for instance in self._replica]
 
-    def _exchange(self, op, text, **attrs):
+    def _part_sizes(self, whole, dim, size):
+        """A vector: how much of a dimension each shard has; size: of the whole of it, -1 where it is not known."""
+        shards = self._plan.mesh.num_shards
+        if size >= 0:
+            return self._integers(part_sizes(size, shards))
+        shape = self._add("Shape", [whole], out_type=Type(_INT32))
+        types = {key: Type(_INT32) for key in ("Tparams", "Tindices", "Taxis")}
+        found = self._node("GatherV2", [shape, self._integers(dim), self._integers(0)], **types)
+        more = self._node("Add", [found, self._integers(list(range(shards - 1, -1, -1)))], T=Type(_INT32))
+        return self._node("FloorDiv", [more, self._integers(shards)], T=Type(_INT32))
+
+    def _exchange(self, op, *texts, **attrs):
         """A collective of the workers that have parts of the replica."""
         group = self._plan.mesh.parts
         node = make_node(
             op,
             self._name,
-            [text],
+            list(texts),
             self._plan.mesh.host_device,
             T=Type(self._dtype),
             comm=group.communicator(0),
@@ -153,6 +205,8 @@ class _Join(object):
 
     def _swapped(self, text, dim):
         """A tensor with a dimension and the first one exchanged, which is also how to undo it."""
+        if dim == 0:
+            return text
         rank = self._add("Rank", [text])
         behind = self._node("Range", [self._integers(dim + 1), rank, self._integers(1)], Tidx=Type(_INT32))
         before = self._integers([dim] + list(range(1, dim)) + [0])

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tests.helpers import split_models
 from tests.helpers.programs import common
 
 CLASSES = 7  # not a multiple of the devices
@@ -317,3 +318,47 @@ def hinted(epl, device_count, optimizer, resource=False):
         loss = tf.reduce_mean(tf.square(out - 1.0))
     step = _OPTIMIZERS[optimizer]().minimize(loss)
     return _history([loss, hidden, out], step, [{x: common.batch(number)[0][:7]} for number in range(3)])
+
+
+def features(epl, device_count, optimizer, rows=None, sizes=(8, 8, 8), resource=False):
+    """A classifier, divided, of features of which each device computes those of its rows."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+    tf.set_random_seed(8)
+    x = tf.placeholder(tf.float32, [rows, common.FEATURES])
+    labels = tf.placeholder(tf.int64, [rows])
+    with tf.variable_scope("model", use_resource=resource):
+        with _scope(epl, device_count, "replicate"):
+            hidden = tf.nn.tanh(tf.layers.dense(x, 8, name="first"))
+            hidden = tf.nn.dropout(hidden, rate=0.25)
+            mean, variance = tf.nn.moments(hidden, [0])
+            hidden = tf.layers.dense((hidden - mean) * tf.rsqrt(variance + 0.1), 6, name="second")
+            average = tf.get_variable("average", [8], trainable=False)
+            update = tf.assign(average, 0.9 * average + 0.1 * mean)
+            seen = tf.assign_add(tf.get_variable("seen", [], tf.int32, trainable=False), tf.shape(x)[0])
+        with _scope(epl, device_count):
+            logits = tf.layers.dense(hidden, CLASSES, name="classes")
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_mean(losses)
+    with tf.control_dependencies([update, seen]):
+        step = _OPTIMIZERS[optimizer]().minimize(loss)
+    feeds = []
+    for number, size in enumerate(sizes):
+        drawn = np.random.RandomState(number).randint(0, CLASSES, size)
+        feeds.append({x: common.batch(number, size)[0], labels: drawn})
+    return _history([loss, hidden, logits], step, feeds)
+
+
+def experts(epl, device_count, optimizer, groups=None, resource=False):
+    """A mixture of experts, each on one of the devices that divide the tokens."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+    tf.set_random_seed(9)
+    if epl:
+        epl.set_default_strategy(epl.replicate(device_count))
+    x = tf.placeholder(tf.float32, [groups, 6, 8])
+    with tf.variable_scope("model", use_resource=resource):
+        tokens = x * tf.get_variable("gain", [8], initializer=tf.ones_initializer())
+        y = tokens + split_models.experts(tokens, 4, 16, lambda: _scope(epl, device_count))
+        loss = tf.reduce_mean(tf.square(tf.tanh(y) - 1.0))
+    step = _OPTIMIZERS[optimizer]().minimize(loss)
+    feeds = [{x: np.random.RandomState(number).normal(size=[4, 6, 8])} for number in range(3)]
+    return _history([loss, y], step, feeds)
