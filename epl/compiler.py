@@ -30,6 +30,7 @@ from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
 from epl.passes.model.recompute import recompute
+from epl.passes.model.repeat_data import repeat_data
 from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
 from epl.passes.promises import PROMISES
@@ -39,6 +40,7 @@ from epl.passes.sync.check_batches import check_batches
 from epl.passes.sync.compress_gradients import compress_gradients
 from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.encode_gradients import encode_gradients
+from epl.passes.sync.end_together import end_together
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.join_shards import join_shards
@@ -82,6 +84,7 @@ ON_ONE_COPY = (
 PASSES = (
     # Still on one copy, but by the plan.
     share_data,  # changes which data a worker sees; first, as it knows the user's graph only
+    repeat_data,  # after shares, as each worker repeats its own
     autotune_data,
     order_reads,  # before copies: they wait as the original does
     place,  # before copies: they take their device from the original's
@@ -95,6 +98,7 @@ PASSES = (
     fill_shards,  # the same
     # These join the copies again.
     check_batches,  # takes data, and gives it on
+    end_together,  # like it
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     compress_gradients,  # before other gradients, as the next pass promises that all are aggregated; changes numbers

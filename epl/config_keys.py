@@ -342,6 +342,15 @@ KEYS = (
         "data that has no files; with io.slicing, records of files stay as they are.",
     ),
     Key(
+        "io.equal_steps",
+        STRING,
+        "",
+        "Workers may have unequally much data and make the same number of steps. With io.slicing, lists of files need "
+        'not divide evenly. "drop": training ends with the data of the worker that has least; "repeat": with that of '
+        'the worker that has most, while data sets of others begin again. "": as "drop", but files must divide.',
+        choices=("", "repeat", "drop"),
+    ),
+    Key(
         "io.autotune",
         BOOL,
         False,

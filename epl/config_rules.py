@@ -137,6 +137,25 @@ def _without_local_sgd(name):
     return problem
 
 
+def _repeats_alone(values):
+    if values["io.equal_steps"] != "repeat":
+        return None
+    for key, default, why in (
+        ("local_sgd.k_steps", 0, "workers ask each other before each step whether any has new data"),
+        (
+            "pipeline.num_micro_batch",
+            1,
+            "that is asked before a step, of which later micro-batches are read on the way",
+        ),
+    ):
+        if values[key] != default:
+            return (
+                'io.equal_steps="repeat" cannot be used with %s=%d: %s. Set io.equal_steps to "" or "drop", or leave '
+                "%s at %d." % (key, values[key], why, key, default)
+            )
+    return None
+
+
 def _without_dgc(name, why):
     """Rule: `name` may not be set where gradients are compressed."""
 
@@ -249,6 +268,7 @@ PAIR_RULES = _OF_LISTS + (
     _needs_any("dgc.min_elements", ("dgc.sparsity",), "dgc.sparsity"),
     _needs_any("dgc.clip_norm", ("dgc.sparsity",), "dgc.sparsity"),
     _needs_any("dgc.save_residuals", ("dgc.sparsity",), "dgc.sparsity"),
+    _repeats_alone,
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
     _needs_any("zero.degree", ("zero.level",), "zero.level"),
     _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),

@@ -14,6 +14,7 @@ OPERATIONS = {
     "EplBroadcast": "a15d1e54",
     "EplBroadcastReceive": "e12131e4",
     "EplBroadcastSend": "aad1cf35",
+    "EplEndOfData": "f77817f4",
     "EplGate": "e453630f",
     "EplListShare": "dad9b60e",
     "EplPackStrings": "fa5ed523",

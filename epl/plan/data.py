@@ -89,7 +89,8 @@ def plan_data(graph, io, worker_num, training=True):
     if worker_num == 1 or not (io.slicing or io.shard_dataset):
         return DataPlan()
     bodies = Bodies(graph)
-    rule = "unbalanced" if io.unbalanced_io_slicing else "drop" if io.drop_last_files else "even"
+    unbalanced = io.unbalanced_io_slicing or (io.equal_steps and not io.drop_last_files)
+    rule = "unbalanced" if unbalanced else "drop" if io.drop_last_files else "even"
     files = _Files(bodies)
     if io.slicing:
         files.find()

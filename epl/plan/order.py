@@ -51,6 +51,8 @@ def collective_keys(plan, graph):
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.source,))
+    for each in plan.repeated:
+        put(each.name, 0, each.tag, (each.get_next,))
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)

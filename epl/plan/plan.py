@@ -18,6 +18,7 @@ from epl.plan.consistency import (
 )
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.dgc import Dgc, plan_dgc
+from epl.plan.equal_steps import Repeated, find_repeated
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.links import Link, link_of
@@ -110,6 +111,7 @@ class Plan:
     stage_of: Dict[str, int]
     user_collectives: Tuple[UserCollective, ...] = ()
     data: DataPlan = DataPlan()
+    repeated: Tuple[Repeated, ...] = ()
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
     owners: Dict[str, int] = field(default_factory=dict)
@@ -325,6 +327,7 @@ def make_plan(model, config, cluster):
         verdicts=model.scaled,
         steps_per_run=config.execution.steps_per_run,
         partitioned=model.partitioned,
+        repeated=find_repeated(model, analysis, mesh, config.io),
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )

@@ -23,6 +23,7 @@ NOT_BUILT = [key for key in KEYS if not key.built]
 DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name != "amp.level") + (
     "io.unbalanced_io_slicing",
     "io.drop_last_files",
+    "io.equal_steps",
     "pipeline.num_stages",
     "gradient_checkpoint.end_taskgraph",
     "gradient_checkpoint.memory_limit_mb",
@@ -100,6 +101,7 @@ def test_documented_keys_have_their_documented_defaults():
         "amp.custom_black_list": "",
         "optimizer.num_apply_group": 1,
         "io.stats": False,
+        "io.equal_steps": "",
         "io.autotune": False,
         "execution.xla": False,
         "execution.num_threads": 0,

@@ -6,11 +6,9 @@ r"""Gives each worker its share of lists of file names, and of the records of da
 The nodes may stand in functions: a one-shot iterator has its whole pipeline in one.
 """
 
-import collections
-
 from epl.errors import UnsupportedError
 from epl.graph.build import constant, make_node
-from epl.graph.index import format_input, parse_input
+from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
 from epl.plan.names import PREFIX
 
@@ -25,83 +23,13 @@ def share_data(program, plan):
     data = plan.data
     if not data.lists and not data.records:
         return program
-    edit = graph.editor()
-    library, changed = type(graph.library)(), {}
-    library.CopyFrom(graph.library)
-    functions = {function.signature.name: function for function in library.function}
+    bodies = EditedBodies(graph, plan.mesh.host_device)
     for share in data.lists + data.records:
-        target = changed.get(share.body)
-        if target is None:
-            target = _Function(functions[share.body]) if share.body else _Main(graph, edit, plan)
-            changed[share.body] = target
         if hasattr(share, "positions"):
-            _share_lists(target, plan, share)
+            _share_lists(bodies.of(share.body), plan, share)
         else:
-            _share_records(target, plan, share)
-    edit.set_library(library)
-    return program.with_graph(edit.finish())
-
-
-class _Main(object):
-    """Adds nodes to the main graph."""
-
-    def __init__(self, graph, edit, plan):
-        self._graph = graph
-        self._edit = edit
-        self._device = plan.mesh.host_device
-
-    def node(self, name):
-        return self._edit.node(name)
-
-    def add(self, node):
-        node.device = self._device
-        self._edit.add(node)
-
-    def output(self, name, index, argument):
-        del argument
-        return format_input(name, index)
-
-    def consumers(self, name):
-        """(NodeDef, input position) of what takes the only output of a node."""
-        return [
-            (self._edit.node(consumer), position)
-            for consumer, position in self._graph.consumers.get(name, ())
-            if parse_input(self._graph.nodes[consumer].input[position]).index >= 0
-        ]
-
-    def replace_result(self, old, new):
-        pass
-
-
-class _Function(object):
-    """Adds nodes to the body of a function."""
-
-    def __init__(self, function):
-        self._function = function
-        self._nodes = collections.OrderedDict((node.name, node) for node in function.node_def)
-
-    def node(self, name):
-        return self._nodes[name]
-
-    def add(self, node):
-        self._function.node_def.add().CopyFrom(node)
-
-    def output(self, name, index, argument):
-        return "%s:%s:%d" % (name, argument, index)
-
-    def consumers(self, name):
-        return [
-            (node, position)
-            for node in self._function.node_def
-            for position, text in enumerate(node.input)
-            if text[0] != "^" and text.split(":")[0] == name
-        ]
-
-    def replace_result(self, old, new):
-        """What the function returns of node `old` becomes `new`."""
-        for key, text in self._function.ret.items():
-            if text.split(":")[0] == old:
-                self._function.ret[key] = new
+            _share_records(bodies.of(share.body), plan, share)
+    return program.with_graph(bodies.finish())
 
 
 def _share_lists(target, plan, share):

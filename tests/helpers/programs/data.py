@@ -237,3 +237,67 @@ def some_worker_without(epl):
     with tf.train.MonitoredTrainingSession(config=common.threads()) as sess:
         while not sess.should_stop():
             sess.run(train_op)
+
+
+def unequal(epl, config, count, batch, kind="initializable", epochs=1):
+    """Trains on the rows 1 .. count, divided over the workers by io.shard_dataset, until data ends.
+
+    Args:
+      kind: of iterator: "initializable", "one_shot", or "generated" for a generator's rows.
+
+    Returns:
+      The rows that the first copy of this worker took in each step of each epoch, and the weight in the end.
+    """
+    common.init(epl, dict(config, **{"io.shard_dataset": True}))
+    data = tf.data.Dataset.range(1, count + 1)
+    if kind == "generated":
+        data = tf.data.Dataset.from_generator(lambda: iter(range(1, count + 1)), tf.int64, [])
+    data = data.map(lambda row: (row, tf.cast(row, tf.float32))).batch(batch)
+    one_shot = kind == "one_shot"
+    iterator = (tf.data.make_one_shot_iterator if one_shot else tf.data.make_initializable_iterator)(data)
+    rows, x = iterator.get_next()
+    weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+    train_op = tf.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_mean(x * weight))
+    found = []
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(epochs):
+            if not one_shot:
+                sess.run(iterator.initializer)
+            found.append([])
+            try:
+                while True:
+                    found[-1].append(sess.run([rows, train_op])[0].tolist())
+            except tf.errors.OutOfRangeError:
+                continue
+        return found, float(sess.run(weight))
+
+
+class _AtEnd(tf.train.SessionRunHook):
+    """Reads the global step and the weight when the session ends."""
+
+    def begin(self):
+        self._read = [tf.train.get_global_step(), tf.global_variables("weight")[0]]
+
+    def end(self, session):
+        self.values = session.run(self._read)
+
+
+def unequal_estimator(epl, config, count, batch):
+    """The same by an Estimator; its global step and weight."""
+    common.init(epl, dict(config, **{"io.shard_dataset": True}))
+
+    def model(features, labels, mode):
+        del labels
+        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+        step = tf.train.get_or_create_global_step()
+        loss = tf.reduce_mean(features * weight)
+        train_op = tf.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def data():
+        return tf.data.Dataset.range(1, count + 1).map(lambda row: tf.cast(row, tf.float32)).batch(batch)
+
+    hook = _AtEnd()
+    tf.estimator.Estimator(model).train(data, hooks=[hook])
+    return int(hook.values[0]), float(hook.values[1])

@@ -1,0 +1,81 @@
+r"""Ends data where it has ended on all workers, for data that begins again elsewhere (io.equal_steps="repeat").
+
+    GetNext -> model   becomes   GetNext ---------------------------------------> IdentityN -> model
+                                        \ flag -> EplAllReduce -> EplEndOfData -^-/
+
+The IdentityN has the name that GetNext had, so that what is fetched of it or fed for it goes the same way.
+"""
+
+from epl.graph.build import Type, constant, make_node
+from epl.graph.index import format_input
+from epl.graph.lazy import node_def_of
+from epl.partition.emit import type_list
+from epl.passes.nodes import tagged
+from epl.plan.names import PREFIX, clone_name
+
+_INT32 = 3
+
+
+def end_together(program, plan):
+    """One agreement of all workers for each iterator of plan.repeated: the step is made where any has new data."""
+    if not plan.repeated:
+        return program
+    graph, edit = program.graph, program.graph.editor()
+    for each in plan.repeated:
+        _agree(graph, edit, plan, each)
+    return program.with_graph(edit.finish())
+
+
+def _agree(graph, edit, plan, each):
+    host = plan.mesh.host_device
+    flag = len(graph.nodes[each.get_next].attr["output_types"].list.type) - 1
+    copies = [clone_name(each.get_next, instance.index) for instance in plan.instances_with(each.get_next)]
+    used = [copy for copy in copies if graph.edges.data_consumers.get(copy)]
+    raw = [_moved(edit, graph.nodes[copy]) for copy in used]
+    flags = [format_input(name, flag) for name in raw]
+
+    def add(op, part, inputs, **attrs):
+        return edit.add(tagged(make_node(op, "%s/%s" % (each.name, part), inputs, host, **attrs), "join")).name
+
+    packed = add("Pack", "flags", flags, N=len(flags), T=Type(_INT32), axis=0)
+    axis = edit.add(constant(each.name + "/axis", 0, _INT32, host)).name
+    here = add("Max", "here", [packed, axis], T=Type(_INT32), Tidx=Type(_INT32), keep_dims=False)
+    exchange = make_node(
+        "EplAllReduce",
+        each.name,
+        [here],
+        host,
+        N=1,
+        R=1,
+        num_inputs=1,
+        T=Type(_INT32),
+        comm=plan.mesh.copies.communicator(0),
+        tag=each.tag,
+        workers=plan.mesh.copies.num_workers,
+        reduce_op="max",
+        scale=1.0,
+    )
+    edit.add(tagged(exchange, "collective"))
+    end = add("EplEndOfData", "end", [each.name], what=each.iterator)
+    for copy, source in zip(used, raw):
+        _become_identity(edit.node(copy), source, flag, end)
+
+
+def _moved(edit, node):
+    """The name of a node like this one, under which data is read from now on."""
+    moved = type(node_def_of(node))()
+    moved.CopyFrom(node_def_of(node))
+    moved.name = "%s_read/%s" % (PREFIX, node.name)
+    return edit.add(moved).name
+
+
+def _become_identity(node, source, count, end):
+    """The node gives the first `count` components of `source` once `end` has let them pass."""
+    types = node.attr["output_types"].list.type[:count]
+    node.op = "IdentityN"
+    del node.input[:]
+    node.input.extend([format_input(source, index) for index in range(count)] + ["^" + end])
+    for key in list(node.attr):
+        if not key.startswith("_epl_"):
+            del node.attr[key]
+    node.attr["T"].CopyFrom(type_list(types))

@@ -1,0 +1,80 @@
+"""io.equal_steps="repeat": where data can begin again, and where it cannot."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.errors import ConfigError, UnsupportedError
+from tests.helpers import planning
+
+
+def handle():
+    data = tf.data.Dataset.from_tensors(tf.ones([8, 4]))
+    return tf.data.Iterator.from_string_handle(
+        tf.placeholder(tf.string, []), tf.data.get_output_types(data), tf.data.get_output_shapes(data)
+    ).get_next()
+
+
+def twice():
+    iterator = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.ones([8, 4])))
+    return iterator.get_next() + iterator.get_next()
+
+
+def queue():
+    return tf.FIFOQueue(4, tf.float32, shapes=[[8, 4]]).dequeue()
+
+
+def branch():
+    iterator = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.ones([8, 4])))
+    return tf.cond(tf.placeholder(tf.bool, []), iterator.get_next, lambda: tf.zeros([8, 4]))
+
+
+def fed():
+    return tf.placeholder(tf.float32, [8, 4])
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (handle, "takes data from an iterator that is fed as a string handle"),
+        (twice, "so that one could end in the middle of a step. Call get_next\\(\\) once"),
+        (queue, "\\(QueueDequeueV2\\), which cannot begin again. The key is for data sets \\(tf.data\\)"),
+        (branch, "which cannot begin again. The key is for data sets \\(tf.data\\)"),
+        (fed, "training reads no data set \\(tf.data\\), and what is fed cannot begin again"),
+    ],
+)
+def test_what_cannot_begin_again(make, message):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers(x=make()))
+    with pytest.raises(UnsupportedError, match=message):
+        planning.plan_of(graph, workers=2, devices=1, io__equal_steps="repeat")
+    for workers, value in ((1, "repeat"), (2, "drop")):
+        assert planning.plan_of(graph, workers=workers, devices=1, io__equal_steps=value)[1].repeated == ()
+
+
+def test_workers_that_share_a_copy_of_the_model():
+    with planning.capture() as graph:
+        with epl.replicate(1):
+            hidden = tf.matmul(planning.batch(), planning.variable("first"))
+        with epl.replicate(1):
+            planning.sgd(tf.reduce_mean(tf.matmul(hidden, planning.variable("second"))))
+    with pytest.raises(UnsupportedError, match="where several workers compute one copy of the model and read the same"):
+        planning.plan_of(graph, workers=4, devices=1, io__equal_steps="repeat")
+
+
+@pytest.mark.parametrize("key, value", [("local_sgd.k_steps", 2), ("pipeline.num_micro_batch", 2)])
+def test_settings_that_do_not_go_together(key, value):
+    with pytest.raises(ConfigError, match='io.equal_steps="repeat" cannot be used with %s=2' % key):
+        epl.Config({"io.equal_steps": "repeat", key: value})
+
+
+def test_only_what_training_reads_begins_again():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+        other = planning.batch() * 2.0
+    program = planning.compiled(graph, workers=2, devices=1, io__equal_steps="repeat")
+    (each,) = program.plan.repeated
+    assert program.graph.nodes[each.get_next].op == "IdentityN"
+    reads = planning.of_op(program.graph, "IteratorGetNext")
+    assert sorted(len(node.attr["output_types"].list.type) for node in reads) == [1, 2]
+    assert program.graph.nodes[other.op.inputs[0].op.name].op == "IteratorGetNext"
