@@ -196,6 +196,12 @@ def _holder(graph, text):
     return node.name if node.op in effects.VARIABLES else None
 
 
+def touched_by(graph, write):
+    """The variables that a write is given themselves, not their values, so that it may change them: slots too."""
+    holders = {_holder(graph, text) for text in graph.nodes[write].input if text[0] != "^"}
+    return holders.union([variable_of(graph, write)]) - {None}
+
+
 def variables_of(graph, write, functions):
     """The variables that an operation changes, itself or in the functions that it calls."""
     node = graph.nodes[write]

@@ -252,7 +252,7 @@ class Driver(object):
     def _run_step(self, step, feeds, run_options, metadata):
         names, values = fed_to(step, feeds, self._local.fed(step.saved), self._rewritten.plan)
         if step.whole:
-            self._values.changed_here(step.updated)
+            self._values.changed_here(step.touched)
         fetches = step.fetches + step.times
         if step.checked:
             fetches += self._gradients.tensors(step)

@@ -8,7 +8,7 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.alike import first_values
-from epl.plan.analysis import batch_placeholder, variable_of
+from epl.plan.analysis import batch_placeholder, touched_by, variable_of
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with
@@ -167,6 +167,11 @@ class Step(object):
     def updated(self):
         """Names of the variables that the call changes, in whatever way."""
         return frozenset(variable_of(self._rewritten.graph, write) for write in self._updates).difference([None])
+
+    @property
+    def touched(self):
+        """Names of the variables that the call may change, slots of optimizers too."""
+        return frozenset().union(*(touched_by(self._rewritten.graph, write) for write in self._updates))
 
     def alone(self):
         """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""

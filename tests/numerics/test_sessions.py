@@ -110,7 +110,9 @@ def assert_same_uneven(got, want):
 @pytest.mark.parametrize("layout", [(1, 2), (2, 2)], ids=str)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_batches_that_do_not_divide(jobs, plain, layout, micro_batches):
-    sizes = [8, 6, 8, 2, 10, 16]  # of two workers with two devices or micro-batches each: 4, 3, 4, 1, 5 and 8 rows
+    # Of two workers with two devices or micro-batches each: 4, 3, 4, 4, 1, 5, 8 and 8 rows. Two steps after a short one
+    # show whether all copies have gone on with the optimizer's state of the one that was trained.
+    sizes = [8, 6, 8, 8, 2, 10, 16, 16]
     want = plain(SESSIONS + "uneven", sizes)
     for got in jobs[layout](SESSIONS + "uneven", sizes, micro_batches):
         assert_same_uneven(got, want)
