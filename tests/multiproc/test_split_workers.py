@@ -18,7 +18,7 @@ from tests.numerics.test_split_models import (
 )
 
 
-@pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False)])
+@pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False), ("lamb", False), ("lars", True)])
 def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource):
     folders = [str(tmp_path / name) for name in ("plain", "split")]
     list(map(os.mkdir, folders))

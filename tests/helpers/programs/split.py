@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import runpy
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -10,10 +11,20 @@ from tests.helpers import split_models
 from tests.helpers.programs import common
 
 CLASSES = 7  # not a multiple of the devices
+_MODULE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "epl", "optimizers.py")
+
+
+def _by_itself(name, *args, **kwargs):
+    """One of EPL's optimizers, for the plain process too, into which the rest of EPL must not come."""
+    return runpy.run_path(_MODULE)[name](*args, **kwargs)
+
+
 _OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
     "adam": lambda: tf.train.AdamOptimizer(0.05),
+    "lamb": lambda: _by_itself("LambOptimizer", 0.05),
+    "lars": lambda: _by_itself("LarsOptimizer", 0.5, lars_coeff=0.1),
     "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
 }
 
