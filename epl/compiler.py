@@ -22,6 +22,7 @@ from epl.passes.model.add_residuals import add_residuals
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
+from epl.passes.model.divide_parameters import divide_parameters
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.offload import offload
@@ -41,6 +42,7 @@ from epl.passes.sync.compress_gradients import compress_gradients
 from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.encode_gradients import encode_gradients
 from epl.passes.sync.end_together import end_together
+from epl.passes.sync.gather_parameters import gather_parameters
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.join_shards import join_shards
@@ -77,7 +79,8 @@ ON_ONE_COPY = (
     mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # it sees all that is computed
     offload,  # what devices have parts of stays where it is
-    offload_kept,  # last: what lies on the host already need not be kept there
+    offload_kept,  # what lies on the host already need not be kept there
+    divide_parameters,  # last: it looks for all that computes with parameters
 )
 
 # Between the two the plan is made. (program, plan) -> program.
@@ -108,6 +111,7 @@ PASSES = (
     merge_state,
     group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone
     divide_updates,  # after aggregation, whose collectives it divides too
+    gather_parameters,
     average_variables,
     join_user_collectives,  # after the passes that rewire what its nodes take, in each instance by itself
     merge_outputs,

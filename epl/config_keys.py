@@ -86,8 +86,9 @@ KEYS = (
         "",
         "Divide over the workers what each of them would hold in full, and let each make its own part of the updates. "
         '"v0": optimizer states, and gradients where nothing else needs them; "v1": optimizer states and gradients; '
-        '"": off.',
-        choices=("", "v0", "v1"),
+        '"v2": parameters as well, which come before their first use in a step and stay until their last; "v3": they '
+        'come for the forward pass and again for the backward pass; "": off.',
+        choices=("", "v0", "v1", "v2", "v3"),
     ),
     Key(
         "zero.degree",
@@ -96,6 +97,14 @@ KEYS = (
         "Over how many copies of the model `zero.level` divides; 0: all of them. With the number of copies in a worker "
         "each worker has all of the state, divided over its devices, and between workers there is data parallelism.",
         minimum=0,
+    ),
+    Key(
+        "zero.segment_mb",
+        NUMBER,
+        32.0,
+        'MiB of parameters that travel together at zero.level="v2" and "v3"; a larger parameter travels alone. At "v3" '
+        "they are on their way while those before are computed with.",
+        minimum=0.0,
     ),
     Key(
         "offload.level",

@@ -5,6 +5,7 @@ import heapq
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
+from epl.plan.names import micro_batch_name
 from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
@@ -36,6 +37,7 @@ def collective_keys(plan, graph):
     # Last: updates have time until all gradients are on their way.
     for group in gathered_groups(plan) if among_workers else ():
         keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
+    keys.update(_of_parameters(plan, graph) if among_workers else ())
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):
             put(name, sparse.slot, tag, (sparse.values, sparse.indices))
@@ -57,6 +59,18 @@ def collective_keys(plan, graph):
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
     keys.update(keys_of_shards(graph))
+    return keys
+
+
+def _of_parameters(plan, graph):
+    """The same of what brings parameters: as early as what they wait for allows, see `settle`."""
+    keys = {}
+    for segment in plan.zero.segments:
+        comm = plan.mesh.copies.communicator(segment.number % plan.mesh.num_communicators)
+        for micro_batch in range(plan.micro_batches.count if plan.micro_batches is not None else 1):
+            name = micro_batch_name(segment.gather, micro_batch)
+            if name in graph.nodes:
+                keys[name] = (0, name, comm, segment.tag_of(micro_batch))
     return keys
 
 
@@ -90,9 +104,9 @@ def settle(keys, graph, plan, micro_batches=False):
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
-    copies are made after the originals. And where a pipeline's workers send each other messages, these and the
-    collectives must come in one order, not each in one of its own that is right by itself: then two workers could wait
-    for each other.
+    copies are made after the originals. With parameters that come in segments: gradients need these. And where a
+    pipeline's workers send each other messages, these and the collectives must come in one order, not each in one of
+    its own that is right by itself: then two workers could wait for each other.
 
     Args:
       keys: of collective_keys.
@@ -105,6 +119,7 @@ def settle(keys, graph, plan, micro_batches=False):
     """
     if not plan.user_collectives:
         several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
+        several = several or plan.zero is not None and bool(plan.zero.segments)
         if plan.mesh.everywhere.num_workers > 1 and several:
             keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
         return _with_updates_last(keys, graph, plan)

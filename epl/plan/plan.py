@@ -185,6 +185,18 @@ class Plan:
         here = self.zero.of_worker(self.owning_group.index) if alone else ()
         return sum(u.num_bytes for group in gathered_groups(self) for u in group.updates if u.owner in here)
 
+    @property
+    def brought_bytes(self):
+        """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
+        if self.zero is None or self.zero.whole_workers:
+            return 0
+        here, found = self.zero.of_worker(self.owning_group.index), 0
+        for segment in self.zero.segments:
+            repeated = self.micro_batches is not None and segment.nodes[0] in self.micro_batches.nodes
+            own = [n for v, n in zip(segment.variables, segment.num_bytes) if self.zero.owners[v] in here]
+            found += sum(own) * (self.micro_batches.count if repeated else 1)
+        return found
+
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
         if self.mesh.copies.num_workers == 1:
@@ -198,7 +210,12 @@ class Plan:
         coded = [g for g in groups if self.wire is not None and g.name in self.wire.groups]
         sent += sum(self.wire.sent_bytes(group) for group in coded)
         whole = (g for g in groups if g not in compressed and g not in coded)
-        return sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole) + sent + self.updated_bytes
+        return (
+            sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole)
+            + sent
+            + self.updated_bytes
+            + self.brought_bytes
+        )
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""

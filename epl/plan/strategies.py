@@ -115,9 +115,13 @@ def _of_zero(plan):
         return None
     size, zero = plan.zero.state_bytes, plan.zero
     here = sum(size[rank] for rank in zero.of_worker(plan.owning_group.index))
-    sent = plan.updated_bytes if plan.mesh.copies.num_workers > 1 else 0
+    sent = plan.updated_bytes + plan.brought_bytes if plan.mesh.copies.num_workers > 1 else 0
+    effect = "each device keeps its part of the optimizer's state, and gives others what it updates"
+    if zero.segments:
+        effect = "each device keeps its part of the parameters and their state; others get these in %d segment%s"
+        effect %= len(zero.segments), "s" if len(zero.segments) > 1 else ""
     return (
-        "each device keeps its part of the optimizer's state, and gives others what it updates",
+        effect,
         sent,
         here - zero.local * sum(size),
     )

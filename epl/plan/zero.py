@@ -19,11 +19,13 @@ from epl.plan.analysis import initial_writes, variables_of
 from epl.plan.apply_groups import of_call, reached_in_call
 from epl.plan.gradients import cut_evenly, size_bytes
 from epl.plan.names import PREFIX, tag_of
+from epl.plan.parameters import LEVELS as PARAMETERS
+from epl.plan.parameters import Segment
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
-GRADIENTS = "v1"  # the level at which no gradient is whole on a device
+STATE = "v0"  # the level at which gradients may be whole on a device
 _CHIEF = 0  # who writes files
 
 
@@ -67,13 +69,14 @@ class Zero:
     """How optimizers' state, and their work, is divided over the copies of the model.
 
     Attributes:
-      level: "v0" or "v1", as configured.
+      level: as configured, from "v0" to "v3".
       updates: those that are divided, in the order in which their gradients become ready.
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
-      state_bytes: of the slots of each copy.
+      state_bytes: of the slots of each copy, and of its parameters where these are divided.
       local: copies in each worker.
       whole_workers: whether each worker has all of the state, divided over its own copies (`zero.degree`), and shares
         gradients with the others as data parallelism does.
+      segments: the epl.plan.parameters.Segments in which copies get each other's parameters.
     """
 
     level: str
@@ -82,6 +85,12 @@ class Zero:
     state_bytes: Tuple[int, ...]
     local: int = 1
     whole_workers: bool = False
+    segments: Tuple[Segment, ...] = ()
+
+    @property
+    def parameters(self):
+        """Names of the parameters that are divided as their state is."""
+        return frozenset(variable for segment in self.segments for variable in segment.variables)
 
     def of_worker(self, worker):
         """The ranks of the copies in a worker, by its place in their Group."""
@@ -154,12 +163,14 @@ def check_zero(config, mesh):
     if mesh.pipeline.num_workers > 1:
         advice = "Put all stages of a copy into one worker (epl-launch --gpu_per_worker), " + leave
         refuse("a pipeline whose stages lie in several workers", advice)
-    if level == GRADIENTS and config.communication.fp16:
+    if level in PARAMETERS and config.offload.level:
+        refuse("offload.level='%s'" % config.offload.level, "Use zero.level='v1', or leave offload.level at ''.")
+    if level != STATE and config.communication.fp16:
         refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
-    if level == GRADIENTS and config.communication.wire_dtype != "float32":
+    if level != STATE and config.communication.wire_dtype != "float32":
         advice = "Use zero.level='v0', which sends gradients as without it, " + leave
         refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
-    if level == GRADIENTS and config.communication.clip_after_allreduce:
+    if level != STATE and config.communication.clip_after_allreduce:
         advice = "What is computed from the gradients of all variables needs them whole: use zero.level='v0', " + leave
         refuse("communication.clip_after_allreduce=True", advice)
 
@@ -172,7 +183,7 @@ def plan_zero(model, analysis, level, copies, whole_workers=False):
     Args:
       model: an epl.program.program.Program.
       analysis: its Analysis.
-      level: "v0" or "v1".
+      level: from "v0" to "v3".
       copies: the Group of those that share the state.
       whole_workers: as of Zero.
 
@@ -188,7 +199,13 @@ def plan_zero(model, analysis, level, copies, whole_workers=False):
     division.check_slots()
     _tell(division)
     return Zero(
-        level, tuple(division.updates), division.owners(), tuple(division.state_bytes), copies.local, whole_workers
+        level,
+        tuple(division.updates),
+        division.owners(),
+        tuple(division.state_bytes),
+        copies.local,
+        whole_workers,
+        model.segments,
     )
 
 
@@ -221,6 +238,7 @@ class _Division(object):
         self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
         self._packed = frozenset(verdict.packed for verdict in model.scaled)
         self.updates, self.state_bytes, self.unknown = [], [0] * size, []
+        self._parameters = frozenset(variable for segment in model.segments for variable in segment.variables)
         self._filled = [0] * size  # by state and, where that is the same, by what is updated
 
     def add(self, call):
@@ -238,7 +256,7 @@ class _Division(object):
             known = self._model.variables.get(variable)
             if slots and not size_bytes(known) and 0 not in (known.shape or ()):
                 self.unknown.append(variable)
-            elif slots:
+            elif slots or variable in self._parameters:
                 around = {name for w in writes for name in self._gates.get(w, ())}
                 done = [self._gates.get(w, (w,))[-1] for w in writes if variable in self._changes[w]]
                 found.append((known, slots, members.union(around), done))
@@ -305,7 +323,8 @@ class _Division(object):
 
     def _cost(self, unit):
         known, slots, _, _ = unit
-        return sum(size_bytes(self._model.variables[s]) for s in slots if s in self._model.variables), size_bytes(known)
+        kept = list(slots) + [known.name] * (known.name in self._parameters)
+        return sum(size_bytes(self._model.variables[s]) for s in kept if s in self._model.variables), size_bytes(known)
 
     def _update(self, call, known, slots, members, writes):
         state, own = self._cost((known, slots, None, None))
@@ -327,8 +346,8 @@ class _Division(object):
         graph, found = self._graph, {}
         for update in self.updates:
             found.update((name, update.owner) for name in update.members)
-            found.update((slot, update.owner) for slot in update.slots)
-        holders = [name for update in self.updates for name in update.slots]
+            found.update((holder, update.owner) for holder in self._held(update))
+        holders = [name for update in self.updates for name in self._held(update)]
         readers = [name for name in holders for name in self._direct(name, found[name], found)]
         calls = {update.call for update in self.updates}
         stack = list(holders) + readers
@@ -342,6 +361,10 @@ class _Division(object):
                         stack.append(consumer)
         _add_first_values(self._model, found)
         return found
+
+    def _held(self, update):
+        """The variables that an update's owner alone holds."""
+        return update.slots + (update.variable,) * (update.variable in self._parameters)
 
     def _direct(self, holder, owner, found):
         """Gives who takes a variable itself, not its value, the variable's owner."""
@@ -421,12 +444,13 @@ def _travels_short(plan, group):
 
 
 def gathered_groups(plan):
-    """The UpdateGroups whose variables owners give to all others after an update."""
+    """The UpdateGroups whose variables owners give to all others after an update; not those that others get in
+    segments."""
     if plan.zero is None:
         return []
     kinds = collections.OrderedDict()
     for update in plan.zero.updates:
-        if update.writes:
+        if update.writes and update.variable not in plan.zero.parameters:
             kinds.setdefault((update.call, update.dtype), []).append(update)
     found = []
     for (call, dtype), updates in kinds.items():

@@ -200,6 +200,8 @@ class Program:
       partitioned: the epl.partition.parts.Partitioned where devices have parts of tensors (epl.split); its graph is
         that of one of them.
       merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
+      segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
+        all of them.
     """
 
     graph: Graph
@@ -226,6 +228,7 @@ class Program:
     part: Optional[Any] = None
     partitioned: Optional[Any] = None
     merge_points: Optional[Any] = None
+    segments: Tuple = ()
 
     @property
     def whole(self):

@@ -103,7 +103,8 @@ class Rewritten(object):
         if owner is None:
             return None
         if plan.zero is not None:
-            return plan.owning_group.workers[owner], "as zero.level divides the state of optimizers"
+            what = "parameters" if variable in plan.zero.parameters else "the state of optimizers"
+            return plan.owning_group.workers[owner], "as zero.level divides %s" % what
         return (owner, "in which its stage of the model lies") if plan.mesh.pipeline.num_workers > 1 else None
 
     def add_messages(self, messages):

@@ -28,6 +28,7 @@ EXACT = collections.OrderedDict(
     recomputation={"gradient_checkpoint__type": "auto"},
     state={"zero__level": "v0"},
     gradients={"zero__level": "v1"},
+    parameters={"zero__level": "v3", "zero__segment_mb": 1e-4},
     groups={"optimizer__num_apply_group": 3},
     small_messages={"communication__fuse_size_mb": 1e-4},
     clip_later={"communication__clip_after_allreduce": True},
@@ -43,12 +44,15 @@ OTHERS = collections.OrderedDict(
     lamb={"optimizer__lamb": True},
 )
 MODELS = ("tied_mlp", "batch_norm_cnn")
-LEVELS = ("none", "state", "gradients")  # of ZeRO, of which there is one at a time
+LEVELS = ("none", "state", "gradients", "parameters")  # of ZeRO, of which there is one at a time
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS)
 # Two that do not go together, and what the message names of them.
 REFUSED = {
     ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
+    ("parameters", "clip_later"): ("zero.level='v3'", "communication.clip_after_allreduce=True"),
+    ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
+    ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
     ("float16", "groups"): ('amp.dtype="float16"', "optimizer.num_apply_group=3"),
     ("float16", "stages_in_two_workers"): ("float16", "stages"),
 }

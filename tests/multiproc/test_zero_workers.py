@@ -1,4 +1,4 @@
-"""Optimizers' state divided over workers trains as one device does."""
+"""Optimizers' state, and parameters, divided over workers train as one device does."""
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ GRADIENTS = "tests.helpers.programs.gradients:"
 ZERO = "tests.helpers.programs.zero:"
 OPTIMIZERS = "tests.helpers.programs.optimizers:"
 LEVELS = ["v0", "v1"]
+# Segments of less than a layer of the small models.
+IN_SEGMENTS = {"zero.level": "v3", "zero.segment_mb": 1e-4}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -23,7 +25,14 @@ def test_training(plain, two_workers, level, optimizer):
         assert_same_training(got, want)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("config", [{"zero.level": "v2"}, IN_SEGMENTS], ids=["v2", "v3"])
+def test_parameters(plain, two_workers, config):
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    for got in two_workers(GRADIENTS + "classifier", config, "adam"):
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize("level", LEVELS + ["v2"])
 def test_sparse_gradients(plain, two_workers, level):
     want = plain(GRADIENTS + "embedding")
     for got in two_workers(GRADIENTS + "embedding", {"zero.level": level}):
@@ -35,9 +44,15 @@ def test_optimizers(plain, two_workers):
     tricks_checks.check(plain, two_workers, names, {"zero.level": "v1"})
 
 
-def test_kinds_of_variables(plain, two_workers):
+def test_what_programs_do_with_parameters_besides(plain, two_workers):
+    names = ["decoupled_decay", "smoothed_variables", "l2_and_loss_collection", "look_ahead"]
+    tricks_checks.check(plain, two_workers, names, IN_SEGMENTS)
+
+
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_kinds_of_variables(plain, two_workers, level):
     want = plain(ZERO + "kinds_of_variables", {})
-    for got in two_workers(ZERO + "kinds_of_variables", {"zero.level": "v1"}):
+    for got in two_workers(ZERO + "kinds_of_variables", {"zero.level": level}):
         assert_same_training(got, want)
 
 
@@ -51,13 +66,21 @@ def test_optimizers_of_contrib(plain, two_workers):
     tricks_checks.check(plain, two_workers, names, {"zero.level": "v1"})
 
 
-def test_micro_batches(by_hand, two_workers):
+@pytest.mark.exhaustive
+@pytest.mark.skipif(tf_compat.line() == "tf2", reason="TF 2.15 has no tf.contrib")
+def test_parameters_of_optimizers_of_contrib(plain, two_workers):
+    names = ["contrib_ada_max", "contrib_lazy_adam", "contrib_average", "contrib_lars"]
+    tricks_checks.check(plain, two_workers, names, IN_SEGMENTS)
+
+
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_micro_batches(by_hand, two_workers, level):
     want = by_hand("tied_mlp", 2, 2)
-    for got in two_workers(PIPELINES + "train", 1, "tied_mlp", 1, 2, 2, zero__level="v1"):
+    for got in two_workers(PIPELINES + "train", 1, "tied_mlp", 1, 2, 2, zero__level=level):
         assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", LEVELS + ["v3", pytest.param("v2", marks=pytest.mark.exhaustive)])
 def test_pipelines_within_workers(by_hand, two_by_two, level):
     want = by_hand("batch_norm_cnn", 2, 2)
     config = {"zero__level": level, "gradient_checkpoint__type": "auto"}
@@ -87,6 +110,9 @@ def test_mixed_precision(two_workers):
         ("v1", "one", True, {}),
         ("v1", "two", False, {"pipeline.num_micro_batch": 2}),
         ("v1", "clipped", True, {}),
+        ("v3", "one", False, {}),
+        pytest.param("v2", "clipped", True, {}, marks=pytest.mark.exhaustive),
+        pytest.param("v3", "two", True, {"pipeline.num_micro_batch": 2}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_steps_are_left_out_together(two_workers, level, kind, resource, options):
@@ -101,10 +127,19 @@ def test_steps_are_left_out_together(two_workers, level, kind, resource, options
             assert_same_state(state, wanted)
 
 
-@pytest.mark.parametrize("kind, groups", [("lamb", 1), ("lars", 1), ("lamb", 2)])
-def test_norms_over_whole_variables(plain, two_workers, kind, groups):
+@pytest.mark.parametrize(
+    "kind, groups, level",
+    [
+        ("lamb", 1, "v1"),
+        ("lars", 1, "v1"),
+        ("lamb", 2, "v1"),
+        ("lamb", 2, "v2"),
+        pytest.param("lars", 1, "v3", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_norms_over_whole_variables(plain, two_workers, kind, groups, level):
     want = plain(OPTIMIZERS + "train", kind)
-    for got in two_workers(OPTIMIZERS + "train", kind, {"zero.level": "v1", "optimizer.num_apply_group": groups}):
+    for got in two_workers(OPTIMIZERS + "train", kind, {"zero.level": level, "optimizer.num_apply_group": groups}):
         assert_same_training(got, want)
 
 
@@ -113,10 +148,12 @@ def test_clipped_updates_in_groups_of_several_devices(plain, two_by_two):
     tricks_checks.check(plain, two_by_two, ["clip_global"], config)
 
 
-@pytest.mark.parametrize("resource", [False, True])
-def test_state_of_other_shapes(plain, two_workers, resource):
+@pytest.mark.parametrize(
+    "resource, level", [(False, "v1"), (True, "v1"), pytest.param(True, "v3", marks=pytest.mark.exhaustive)]
+)
+def test_state_of_other_shapes(plain, two_workers, resource, level):
     want = plain(ZERO + "adafactor", None, resource)
-    for got in two_workers(ZERO + "adafactor", {"zero.level": "v1"}, resource):
+    for got in two_workers(ZERO + "adafactor", {"zero.level": level}, resource):
         assert_same_training(got, want)
 
 
@@ -133,20 +170,30 @@ def test_bert_by_an_estimator_with_all_at_once(plain, two_workers, tmp_path):
         np.testing.assert_allclose(got["losses"], near["losses"], rtol=0.02)
 
 
-@pytest.mark.parametrize("layout, level", [((1, 2), "v1"), ((2, 2), "v0"), ((2, 2), "v1")])
+@pytest.mark.parametrize(
+    "layout, level",
+    [
+        ((1, 2), "v1"),
+        ((2, 2), "v0"),
+        ((2, 2), "v1"),
+        ((2, 2), "v3"),
+        pytest.param((1, 2), "v3", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_several_devices_in_a_worker(plain, jobs, layout, level):
     want = plain(GRADIENTS + "classifier", None, "adam")
     for got in jobs[layout](GRADIENTS + "classifier", {"zero.level": level}, "adam"):
         assert_same_training(got, want)
 
 
-def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
+@pytest.mark.parametrize("levels", [("v1", "v0"), ("v2", "v3")])
+def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path, levels):
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     want = plain(ZERO + "goes_on", {}, 0, 8)
     parts = [
-        two_workers(ZERO + "goes_on", {"zero.level": "v1"}, 0, 2, None, first)[0],
+        two_workers(ZERO + "goes_on", {"zero.level": levels[0]}, 0, 2, None, first)[0],
         plain(ZERO + "goes_on", {}, 2, 4, first, second),
-        jobs[4, 1](ZERO + "goes_on", {"zero.level": "v0"}, 4, 6, second, third)[3],
+        jobs[4, 1](ZERO + "goes_on", {"zero.level": levels[1]}, 4, 6, second, third)[3],
         two_workers(ZERO + "goes_on", {}, 6, 8, third)[1],
     ]
     got = {key: sum((part[key] for part in parts), []) for key in want}
@@ -165,10 +212,24 @@ def test_a_monitored_session_resumes(plain, two_workers, tmp_path):
 
 def test_a_restore_by_the_chief_alone_is_no_silent_loss(two_workers, tmp_path):
     found = two_workers(ZERO + "restored_by_the_chief_alone", {"zero.level": "v1"}, str(tmp_path))
+    assert all("is taken from worker 1, as zero.level divides the state" in message for message in found), found
+
+
+def test_a_restore_of_parameters_by_the_chief_alone_is_no_silent_loss(two_workers, tmp_path):
+    found = two_workers(ZERO + "restored_by_the_chief_alone", {"zero.level": "v2"}, str(tmp_path))
     assert all("is taken from worker 1, as zero.level divides" in message for message in found), found
 
 
-@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2)])
+@pytest.mark.parametrize("level", ["v2", pytest.param("v3", marks=pytest.mark.exhaustive)])
+def test_a_monitored_session_divides_parameters(plain, two_workers, tmp_path, level):
+    """It writes checkpoints on the way, and a session without goes on from them."""
+    want = plain(ZERO + "goes_on", {}, 0, 5)
+    first = two_workers(ZERO + "monitored", {"zero.level": level}, str(tmp_path), 2)[0]
+    then = two_workers(ZERO + "monitored", {}, str(tmp_path), 5)[0]
+    assert_same_training({key: first[key] + then[key] for key in first}, want)
+
+
+@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2), ("v3", 2)])
 def test_state_divided_within_each_worker(plain, two_by_two, level, micro_batches):
     config = {"zero.level": level, "zero.degree": 2, "pipeline.num_micro_batch": micro_batches}
     want = plain(GRADIENTS + "classifier", None, "adam")

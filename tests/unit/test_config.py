@@ -46,6 +46,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "dgc.save_residuals",
     "gradient_checkpoint.check_gradients",
     "zero.degree",
+    "zero.segment_mb",
 )
 
 
@@ -87,6 +88,7 @@ def test_documented_keys_have_their_documented_defaults():
         "gradient_checkpoint.offload": False,
         "zero.level": "",
         "zero.degree": 0,
+        "zero.segment_mb": 32.0,
         "offload.level": "",
         "amp.level": "",
         "amp.debug_log": False,

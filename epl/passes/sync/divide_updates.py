@@ -37,20 +37,7 @@ def _gather(graph, edit, plan, group, owners):
     mesh, copies = plan.mesh, plan.owning_group
     shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
-    own = [name for rank in here for name in shares[rank]]
-    gather = make_node(
-        "EplAllGather",
-        group.name,
-        # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
-        own + ["^" + name for rank, share in enumerate(shares) if rank not in here for name in share],
-        mesh.host_device,
-        R=len(own),
-        T=Type(group.dtype),
-        comm=copies.communicator(group.slot),
-        tag=group.tag,
-        workers=copies.num_workers,
-    )
-    pieces = [everywhere(edit, tagged(gather, "collective"))]
+    pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag)]
     if len(group.updates) > 1:
         sizes = [update.size for update in group.updates]
         pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, everywhere)
@@ -68,6 +55,36 @@ def _gather(graph, edit, plan, group, owners):
                 assign = make_node("NoOp", name, ["^" + text for text in assign.input], holder.device)
             found[-1].append(everywhere(edit, assign))
     return found
+
+
+def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
+    """Adds an all-gather of what copies of the model hold; returns its name.
+
+    Args:
+      edit: the Editor.
+      plan: the Plan.
+      name: of the collective.
+      shares: for each copy a list of vectors, at least one; their nodes are in its worker alone.
+      dtype: DataType number.
+      slot, tag: as of groups.
+      waits: control inputs.
+    """
+    copies = plan.owning_group
+    here = plan.zero.of_worker(copies.index)
+    own = [vector for rank in here for vector in shares[rank]]
+    gather = make_node(
+        "EplAllGather",
+        name,
+        # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
+        own + ["^" + vector for rank, share in enumerate(shares) if rank not in here for vector in share] + list(waits),
+        plan.mesh.host_device,
+        R=len(own),
+        T=Type(dtype),
+        comm=copies.communicator(slot),
+        tag=tag,
+        workers=copies.num_workers,
+    )
+    return everywhere(edit, tagged(gather, "collective"))
 
 
 def _gives_data(graph, update):
