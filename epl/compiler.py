@@ -12,6 +12,7 @@ from epl import tf_compat
 from epl.errors import PassError
 from epl.graph.lint import lint
 from epl.passes.copies.clone import clone_instances
+from epl.passes.copies.cross_borders import cross_borders
 from epl.passes.copies.fill_shards import fill_shards
 from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.passes.copies.own_copies import own_copies
@@ -94,6 +95,7 @@ PASSES = (
     # Copies.
     copy_micro_batches,  # before instances, each of which has all micro-batches
     clone_instances,
+    cross_borders,  # before all that takes the place of a copy's own tensors
     own_copies,
     reseed,  # changes numbers; after copies, as each instance has its own seed
     reseed_functions,  # the same for what is inside functions

@@ -117,7 +117,7 @@ def all_reduce_node(
     `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
     `lane`: of parts of tensors, see epl.plan.mesh.
     """
-    instances = plan.mesh.givers(lane)
+    instances = plan.mesh.givers(lane, plan.stage(tensors[0]))
     of = of or functools.partial(instance_tensor, plan)
     inputs = [of(t, i.index) for i in instances for t in tensors]
     node = make_node(
@@ -141,7 +141,7 @@ def all_reduce_node(
 
 def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=None):
     """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.mesh."""
-    instances = plan.mesh.givers(lane)
+    instances = plan.mesh.givers(lane, plan.stage(tensor))
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
     node = make_node(
         "EplAllGather",
@@ -173,5 +173,5 @@ def rewire(edit, plan, consumers, replacement, lane=None):
     for instance in plan.mesh.takers(lane):
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
-            if instance.index == 0 or name in plan.analysis.cloned:
+            if instance in plan.instances_with(name):
                 edit.set_input(clone_tensor(name, instance.index), position, text)

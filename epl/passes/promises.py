@@ -1,6 +1,6 @@
 """What each pass promises of the graph that it leaves, beyond that it is well formed. The runner checks it, always."""
 
-from epl.graph.index import parse_input
+from epl.graph.index import node_of, parse_input
 from epl.plan.analysis import is_large_constant
 from epl.plan.names import clone_name, clone_tensor, sync_name
 
@@ -14,16 +14,18 @@ def every_node_is_placed(graph, plan):
 
 
 def every_instance_is_whole(graph, plan):
-    """After `clone_instances`: each instance has its copy of every cloned node, and takes nothing from another copy."""
+    """After `clone_instances`: each instance has its copy of every cloned node of the stages that it computes, and
+    takes nothing from another copy, but for what comes from a stage that it does not compute."""
     problems = []
     cloned = plan.analysis.cloned
-    for instance in plan.mesh.instances[1:]:
-        for name in cloned:
+    for name in cloned:
+        for instance in plan.instances_with(name)[1:]:
             clone = clone_name(name, instance.index)
             if clone not in graph.nodes:
                 problems.append("instance %d has no copy of '%s'" % (instance.index, name))
                 continue
             strays = [each.node for each in graph.inputs[clone] if each.node in cloned]
+            strays = [stray for stray in strays if instance in plan.instances_with(stray)]
             problems.extend("'%s' takes '%s' of instance 0" % (clone, stray) for stray in strays)
     return problems
 
@@ -42,10 +44,10 @@ def state_is_merged(graph, plan):
 def _still_own(graph, plan, pairs):
     problems = []
     for tensor, consumers in pairs:
-        for instance in plan.mesh.instances:
+        for instance in plan.instances_with(node_of(tensor)):
             own = parse_input(clone_tensor(tensor, instance.index))
             for name, position in consumers:
-                if instance.index and name not in plan.analysis.cloned:
+                if instance not in plan.instances_with(name):
                     continue
                 consumer = graph.nodes[clone_name(name, instance.index)]
                 if parse_input(consumer.input[position]) == own:

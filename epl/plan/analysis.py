@@ -1,6 +1,6 @@
 """What the nodes of a model do: which change variables, which every copy of the model needs, which differ by copy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph import tags
@@ -50,8 +50,7 @@ def analyse(model):
     of_queues = _of_queues(graph, changing, initial)
     filling = {name for name in changing if variable_of(graph, name) in of_queues}
     writes = graph.in_order(changing - filling)
-    shared = frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
-    shared |= of_queues | filling
+    shared = _shared(graph) | of_queues | filling
     merged = merged_outputs(model)
     collectives = graph.find(effects.COLLECTIVES.__contains__)
     divided = _divided(model, initial) if model.partitioned is not None else []
@@ -65,6 +64,17 @@ def analyse(model):
         stop=frozenset(graph.find(effects.CONTROL_FLOW_CLOSES.__contains__)),
     )
     return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), frozenset(inside))
+
+
+def with_copies_of(model, analysis, names):
+    """The Analysis of a Program of which every instance has copies of some further nodes, and of what they need."""
+    shared = _shared(model.graph) | analysis.of_queues
+    return replace(analysis, cloned=analysis.cloned | (model.graph.ancestors(names, stop=shared) - shared))
+
+
+def _shared(graph):
+    """Nodes of which all copies of the model use one."""
+    return frozenset(name for name in graph.find(_may_be_shared) if _is_shared(graph, graph.nodes[name]))
 
 
 def _divided(model, initial):

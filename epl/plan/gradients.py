@@ -96,7 +96,8 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
       analysis: its Analysis.
       communication: the configuration's `communication` part.
       link: the Link between the workers, from which the sizes of groups follow.
-      owners: node to the place of its worker in a pipeline over several; gradients of one worker travel together.
+      owners: node to the place of its worker in a pipeline over several, or to another number; gradients with the same
+        one travel together.
       warn: log what the user should know about clipped gradients.
       lanes: those of the Mesh.
     """

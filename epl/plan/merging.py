@@ -78,7 +78,7 @@ class Merging(object):
           A list of (tensor, "mean", "sum", "max" or "min", (node, input position)); None where nothing tells.
         """
         text = self._graph.nodes[consumer].input[position]
-        kind = self._kind(text)
+        kind = self.kind(text)
         if kind == SAME:
             return []
         if kind in _MERGED:
@@ -89,7 +89,7 @@ class Merging(object):
         found = [self.cuts(node.name, p) for p, text in enumerate(node.input) if text[0] != "^"]
         return None if None in found else [cut for cuts in found for cut in cuts]
 
-    def _kind(self, text):
+    def kind(self, text):
         """What a tensor holds, as above; None where nothing tells."""
         name, index = parse_input(text)
         if name not in self._differ:
@@ -100,7 +100,7 @@ class Merging(object):
         return known
 
     def _find(self, node):
-        inputs = [self._kind(text) for text in node.input if text[0] != "^"]
+        inputs = [self.kind(text) for text in node.input if text[0] != "^"]
         if _is_gradient(node):
             return None
         if node.op in effects.SOURCES or node.op in effects.PLACEHOLDERS:

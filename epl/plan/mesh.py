@@ -5,6 +5,8 @@
     shard   the devices that each compute a part of what one replica computes in a stage
 
 The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
+Stages may have different numbers of devices. The axis shard is as long as the widest of them needs; in a narrower one
+the first of several neighbouring instances computes the batch of all of them.
 Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
 side, are a lane.
 """
@@ -93,7 +95,7 @@ class Mesh:
       devices_per_worker: of each worker.
       device_type: "CPU" or "GPU".
       stages: the parts of a model replica.
-      num_shards: size of the axis shard.
+      num_shards: size of the axis shard: devices of the widest stage.
       instances: those of this worker's block.
       stage_workers: for each stage the worker of the block that has it, counted within the block.
       block: workers of a block.
@@ -137,15 +139,34 @@ class Mesh:
         return self.group(DATA) if self.split else self.everywhere
 
     @property
+    def is_even(self):
+        """Whether all stages have the same number of devices."""
+        return len({stage.device_count for stage in self.stages}) == 1
+
+    def span(self, stage):
+        """How many neighbouring instances one device of a stage computes for."""
+        return max(1, self.num_shards // self.stages[stage].device_count)
+
+    def computing(self, stage):
+        """The instances that have a copy of a stage."""
+        span = self.span(stage)
+        return self.instances if span == 1 else tuple(i for i in self.instances if i.shard % span == 0)
+
+    def computing_for(self, instance, stage, other):
+        """The instances whose copies of another stage compute rows of what an instance's copy of a stage computes."""
+        first = instance.index - instance.shard % self.span(other)
+        return self.instances[first : first + self.span(stage) : self.span(other)]
+
+    @property
     def lanes(self):
         """How many different parts of divided tensors this worker's instances have."""
         return min(self.num_shards, len(self.instances)) if self.split else 1
 
-    def givers(self, lane=None):
-        """The instances that bring what copies of the model merge: those of a lane; without one, one for each copy of
+    def givers(self, lane=None, stage=0):
+        """The instances that bring what copies of a stage merge: those of a lane; without one, one for each copy of
         the model here, as all of its devices have the same."""
         if not self.split:
-            return self.instances
+            return self.computing(stage)
         return self.instances[lane or 0 :: self.lanes]
 
     def takers(self, lane=None):
@@ -263,19 +284,27 @@ def make_mesh(
     stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
     stages = stages or (Stage(0, "model", 1),)
     _check_stages(stages, num_chunks)
-    shards = stages[0].device_count
+    shards = max(stage.device_count for stage in stages)
     depth = 1 if colocate else len(stages) // num_chunks
     per_worker = cluster.gpu_num_per_worker
-    _check_devices(stages, depth, cluster)
     split = is_split(taskgraphs)
+    uneven = len({stage.device_count for stage in stages}) > 1
+    if uneven:
+        _check_uneven(stages, colocate, num_chunks, split)
+    _check_devices(stages, depth, cluster)
     if split:
         _check_split(stages, depth, cluster)
-    places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
+    if uneven:
+        places = _side_by_side(stages, per_worker)
+    else:
+        places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
     if places is None:
+        needs = _devices_of_copy(stages, depth) // (1 if uneven else shards)
         raise UnsupportedError(
             "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would "
-            "end in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or "
-            "use another number of scopes." % (depth, cluster.worker_num, per_worker, depth)
+            "end in the middle of a worker. Start workers whose number of devices is a %smultiple of %d, or "
+            "use another number of scopes."
+            % (depth, cluster.worker_num, per_worker, "" if uneven else "divisor or a ", needs)
         )
     block = 1 + max(worker for worker, _ in places[0])
     worker = cluster.worker_index if worker_index is None else worker_index
@@ -305,13 +334,7 @@ def is_split(taskgraphs):
 
 
 def _check_stages(stages, num_chunks):
-    """Raises what makes stages unfit for each other."""
-    counts = sorted(set(stage.device_count for stage in stages))
-    if len(counts) > 1:
-        raise UnsupportedError(
-            "the scopes of this model have different device counts (%s); this version needs the same device_count in "
-            "all of them" % ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
-        )
+    """Raises PlanError where stages do not divide into chunks."""
     if len(stages) % num_chunks:
         raise PlanError(
             "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
@@ -326,6 +349,30 @@ def _check_stages(stages, num_chunks):
                 num_chunks,
             )
         )
+
+
+def _check_uneven(stages, colocate, num_chunks, split):
+    """Raises UnsupportedError where stages cannot have different numbers of devices."""
+    counts = ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
+    for key, is_set, off in (
+        ("cluster.colocate_split_and_replicate", colocate, "False"),
+        ("pipeline.num_chunks", num_chunks > 1, "1"),
+    ):
+        if is_set:
+            raise UnsupportedError(
+                "the scopes of this model have different device counts (%s), which does not go together with %s in "
+                "this version. Set it to %s, or use the same device_count in all scopes." % (counts, key, off)
+            )
+    if split:
+        return  # refused for its stages
+    most = max(stage.device_count for stage in stages)
+    for stage in stages:
+        if most % stage.device_count:
+            raise UnsupportedError(
+                "the scopes of this model have different device counts (%s), and %d does not divide %d: the batch of a "
+                "device of one stage would be cut in the middle for another. Use device counts that all divide the "
+                "largest." % (counts, stage.device_count, most)
+            )
 
 
 def _check_split(stages, depth, cluster):
@@ -348,7 +395,7 @@ def _check_split(stages, depth, cluster):
 def _check_devices(stages, depth, cluster):
     """Raises PlanError when copies of `depth` stages, side by side, do not fill the devices of the cluster."""
     shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
-    per_replica = depth * shards
+    per_replica = _devices_of_copy(stages, depth)
     total = cluster.worker_num * per_worker
     if total % per_replica:
         what = (
@@ -373,6 +420,25 @@ def _check_devices(stages, depth, cluster):
                 per_replica,
             )
         )
+
+
+def _devices_of_copy(stages, depth):
+    """Devices of a copy of the model, of `depth` stages side by side."""
+    counts = [stage.device_count for stage in stages]
+    return depth * counts[0] if len(set(counts)) == 1 else sum(counts)
+
+
+def _side_by_side(stages, per_worker):
+    """As `_close` for stages with different numbers of devices: those of a copy stage by stage, in one worker."""
+    needs, most = sum(stage.device_count for stage in stages), max(stage.device_count for stage in stages)
+    if per_worker % needs:
+        return None
+    firsts = [sum(stage.device_count for stage in stages[:index]) for index in range(len(stages))]
+    return [
+        [(0, copy + first + shard * stage.device_count // most) for first, stage in zip(firsts, stages)]
+        for copy in range(0, per_worker, needs)
+        for shard in range(most)
+    ]
 
 
 def _close(depth, workers, per_worker):

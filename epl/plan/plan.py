@@ -8,6 +8,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
+from epl.plan.borders import check_settings, copied_for_borders, plan_borders
 from epl.plan.by_hand import check_repeated, check_replaced
 from epl.plan.consistency import (
     alike_variables,
@@ -15,6 +16,7 @@ from epl.plan.consistency import (
     check_runs_always,
     check_sources,
     check_updates,
+    merged_edges,
 )
 from epl.plan.data import DataPlan, plan_data
 from epl.plan.dgc import Dgc, plan_dgc
@@ -96,6 +98,7 @@ class Plan:
       steps_per_run: training steps that one call of a session makes.
       strategies: the epl.plan.strategies.Strategies that are in force.
       partitioned: the epl.partition.parts.Partitioned of a model that is split; None for others.
+      borders: tensor to how it comes to a stage with another number of devices, see epl.plan.borders.
     """
 
     mesh: Mesh
@@ -131,6 +134,7 @@ class Plan:
     steps_per_run: int = 1
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
+    borders: Dict[str, str] = field(default_factory=dict)
 
     @property
     def owning_group(self):
@@ -149,9 +153,19 @@ class Plan:
         """Names of the variables of which each rank has a value of its own."""
         return frozenset(variable.name for variable in self.added if variable.is_own)
 
-    def instances_with(self, variable):
-        """The instances of this worker that have a copy of a variable; the first one always has."""
-        return self.mesh.instances[: None if variable in self.analysis.cloned else 1]
+    def stage(self, name):
+        """The stage of a node, or of a tensor's node."""
+        return self.stage_of.get(node_of(name), 0)
+
+    def instances_with(self, name):
+        """The instances of this worker that have a copy of a node, a variable say; the first one always has."""
+        if name not in self.analysis.cloned:
+            return self.mesh.instances[:1]
+        return self.mesh.computing(self.stage_of.get(name, 0)) if self.stage_of else self.mesh.instances
+
+    def num_copies(self, tensor):
+        """How many copies of what makes a tensor all workers have, of those that hold the same."""
+        return self.mesh.copies.size // self.mesh.span(self.stage(tensor))
 
     @property
     def in_parts(self):
@@ -170,9 +184,16 @@ class Plan:
 
     @property
     def gradient_scale(self):
-        """What the sum of all instances' gradients is multiplied by."""
-        mesh = self.mesh
-        return 1.0 / mesh.copies.size if self.reduce_mean else 1.0 / (1 if mesh.split else mesh.num_shards)
+        """What the sum of all instances' gradients is multiplied by, where all stages have as many devices."""
+        return self._gradient_scale(0)
+
+    def gradient_scale_of(self, gradient):
+        """The same for a gradient by its tensor's name, as it depends on the devices of the stage that computes it."""
+        return self._gradient_scale(self.stage(gradient))
+
+    def _gradient_scale(self, stage):
+        mesh, span = self.mesh, self.mesh.span(stage)
+        return float(span) / (mesh.copies.size if self.reduce_mean else 1 if mesh.split else mesh.num_shards)
 
     def is_here(self, name):
         """True for a node of the user's that this worker computes, alone or as all workers do."""
@@ -268,16 +289,20 @@ def make_plan(model, config, cluster):
         mesh = one_instance(mesh, role == ALONE)
     analysis = analyse(model)
     communication = config.communication
+    check_settings(model, config, mesh, user_collectives(model.graph))
     check_sources(model.graph, analysis, mesh)
     if mesh.everywhere.size > 1 or has_micro_batches(model, config):
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
     aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
     stage_of = stages_of(model, used)
+    analysis = copied_for_borders(model, analysis, stage_of, mesh)
     owners = owners_of(model, analysis, stage_of, mesh)
     link = link_of(cluster.hosts)
     several = has_micro_batches(model, config)
     if several or mesh.copies.size > 1:
-        gradients = plan_aggregation(model, analysis, communication, link, owners, lanes=mesh.lanes)
+        gradients = plan_aggregation(
+            model, analysis, communication, link, _apart(owners, stage_of, mesh), lanes=mesh.lanes
+        )
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
     local_sgd = None
@@ -316,6 +341,7 @@ def make_plan(model, config, cluster):
     collectives = find_user_collectives(model, analysis, mesh)
     if local_sgd is not None:
         check_no_collectives(collectives)
+    borders = plan_borders(model, analysis, stage_of, mesh, merged_edges(aggregation, state))
     return Plan(
         mesh=mesh,
         analysis=analysis,
@@ -345,6 +371,7 @@ def make_plan(model, config, cluster):
         steps_per_run=config.execution.steps_per_run,
         partitioned=model.partitioned,
         repeated=find_repeated(model, analysis, mesh, config.io),
+        borders=borders,
         data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
@@ -379,10 +406,19 @@ def _mesh_as_marked(taskgraphs, config, cluster):
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    owners = plan.owners if plan.zero is None else None
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, owners, False, plan.mesh.lanes)
+    apart = _apart(plan.owners if plan.zero is None else {}, plan.stage_of, plan.mesh)
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, plan.mesh.lanes)
     wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
     return replace(plan, aggregation=aggregation, link=link, wire=wire)
+
+
+def _apart(owners, stage_of, mesh):
+    """dict of node to a number: gradients that travel together have the same. They are computed by one worker of a
+    pipeline, by stages that have as many devices."""
+    if mesh.is_even:
+        return owners
+    workers = mesh.pipeline.num_workers
+    return {name: owners.get(name, 0) + workers * mesh.span(stage) for name, stage in stage_of.items()}
 
 
 def _role(model, mesh):

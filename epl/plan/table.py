@@ -45,19 +45,21 @@ def _rows(mesh, max_rows):
             rank = block * len(mesh.instances) + instance.index
             by_device = {}
             for stage, device in zip(mesh.stages, instance.devices):
-                place = (block * mesh.pipeline.num_workers + mesh.worker_of(stage.index), device)
-                by_device.setdefault(place, []).append(stage.name)
+                if instance in mesh.computing(stage.index):
+                    place = (block * mesh.pipeline.num_workers + mesh.worker_of(stage.index), device)
+                    by_device.setdefault(place, []).append(stage)
             for (worker, device), stages in sorted(by_device.items()):
                 if shown == max_rows:
                     return
                 shown += 1
-                part = "all" if mesh.num_shards == 1 else "%d of %d" % (rank % mesh.num_shards + 1, mesh.num_shards)
+                span = mesh.span(stages[0].index)
+                shares, share = mesh.num_shards // span, rank % mesh.num_shards // span
                 yield (
                     str(worker),
                     "%s:%d" % (mesh.device_type, mesh.first_device + device),
                     str(rank // mesh.num_shards),
-                    part,
-                    " + ".join(stages),
+                    "all" if shares == 1 else "%d of %d" % (share + 1, shares),
+                    " + ".join(stage.name for stage in stages),
                 )
 
 
@@ -90,14 +92,14 @@ def _facts(plan, program):
         facts.append(
             (
                 "gradients",
-                "%d dense in %d group%s, %d sparse; %s over %d instances"
+                "%d dense in %d group%s, %d sparse; %s over %s instances"
                 % (
                     sum(len(g.tensors) for g in groups),
                     len(groups),
                     "" if len(groups) == 1 else "s",
                     len(plan.aggregation.sparse),
                     "mean" if plan.reduce_mean else "sum",
-                    mesh.copies.size,
+                    _copies(mesh),
                 ),
             )
         )
@@ -108,6 +110,12 @@ def _facts(plan, program):
         facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
+
+
+def _copies(mesh):
+    """How many copies gradients are aggregated over, for people: of each stage where they differ."""
+    counts = [mesh.copies.size // mesh.span(stage.index) for stage in mesh.stages]
+    return str(counts[0]) if mesh.is_even else " and ".join(map(str, counts))
 
 
 def _strategies(plan):

@@ -186,7 +186,7 @@ class Rewritten(object):
             return []
         reached = self._without_gates(roots, stop)
         closed = {gate for signs, gates in pairs if not signs & reached for gate in gates}
-        return [clone_name(gate, i.index) for gate in sorted(closed) for i in self.plan.mesh.instances]
+        return [clone_name(gate, i.index) for gate in sorted(closed) for i in self.plan.instances_with(gate)]
 
     def first_updates(self, roots, stop):
         """The first micro-batch's updates of metrics, where `roots` need what these come to with the last one."""

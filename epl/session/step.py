@@ -77,7 +77,7 @@ class Step(object):
         ]
         reached |= graph.ancestors(changes, stop=stop)
         copies = graph.in_order(reached & rewritten.kept_alike)
-        along = updates + changes + [clone_name(w, i.index) for i in plan.mesh.instances[1:] for w in copies]
+        along = updates + changes + [clone_name(w, i.index) for w in copies for i in plan.instances_with(w)[1:]]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
         given = {v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
@@ -89,6 +89,7 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
+        self._several = self.trains if plan.mesh.is_even else self._takes_several(reached)
         own = [each for each in rewritten.program.checked if rewritten.has(node_of(each.tensor))]
         self.checked = [each for each in own if node_of(each.tensor) in reached]
         self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
@@ -137,6 +138,15 @@ class Step(object):
         if self._may_wait is None:
             self._may_wait = made_of_data(self._rewritten.program.source, fetches, self._names_fed)
         return self._may_wait
+
+    def _takes_several(self, reached):
+        """Whether the call needs more than one micro-batch of the first replica."""
+        plan = self._rewritten.plan
+        first = plan.mesh.instances[0].data
+        others = [i.index for i in plan.mesh.instances if i.data != first]
+        return any(micro_batch_name(n, 1) in reached for n in self._rewritten.micro_batches.nodes) or any(
+            clone_name(n, other) in reached for other in others for n in plan.analysis.cloned & reached
+        )
 
     def _of_pipeline(self, reached, stop):
         """Leaves what this worker runs of a step of its pipeline, and adds the messages."""
@@ -189,18 +199,32 @@ class Step(object):
 
     def _fed(self, name):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
-        plan = self._rewritten.plan
-        micro_batches = self._rewritten.micro_batches
-        if not self.trains:
+        plan, micro_batches, node = self._rewritten.plan, self._rewritten.micro_batches, node_of(name)
+        if not self.trains and plan.mesh.is_even:
             return [(name, 0, 1)]
-        instances = plan.mesh.instances if node_of(name) in plan.analysis.cloned else plan.mesh.instances[:1]
         if plan.partitioned is not None:
-            return self._fed_to_parts(name, instances)
-        copies = range(micro_batches.count if node_of(name) in micro_batches.nodes else 1)
-        names = [clone_tensor(micro_batch_tensor(name, m), i.index) for i in instances for m in copies]
-        if _is_batch(self._rewritten.program.source.graph, name):
-            return [(copy, part, len(names)) for part, copy in enumerate(names)]
-        return [(copy, 0, 1) for copy in names]
+            return self._fed_to_parts(name, plan.instances_with(node))
+        is_batch = _is_batch(self._rewritten.program.source.graph, name)
+        # Where stages have different numbers of devices, rows that are only looked at are those of the first copy too.
+        looked_at = is_batch and not plan.mesh.is_even
+        holding = plan.instances_with(node)
+        instances = plan.mesh.computing(plan.stage(node)) if looked_at else holding
+        count = micro_batches.count if looked_at or node in micro_batches.nodes else 1
+        if not self._several:
+            instances, count = [i for i in instances if i.data == instances[0].data], 1
+        span, fed = plan.mesh.span(plan.stage(node)), []
+        replicas = sorted({instance.data for instance in instances})
+        # A micro-batch of a replica is divided over the devices that compute it.
+        shares = len(instances) // len(replicas)
+        for instance in instances:
+            for m in range(count if instance in holding else 0):
+                if m and node not in micro_batches.nodes:
+                    break
+                micro_batch = replicas.index(instance.data) * count + m
+                part = micro_batch * shares + instance.shard // span % shares
+                tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
+                fed.append((tensor, part, len(instances) * count) if is_batch else (tensor, 0, 1))
+        return fed
 
     def _fed_to_parts(self, name, instances):
         """The devices of a model replica take the same; what is a batch is divided over the replicas of this worker."""

@@ -54,6 +54,13 @@ def test_several_stages_of_each_worker(by_hand, two_workers):
         assert_same_training(got, want, atol=ATOL)
 
 
+def test_stages_of_different_device_counts_in_each_worker(by_hand, two_workers):
+    """A replica in each worker, with two devices for its first stage and one for its second."""
+    want = by_hand("tied_mlp", 4, 2)
+    for got in two_workers(PIPELINES + "train", 3, "tied_mlp", 2, 4, 2, device_counts=[2, 1]):
+        assert_same_training(got, want, atol=ATOL)
+
+
 def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
     want = by_hand("batch_norm_cnn", 2, 2)
     config = {"cluster__device_place_prefer_intra_node": False, "crews": 1}

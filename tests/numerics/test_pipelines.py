@@ -80,3 +80,37 @@ def test_stages_chosen_automatically(by_hand, two_devices, model, stages):
     want = by_hand(model, 4, 1)
     got = two_devices(PIPELINES + "train", stages, model, 1, 4, 1, automatic=stages)
     assert_same_training(got, want, atol=ATOL)
+
+
+UNEVEN = [("tied_mlp", [2, 1], 1, 1), ("tied_mlp", [1, 2], 4, 1), ("norm_at_the_end", [2, 1], 4, 2)]
+FURTHER = [("tied_mlp", [1, 2], 4, 2), ("tied_mlp", [4, 2, 1], 4, 1)]
+FURTHER += [("tiny_bert", [2, 1], 4, 1), ("tiny_bert", [1, 2], 4, 1)]
+
+
+@pytest.mark.parametrize(
+    "model, counts, micro_batches, replicas",
+    UNEVEN + [pytest.param(*each, marks=pytest.mark.exhaustive) for each in FURTHER],
+)
+def test_stages_of_different_device_counts(by_hand, two_devices, model, counts, micro_batches, replicas):
+    """A micro-batch is joined, or divided, where it comes to the next stage."""
+    want = by_hand(model, micro_batches, replicas)
+    devices = sum(counts) * replicas
+    got = two_devices(PIPELINES + "train", devices, model, len(counts), micro_batches, replicas, device_counts=counts)
+    # To normalise four rows magnifies how sums are rounded.
+    assert_same_training(got, want, atol=4 * ATOL if model == "norm_at_the_end" else ATOL)
+
+
+def test_checkpoints_of_stages_of_different_device_counts(plain, two_devices, tmp_path):
+    """They hold what one device has, and load under other device counts."""
+    path = str(tmp_path / "model.ckpt")
+    first, again, prefix = two_devices(PIPELINES + "saved", path, 3, "tied_mlp", 2, 2, 1, device_counts=[2, 1])
+    value, _ = two_devices(PIPELINES + "resumed", prefix, 3, "tied_mlp", 2, 2, 1, device_counts=[1, 2])
+    assert first == pytest.approx(again, rel=1e-6) and first == pytest.approx(value, rel=1e-5)
+    tensors, _ = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path))
+    assert tensors["embedding"].shape == (10, 8) and not [name for name in tensors if name.startswith("epl")]
+
+
+def test_what_is_fetched_alone_at_stages_of_different_device_counts(two_devices):
+    """A run that does not train gives what one device makes of the whole batch, or of the first device's part."""
+    for counts, want in (([2, 1], 1.0), ([1, 2], 0.5)):
+        assert two_devices(PIPELINES + "seen", 3, counts) == pytest.approx(want)

@@ -142,9 +142,46 @@ def test_a_copy_in_few_workers_or_in_many():
     assert places(4, 1, 2, True, worker=3) == [["2:0", "3:0"]]
 
 
+def devices_of(mesh, stage):
+    """(model replica, device) of each copy of a stage in a worker."""
+    return [(i.data, i.devices[stage]) for i in mesh.computing(stage)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stages_of_different_device_counts(workers):
+    """Two replicas in each worker, whose devices are those of one stage after the other."""
+    for mesh in of_all_workers(scopes(4, 1, 2), workers, 14):
+        assert mesh.shape == {"data": 2 * workers, "stage": 3, "shard": 4} and not mesh.is_even
+        replica = 2 * mesh.worker_index
+        places = [[(replica + r, 7 * r + d) for r in (0, 1) for d in own] for own in ((0, 1, 2, 3), (4,), (5, 6))]
+        assert [devices_of(mesh, stage) for stage in range(3)] == places
+        assert [mesh.copies.size // mesh.span(stage) for stage in range(3)] == [8 * workers, 2 * workers, 4 * workers]
+
+
+def test_whose_rows_a_stage_takes():
+    mesh = make_mesh(scopes(4, 1, 2), cluster(1, 14))
+
+    def takes(stage, other):
+        return [[i.index for i in mesh.computing_for(own, stage, other)] for own in mesh.computing(stage)]
+
+    assert takes(1, 0) == [[0, 1, 2, 3], [4, 5, 6, 7]] and takes(2, 0) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert takes(0, 1) == [[0]] * 4 + [[4]] * 4 and takes(2, 1) == [[0], [0], [4], [4]]
+    assert takes(1, 2) == [[0, 2], [4, 6]] and takes(0, 2) == [[0], [0], [2], [2], [4], [4], [6], [6]]
+
+
 def test_scopes_of_different_device_counts():
-    with pytest.raises(UnsupportedError, match="taskgraph_0: 1, taskgraph_1: 2"):
-        make_mesh(scopes(1, 2), cluster(1, 3))
+    with pytest.raises(UnsupportedError, match="taskgraph_0: 2, taskgraph_1: 3.*2 does not divide 3"):
+        make_mesh(scopes(2, 3), cluster(1, 5))
+    with pytest.raises(UnsupportedError, match="does not go together with cluster.colocate_split_and_replicate"):
+        make_mesh(scopes(1, 2), cluster(1, 2), colocate=True)
+    with pytest.raises(UnsupportedError, match="does not go together with pipeline.num_chunks"):
+        make_mesh(scopes(1, 2), cluster(1, 3), num_chunks=2)
+    with pytest.raises(UnsupportedError, match="in the middle of a worker.* is a multiple of 3, or"):
+        make_mesh(scopes(1, 2), cluster(3, 1))
+    with pytest.raises(
+        PlanError, match="needs 3 devices .taskgraph_0: 1 . taskgraph_1: 2., but there are 1 workers x 4"
+    ):
+        make_mesh(scopes(1, 2), cluster(1, 4))
 
 
 def test_a_mesh_of_512_workers():

@@ -20,22 +20,37 @@ from epl.rules import effects
 
 
 def clone_instances(program, plan):
-    """Adds a copy of every cloned node for each instance but the first."""
+    """Adds a copy of every cloned node for each instance but the first that computes the node's stage."""
     graph = program.graph
     if len(plan.mesh.instances) == 1:
         return program
     edit = graph.editor()
-    stamp = Stamp({name: graph.nodes[name] for name in graph.in_order(plan.analysis.cloned)}, graph.inputs.__getitem__)
-    alike, second = dict(program.alike), None
+    alike, second, stamps = dict(program.alike), {}, {}
     for instance in plan.mesh.instances[1:]:
+        stages = frozenset(s.index for s in plan.mesh.stages if instance in plan.mesh.computing(s.index))
+        if stages not in stamps:
+            stamps[stages] = _stamp(graph, plan, stages)
         marks = marks_of(**{tags.INSTANCE: instance.index})
-        copies = stamp.copies(edit, clone_name("", instance.index), marks, functools.partial(_adjust, plan, instance))
-        if second is None:
+        adjust = functools.partial(_adjust, plan, instance)
+        copies = stamps[stages].copies(edit, clone_name("", instance.index), marks, adjust)
+        for name, copy in copies.items():
+            if name in second:
+                alike[copy] = second[name]
+            elif program.alike.get(name) in copies:
+                alike[copy] = copies[program.alike[name]]
+        if not second:
             second = copies
-            alike.update((copy, second[program.alike[name]]) for name, copy in copies.items() if name in program.alike)
-        else:
-            alike.update((copy, second[name]) for name, copy in copies.items())
+        elif not plan.mesh.is_even:
+            second = {**copies, **second}
     return replace(program, graph=edit.finish(), alike=alike)
+
+
+def _stamp(graph, plan, stages):
+    """The Stamp of all that is cloned of some stages."""
+    cloned = plan.analysis.cloned
+    if len(stages) < len(plan.mesh.stages):
+        cloned = [name for name in cloned if plan.stage(name) in stages]
+    return Stamp({name: graph.nodes[name] for name in graph.in_order(cloned)}, graph.inputs.__getitem__)
 
 
 def _adjust(plan, instance, clone, original, device):

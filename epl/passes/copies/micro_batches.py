@@ -125,6 +125,10 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
         for name in added:
             if name not in originals:
                 _settle(graph, name, stages, stage_of, owners)
+        for name in added:
+            if name not in stage_of:  # constants, which are where they are taken
+                takers = [stage_of[c] for c, _ in graph.consumers.get(name, ()) if c in stage_of]
+                stage_of.update((name, stage) for stage in takers[:1])
 
     def with_copies(names):
         return names.union(copy for copy, name in originals.items() if name in names)

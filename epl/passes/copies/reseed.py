@@ -32,7 +32,7 @@ def reseed(program, plan):
             if name in plan.analysis.cloned and not (plan.mesh.split and name in initial):
                 _set_by_rank(edit, plan, name, seeds)
         elif plan.mesh.split and name in plan.analysis.cloned:
-            for instance in plan.mesh.instances:
+            for instance in plan.instances_with(name):
                 by = (instance.data,) if instance.data and name not in initial else ()
                 set_seed(edit.node(clone_name(name, instance.index)), derive(plan.job_seed, name, *by))
         elif name in initial and plan.mesh.num_workers > 1:
@@ -50,7 +50,7 @@ def _only_for_initial_values(graph, plan):
 
 
 def _turn_by_rank(edit, plan, name):
-    for instance in plan.mesh.instances:
+    for instance in plan.instances_with(name):
         if plan.mesh.copy_of(instance):
             copy = edit.node(clone_name(name, instance.index))
             for added in turn_seed(copy, derive("seed of copy", plan.mesh.copy_of(instance))):
@@ -58,6 +58,6 @@ def _turn_by_rank(edit, plan, name):
 
 
 def _set_by_rank(edit, plan, name, seeds):
-    for instance in plan.mesh.instances:
+    for instance in plan.instances_with(name):
         if plan.mesh.copy_of(instance):
             set_seed(edit.node(clone_name(name, instance.index)), derive(seeds, plan.mesh.copy_of(instance)))

@@ -46,7 +46,8 @@ def call_copies(graph, edit, names, copies):
     callers = [n for n in names if random & set(functions.called_by(graph.nodes[n]))]
     for mark, copy_of in copies.items():
         for name in callers:
-            _redirect(edit.node(copy_of(name)), random, mark)
+            if copy_of(name) in edit:  # a stage may have fewer copies than others
+                _redirect(edit.node(copy_of(name)), random, mark)
     edit.set_library(_with_copies(graph.library, random, list(copies)))
     return True
 

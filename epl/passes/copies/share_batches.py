@@ -19,17 +19,17 @@ def share_batches(program, plan):
     if plan.mesh.num_shards == 1 or plan.mesh.split:
         return program
     edit = graph.editor()
-    first_of = {}
-    for instance in plan.mesh.instances:
-        first_of.setdefault(instance.data, instance.index)
     sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in effects.SOURCES]
-    for instance in plan.mesh.instances:
-        for name in sources:
-            _share(graph, edit, plan, name, instance, first_of[instance.data])
+    for name in sources:
+        first_of = {}
+        span = plan.mesh.span(plan.stage(name))
+        for instance in plan.instances_with(name) if plan.mesh.num_shards > span else ():
+            first = first_of.setdefault(instance.data, instance.index)
+            _share(graph, edit, plan, name, instance, first, span)
     return program.with_graph(edit.finish())
 
 
-def _share(graph, edit, plan, name, instance, first):
+def _share(graph, edit, plan, name, instance, first, span):
     source = clone_name(name, instance.index)
     chosen = clone_name(name, first)
     made = {}
@@ -45,8 +45,8 @@ def _share(graph, edit, plan, name, instance, first):
                 [format_input(chosen, index)],
                 graph.nodes[source].device,
                 T=Type(_output_type(graph.nodes[source], index)),
-                index=instance.shard,
-                num_shares=plan.mesh.num_shards,
+                index=instance.shard // span,
+                num_shares=plan.mesh.num_shards // span,
                 what="output %d of '%s'" % (index, name),
             )
             made[index] = edit.add(tagged(node, "batch_share")).name

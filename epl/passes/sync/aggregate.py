@@ -42,7 +42,7 @@ def aggregate_gradients(program, plan):
                 group.name,
                 group.tensors,
                 group.dtype,
-                plan.gradient_scale,
+                plan.gradient_scale_of(group.tensors[0]),
                 group.slot,
                 group.tag,
                 lane=group.lane,
@@ -85,7 +85,7 @@ def _scatter(graph, edit, plan, group, owners):
     )
     share = everywhere(edit, tagged(node, "collective"))
     if not mean and plan.gradient_scale != 1.0:
-        share = _scaled(edit, plan, group.name, share, group.dtype)
+        share = _scaled(edit, plan, group.name, share, group.dtype, plan.gradient_scale)
     for worker, own in enumerate(ranks):
         places, add = group.of(own), owned_by(worker, owners)
         pieces, updates = [share], [group.updates[place] for place in places]
@@ -125,10 +125,10 @@ def _filler(edit, plan, name, dtype):
     return everywhere(edit, make_node("Cast", name, [zero], host, SrcT=Type(_FLOAT32), DstT=Type(dtype)))
 
 
-def _scaled(edit, plan, name, tensor, dtype):
-    """A tensor times what sums of gradients are multiplied by."""
+def _scaled(edit, plan, name, tensor, dtype, factor):
+    """A tensor times a number."""
     host = plan.mesh.host_device
-    scale = _constant(edit, plan, name + "/scale", plan.gradient_scale, _FLOAT32)
+    scale = _constant(edit, plan, name + "/scale", factor, _FLOAT32)
     cast = make_node("Cast", name + "/scale_cast", [scale], host, SrcT=Type(_FLOAT32), DstT=Type(dtype))
     return edit.add(make_node("Mul", name + "/scaled", [tensor, edit.add(cast).name], host, T=Type(dtype))).name
 
@@ -150,7 +150,8 @@ def _gather(graph, edit, plan, sparse):
     dtype = dtype_of(graph, sparse.values)
     gather = all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
     gathered = edit.add(gather).name
-    return _scaled(edit, plan, sparse.name, gathered, dtype), _gather_indices(graph, edit, plan, sparse)[0]
+    scaled = _scaled(edit, plan, sparse.name, gathered, dtype, plan.gradient_scale_of(sparse.values))
+    return scaled, _gather_indices(graph, edit, plan, sparse)[0]
 
 
 def _dense_detour(graph, edit, plan, sparse):
@@ -164,7 +165,7 @@ def _dense_detour(graph, edit, plan, sparse):
     rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, _INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
-    for instance in plan.mesh.givers(sparse.lane):
+    for instance in plan.mesh.givers(sparse.lane, plan.stage(sparse.values)):
         dense.append(
             edit.add(
                 make_node(
@@ -196,7 +197,7 @@ def _dense_detour(graph, edit, plan, sparse):
         tag=tag_of(name),
         workers=plan.mesh.copies.num_workers,
         reduce_op="sum",
-        scale=plan.gradient_scale,
+        scale=plan.gradient_scale_of(sparse.values),
     )
     edit.add(tagged(reduced, "collective"))
     unique = edit.add(

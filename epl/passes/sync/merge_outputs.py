@@ -38,7 +38,7 @@ def merge_outputs(program, plan):
                 "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
                 "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))
             )
-        scale = 1.0 / (workers * len(plan.mesh.givers())) if merge.how == "mean" else 1.0
+        scale = 1.0 / (workers * len(plan.mesh.givers(stage=plan.stage(merge.source)))) if merge.how == "mean" else 1.0
         edit.add(all_reduce_node(plan, merge.name, [merge.source], dtype, scale, 0, merge.tag, workers))
     return program.with_graph(edit.finish())
 

@@ -20,7 +20,7 @@ def merge_state(program, plan):
             _gather_rows(graph, edit, plan, group)
             continue
         mean = group.how == "mean"
-        reduce_op, scale = ("sum", 1.0 / plan.mesh.copies.size) if mean else (group.how, 1.0)
+        reduce_op, scale = ("sum", 1.0 / plan.num_copies(group.values[0])) if mean else (group.how, 1.0)
         edit.add(
             all_reduce_node(
                 plan,

@@ -71,7 +71,8 @@ def _copy(graph, edit, plan, variable):
     for lane in range(plan.mesh.lanes) if variable.name in plan.divided else [None]:
         first, own_name = plan.mesh.takers(lane)[0], in_lane(name, lane)
         value = _read(graph, edit, variable, own_name, first)
-        for instance in plan.mesh.takers(lane)[1:]:
+        takers = plan.instances_with(variable.name) if lane is None else plan.mesh.takers(lane)
+        for instance in takers[1:]:
             own = value
             if variable.name in plan.generators:
                 seed = _seed_of(plan, first) ^ _seed_of(plan, instance)

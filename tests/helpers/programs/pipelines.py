@@ -60,6 +60,23 @@ def batch_norm_cnn(scope, stages, layers=4, fused=True):
     return loss, {"images": images, "labels": labels}
 
 
+def norm_at_the_end(scope, stages, layers=4):
+    """The last stage alone has batch normalisation, and so sees which rows are together."""
+    x = start = tf.placeholder(tf.float32, [None, 6], "x")
+    labels = tf.placeholder(tf.int64, [None], "labels")
+    layers = _cut(layers, stages)
+    for stage in range(stages):
+        with scope(stage):
+            for layer in layers[stage]:
+                x = m.dense(x, 8, "layer_%d" % layer, seed=3 + 2 * layer, activation=tf.nn.tanh)
+            if stage == stages - 1:
+                y = tf.layers.batch_normalization(x, momentum=0.8, training=True, name="norm", fused=False)
+                x = x + 0.5 * tf.nn.tanh(y)  # what is only normalised has gradients that are next to nothing
+                logits = m.dense(x, 3, "logits", seed=5)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, {"x": start, "labels": labels}
+
+
 def _layer_norm(x, name):
     with tf.variable_scope(name):
         mean, variance = tf.nn.moments(x, [-1], keepdims=True)
@@ -133,17 +150,17 @@ def _devices(count):
 def start(epl, devices, model, stages, micro_batches, **config):
     """Builds the model's training under EPL, or plainly; returns (loss, placeholders by name, train op).
 
-    With begin=False EPL goes on as it was started.
+    With begin=False EPL goes on as it was started. `device_counts`, by default 1 for each, are those of the stages.
     """
     keys = {"pipeline.num_micro_batch": micro_batches}
     keys.update((key.replace("__", "."), value) for key, value in config.items())
     scoped = epl and not keys.get("auto.auto_parallel")
-    layers = keys.pop("layers", 4)
+    layers, counts = keys.pop("layers", 4), keys.pop("device_counts", [1] * stages)
     if epl and keys.pop("begin", True):
         with _devices(devices):
             common.init(epl, keys)
     loss, feeds = globals()[model](
-        lambda stage: epl.replicate(device_count=1, name="stage_%d" % stage) if scoped else _nothing(), stages, layers
+        lambda stage: epl.replicate(counts[stage], name="stage_%d" % stage) if scoped else _nothing(), stages, layers
     )
     common.mean_everywhere(epl, loss)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
@@ -186,9 +203,9 @@ def refused(epl, *args, **config):
     return ""
 
 
-def saved(epl, path, devices, model, stages, micro_batches, replicas):
+def saved(epl, path, devices, model, stages, micro_batches, replicas, **config):
     """Trains two steps, saves, trains one, restores, trains that one again; returns both losses and where it saved."""
-    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches)
+    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches, **config)
     saver = tf.train.Saver()
     with common.session() as sess:
         common.initialize(sess)
@@ -201,15 +218,32 @@ def saved(epl, path, devices, model, stages, micro_batches, replicas):
         return first, again, prefix
 
 
-def resumed(epl, prefix, devices, model, stages, micro_batches, replicas):
+def resumed(epl, prefix, devices, model, stages, micro_batches, replicas, **config):
     """The loss of the third step after restoring what `saved` left, and all variables after it."""
-    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches)
+    loss, feeds, train_op = start(epl, devices, model, stages, micro_batches, **config)
     saver = tf.train.Saver()
     with common.session() as sess:
         saver.restore(sess, prefix)
         assert sess.run(tf.train.get_global_step()) == 2
         value, _ = sess.run([loss, train_op], fed(epl, feeds, 2, micro_batches, replicas))
         return value, common.state(sess)
+
+
+def seen(epl, devices, counts):
+    """The share of the rows that the second of two stages sees, in a run that does not train."""
+    with _devices(devices):
+        common.init(epl, {"pipeline.num_micro_batch": 2})
+    x, labels = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32, [None])
+    with epl.replicate(counts[0]):
+        hidden = m.dense(x, 4, "hidden", seed=1)
+        target = labels * 2
+    with epl.replicate(counts[1]):
+        outputs = m.dense(hidden, 1, "outputs", seed=2)
+        tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(outputs))
+        rows = tf.shape(outputs)[0] + 0 * tf.shape(target - labels)[0]
+    with common.session() as sess:
+        common.initialize(sess)
+        return sess.run(rows, {x: np.ones([8, 2]), labels: np.ones(8)}) / 8
 
 
 def chief_reads(epl, devices, stages):

@@ -1,0 +1,172 @@
+r"""Joins or divides what crosses from a stage to one with another number of devices.
+
+    x   -> y                      x   \
+                     becomes           ConcatV2 -> y        of two devices, whose batches one takes
+    x/1                           x/1 /
+
+    x   -> y                      x -> EplBatchShare 0 -> y
+        -> y/1       becomes        -> EplBatchShare 1 -> y/1
+
+How each tensor crosses is planned (epl.plan.borders), for the one copy of the model.
+"""
+
+from epl.errors import PassError
+from epl.graph import tags
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import canonical_tensor, format_input, node_of
+from epl.passes.nodes import dtype_of, tagged
+from epl.plan.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
+from epl.plan.consistency import merged_edges
+from epl.plan.names import PREFIX, clone_name, clone_tensor, is_clone
+
+_FLOAT32, _INT32 = 1, 3
+_GATE = "EplGate"
+
+
+def cross_borders(program, plan):
+    """Gives each copy of a stage what it takes of stages with another number of devices; runs after cloning."""
+    if plan.mesh.is_even:
+        return program
+    graph = program.graph
+    borders = _Borders(program, plan)
+    merged = merged_edges(plan.aggregation, plan.state)
+    for name in [name for name in graph.nodes if not is_clone(name)]:
+        span, is_cloned = plan.mesh.span(plan.stage(name)), name in plan.analysis.cloned
+        for position, (producer, index) in enumerate(graph.inputs[name]):
+            if producer not in plan.analysis.cloned or plan.mesh.span(plan.stage(producer)) == span:
+                continue
+            for instance in plan.instances_with(name):
+                if index >= 0:
+                    # What is merged takes the place of it later on.
+                    way = SAME if (name, position) in merged else None
+                    borders.take(name, position, format_input(producer, index), instance, way)
+                elif is_cloned:
+                    borders.wait(name, position, producer, instance)
+    return program.with_graph(borders.edit.finish())
+
+
+class _Borders(object):
+    """What is made of what crosses.
+
+    Args:
+      program: the Program, with copies for micro-batches and instances.
+      plan: its Plan.
+
+    Attributes:
+      edit: the Editor that gets the nodes.
+    """
+
+    def __init__(self, program, plan):
+        self._graph, self._plan, self.edit = program.graph, plan, program.graph.editor()
+        self._originals = program.micro_batches.originals
+        self._made = {}
+
+    def wait(self, name, position, producer, instance):
+        """An instance's copy of a node waits for all copies of another one that compute its rows."""
+        givers = self._givers(name, producer, instance)
+        copy = clone_name(name, instance.index)
+        self.edit.set_input(copy, position, "^" + clone_name(producer, givers[0].index))
+        for other in givers[1:]:
+            self.edit.node(copy).input.append("^" + clone_name(producer, other.index))
+
+    def take(self, name, position, text, instance, way):
+        """An instance's copy of a node takes what crosses; `way`: how, None as planned."""
+        givers = self._givers(name, node_of(text), instance)
+        way = way or self._way(text, name)
+        own = clone_tensor(text, givers[0].index)
+        if way != SAME:
+            key = text, instance.index, self._span(name)
+            if key not in self._made:
+                self._made[key] = self._crossed(text, way, givers, name, instance)
+            own = self._made[key]
+        self.edit.set_input(clone_name(name, instance.index), position, own)
+
+    def _span(self, name):
+        return self._plan.mesh.span(self._plan.stage(name))
+
+    def _givers(self, name, producer, instance):
+        return self._plan.mesh.computing_for(instance, self._plan.stage(name), self._plan.stage(producer))
+
+    def _way(self, text, name):
+        node = node_of(text)
+        original = canonical_tensor(self._originals.get(node, node) + text[len(node) :])
+        way = self._plan.borders.get(original)
+        # Passes have made some: gates, and what is merged for who looks at it.
+        if way is None and (self._graph.nodes[node].op == _GATE or name not in self._plan.analysis.cloned):
+            return SAME
+        if way is None:
+            raise PassError("nothing is planned for '%s', which '%s' takes at another number of devices" % (text, name))
+        return way
+
+    def _crossed(self, text, way, givers, name, instance):
+        """The tensor that stands for `text` where the copy of `name` in an instance takes it."""
+        spans = self._span(name), self._span(node_of(text))
+        made = _Made(self.edit, self._plan, text, dtype_of(self._graph, text), name, instance, spans[0])
+        tensors = [clone_tensor(text, giver.index) for giver in givers]
+        if way == MEAN:
+            return made.mean(tensors)
+        if len(tensors) > 1:
+            result = made.joined(tensors)
+        else:
+            part = instance.shard % spans[1] // spans[0]
+            result = made.part(tensors[0], part, spans[1] // spans[0]) if spans[1] > spans[0] else tensors[0]
+        assert way in (ROWS, GRADIENT_ROWS)
+        return made.times(result, spans[1] / spans[0]) if way == GRADIENT_ROWS else result
+
+
+class _Made(object):
+    """Adds the nodes of one tensor that crosses, for one instance.
+
+    Args:
+      edit: the Editor.
+      plan: the Plan.
+      text: the tensor.
+      dtype: its DataType number.
+      name: a node that takes it, in the first copy.
+      instance: the Instance that gets it.
+      span: of that node's stage.
+    """
+
+    def __init__(self, edit, plan, text, dtype, name, instance, span):
+        self._edit, self._plan, self._dtype, self._text = edit, plan, dtype, text
+        self._marks = {tags.INSTANCE: instance.index} if instance.index else {}
+        for key, value in ((tags.TASKGRAPH, edit.peek(name).attr), (tags.PHASE, edit.peek(node_of(text)).attr)):
+            if key in value:
+                self._marks[key] = value[key].i if key == tags.TASKGRAPH else value[key].s.decode()
+        stem = "%s_border/to_%d/%s" % (PREFIX, span, text.replace(":", "_output_"))
+        self._name = clone_name(stem, instance.index)
+        self._device = plan.mesh.device(instance.devices[plan.stage(name)])
+
+    def joined(self, tensors):
+        """The rows of several devices, one after the other."""
+        axis = self._add(constant(self._name + "/axis", 0, _INT32, self._device))
+        return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(_INT32))
+
+    def part(self, tensor, index, parts):
+        """Part `index` of so many equal ones."""
+        what = "'%s', of which devices of the next stage take parts" % self._text
+        device = self._plan.mesh.host_device
+        return self._node("EplBatchShare", "part", [tensor], device, index=index, num_shares=parts, what=what)
+
+    def mean(self, tensors):
+        """The mean of several devices' tensors."""
+        if len(tensors) == 1:
+            return tensors[0]
+        return self.times(self._node("AddN", "sum", tensors, N=len(tensors)), 1.0 / len(tensors))
+
+    def times(self, tensor, factor):
+        """A tensor times a number."""
+        scale = self._add(constant(self._name + "/factor", factor, _FLOAT32, self._device))
+        if self._dtype != _FLOAT32:
+            attrs = dict(SrcT=Type(_FLOAT32), DstT=Type(self._dtype))
+            scale = self._add(make_node("Cast", self._name + "/cast", [scale], self._device, **attrs))
+        return self._node("Mul", "scaled", [tensor, scale])
+
+    def _node(self, op, kind, inputs, device=None, **attrs):
+        name = "%s/%s" % (self._name, kind)
+        return self._add(make_node(op, name, inputs, device or self._device, T=Type(self._dtype), **attrs))
+
+    def _add(self, node):
+        for key, value in self._marks.items():
+            set_attr(node, key, value)
+        return self._edit.add(tagged(node, "border")).name

@@ -1,0 +1,130 @@
+"""How tensors come to a stage with another number of devices."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.errors import UnsupportedError
+from epl.plan.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
+from tests.helpers import planning
+from tests.helpers.planning import of_op
+
+
+def two_stages(cross, counts=(2, 1), rows=None):
+    """A graph whose first stage gives what `cross` makes of a layer [rows, 4] and its kernel to the second."""
+    with planning.capture(seed=3) as graph:
+        x = tf.placeholder(tf.float32, [rows, 4], "x")
+        with epl.replicate(counts[0], name="one"):
+            w = planning.variable("w0")
+            given = cross(tf.nn.dropout(tf.tanh(tf.matmul(x, w)), rate=0.5, name="dropout"), w)
+        with epl.replicate(counts[1], name="two"):
+            loss = tf.reduce_mean(tf.square(tf.matmul(given[0], planning.variable("w1"))))
+            planning.sgd(loss * (1.0 + sum(given[1:])))
+    return graph
+
+
+def layer(h, w):
+    return [h]
+
+
+def regularised(h, w):
+    """Besides, a number that follows from variables alone, and a mean over the rows."""
+    return [h, tf.nn.l2_loss(w, name="penalty"), tf.reduce_mean(tf.reduce_sum(h * h, [1]), [0], name="power")]
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2)])
+def test_ways(counts):
+    _, plan = planning.plan_of(two_stages(regularised, counts), 1, 3)
+    assert plan.borders.pop("penalty") == SAME and plan.borders.pop("power") == MEAN
+    forward = [tensor for tensor in plan.borders if not tensor.startswith("gradients/")]
+    assert ROWS in [plan.borders.pop(tensor) for tensor in forward]
+    assert GRADIENT_ROWS in plan.borders.values() and set(plan.borders.values()) <= {GRADIENT_ROWS, MEAN, SAME}
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2)])
+def test_each_stage_has_a_copy_for_each_of_its_devices(counts):
+    program = planning.compiled(two_stages(layer, counts), 1, 3)
+    graph = program.graph
+    assert tuple(sum(node.name.endswith(v) for node in of_op(graph, "VariableV2")) for v in ("w0", "w1")) == counts
+    assert len(of_op(graph, "EplBatchShare")) == 2
+    joins = [node for node in of_op(graph, "ConcatV2") if node.name.startswith("epl")]
+    factors = [node.attr["value"].tensor.float_val[0] for node in of_op(graph, "Const") if "/factor" in node.name]
+    assert len(joins) == 1 and set(factors) == {2.0 if counts == (2, 1) else 0.5}
+    scales = {node.attr["R"].i: node.attr["scale"].f for node in of_op(graph, "EplAllReduce")}
+    assert scales == {1: 1.0, 2: 0.5}
+    masks = {node.attr["seed"].i for node in of_op(graph, "RandomUniform")}
+    assert len(masks) == counts[0]
+
+
+@pytest.mark.parametrize("cross", [lambda h, w: [h, tf.reduce_sum(h)], lambda h, w: [h, tf.reduce_max(h)]])
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2)])
+def test_what_cannot_cross(cross, counts):
+    words = "of the scope 'one', device_count %d, is used by .*nothing tells how it is joined or divided" % counts[0]
+    with pytest.raises(UnsupportedError, match=words):
+        planning.plan_of(two_stages(cross, counts), 1, 3)
+
+
+def test_places_of_rows_cannot_cross():
+    with pytest.raises(UnsupportedError, match="'Cast.*nothing tells how it is joined or divided"):
+        planning.plan_of(two_stages(lambda h, w: [h, tf.cast(tf.where(h[:, 0] > 0), tf.float32)]), 1, 3)
+
+
+def test_batches_of_fixed_size():
+    with pytest.raises(UnsupportedError, match="'x' gives batches of a fixed number of rows .8."):
+        planning.plan_of(two_stages(layer, rows=8), 1, 3)
+
+
+def test_a_scope_inside_of_a_branch():
+    def branch():
+        with epl.replicate(1, name="two"):
+            return tf.tanh(h * 2)
+
+    with planning.control_flow("v1"), planning.capture() as graph:
+        with epl.replicate(2, name="one"):
+            h = tf.matmul(tf.placeholder(tf.float32, [None, 4]), planning.variable("w"))
+        chosen = tf.cond(tf.reduce_mean(planning.variable("v")) > 0, branch, lambda: h)
+        with epl.replicate(1, name="two"):
+            planning.sgd(tf.reduce_mean(tf.square(tf.matmul(chosen, planning.variable("w1")))))
+        with pytest.raises(
+            UnsupportedError, match="stands in a loop or a branch. Put the whole loop or branch into one"
+        ):
+            planning.plan_of(graph, 1, 4)
+
+
+def test_resources_cannot_cross():
+    with planning.control_flow("v1"), planning.capture() as graph:
+        with epl.replicate(2, name="one"):
+            h = tf.matmul(tf.placeholder(tf.float32, [None, 4]), planning.variable("w"))
+            array = tf.TensorArray(tf.float32, 1).write(0, h)
+        with epl.replicate(1, name="two"):
+            planning.sgd(tf.reduce_mean(tf.square(tf.matmul(array.read(0), planning.variable("w1", [4, 4])))))
+        with pytest.raises(UnsupportedError, match="which cannot take a resource of another device. Put both into one"):
+            planning.plan_of(graph, 1, 3)
+
+
+def test_collectives_of_the_program(monkeypatch):
+    def cross(h, w):
+        monkeypatch.setattr(epl.Env.get(), "_cluster", planning.cluster(1, 3))
+        return [epl.ops.all_reduce(h, name="mine")]
+
+    graph = two_stages(cross)
+    with pytest.raises(
+        UnsupportedError, match="'mine' is a collective .* in this version: stages have different numbers"
+    ):
+        planning.plan_of(graph, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero__level": "v0"},
+        {"offload__level": "v0"},
+        {"gradient_checkpoint__offload": True, "gradient_checkpoint__type": "auto"},
+        {"communication__sync_batch_norm": True},
+        {"optimizer__num_apply_group": 2},
+    ],
+)
+def test_settings_that_do_not_go_together(config):
+    words = "does not go together with scopes of different device counts .one: 2, two: 1."
+    with pytest.raises(UnsupportedError, match=words):
+        planning.plan_of(two_stages(layer), 1, 3, **config)
