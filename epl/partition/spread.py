@@ -103,9 +103,10 @@ class _Spread(object):
         self._undecided = collections.OrderedDict()  # variable -> nodes that wait for it
         self._slots = collections.defaultdict(list)  # variable -> those of an optimizer that lie as it does
         self._waiting = {}  # tensor -> variable that what makes it waits for
-        self._of_batch = frozenset()  # all that follows from the batch
+        self._of_batch = self._of_divided = frozenset()  # all that follows from the batch, and from divided variables
         if marks.rows:
             self._of_batch = facts.graph.descendants(marks.batches, data_only=True) | marks.batches
+            self._of_divided = facts.graph.descendants(marks.variables, data_only=True)
         self._owners = {}  # slot of an optimizer -> its variable, of those that one operation updates together
         for name in self._graph.find(effects.is_write):
             holders = [each.node for each in facts.inputs(name) if facts.is_variable(each)]
@@ -364,7 +365,9 @@ class _Spread(object):
         if tensor.node not in self._of_batch or self._choices.of(tensor) not in (WHOLE, partial()):
             return False
         if tensor.node in self._marks.rows and tensor.node in self._choices.rule:
-            return False  # it has been computed there
+            # It has been computed there. Rows that were looked up in a divided table may still be divided.
+            if self._choices.of(tensor) == WHOLE or tensor.node not in self._of_divided:
+                return False
         shape = self._facts.shape(tensor)
         return bool(shape) and (shape[0] is None or shape[0] >= self._shards)
 

@@ -8,6 +8,7 @@ from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
     COPIES,
+    EMBEDDINGS,
     EXPERTS,
     FEATURES,
     HINTED,
@@ -53,6 +54,13 @@ def test_rows_of_what_is_replicated(plain, two_workers, optimizer, options):
 def test_experts(plain, two_workers, optimizer, options):
     reference = plain(SPLIT + "experts", 1, optimizer, **options)
     for history in two_workers(SPLIT + "experts", 2, optimizer, **options):
+        check(history, reference)
+
+
+@pytest.mark.parametrize("optimizer, options", EMBEDDINGS)
+def test_embeddings(plain, two_workers, optimizer, options):
+    reference = plain(SPLIT + "embeddings", 1, optimizer, **options)
+    for history in two_workers(SPLIT + "embeddings", 2, optimizer, **options):
         check(history, reference)
 
 

@@ -65,6 +65,15 @@ def test_experts(plain, two_devices, optimizer, options):
     check(two_devices(SPLIT + "experts", 2, optimizer, **options), reference)
 
 
+EMBEDDINGS = [("adagrad", {"rows": 7}), ("adam", {"resource": True})]
+
+
+@pytest.mark.parametrize("optimizer, options", EMBEDDINGS)
+def test_embeddings(plain, two_devices, optimizer, options):
+    reference = plain(SPLIT + "embeddings", 1, optimizer, **options)
+    check(two_devices(SPLIT + "embeddings", 2, optimizer, **options), reference)
+
+
 def test_without_a_seed_all_devices_have_the_same(two_devices):
     first, second = two_devices(SPLIT + "without_seed", 2)
     assert first.any() and np.array_equal(first, second)

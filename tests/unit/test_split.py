@@ -179,6 +179,23 @@ def test_tokens_travel_to_experts_and_back():
     assert len([n for n in program.graph.nodes.values() if n.op == "EplAllToAll"]) >= 4
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_rows_of_a_divided_table_come_to_the_devices_that_divide_the_batch(inside):
+    with planning.capture() as graph:
+        epl.set_default_strategy(epl.replicate(2))
+        ids = tf.placeholder(tf.int32, [8, 3], name="ids")
+        with epl.split(2):
+            table = tf.get_variable("table", [100, 16])
+            rows = tf.nn.embedding_lookup(table, ids) if inside else None
+        rows = rows if inside else tf.nn.embedding_lookup(table, ids)
+        y = tf.tanh(tf.matmul(tf.reshape(rows, [8, 48]), tf.get_variable("kernel", [48, 4])), name="hidden")
+        tf.train.AdagradOptimizer(0.1).minimize(tf.reduce_mean(tf.square(y - 1.0)), name="train")
+    done = planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.partitioned
+    assert done.placements["table"] == done.placements["table/Adagrad"] == done.placements["hidden"] == sharded(0)
+    forward = [(c.kind, c.num_bytes) for c in shards.exchanged(done, "train") if c.phase == "forward"]
+    assert forward == [("reduce_scatter", 8 * 3 * 16 * 4)]
+
+
 @pytest.mark.parametrize("op", ["reverse", "cond"])
 def test_what_needs_all_rows_is_computed_whole(caplog, op):
     def features(x):

@@ -373,3 +373,20 @@ def experts(epl, device_count, optimizer, groups=None, resource=False):
     step = _OPTIMIZERS[optimizer]().minimize(loss)
     feeds = [{x: np.random.RandomState(number).normal(size=[4, 6, 8])} for number in range(3)]
     return _history([loss, y], step, feeds)
+
+
+def embeddings(epl, device_count, optimizer, rows=None, resource=False):
+    """Rows of a divided table are looked up by the devices that divide the batch."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+    tf.set_random_seed(10)
+    if epl:
+        epl.set_default_strategy(epl.replicate(device_count))
+    ids = tf.placeholder(tf.int64, [rows, 3])
+    with tf.variable_scope("model", use_resource=resource):
+        with _scope(epl, device_count):
+            table = tf.get_variable("table", [11, 4])
+        found = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), 1)
+        loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.tanh(found), 5) - 1.0))
+    step = _OPTIMIZERS[optimizer]().minimize(loss)
+    feeds = [{ids: np.random.RandomState(number).randint(0, 11, [7, 3])} for number in range(3)]
+    return _history([loss, found], step, feeds)
