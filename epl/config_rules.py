@@ -187,6 +187,24 @@ _NOT_WITH_DGC = {
     "zero.level": "each worker needs all of the momentum that it keeps",
 }
 
+
+def _overlaps(values):
+    if not values["local_sgd.overlap"]:
+        return None
+    if values["local_sgd.average_slots"]:
+        return (
+            "local_sgd.overlap=True cannot be used with local_sgd.average_slots=True: where a late average of second "
+            "moments is added to what has become of them since, they might turn negative. Set "
+            "local_sgd.average_slots=False, or leave local_sgd.overlap at False."
+        )
+    if values["local_sgd.adaptive"]:
+        return (
+            "local_sgd.overlap=True cannot be used with local_sgd.adaptive=True, which needs the loss of all workers "
+            "at the end of each period. Set one of them only."
+        )
+    return None
+
+
 _REPLACES = ("optimizer.lamb", "optimizer.lars")
 _NOT_WITH_LOCAL_SGD = (
     "amp.level",
@@ -261,6 +279,8 @@ PAIR_RULES = _OF_LISTS + (
     _on_both_lists,
     _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("local_sgd.adaptive", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _needs_any("local_sgd.overlap", ("local_sgd.k_steps",), "local_sgd.k_steps"),
+    _overlaps,
     _needs_any("local_sgd.init_k_steps", ("local_sgd.adaptive",), "local_sgd.adaptive"),
     _needs_any("local_sgd.average_slots", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("dgc.rampup_begin_step", ("dgc.sparsity",), "dgc.sparsity"),

@@ -79,7 +79,11 @@ STRATEGIES = (
         minimum=1,
     ),
     Key(
-        "local_sgd.overlap", BOOL, False, "Apply averages one period late, so that nobody waits for them.", built=False
+        "local_sgd.overlap",
+        BOOL,
+        False,
+        "Average what the copies were at the end of a period while they take the steps of the next one, so that nobody "
+        "waits for it; then each adds what it has done since. Needs local_sgd.average_slots=False.",
     ),
     Key(
         "dgc.sparsity",

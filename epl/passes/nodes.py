@@ -77,6 +77,14 @@ def assign_node(holder, name, value, dtype):
     return make_node("Assign", name, inputs, holder.device, T=Type(dtype), validate_shape=False, use_locking=True)
 
 
+def add_assign_node(holder, name, value, dtype):
+    """What adds a tensor to the variable whose node is `holder`."""
+    inputs = [holder.name, value]
+    if holder.op == "VarHandleOp":
+        return make_node("AssignAddVariableOp", name, inputs, holder.device, dtype=Type(dtype))
+    return make_node("AssignAdd", name, inputs, holder.device, T=Type(dtype), use_locking=True)
+
+
 def add_variable(edit, name, values, dtype, added, shape=None):
     """Adds a variable, and the node that gives it its first value.
 

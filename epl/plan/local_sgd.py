@@ -28,6 +28,7 @@ class AverageGroup:
       num_bytes: of one copy of them.
       slot: communicator of the group of all copies.
       tag: of the collective.
+      late_name, late_tag: of the all-reduce of what they were at the end of a period (local_sgd.overlap).
     """
 
     name: str
@@ -36,6 +37,14 @@ class AverageGroup:
     num_bytes: int
     slot: int
     tag: int
+
+    @property
+    def late_name(self):
+        return self.name + "/late"
+
+    @property
+    def late_tag(self):
+        return tag_of(self.late_name)
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class LocalSgd:
       groups: what is averaged.
       first_steps: of the first period, where later ones follow from the loss; None: all have `k_steps`.
       losses: the tensors of which gradients are taken, where periods follow from them.
+      overlap: whether an average is applied one period late, which needs no step to wait for it.
     """
 
     k_steps: int
@@ -55,6 +65,7 @@ class LocalSgd:
     groups: Tuple[AverageGroup, ...]
     first_steps: Optional[int] = None
     losses: Tuple[str, ...] = ()
+    overlap: bool = False
 
     @property
     def variables(self):
@@ -99,8 +110,11 @@ def plan_local_sgd(model, analysis, mesh, config):
     _check(model, mesh)
     drift = drifting(model, analysis)
     slots = _slots(model, analysis, drift)
-    chosen = []
-    for name in sorted((drift | slots) - _own(model, analysis)):
+    chosen, candidates = [], (drift | slots) - _own(model, analysis)
+    if config.local_sgd.overlap:
+        # What only grows or is never negative (second moments, variances) would not stay so.
+        candidates &= {variable for _, variable in model.computed}
+    for name in sorted(candidates):
         variable = model.variables.get(name)
         if variable is None or variable.is_local or name in slots and not config.local_sgd.average_slots:
             continue
@@ -114,7 +128,7 @@ def plan_local_sgd(model, analysis, mesh, config):
     options, count = config.local_sgd, config.communication.num_communicators
     groups = _groups(chosen, count)
     if not options.adaptive:
-        return LocalSgd(options.k_steps, options.begin_step, groups)
+        return LocalSgd(options.k_steps, options.begin_step, groups, overlap=options.overlap)
     first = min(options.init_k_steps or options.k_steps, options.k_steps)
     return LocalSgd(options.k_steps, options.begin_step, groups, first, _losses(model))
 

@@ -77,6 +77,26 @@ def average_name():
     return "%s_average/all" % PREFIX
 
 
+def snapshot_name():
+    """The node whose run notes what all copies of the model are, to be averaged meanwhile (local_sgd.overlap)."""
+    return "%s_average/snapshot" % PREFIX
+
+
+def late_average_name():
+    """The node whose run averages what they were then."""
+    return "%s_average/late" % PREFIX
+
+
+def apply_late_name():
+    """The node whose run gives the copies that average, to which they add what they have done since."""
+    return "%s_average/apply" % PREFIX
+
+
+def late_name(variable):
+    """The node that holds a variable's latest such average."""
+    return "%s_average/late/%s" % (PREFIX, variable)
+
+
 def copy_name(variable):
     """The node whose run gives a variable's copies in this worker the value of the first; needs no other worker."""
     return "%s_copy/%s" % (PREFIX, variable)

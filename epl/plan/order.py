@@ -50,6 +50,8 @@ def collective_keys(plan, graph):
     if plan.local_sgd is not None:
         for group in plan.local_sgd.groups:
             put(group.name, group.slot, group.tag, group.variables)
+            if plan.local_sgd.overlap:
+                put(group.late_name, group.slot, group.late_tag, group.variables)
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.source,))

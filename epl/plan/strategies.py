@@ -148,9 +148,13 @@ def _of_local_sgd(program, plan):
     without = sum(size_bytes(program.variables[name]) for name in trained)
     sent = plan.bytes_per_step() - (without if plan.mesh.copies.num_workers > 1 else 0)
     how = "copies train by themselves, and are averaged every %d steps"
+    if plan.local_sgd.overlap:
+        how += ", one period late"
     if plan.local_sgd.first_steps is not None:
         how = "copies train by themselves, and are averaged as the loss says, every %d steps at most"
-    return how % plan.local_sgd.k_steps, sent
+    # With late averages, what each copy was and the average.
+    kept = plan.local_sgd.num_bytes * (len(plan.mesh.instances) + 1) if plan.local_sgd.overlap else 0
+    return how % plan.local_sgd.k_steps, sent, kept
 
 
 def _of_dgc(plan):

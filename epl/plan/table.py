@@ -154,8 +154,9 @@ def _of_parts(plan):
 def _of_local_sgd(plan):
     local = plan.local_sgd
     until = ", every step until step %d" % local.begin_step if local.begin_step else ""
+    late = ", one period late" if local.overlap else ""
     return [
-        ("LocalSGD", "%d variables, averaged every %d steps%s" % (len(local.variables), local.k_steps, until)),
+        ("LocalSGD", "%d variables, averaged every %d steps%s%s" % (len(local.variables), local.k_steps, until, late)),
         ("sent per averaging", "%s, %s per step" % (bytes_text(local.num_bytes), bytes_text(plan.bytes_per_step()))),
     ]
 

@@ -8,7 +8,7 @@ import time
 from epl import tf_compat
 from epl.communicators import library
 from epl.config import Config
-from epl.plan.names import average_name, copy_name, sync_name
+from epl.plan.names import copy_name, sync_name
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
 from epl.session.agreement import (
@@ -28,7 +28,7 @@ from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, own_copy, why_in_parts
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
-from epl.session.local_steps import LocalSteps, first_step, kept
+from epl.session.local_runs import LocalRuns
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
 from epl.session.values import Values
@@ -47,7 +47,7 @@ def _for_programs(method):
     return unwrapped
 
 
-class Driver(object):
+class Driver(LocalRuns):
     """Runs the calls of one session.
 
     Args:
@@ -58,6 +58,7 @@ class Driver(object):
     """
 
     def __init__(self, graph, session_config, config, cluster, job):
+        super().__init__()
         self._graph = graph
         self._session_config = session_config
         self._config = config
@@ -74,7 +75,6 @@ class Driver(object):
         self._shown = False
         self._has_read = False  # True once a step has had data
         self._checks = replicas.Checks(config.communication.check_replicas_every)
-        self._local = LocalSteps()
         self._stats = InputStats()
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._gradients = first_gradients.FirstGradients()
@@ -110,6 +110,8 @@ class Driver(object):
         if step.communicates:
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
+            if step.updates or step.initialises:
+                self._job.background.wait()
             self._make_copies(step)
             each = metadata_of(step.repeats, metadata)
             values = last_of(each, lambda metadata: self._run_alone(step, feeds, run_options, metadata))
@@ -148,6 +150,8 @@ class Driver(object):
         A worker that wanted another step gets an OutOfRangeError for it, as if the data had ended. Where all end after
         the same local steps, their variables are averaged.
         """
+        if not self._over:
+            self._check_late()
         if self._cluster.worker_num == 1 and self._local.behind:
             self._average()
         if self._number is None or self._over:
@@ -182,6 +186,7 @@ class Driver(object):
         return self._rewritten.own_graph if self._rewritten is not None else None
 
     def close(self):
+        self._job.background.wait()
         with self._lock:
             if self._inner is not None:
                 self._inner.close()
@@ -192,6 +197,7 @@ class Driver(object):
     def _step(self, fetches, targets, feeds, whole=False):
         version = tf_compat.graph_version(self._graph)
         if self._rewritten is None or self._rewritten.version != version:
+            self._job.background.wait()
             self._rewrite()
         key = (fetches, targets, feeds, whole)
         step = self._steps.get(key)
@@ -273,9 +279,12 @@ class Driver(object):
         # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
         return [own_copy(value) for value in fetched] if step.may_alias else fetched
 
-    def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None):
-        """Runs a step that communicates; one at a time in this process."""
+    def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None, steps=None):
+        """Runs a step that communicates; one at a time in this process. `steps`: of local_sgd, before it; by default
+        those until now."""
+        self._check_late()
         vote = Vote(None, fetches, targets, (), READS if step.only_reads else TOGETHER, whole=step.whole)
+        vote = vote._replace(steps=self._local.steps if steps is None else steps)
         if step.only_reads:
             vote = vote._replace(messages=self._rewritten.rows(step.alone().messages))
 
@@ -316,47 +325,6 @@ class Driver(object):
         self._compare_copies(step, lambda message: [message])
         return values
 
-    def _run_local(self, step, feeds, run_options, metadata):
-        """Runs a training step without the other workers, and averages all copies of the model where that is due."""
-        job, local, plan = self._job, self._local, self._rewritten.plan
-        with job.lock:
-            if plan.mesh.num_workers > 1 and (self._values.to_send or not local.started):
-                self._run_together(self._step((), (), ()), (), (), (), {})
-            self._make_copies(step)
-            if not local.started:
-                first = first_step(self._read, self._rewritten.own_graph, self._graph, self._values.valued)
-                local.begin(first, self._kept())
-            if local.ended:
-                self._average()
-            try:
-                with job.telling_others():
-                    job.check_others()
-                    values = local.without_losses(self._run_fed(step, feeds, run_options, metadata), len(step.losses))
-                job.step += 1
-                if local.taken(plan.local_sgd):
-                    self._average()
-            except Exception:
-                local.end()
-                raise
-        return values
-
-    def _average(self):
-        """Gives all copies of the model the average of their variables; all workers take part."""
-        step = self._step((), (average_name(),), ())
-        if step.communicates:
-            self._run_together(step, (), (average_name(),), (), {})
-        else:
-            self._run_step(step, {}, None, None)
-        self._local.averaged(self._kept(), self._rewritten.plan.local_sgd, self._job.exchange)
-
-    def _kept(self):
-        """{variable: its value} for checkpoints, on the worker that writes them."""
-        writes = self._cluster.worker_index == 0
-        return kept(self._read, self._rewritten.own_graph, self._values.valued) if writes else {}
-
-    def _read(self, names):
-        return [own_copy(value) for value in self._inner.run((), [], names, ())]
-
     def _agreed(self, vote, step, union, run):
         """Agrees with the other workers on what this one wants, and runs it; first it helps others who only read.
 
@@ -368,6 +336,7 @@ class Driver(object):
           run: function that runs a Step and returns the values of its fetches.
         """
         job = self._job
+        job.background.wait()
         with job.lock, job.telling_others():
             if self._number is None:
                 self._number = job.new_session()
@@ -376,7 +345,7 @@ class Driver(object):
                 values = None
                 while values is None:
                     fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
-                    vote = vote._replace(session=self._number, fresh=fresh, alike=alike, steps=self._local.steps)
+                    vote = vote._replace(session=self._number, fresh=fresh, alike=alike)
                     vote, rewritten = vote._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
                     agreed = agree(
                         job.exchange, vote, step, union, current_agreement(), rewritten.described, rewritten.holder
@@ -395,7 +364,7 @@ class Driver(object):
             except SessionOver as over:
                 self._over = True
                 raise FromPeer(tf_compat.tf.errors.OutOfRangeError(None, None, str(over))) from None
-            job.step += 1
+            job.took_step()
             return values
 
     def _settle(self, vote, fresh):

@@ -19,6 +19,7 @@ from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
 from epl.launch import notes
 from epl.plan.links import Link
+from epl.session.background import Background
 from epl.session.causes import first_line, from_communication
 
 _LOG = logging.getLogger("epl")
@@ -63,6 +64,7 @@ class Job(object):
     Attributes:
       step: how many calls of sessions have been made together with the other workers.
       num_updates: how many of those changed variables.
+      background: what communicates while the program goes on.
 
     Raises:
       CommunicationError: worker 0 cannot be reached, or the port is taken.
@@ -71,6 +73,8 @@ class Job(object):
     def __init__(self, cluster, config):
         self.cluster = cluster
         self.lock = threading.RLock()
+        self.background = Background()
+        self._counting = threading.Lock()
         self.step = 0
         self.num_updates = 0
         self._config = config
@@ -121,6 +125,7 @@ class Job(object):
 
         Every worker must do so, as every worker runs the same script.
         """
+        self.background.wait()
         with self.lock:
             self.pool.close()
             self._config = config
@@ -133,14 +138,22 @@ class Job(object):
             self.step = self.num_updates = 0
             self.pool = Pool(self.cluster, config, self._client)
 
+    def took_step(self):
+        """Counts a step; in the background there may be others."""
+        with self._counting:
+            self.step += 1
+
     def new_session(self):
         """A number for a session that communicates; sessions with the same number on all workers belong together."""
         self._sessions += 1
         return self._sessions
 
     def ready(self):
-        """Makes the communicators usable: at first use, and anew after an ending that the program lived through."""
-        if self._client is None:
+        """Makes the communicators usable: at first use, and anew after an ending that the program lived through.
+
+        What runs in the background uses those that there were when it began.
+        """
+        if self._client is None or self.background.is_here:
             return
         self._begin_generation()
         if self.pool.generation != self._generation:
@@ -213,6 +226,7 @@ class Job(object):
     @property
     def place(self):
         """How far this worker has come, as text: the same for all who have come as far together."""
+        self.background.wait()
         return "%d/%s" % (self._generation, "ended" if self._broken else self._exchanges)
 
     def exchange(self, message):
@@ -234,6 +248,7 @@ class Job(object):
         """
         if self._client is None:
             return [message]
+        self.background.wait()
         with self.lock:
             generation = self._generation + (1 if self._broken else 0)
             before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0

@@ -21,6 +21,8 @@ class LocalSteps(object):
         self._first = 0  # the global step at which they were given values
         self._since = 0  # steps since the copies were the same
         self._kept = None  # variable to its value then, on the worker that writes checkpoints
+        self._waiting = None  # with overlap, what else was so when the copies began their average under way
+        self._is_late = False  # whether they have been averaged late since they were the same
         self._losses = []  # of this period's steps, where periods follow from them
         self._first_loss = self._period = None  # the mean of the first period's, and how many steps this one has
 
@@ -32,7 +34,12 @@ class LocalSteps(object):
     @property
     def behind(self):
         """Whether the copies differ by steps of their own."""
-        return self._since > 0 or self.ended
+        return self._since > 0 or self.ended or self._is_late
+
+    @property
+    def place(self):
+        """The number of the latest step, from 1, counted like the program's global step."""
+        return self._first + self.steps
 
     def given(self, variables, averaged):
         """Notes that the program gave variables new values.
@@ -45,9 +52,11 @@ class LocalSteps(object):
             return
         if averaged & variables:
             self.steps, self._since, self._kept, self.ended = 0, 0, None, False
+            self._waiting, self._is_late = None, False
         else:
             for variable in variables:
                 self._kept.pop(variable, None)
+                (self._waiting or {}).pop(variable, None)
 
     def begin(self, first, kept):
         """The copies are the same, before their first steps.
@@ -57,6 +66,7 @@ class LocalSteps(object):
           kept: variables to their values, for checkpoints; empty on other workers.
         """
         self.steps, self._since, self._first, self._kept, self.ended = 0, 0, first, dict(kept), False
+        self._waiting, self._is_late = None, False
         self._losses, self._first_loss, self._period = [], None, None
 
     def without_losses(self, values, count):
@@ -75,12 +85,12 @@ class LocalSteps(object):
         """Counts a step; returns whether the copies are to be averaged now."""
         self.steps += 1
         self._since += 1
-        return local_sgd.is_due(self._first + self.steps, self._since, self._period or local_sgd.first_steps)
+        return local_sgd.is_due(self.place, self._since, self._period or local_sgd.first_steps)
 
     def end(self):
         """A step, or the average after it, has come to an error that the program may live through, as data's end."""
         self._first += self.steps
-        self.steps, self.ended = 0, True
+        self.steps, self.ended, self._waiting = 0, True, None
 
     def averaged(self, kept, local_sgd, exchange):
         """The copies are the same again.
@@ -95,11 +105,28 @@ class LocalSteps(object):
             of_workers = [struct.unpack("<d", each)[0] for each in exchange(own)]
             self._adapt(local_sgd, float(np.mean(of_workers)))
         self._since, self._kept, self.ended = 0, dict(kept), False
+        self._waiting, self._is_late = None, False
+
+    def late(self, kept):
+        """The copies have begun to average what they are now, and go on (local_sgd.overlap).
+
+        Args:
+          kept: as for `begin`, but for the variables that are averaged.
+        """
+        self._since, self._is_late, self._waiting = 0, True, dict(kept)
+
+    def came(self, averages):
+        """What they had begun to average has come: with what `late` was given it is what checkpoints get.
+
+        Args:
+          averages: variables to their averages; empty on other workers.
+        """
+        self._kept, self._waiting = dict(self._waiting, **averages), None
 
     def _adapt(self, local_sgd, loss):
         """Says how many steps the next period has, by the mean loss of all workers in this one."""
         self._losses = []
-        if self._first + self.steps <= local_sgd.begin_step:
+        if self.place <= local_sgd.begin_step:
             return
         if self._first_loss is None:
             self._first_loss = loss

@@ -90,9 +90,11 @@ class LocalMomentum(object):
         self.states = [dict(own) for _ in range(workers)]
         self.rate, self.momentum = rate, momentum
         self.averaged = self.trained + (self.slots if average_slots else [])
+        self.noted = None
 
-    def step(self, parts, averages):
-        """The losses of a step with each worker's (x, labels); `averages`: it ends with an average."""
+    def step(self, parts, averages, late=False):
+        """The losses of a step with each worker's (x, labels); `averages`: it ends with an average, which `late` puts
+        off to the end of the next such step (Shen et al., 2019)."""
         losses = []
         for state, (x, labels) in zip(self.states, parts):
             loss, gradients = Classifier.gradients({name: state[name] for name in self.trained}, x, labels)
@@ -100,11 +102,20 @@ class LocalMomentum(object):
             for name, slot in zip(self.trained, self.slots):
                 state[slot] = self.momentum * state[slot] + gradients[name]
                 state[name] = state[name] - self.rate * state[slot]
-        if averages:
-            mean = {name: sum(state[name] for state in self.states) / len(self.states) for name in self.averaged}
+        if averages and late:
+            if self.noted is not None:
+                mean = self._mean(self.noted)
+                for state, noted in zip(self.states, self.noted):
+                    state.update({name: mean[name] + (state[name] - noted[name]) for name in self.averaged})
+            self.noted = [dict(state) for state in self.states]
+        elif averages:
+            mean = self._mean(self.states)
             for state in self.states:
                 state.update(mean)
         return losses
+
+    def _mean(self, states):
+        return {name: sum(state[name] for state in states) / len(states) for name in self.averaged}
 
 
 def largest(values, count):

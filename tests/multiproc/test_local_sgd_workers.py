@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
 from tests.helpers.programs import common
-from tests.helpers.programs.local_sgd import MOMENTUM, RATE, STEPS
+from tests.helpers.programs.local_sgd import LATE, MOMENTUM, RATE, STEPS, assert_states, simulated_late
 from tests.helpers.references import LocalMomentum
 
 PROGRAMS = "tests.helpers.programs.local_sgd:"
@@ -70,6 +70,30 @@ def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers):
     assert len(set(periods)) > 1
 
 
+@pytest.mark.parametrize("workers, resource", [(2, False), (4, True)])
+def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resource):
+    config = dict(LATE, **{"local_sgd.begin_step": 2})
+    results = jobs[workers, 1](PROGRAMS + "train", config, "momentum", resource=resource)
+    want = simulated_late(results[0][1], workers, 2, 0, STEPS)
+    for rank, (got, _) in enumerate(results):
+        assert_states(got["states"], want, rank)
+
+
+def test_with_late_averages_a_checkpoint_is_the_latest_that_has_come(plain, two_workers, tmp_path):
+    """After 8 steps that of the first 3; that of the first 6 is under way."""
+    results = two_workers(PROGRAMS + "saved", str(tmp_path), LATE, 8, 6)
+    found = plain("tests.helpers.programs.savers:read", results[0][1])
+    initial = plain(PROGRAMS + "simulate", 2, "momentum", [], steps=1)[1]
+    whole, resumed = simulated_late(initial, 2, 0, 0, 14), simulated_late(found, 2, 0, 3, 6)
+    mean = {name: (whole[2][0][name] + whole[2][1][name]) / 2 for name in found if "/" in name}
+    mean.update((name, whole[2][0][name]) for name in found if name.endswith("Momentum") or "/" not in name)
+    assert_same_state(found, {name: mean[name].astype(value.dtype) for name, value in found.items()})
+    for rank, (going_on, _, first, again) in enumerate(results):
+        assert first == 3
+        assert_states(going_on, whole[8:], rank)
+        assert_states(again, resumed, rank)
+
+
 def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
     """With SGD, where the mean of the updates is the update by the mean."""
     want, _ = plain(PROGRAMS + "simulate", 1, "sgd", [])
@@ -101,10 +125,29 @@ def test_a_training_that_ends_everywhere_at_once_ends_with_an_average(plain, two
     assert_same_state(found, want[0]["states"][7])
 
 
-@pytest.mark.parametrize("k_steps, sizes, want", [(5, [3, 4], [3, 4]), (4, [3, 6], [3, 3])])
-def test_after_the_end_of_data_copies_are_averaged_before_they_go_on(two_workers, k_steps, sizes, want):
-    """In the second case worker 1 comes to the average after its fourth step when the data of worker 0 has ended."""
-    results = two_workers(PROGRAMS + "unequal", {"local_sgd.k_steps": k_steps}, sizes)
+def test_late_averages_too(plain, two_workers, tmp_path):
+    initial = plain(PROGRAMS + "simulate", 2, "momentum", [], steps=1)[1]
+    end, mean = simulated_late(initial, 2, 0, 0, 8)[-1], {}
+    for name in end[0]:
+        own = name.endswith("Momentum") or "/" not in name  # worker 0's
+        mean[name] = end[0][name] if own else (end[0][name] + end[1][name]) / 2
+    assert two_workers(PROGRAMS + "monitored", str(tmp_path), LATE, 8) == [8, 8]
+    found = plain("tests.helpers.programs.savers:read", os.path.join(str(tmp_path), "of_0", "model.ckpt-8"))
+    assert_same_state(found, {name: mean[name].astype(value.dtype) for name, value in found.items()})
+
+
+@pytest.mark.parametrize(
+    "config, sizes, want",
+    [
+        ({"local_sgd.k_steps": 5}, [3, 4], [3, 4]),
+        ({"local_sgd.k_steps": 4}, [3, 6], [3, 3]),
+        (dict(LATE, **{"local_sgd.k_steps": 2}), [3, 9], [3, 5]),
+    ],
+)
+def test_after_the_end_of_data_copies_are_averaged_before_they_go_on(two_workers, config, sizes, want):
+    """In the second case worker 1 comes to the average after its fourth step when the data of worker 0 has ended; in
+    the third the average that it begins there tells it so, after its sixth."""
+    results = two_workers(PROGRAMS + "unequal", config, sizes)
     (_, one, _), (_, other, _) = results
     mean = {name: np.mean([one[name], other[name]], axis=0) for name in one}
     for (counts, _, after), count in zip(results, want):
@@ -127,8 +170,22 @@ def test_workers_do_not_wait_between_averages(two_workers, tmp_path):
     assert two_workers(PROGRAMS + "apart", str(tmp_path), {"local_sgd.k_steps": 50}, 20) == [True, True]
 
 
-def test_a_killed_worker_is_noticed_between_averages(jobs):
-    survivor, _ = jobs[2, 1].outcomes(PROGRAMS + "killed", {"local_sgd.k_steps": 10**9})
+def test_workers_do_not_wait_for_late_averages_before_the_next(two_workers, tmp_path):
+    """Worker 0 has begun one after its tenth step."""
+    config = dict(LATE, **{"local_sgd.k_steps": 10})
+    assert two_workers(PROGRAMS + "apart", str(tmp_path), config, 19) == [False, False]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"local_sgd.k_steps": 10**9},
+        pytest.param(dict(LATE, **{"local_sgd.k_steps": 2}), marks=pytest.mark.once),
+    ],
+)
+def test_a_killed_worker_is_noticed_between_averages(jobs, config):
+    """In the second case also while an average waits for it."""
+    survivor, _ = jobs[2, 1].outcomes(PROGRAMS + "killed", config)
     kind, message = survivor
     assert kind == "WorkerError" and "worker 1" in message
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.checks import assert_same_state, assert_same_training
-from tests.helpers.programs.local_sgd import STEPS
+from tests.helpers.programs.local_sgd import LATE, STEPS, assert_states, simulated_late
 
 PROGRAMS = "tests.helpers.programs.local_sgd:"
 
@@ -27,6 +27,11 @@ def test_two_devices(plain, two_devices, optimizer, k_steps, begin_step, average
     got, first = two_devices(PROGRAMS + "train", config, optimizer)
     assert_same_state(first, initial)
     assert_same_training(got, want[0])
+
+
+def test_late_averages_of_two_devices(two_devices):
+    got, first = two_devices(PROGRAMS + "train", dict(LATE, **{"local_sgd.begin_step": 4}), "momentum")
+    assert_states(got["states"], simulated_late(first, 2, 4, 0, STEPS), 0)
 
 
 @pytest.mark.parametrize(

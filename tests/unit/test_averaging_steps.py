@@ -101,6 +101,27 @@ def test_after_an_end_copies_are_averaged_first():
     assert [local.taken(plan) for _ in range(4)] == [False, False, False, True]
 
 
+def test_with_late_averages_checkpoints_are_fed_the_latest_that_has_come():
+    local, plan = LocalSteps(), LocalSgd(2, 0, (), overlap=True)
+
+    def period(momentum):
+        assert not local.taken(plan) and local.taken(plan)
+        local.late({"m": momentum, "rate": 0.1})
+
+    local.begin(0, {"w": 1.0, "m": 0.0})
+    period(5.0)
+    first = {saved_name("w") + ":0": 1.0, saved_name("m") + ":0": 0.0}
+    assert local.fed(("w", "m")) == first and local.behind
+    local.came({"w": 2.0})
+    period(6.0)  # of which the average has not come
+    assert local.fed(("w", "m")) == {saved_name("w") + ":0": 2.0, saved_name("m") + ":0": 5.0}
+    local.given({"rate"}, AVERAGED)
+    local.came({"w": 3.0})
+    assert local.fed(("w", "rate")) == {saved_name("w") + ":0": 3.0} and local.behind
+    local.averaged({"w": 4.0}, plan, None)
+    assert not local.behind and local.place == 4
+
+
 def test_new_values_begin_anew():
     local, plan = LocalSteps(), LocalSgd(3, 0, ())
     local.begin(0, {"w": 1.0})
@@ -142,6 +163,20 @@ def test_what_is_averaged(resource, slots):
     assert plan.aggregation.groups == () and plan.state == ()
     # Float32 variables of the two copies, in as many collectives as can be under way at once.
     assert len(plan.local_sgd.groups) == 2
+
+
+def test_what_is_averaged_late():
+    """What is trained, and nothing that must not become negative."""
+    with planning.capture() as graph:
+        loss = planning.layers()
+        moved = tf.get_variable("variance", [], initializer=tf.ones_initializer(), trainable=False)
+        move = moved.assign(0.9 * moved + 0.1 * loss)
+        with tf.control_dependencies([move]):
+            tf.train.AdamOptimizer(0.1).minimize(loss)
+    trained = {variable.op.name for variable in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)}
+    settings = {"local_sgd__k_steps": 4, "local_sgd__average_slots": False}
+    assert planning.plan_of(graph, **settings)[1].local_sgd.variables == trained | {"variance"}
+    assert planning.plan_of(graph, local_sgd__overlap=True, **settings)[1].local_sgd.variables == trained and trained
 
 
 def test_the_table_says_what_is_sent():

@@ -37,6 +37,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "local_sgd.average_slots",
     "local_sgd.adaptive",
     "local_sgd.init_k_steps",
+    "local_sgd.overlap",
     "communication.wire_dtype",
     "dgc.sparsity",
     "dgc.rampup_begin_step",

@@ -16,6 +16,20 @@ pytestmark = pytest.mark.once
         ({"io.unbalanced_io_slicing": True}, "has no effect while io.slicing=False"),
         ({"optimizer.lars": True, "optimizer.lamb_weight_decay": 0.1}, "has no effect while optimizer.lamb=False"),
         ({"local_sgd.begin_step": 3}, "local_sgd.begin_step=3 has no effect without local_sgd.k_steps"),
+        ({"local_sgd.overlap": True}, "local_sgd.overlap=True has no effect without local_sgd.k_steps"),
+        (
+            {"local_sgd.k_steps": 2, "local_sgd.overlap": True},
+            "local_sgd.overlap=True cannot be used with local_sgd.average_slots=True",
+        ),
+        (
+            {
+                "local_sgd.k_steps": 2,
+                "local_sgd.overlap": True,
+                "local_sgd.average_slots": False,
+                "local_sgd.adaptive": True,
+            },
+            "local_sgd.overlap=True cannot be used with local_sgd.adaptive=True",
+        ),
         ({"local_sgd.k_steps": 2, "communication.fp16": True}, "cannot be used with local_sgd.k_steps=2"),
         ({"local_sgd.k_steps": 2, "pipeline.num_micro_batch": 2}, "cannot be used with local_sgd.k_steps=2"),
         ({"communication.wire_dtype": "int8", "communication.fp16": True}, "two forms for the same gradients"),

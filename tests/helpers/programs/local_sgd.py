@@ -7,11 +7,14 @@ import time
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.checks import assert_same_state
 from tests.helpers.programs import common, estimators, keras_models
+from tests.helpers.references import LocalMomentum
 from tests.helpers.zoo import model as m
 
 STEPS = 20
 RATE, MOMENTUM = 0.1, 0.9
+LATE = {"local_sgd.k_steps": 3, "local_sgd.overlap": True, "local_sgd.average_slots": False}
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.3),
     "momentum": lambda: tf.train.MomentumOptimizer(RATE, MOMENTUM),
@@ -84,6 +87,25 @@ def simulate(epl, ranks, optimizer, periods, average_slots=True, start=None, ste
             for rank in range(ranks):
                 history[rank]["states"].append(states[rank])
     return history, initial
+
+
+def simulated_late(initial, ranks, begin_step, first, steps):
+    """The states of all ranks after each step from global step `first` on with LATE, by a simulation in NumPy."""
+    simulation, found = LocalMomentum(initial, ranks, RATE, MOMENTUM, False), []
+    for number in range(first, first + steps):
+        parts = list(zip(*[np.split(rows, ranks) for rows in common.batch(number)]))
+        since = number + 1 - max(begin_step, first)
+        simulation.step(parts, since <= 0 or since % 3 == 0, late=since > 0)
+        found.append([dict(state, global_step=np.int64(number + 1)) for state in simulation.states])
+    return found
+
+
+def assert_states(got, want, rank):
+    """The same variables of a rank after each step; biases are small sums of large terms, here in float64."""
+    assert len(got) == len(want)
+    for one, of_ranks in zip(got, want):
+        in_numpy = {name: of_ranks[rank][name].astype(value.dtype) for name, value in one.items()}
+        assert_same_state(one, in_numpy, atol=1e-5)
 
 
 def train(epl, config, optimizer, steps=STEPS, resource=False):

@@ -1,0 +1,61 @@
+"""What communicates while the program goes on: one piece of work at a time, in a thread of its own."""
+
+import threading
+
+
+class Work(object):
+    """A function that runs in the background. The process does not end before it has.
+
+    Args:
+      function: without arguments.
+    """
+
+    def __init__(self, function):
+        self._function, self._error = function, None
+        self._thread = threading.Thread(target=self._run, name="epl-background")
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._function()
+        except BaseException as error:  # whatever it is, who asks for the result gets it
+            self._error = error
+
+    @property
+    def is_here(self):
+        """Whether the caller is the function itself."""
+        return threading.current_thread() is self._thread
+
+    def wait(self):
+        """Returns when it is through, well or not; at once for what the function itself calls."""
+        if not self.is_here:
+            self._thread.join()
+
+    def result(self):
+        """Returns when it is through; raises what it has raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Background(object):
+    """Of one job: work that has begun there is waited for before anything else communicates."""
+
+    def __init__(self):
+        self._work = None
+
+    def start(self, function):
+        """Waits for the work before, and begins this; returns its Work."""
+        self.wait()
+        self._work = Work(function)
+        return self._work
+
+    @property
+    def is_here(self):
+        """Whether the caller is the work under way."""
+        return self._work is not None and self._work.is_here
+
+    def wait(self):
+        """Returns when nothing is under way; at once for what the work itself calls."""
+        if self._work is not None:
+            self._work.wait()
