@@ -1,5 +1,7 @@
 """The memory that a program will need: shapes by TensorFlow, the step by epl.plan.memory."""
 
+import os
+
 import tensorflow.compat.v1 as tf
 
 from epl.communicators import library
@@ -14,6 +16,7 @@ DEFAULT_BATCH = 32  # as for the choice of what is computed again
 _HOST = "CPU:0"
 _CONVOLUTION_GRADIENTS = frozenset(["Conv2DBackpropFilter", "Conv2DBackpropInput"])
 _WORKING_SET_BYTES = 30 << 20
+_BUSY_BYTES = 256 << 10  # of each thread
 # Where their first output has the shape of their first input, or of as many as they have outputs.
 _LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
 
@@ -29,7 +32,7 @@ def foretell_program(program, batch=None):
       (dict of device, such as "CPU:0", to an epl.plan.memory.DeviceMemory, names of tensors of unknown size).
     """
     graph, sizes = program.graph, _Sizes(program.graph, batch or DEFAULT_BATCH)
-    roots = _roots(program)
+    roots = roots_of(program)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
     found = foretell(
         graph, roots, sizes.of, _variables(program), lambda n: _device(graph.nodes[n]), fed, sizes.work_space
@@ -38,7 +41,7 @@ def foretell_program(program, batch=None):
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
-def _roots(program):
+def roots_of(program):
     """All changes of variables in training but for metrics', in all copies, and what is sent."""
     graph, plan = program.graph, program.plan
     metrics = {variable.name for variable in program.variables.values() if variable.is_metric}
@@ -94,7 +97,8 @@ def _width(dtype):
 def _patches(node, op):
     """Bytes of the patches that TensorFlow's CPU kernels of a convolution's gradients lay out for some images at once.
 
-    For as many as fit with what is multiplied into 30 MiB (Conv2DCustomBackpropFilterOp and ...InputOp).
+    For as many as fit, with what is multiplied, into 30 MiB, even if the batch has fewer; but for one where a product of
+    one image is large enough to keep all threads busy (Conv2DCustomBackpropFilterOp and ...InputOp).
     """
     if "CPU" not in _device(node):
         return 0
@@ -104,10 +108,16 @@ def _patches(node, op):
         return 0
     images, height, width, depth = outer.as_list()
     patch, places = _count(kernel.as_list()[:3]), height * width
-    unit = places * patch + patch * depth + places * depth
     width_bytes = _width(op.inputs[2].dtype.as_datatype_enum)
-    at_once = max(1, _WORKING_SET_BYTES // width_bytes // unit)
-    return width_bytes * min(images, at_once) * places * patch
+    unit = width_bytes * (places * patch + patch * depth + places * depth)
+    if node.op == "Conv2DBackpropInput" and (images == 1 or unit // _threads() >= _BUSY_BYTES):
+        return width_bytes * places * patch
+    return width_bytes * -(-_WORKING_SET_BYTES // unit) * places * patch
+
+
+def _threads():
+    """Those that TensorFlow computes an operation with, unless it is told otherwise."""
+    return len(os.sched_getaffinity(0))
 
 
 class _Sizes(object):

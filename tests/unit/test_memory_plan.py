@@ -15,7 +15,7 @@ from epl.graph.build import make_node
 from epl.graph.index import Graph
 from epl.plan.memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, VARIABLES, foretell, table
 from epl.plan.memory_page import chosen, memory_page
-from epl.session import preview
+from epl.session import foretold, preview
 from epl.session.foretold import foretell_program
 from epl.session.out_of_memory import explained
 from tests.helpers.planning import ROWS, capture, cluster, compiled
@@ -91,6 +91,33 @@ def test_foretold_is_near_to_measured(config):
     parameters = 8 * 65 * 64 * 4
     assert memory.lasting[VARIABLES] == parameters and memory.lasting[SLOTS] == 2 * parameters + 8
     assert any(live[KINDS.index(AGAIN)] for _, live in memory.points) == bool(config)
+
+
+@pytest.mark.parametrize("size, channels", [(16, 3), (8, 64)], ids=["several images at once", "one image at once"])
+def test_the_work_space_of_convolutions_is_what_tensorflow_allocates(size, channels, monkeypatch):
+    """The patches of more images than there are, or of one where that keeps all threads busy."""
+    monkeypatch.setattr(foretold, "_threads", lambda: 1)
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(np.ones([4, size, size, channels], np.float32))
+        kernel = tf.constant(np.ones([5, 5, channels, 64], np.float32))
+        y = tf.nn.conv2d(x, kernel, strides=[1, 1, 1, 1], padding="SAME")
+        gradients = tf.gradients(y, [x, kernel])
+        threads = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+        # Gradients of constants are not to be computed before the step.
+        threads.graph_options.rewrite_options.disable_meta_optimizer = True
+        threads.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+        with tf.Session(config=threads) as sess:
+            metadata = tf.RunMetadata()
+            sess.run(gradients, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=metadata)
+    allocated = {
+        node.node_name: [r.alloc_bytes for m in node.memory for r in m.allocation_records if r.alloc_bytes > 0]
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+    }
+    sizes = foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4)
+    for name in (gradient.op.name for gradient in gradients):
+        assert sizes.work_space(name) > 0
+        assert sorted(allocated[name]) == sorted(sizes.of(name) + [sizes.work_space(name)])
 
 
 def test_each_device_and_what_travels():
