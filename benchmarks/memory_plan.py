@@ -4,8 +4,8 @@
 
 One core, one process, Adam. A device's peak is that of its variables and of what a traced step allocates besides them.
 `auto` recomputes (gradient_checkpoint.type), `zero` divides state and gradients over two devices (zero.level="v1").
-Prints a line for each model, way and device: measured and foretold peak with the difference, and the same for what is
-there besides variables.
+Prints a line for each model and way, of the first device, as TensorFlow traces no other of a host's: measured and
+foretold peak with the difference, and the same for what is there besides variables.
 """
 
 import argparse
@@ -170,20 +170,15 @@ def run(model, way):
         lasting = sum(memory.lasting.values())
         besides = memory.peak_bytes - lasting
         print(
-            "%-9s %-5s %s measured %7.2f MiB, foretold %7.2f (%+5.1f %%); besides variables %7.2f, foretold %7.2f (%+5.1f %%)"
-            % (
-                model,
-                way,
-                device,
-                (lasting + peak) / MIB,
-                memory.peak_bytes / MIB,
-                100.0 * (besides - peak) / (lasting + peak),
-                peak / MIB,
-                besides / MIB,
-                100.0 * (besides - peak) / peak,
-            ),
+            "%-9s %-5s %s measured %7.2f MiB, foretold %7.2f (%+5.1f %%); "
+            "besides variables %7.2f, foretold %7.2f (%+5.1f %%)"
+            % ((model, way, device) + _compared(lasting + peak, memory.peak_bytes) + _compared(peak, besides)),
             flush=True,
         )
+
+
+def _compared(measured, foretold):
+    return measured / MIB, foretold / MIB, 100.0 * (foretold - measured) / measured
 
 
 def main():

@@ -1,6 +1,13 @@
 """What communicates while the program goes on: one piece of work at a time, in a thread of its own."""
 
+import logging
 import threading
+import time
+
+_LOG = logging.getLogger("epl")
+
+# Whoever waits for longer says so, and again after as long.
+_NOTICE_S = 10.0
 
 
 class Work(object):
@@ -26,14 +33,20 @@ class Work(object):
         """Whether the caller is the function itself."""
         return threading.current_thread() is self._thread
 
-    def wait(self):
-        """Returns when it is through, well or not; at once for what the function itself calls."""
-        if not self.is_here:
-            self._thread.join()
+    def finish(self):
+        """Returns when it is through, well or not; at once for what the function itself calls.
 
-    def result(self):
+        That it comes to an end is the function's own affair: what it waits for has deadlines.
+        """
+        began = time.monotonic()
+        while not self.is_here and self._thread.is_alive():
+            self._thread.join(_NOTICE_S)
+            if self._thread.is_alive():
+                _LOG.info("what communicates in the background has been waited for %.0f s", time.monotonic() - began)
+
+    def outcome(self):
         """Returns when it is through; raises what it has raised."""
-        self.wait()
+        self.finish()
         if self._error is not None:
             raise self._error
 
@@ -46,7 +59,7 @@ class Background(object):
 
     def start(self, function):
         """Waits for the work before, and begins this; returns its Work."""
-        self.wait()
+        self.finish()
         self._work = Work(function)
         return self._work
 
@@ -55,7 +68,7 @@ class Background(object):
         """Whether the caller is the work under way."""
         return self._work is not None and self._work.is_here
 
-    def wait(self):
+    def finish(self):
         """Returns when nothing is under way; at once for what the work itself calls."""
         if self._work is not None:
-            self._work.wait()
+            self._work.finish()

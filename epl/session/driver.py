@@ -111,7 +111,7 @@ class Driver(LocalRuns):
             values = self._run_together(step, fetches, targets, names, feeds, run_options, metadata)
         else:
             if step.updates or step.initialises:
-                self._job.background.wait()
+                self._job.background.finish()
             self._make_copies(step)
             each = metadata_of(step.repeats, metadata)
             values = last_of(each, lambda metadata: self._run_alone(step, feeds, run_options, metadata))
@@ -186,7 +186,7 @@ class Driver(LocalRuns):
         return self._rewritten.own_graph if self._rewritten is not None else None
 
     def close(self):
-        self._job.background.wait()
+        self._job.background.finish()
         with self._lock:
             if self._inner is not None:
                 self._inner.close()
@@ -197,7 +197,7 @@ class Driver(LocalRuns):
     def _step(self, fetches, targets, feeds, whole=False):
         version = tf_compat.graph_version(self._graph)
         if self._rewritten is None or self._rewritten.version != version:
-            self._job.background.wait()
+            self._job.background.finish()
             self._rewrite()
         key = (fetches, targets, feeds, whole)
         step = self._steps.get(key)
@@ -336,7 +336,7 @@ class Driver(LocalRuns):
           run: function that runs a Step and returns the values of its fetches.
         """
         job = self._job
-        job.background.wait()
+        job.background.finish()
         with job.lock, job.telling_others():
             if self._number is None:
                 self._number = job.new_session()

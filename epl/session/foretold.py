@@ -97,8 +97,8 @@ def _width(dtype):
 def _patches(node, op):
     """Bytes of the patches that TensorFlow's CPU kernels of a convolution's gradients lay out for some images at once.
 
-    For as many as fit, with what is multiplied, into 30 MiB, even if the batch has fewer; but for one where a product of
-    one image is large enough to keep all threads busy (Conv2DCustomBackpropFilterOp and ...InputOp).
+    For as many as fit, with what is multiplied, into 30 MiB, even if the batch has fewer; but for one where the product
+    of one image is large enough to keep all threads busy (Conv2DCustomBackpropFilterOp and ...InputOp).
     """
     if "CPU" not in _device(node):
         return 0

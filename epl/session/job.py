@@ -125,7 +125,7 @@ class Job(object):
 
         Every worker must do so, as every worker runs the same script.
         """
-        self.background.wait()
+        self.background.finish()
         with self.lock:
             self.pool.close()
             self._config = config
@@ -226,7 +226,7 @@ class Job(object):
     @property
     def place(self):
         """How far this worker has come, as text: the same for all who have come as far together."""
-        self.background.wait()
+        self.background.finish()
         return "%d/%s" % (self._generation, "ended" if self._broken else self._exchanges)
 
     def exchange(self, message):
@@ -248,7 +248,7 @@ class Job(object):
         """
         if self._client is None:
             return [message]
-        self.background.wait()
+        self.background.finish()
         with self.lock:
             generation = self._generation + (1 if self._broken else 0)
             before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0

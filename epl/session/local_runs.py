@@ -51,7 +51,7 @@ class LocalRuns(object):
         try:
             return self._run_fed(step, feeds, run_options, metadata)
         except tf_compat.tf.errors.OutOfRangeError:
-            self._job.background.wait()
+            self._job.background.finish()
             raise
 
     def _end_period(self):
@@ -92,7 +92,7 @@ class LocalRuns(object):
         """Gives the copies the average of the period before, to which they add what they have done since."""
         if self._late is None:
             return
-        self._late.result()
+        self._late.outcome()
         self._late = None
         self._inner.run((), [], (), (apply_late_name(),))
         names = sorted(self._rewritten.plan.local_sgd.variables) if self._writes_files else []
@@ -104,7 +104,7 @@ class LocalRuns(object):
         if self._late is None or self._job.background.is_here:
             return
         try:
-            self._late.result()
+            self._late.outcome()
         except Exception:
             self._late = None
             self._local.end()

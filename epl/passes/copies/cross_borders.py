@@ -41,7 +41,7 @@ def cross_borders(program, plan):
                     way = SAME if (name, position) in merged else None
                     borders.take(name, position, format_input(producer, index), instance, way)
                 elif is_cloned:
-                    borders.wait(name, position, producer, instance)
+                    borders.follow(name, position, producer, instance)
     return program.with_graph(borders.edit.finish())
 
 
@@ -61,7 +61,7 @@ class _Borders(object):
         self._originals = program.micro_batches.originals
         self._made = {}
 
-    def wait(self, name, position, producer, instance):
+    def follow(self, name, position, producer, instance):
         """An instance's copy of a node waits for all copies of another one that compute its rows."""
         givers = self._givers(name, producer, instance)
         copy = clone_name(name, instance.index)
