@@ -24,7 +24,8 @@ _RETRY_S = 0.1
 # Whoever comes before worker 0 should not notice it late; each attempt costs next to nothing.
 _LONGEST_BACKOFF_MS = 250
 _CONNECT_TIMEOUT_MS = 5000
-# Calls that do not wait for other workers. Generous: worker 0's interpreter may be busy with the user's own code.
+# Calls that do not wait for other workers, at most. Generous: worker 0's interpreter may be busy with the user's own
+# code. Whoever gives worker 0 less time to be there gives its answers no more.
 _CALL_TIMEOUT_S = 30.0
 # On top of the time that the service itself may wait, so that its answer, which names who is missing, comes first.
 _WAIT_MARGIN_S = 10.0
@@ -53,7 +54,8 @@ class BootstrapClient:
       token: the job's token (`job_token(cluster)`).
       worker_index: index of this worker.
       worker_num: number of workers.
-      timeout_s: seconds to wait for worker 0 to be there.
+      timeout_s: seconds to wait for worker 0 to be there; and for its answers where they take no waiting for others, but
+        of these no more than 30.
 
     Raises:
       CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.
@@ -65,6 +67,7 @@ class BootstrapClient:
         self._proof = ClientProof(token, worker_index)
         self._worker = worker_index
         self._worker_num = worker_num
+        self._call_timeout_s = min(_CALL_TIMEOUT_S, timeout_s)
         self._endings = []
         self._changed = threading.Condition()
         self._callbacks = []
@@ -204,7 +207,7 @@ class BootstrapClient:
         """
         if self._closed:
             return Members({}, [0])
-        header, _ = self._call("Ages", {}, timeout_s=_CALL_TIMEOUT_S)
+        header, _ = self._call("Ages", {})
         return Members(dict(map(tuple, header["ages"])), [worker for worker, _ in header["left"]])
 
     def departed(self):
@@ -262,7 +265,7 @@ class BootstrapClient:
         while True:
             try:
                 # A foreign server that accepts and says nothing must not use up all the time with one call.
-                limit_s = max(0.1, min(_CALL_TIMEOUT_S, deadline - time.monotonic()))
+                limit_s = max(0.1, min(self._call_timeout_s, deadline - time.monotonic()))
                 if not self._proof.ready:
                     self._proof.accept(self._method("Hello")(self._proof.nonce, timeout=limit_s))
                 return self._rpc("Join", header, b"", limit_s)
@@ -310,9 +313,9 @@ class BootstrapClient:
         sealed, opened = self._proof.seal(name, wire.pack(header, body))
         return wire.unpack(opened(self._method(name)(sealed, timeout=timeout_s)))
 
-    def _call(self, name, header, body=b"", wait_s=None, timeout_s=_CALL_TIMEOUT_S):
-        if wait_s is not None:
-            timeout_s = wait_s + _WAIT_MARGIN_S
+    def _call(self, name, header, body=b"", wait_s=None, timeout_s=None):
+        if timeout_s is None:
+            timeout_s = self._call_timeout_s if wait_s is None else wait_s + _WAIT_MARGIN_S
         try:
             return self._rpc(name, header, body, timeout_s)
         except grpc.RpcError as error:
@@ -329,8 +332,8 @@ class BootstrapClient:
     def _start_watch(self):
         """From here on the service notices when this worker dies, and this worker when the service does."""
         threading.Thread(target=self._watch, name="epl-watch", daemon=True).start()
-        if not self._heard_by_service.wait(_CALL_TIMEOUT_S):
-            raise CommunicationError("%s did not answer within %g s." % (self._service(), _CALL_TIMEOUT_S))
+        if not self._heard_by_service.wait(self._call_timeout_s):
+            raise CommunicationError("%s did not answer within %g s." % (self._service(), self._call_timeout_s))
 
     def _heartbeat_interval_s(self):
         return max(_HEARTBEAT_S, self._worker_num / _HEARTBEATS_PER_S)

@@ -3,6 +3,7 @@
 import collections
 import logging
 import socket
+import signal
 import subprocess
 import sys
 import threading
@@ -378,6 +379,29 @@ def test_another_process_that_comes_before_worker_0():
     finally:
         client.kill()
         client.communicate()
+
+
+_STOPPED_SERVICE = """
+import sys, time
+from epl.communicators.bootstrap import BootstrapServer
+server = BootstrapServer("127.0.0.1:0", sys.argv[1], 2)
+print(server.port, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_stopped_service_gets_no_more_time_than_this_worker_was_given():
+    command = [sys.executable, "-c", _STOPPED_SERVICE, TOKEN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True) as service:
+        try:
+            address = "127.0.0.1:%d" % int(service.stdout.readline())
+            client = BootstrapClient(address, TOKEN, 1, 2, timeout_s=2)
+            service.send_signal(signal.SIGSTOP)
+            with pytest.raises(CommunicationError, match="Worker 0 at .* did not answer within 2 s"):
+                client.set("a", b"")
+            client.leave()
+        finally:
+            service.kill()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "host:", ":12", "host:99999", "host:port"])
