@@ -35,6 +35,7 @@ from epl.passes.model.recompute import recompute
 from epl.passes.model.repeat_data import repeat_data
 from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
+from epl.passes.model.shorten_gradients import shorten_gradients
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
@@ -76,6 +77,7 @@ ON_ONE_COPY = (
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
     check_gradients,  # needs what is computed again
+    shorten_gradients,  # after what compares gradients; changes numbers
     add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # it sees all that is computed

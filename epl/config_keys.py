@@ -118,8 +118,9 @@ KEYS = (
         "amp.level",
         STRING,
         "",
-        'Automatic mixed precision. "O1": compute in 16 bits where it is safe, with weights in float32; "": off.',
-        choices=("", "O1"),
+        'Automatic mixed precision. "O1": compute in 16 bits where it is safe, with weights in float32. "O2": add up '
+        'and send gradients in 16 bits too, with one 16-bit copy of each weight for the whole step; "": off.',
+        choices=("", "O1", "O2"),
     ),
     Key("amp.debug_log", BOOL, False, "Log a table of what amp.level computes in 16 bits, and because of what."),
     Key(

@@ -122,6 +122,20 @@ def _without_loss_scale(name, why):
     return problem
 
 
+def _without_short_gradients(name):
+    """Rule: `name` may not be set where gradients travel in 16 bits already."""
+
+    def problem(values):
+        if values[name] == keys()[name].default or values["amp.level"] != "O2":
+            return None
+        return (
+            '%s=%r cannot be used with amp.level="O2", at which gradients travel in 16 bits already. Leave it at %r, '
+            'or set amp.level="O1".' % (name, values[name], keys()[name].default)
+        )
+
+    return problem
+
+
 def _without_local_sgd(name):
     """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
@@ -247,7 +261,7 @@ PAIR_RULES = _OF_LISTS + (
     _needs_any("optimizer.epsilon", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _needs_any("optimizer.exclude_from_weight_decay", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _regular_expressions,
-    _needs("amp.dtype", "amp.level", ("O1",), 'amp.level="O1"'),
+    _needs("amp.dtype", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
     _needs("amp.loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
     _needs("amp.init_loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
     _needs("amp.incr_every_n_steps", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
@@ -273,9 +287,12 @@ PAIR_RULES = _OF_LISTS + (
         "communication.wire_dtype",
         "what fewer bits leave over is sent later, when the scale may be another, or the step one that is left out",
     ),
-    _needs("amp.custom_white_list", "amp.level", ("O1",), 'amp.level="O1"'),
-    _needs("amp.custom_black_list", "amp.level", ("O1",), 'amp.level="O1"'),
-    _needs("amp.debug_log", "amp.level", ("O1",), 'amp.level="O1"'),
+    _without_short_gradients("communication.fp16"),
+    _without_short_gradients("communication.wire_dtype"),
+    _without_short_gradients("dgc.sparsity"),
+    _needs("amp.custom_white_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
+    _needs("amp.custom_black_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
+    _needs("amp.debug_log", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
     _on_both_lists,
     _needs_any("local_sgd.begin_step", ("local_sgd.k_steps",), "local_sgd.k_steps"),
     _needs_any("local_sgd.adaptive", ("local_sgd.k_steps",), "local_sgd.k_steps"),

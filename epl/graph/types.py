@@ -5,6 +5,7 @@ REF = 100  # DataType numbers above 100 are references to the type below
 # Size in bytes of DataType numbers; only types that gradients and state can have.
 DTYPE_BYTES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 23: 8}
 FLOAT_TYPES = frozenset([1, 2, 14, 19])  # float32, float64, bfloat16, float16
+SHORT_FLOATS = (14, 19)  # those of 16 bits
 SUMMED_TYPES = FLOAT_TYPES | frozenset([3, 9])  # and int32, int64: what all-reduces take
 
 

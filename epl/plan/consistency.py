@@ -101,7 +101,8 @@ def _optimizes(node):
 
 
 def check_after_all_reduce(model, analysis, aggregation):
-    """With clip_after_allreduce or a loss scale, what the user makes of gradients must come from aggregated ones alone.
+    """With clip_after_allreduce, a loss scale or gradients in 16 bits, what the user makes of gradients must come from
+    aggregated ones alone.
 
     Raises:
       PlanError: something that differs between the copies comes in between.
@@ -117,6 +118,13 @@ def check_after_all_reduce(model, analysis, aggregation):
                         "differ between the copies of the model besides the gradients that tf.gradients gives for "
                         'variables. Set amp.dtype="bfloat16", or take this gradient with tf.gradients or the '
                         "compute_gradients of an optimizer." % (tensor, variable)
+                    )
+                if model.short:
+                    raise PlanError(
+                        "amp.level=\"O2\" cannot hold for the gradient '%s' of '%s': it is made of tensors that differ "
+                        "between the copies of the model besides the gradients that tf.gradients gives for variables, "
+                        'which are aggregated in 16 bits. Set amp.level="O1", or take this gradient with tf.gradients '
+                        "or the compute_gradients of an optimizer." % (tensor, variable)
                     )
                 raise PlanError(
                     "communication.clip_after_allreduce=True cannot hold for the gradient '%s' of '%s': it is made of "

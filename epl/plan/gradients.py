@@ -123,13 +123,25 @@ def find_gradients(model, analysis, communication, warn=True):
     by_hand = [call for call in model.apply_calls if call.between is not None]
     calls = [call for call in model.apply_calls if call.between is None]
     # A sum that holds what is summed already cannot be summed again.
-    early = (
-        communication.clip_after_allreduce or model.scaled or by_hand and communication.gradients_reduce_method == "sum"
-    )
+    early = communication.clip_after_allreduce or model.scaled or model.short
+    early = early or by_hand and communication.gradients_reduce_method == "sum"
     found = _Found()
     found.add(_ByHand(model), by_hand)
     differ = _differing(model.graph, analysis, found.consumers) if by_hand else None
     found.add(_AfterGradients(model) if early else _BeforeApply(model, warn, differ), calls)
+    return found
+
+
+def returned_gradients(model):
+    """Gradients as tf.gradients returned them, and what each call of apply_gradients makes of them.
+
+    Returns:
+      list of (ApplyCall, list of (Gradient, variable, (node, input position) pairs that take its values)).
+    """
+    boundaries, found = _AfterGradients(model), []
+    for call in model.apply_calls:
+        pairs = boundaries.of(call)
+        found.append((call, [(g, v, boundaries.consumers(call, canonical_tensor(g.values))) for g, v in pairs]))
     return found
 
 
@@ -326,14 +338,16 @@ def _dense_groups(model, call, gradients, communication, link, workers, lanes):
             known = model.variables[variable]
             tensor = canonical_tensor(gradient.values)
             own_lanes = tuple(lanes.get(tensor, (None,)))
-            kind = (known.dtype % 100, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
+            dtype = model.short.get(tensor, known.dtype % 100)
+            kind = (dtype, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
             kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
     groups = []
     for kind in sorted(kinds):
         own_lanes, members = kinds[kind]
         parts = model.partitioned.shards if kind[2] else 1
         dense = sorted(members, key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
-        sized = [(g, size_bytes(v) // parts) for g, v in dense]
+        width = types.DTYPE_BYTES.get(kind[0], 4)
+        sized = [(g, num_elements(v) * width // parts) for g, v in dense]
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
         for members in cut_evenly(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):

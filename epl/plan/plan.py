@@ -311,7 +311,7 @@ def make_plan(model, config, cluster):
         merges = _merges(model)
     elif mesh.copies.size > 1:
         aggregation = gradients
-        if model.merge_points is None and (communication.clip_after_allreduce or model.scaled):
+        if model.merge_points is None and (communication.clip_after_allreduce or model.scaled or model.short):
             check_after_all_reduce(model, analysis, aggregation)
         if role is None:
             if model.merge_points is None:

@@ -10,6 +10,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.rules import effects, precision
 
 DTYPES = {"bfloat16": 14, "float16": 19}
+O1, O2 = "O1", "O2"
 _FLOAT32, _BOOL = 1, 10
 # They give the value of a variable itself.
 _READS = frozenset(["Identity", "ReadVariableOp"])
@@ -69,6 +70,7 @@ def plan_precision(program, amp, device_type, op_def, has_kernel):
 class _Decisions(object):
     def __init__(self, program, amp, device_type, op_def, has_kernel):
         self._graph, self._dtype, self._dtype_name = program.graph, DTYPES[amp.dtype], amp.dtype
+        self._level = amp.level
         self._device_type, self._op_def, self._has_kernel = device_type, op_def, has_kernel
         self._white = self._listed("amp.custom_white_list", amp.custom_white_list, must_have_form=True)
         self._black = self._listed("amp.custom_black_list", amp.custom_black_list)
@@ -138,7 +140,8 @@ class _Decisions(object):
         if tags.phase(node) == tags.FORWARD and node.name in self._after:
             return "made of gradients"
         if kind == precision.FOLLOWS:
-            if node.name in self._gradients:
+            # At O2 they stay in 16 bits, but for a sum over all rows of the batch.
+            if node.name in self._gradients and (self._level == O1 or node.op == "BiasAddGrad"):
                 return "gradient as the program gets it"
             before = next((p for p in producers if p in self._float32), None)
             if before is not None:

@@ -7,6 +7,7 @@ from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX, recomputed_name
+from epl.plan.precision import O2
 
 _FLOAT32 = 1
 
@@ -92,7 +93,9 @@ def _of_groups(plan):
 
 
 def _of_precision(config):
-    return ("products in %s" % config.amp.dtype,) if config.amp.level else None
+    if not config.amp.level:
+        return None
+    return ("products%s in %s" % (" and gradients" if config.amp.level == O2 else "", config.amp.dtype),)
 
 
 def _of_loss_scale(program):

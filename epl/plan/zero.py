@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import initial_writes, variables_of
@@ -26,6 +26,7 @@ from epl.rules import effects
 _LOG = logging.getLogger("epl")
 
 STATE = "v0"  # the level at which gradients may be whole on a device
+_FLOAT32 = 1
 _CHIEF = 0  # who writes files
 
 
@@ -454,7 +455,8 @@ def gathered_groups(plan):
             kinds.setdefault((update.call, update.dtype), []).append(update)
     found = []
     for (call, dtype), updates in kinds.items():
-        splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype == dtype))
+        of_type = (dtype,) + types.SHORT_FLOATS * (dtype == _FLOAT32)
+        splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
         for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
             members = sorted((update for update, _ in run), key=lambda update: update.owner)
             name = "%s_zero/call_%d/group_%d" % (PREFIX, call, len(found))

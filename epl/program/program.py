@@ -113,6 +113,10 @@ class Verdict:
     gates: Dict[str, Tuple[str, ...]]
 
 
+# Of a gradient that the loss scale has been taken off: the float32 tensor with it, and what that is multiplied by.
+Unscaled = collections.namedtuple("Unscaled", "scaled inverse")
+
+
 @dataclass(frozen=True)
 class Compressed:
     """A gradient of which workers send the largest parts only, and what they keep for that (dgc.sparsity).
@@ -183,6 +187,8 @@ class Program:
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
+      unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
+      short: gradients that are aggregated in 16 bits, by tensor, with their DataType number; the variables are float32.
       compressed: the Compressed gradients; none where there is one worker.
       coded: the Coded gradients; none where there is one worker.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
@@ -214,6 +220,8 @@ class Program:
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
     scaled: Tuple[Verdict, ...] = ()
+    unscaled: Dict[str, Unscaled] = field(default_factory=dict)
+    short: Dict[str, int] = field(default_factory=dict)
     compressed: Tuple[Compressed, ...] = ()
     coded: Tuple[Coded, ...] = ()
     checked: Tuple[CheckedGradient, ...] = ()

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from epl import tf_compat
 from tests.helpers.checks import assert_same_state
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
 from tests.helpers.programs.loss_scale import FLOAT16
 
 STEPS = range(24)
+needs_bfloat16 = pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
 ESTIMATORS = "tests.helpers.programs.estimators:"
 KERAS = "tests.helpers.programs.keras_models:"
 
@@ -18,6 +20,9 @@ KERAS = "tests.helpers.programs.keras_models:"
         ("adam", {"pipeline.num_micro_batch": 2}),
         ("two", {"communication.fp16": True}),
         ("clipped", {"communication.sparse_as_dense": True}),
+        ("adam", {"amp.level": "O2", "pipeline.num_micro_batch": 2}),
+        ("clipped", {"amp.level": "O2"}),
+        pytest.param("two", {"amp.level": "O2", "communication.sparse_as_dense": True}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_two_workers(two_workers, kind, options):
@@ -25,6 +30,16 @@ def test_two_workers(two_workers, kind, options):
     for found in two_workers(SCALED + "train", (0, 24), BAD, kind, config=config):
         check(found, STEPS, BAD)
         assert found["scales"] == by_the_book(STEPS, BAD)
+
+
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_bfloat16)])
+def test_gradients_in_16_bits_train_as_in_float32(plain, two_workers, dtype):
+    want = plain(SCALED + "train", (0, 50), ())
+    for got in two_workers(SCALED + "train", (0, 50), (), config={"amp.level": "O2", "amp.dtype": dtype}):
+        assert list(got["losses"]) != list(want["losses"])
+        np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
+        # Checkpoints, too, hold what is trained: float32.
+        assert {value.dtype for name, value in got["states"][-1].items() if "net/" in name} == {np.dtype(np.float32)}
 
 
 def test_training_goes_on_with_the_scale_of_the_checkpoint(plain, two_by_two, tmp_path):

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from epl import tf_compat
 from tests.helpers.checks import assert_same_training
 from tests.helpers.remote import RemoteError
 from tests.numerics import test_by_hand
@@ -38,6 +39,16 @@ def test_recomputation_and_updates_in_groups(by_hand, two_workers, stages, micro
         PIPELINES + "train", 1, "batch_norm_cnn", stages, micro_batches, replicas, "PreferBackward", **auto
     ):
         assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_stages_in_16_bits(by_hand, two_workers, level):
+    want = by_hand("tied_mlp", 4, 1)
+    for got in two_workers(PIPELINES + "train", 1, "tied_mlp", 2, 4, 1, "PreferBackward", amp__level=level):
+        np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
+        assert list(got["losses"]) != list(want["losses"])
 
 
 @pytest.mark.parametrize("model, together", [("tied_mlp", True), ("batch_norm_cnn", False)])

@@ -96,10 +96,13 @@ def test_half_precision_on_the_wire(two_workers):
 
 
 @pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
-def test_mixed_precision(two_workers):
-    config = {"amp.level": "O1", "pipeline.num_micro_batch": 2}
+@pytest.mark.parametrize(
+    "amp, level", [("O1", "v1"), ("O2", "v1"), ("O2", "v3"), pytest.param("O2", "v0", marks=pytest.mark.exhaustive)]
+)
+def test_mixed_precision(two_workers, amp, level):
+    config = {"amp.level": amp, "pipeline.num_micro_batch": 2}
     want = two_workers(GRADIENTS + "classifier", config, "adam")[0]
-    for got in two_workers(GRADIENTS + "classifier", dict(config, **{"zero.level": "v1"}), "adam"):
+    for got in two_workers(GRADIENTS + "classifier", dict(config, **{"zero.level": level}), "adam"):
         assert_same_training(got, want)
 
 
@@ -111,6 +114,7 @@ def test_mixed_precision(two_workers):
         ("v1", "two", False, {"pipeline.num_micro_batch": 2}),
         ("v1", "clipped", True, {}),
         ("v3", "one", False, {}),
+        ("v1", "one", True, {"amp.level": "O2"}),
         pytest.param("v2", "clipped", True, {}, marks=pytest.mark.exhaustive),
         pytest.param("v3", "two", True, {"pipeline.num_micro_batch": 2}, marks=pytest.mark.exhaustive),
     ],

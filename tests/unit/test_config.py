@@ -38,6 +38,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "local_sgd.adaptive",
     "local_sgd.init_k_steps",
     "local_sgd.overlap",
+    "communication.fp16",
     "communication.wire_dtype",
     "dgc.sparsity",
     "dgc.rampup_begin_step",

@@ -300,7 +300,7 @@ def test_stages_in_several_workers_are_refused():
             dict(programs.FLOAT16, **{"amp.loss_scale": 8, "amp.incr_ratio": 3.0}),
             "has no effect while amp.loss_scale=8",
         ),
-        ({"amp.level": "O2"}, "must be one of"),
+        ({"amp.level": "O3"}, "must be one of"),
     ],
 )
 def test_keys_that_do_not_go_together(options, message):

@@ -7,13 +7,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.errors import PlanError, UnsupportedError
+from epl.config import Config
+from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.passes.model.mixed_precision import computed_name
 from tests.helpers.planning import capture, compiled
 from tests.helpers.zoo import model as m
 
-BFLOAT16, FLOAT32 = 14, 1
+BFLOAT16, FLOAT16, FLOAT32 = 14, 19, 1
 HAS_BFLOAT16 = tf_compat.has_kernel_of_type("Conv2D", "CPU", "T", BFLOAT16)
 needs_bfloat16 = pytest.mark.skipif(not HAS_BFLOAT16, reason="this TensorFlow has no bfloat16 kernels for the CPU")
 
@@ -26,6 +27,17 @@ def mlp(resource=True):
         logits = m.dense(hidden, 3, "logits", seed=3)
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
     return loss, logits, tf.train.AdamOptimizer(0.01).minimize(loss)
+
+
+def clipped(resource=True):
+    """mlp with an optimizer that gets clipped gradients: (loss, (gradient, variable) pairs)."""
+    with tf.variable_scope("net", use_resource=resource):
+        hidden = m.dense(tf.placeholder(tf.float32, [None, 6], "x"), 16, "hidden", seed=1, activation=tf.nn.relu)
+        loss = tf.reduce_mean(tf.square(m.dense(hidden, 3, "logits", seed=3)))
+    optimizer = tf.train.AdamOptimizer(0.01)
+    pairs = optimizer.compute_gradients(loss)
+    optimizer.apply_gradients([(tf.clip_by_value(g, -0.1, 0.1), v) for g, v in pairs])
+    return loss, pairs
 
 
 def one(graph, **config):
@@ -90,6 +102,70 @@ def test_waiting_does_not_ask_for_the_cast_back():
     assert computed_name("gradients/net/MatMul_1_grad/MatMul") in waited
 
 
+# --- level "O2" ---
+
+UNSCALED = {"amp__dtype": "float16", "amp__loss_scale": 1}
+
+
+def test_gradients_travel_in_16_bits_and_are_cast_for_the_optimizer():
+    with capture() as graph:
+        _, pairs = clipped()
+    program = compiled(graph, workers=2, devices=1, amp__level="O2", amp__dtype="float16")
+    nodes = program.graph.nodes
+    (reduced,) = [n for n in nodes.values() if n.op == "EplAllReduce"]
+    assert reduced.attr["T"].type == FLOAT16 and len(reduced.input) == len(pairs) == 4
+    for gradient, _ in pairs:
+        taken = next(n for n in nodes.values() if n.op.startswith("Minimum") and n.input[0] != gradient.op.name)
+        unscaled = nodes[taken.input[0]]
+        cast = nodes[unscaled.input[0]]
+        assert (unscaled.op, cast.op, cast.attr["SrcT"].type, cast.attr["DstT"].type) == ("Mul", "Cast", FLOAT16, 1)
+        assert cast.input[0].split(":")[0] == reduced.name
+        # Who fetches a gradient gets that of this worker, without the scale, in float32.
+        own = program.graph.ancestors([gradient.op.name])
+        assert reduced.name not in own and nodes[gradient.op.name].attr["T"].type == FLOAT32
+
+
+def test_a_weight_has_one_copy_in_16_bits():
+    with capture() as graph:
+        mlp()
+    nodes = one(graph, amp__level="O2", amp__dtype="float16").graph.nodes
+    (cast,) = [n for n in nodes.values() if n.name.startswith("epl_cast/net/MatMul_1/")]
+    assert tags.phase(cast) == tags.FORWARD and not [t for t in cast.input if t[0] == "^"]
+    takers = {n.name for n in nodes.values() if cast.name in n.input}
+    assert takers == {computed_name("net/MatMul_1"), computed_name("gradients/net/MatMul_1_grad/MatMul")}
+
+
+def test_gradients_that_the_program_assigns_itself_are_refused():
+    with capture() as graph:
+        kernel = tf.get_variable("kernel", [6, 6])
+        loss = tf.reduce_mean(tf.matmul(tf.placeholder(tf.float32, [None, 6]), kernel))
+        (gradient,) = tf.gradients(loss, [kernel])
+        tf.assign_sub(kernel, 0.1 * gradient)
+    with pytest.raises(UnsupportedError, match='amp.level="O2" keeps gradients in 16 bits until an optimizer') as error:
+        one(graph, amp__level="O2", **UNSCALED)
+    assert "'kernel'" in str(error.value)
+
+
+def test_gradients_of_what_differs_are_refused():
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 6])
+        kernel = tf.get_variable("kernel", [6, 6])
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        ((gradient, _),) = optimizer.compute_gradients(tf.reduce_mean(tf.matmul(x, kernel)))
+        optimizer.apply_gradients([(gradient * tf.reduce_max(x), kernel)])
+    with pytest.raises(PlanError, match='amp.level="O2" cannot hold for the gradient'):
+        compiled(graph, devices=2, amp__level="O2", **UNSCALED)
+
+
+@pytest.mark.parametrize(
+    "key, value", [("communication.fp16", True), ("communication.wire_dtype", "int8"), ("dgc.sparsity", (0.9,))]
+)
+def test_other_short_forms_of_gradients_are_refused(key, value):
+    with pytest.raises(ConfigError, match='cannot be used with amp.level="O2"') as error:
+        Config({"amp.level": "O2", key: value}, {})
+    assert "%s=%r" % (key, value) in str(error.value)
+
+
 @needs_bfloat16
 def test_lists_of_the_user():
     with capture() as graph:
@@ -151,7 +227,7 @@ def test_losses_stay_near_those_in_float32(resource):
     with capture() as graph:
         loss, logits, train_op = mlp(resource)
         init = tf.global_variables_initializer()
-    for level in ("", "O1"):
+    for level in ("", "O1", "O2"):
         computed = one(graph, amp__level=level).graph.to_graph_def(tf_compat.GraphDef)
         with tf.Graph().as_default():
             tf.import_graph_def(computed, name="")
@@ -162,8 +238,9 @@ def test_losses_stay_near_those_in_float32(resource):
         assert values[0][1].dtype == np.float32
         curves.append([value[0] for value in values])
     assert curves[0][-1] < 0.7 * curves[0][0]
-    assert curves[0] != curves[1]
-    np.testing.assert_allclose(curves[1], curves[0], rtol=0.02)
+    assert curves[0] != curves[1] != curves[2]
+    for curve in curves[1:]:
+        np.testing.assert_allclose(curve, curves[0], rtol=0.02)
 
 
 # --- together with the rest ---
@@ -177,6 +254,7 @@ PIPELINES = "tests.helpers.programs.pipelines:"
     [
         (2, "batch_norm_cnn", 1, 2, 2, {}),
         (2, "tied_mlp", 2, 2, 1, {"gradient_checkpoint__type": "auto"}),
+        (2, "tied_mlp", 2, 2, 1, {"gradient_checkpoint__type": "auto", "amp__level": "O2"}),
     ],
 )
 def test_losses_stay_near_those_of_one_device(
@@ -184,7 +262,7 @@ def test_losses_stay_near_those_of_one_device(
 ):
     want = by_hand(model, micro_batches, replicas)
     arguments = (devices, model, stages, micro_batches, replicas, "PreferBackward")
-    got = two_devices(PIPELINES + "train", *arguments, amp__level="O1", amp__dtype=dtype, **config)
+    got = two_devices(PIPELINES + "train", *arguments, **dict({"amp__level": "O1", "amp__dtype": dtype}, **config))
     np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
     assert list(got["losses"]) != list(want["losses"])
     assert all(value.dtype == np.float32 for name, value in got["states"][-1].items() if name != "global_step")

@@ -20,7 +20,7 @@ from epl.graph.lazy import copy_of
 from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
-from epl.plan.precision import is_weight, plan_precision
+from epl.plan.precision import O2, is_weight, plan_precision
 from epl.plan.precision_table import table
 
 _LOG = logging.getLogger("epl")
@@ -39,7 +39,7 @@ def mixed_precision(program, target):
     decisions = plan_precision(program, amp, target.cluster.device_type, tf_compat.op_def, tf_compat.has_kernel_of_type)
     if not decisions.computed:
         return program
-    casts = _Casts(program, decisions)
+    casts = _Casts(program, decisions, lasting=amp.level == O2)
     graph = casts.make()
     if amp.debug_log:
         _LOG.info("Mixed precision:\n%s", table(program, decisions, casts.added))
@@ -59,13 +59,18 @@ def _in_16_bits(decisions, tensor):
 class _Casts(object):
     """Adds the casts.
 
+    Args:
+      program: the Program.
+      decisions: its Precision.
+      lasting: a weight is cast once, for the forward and the backward pass.
+
     Attributes:
       originals: node that was added to the tensor of the program whose value it has.
       added: (node that takes a cast, cast) pairs.
     """
 
-    def __init__(self, program, decisions):
-        self._graph, self._decisions = program.graph, decisions
+    def __init__(self, program, decisions, lasting):
+        self._graph, self._decisions, self._lasting = program.graph, decisions, lasting
         self._edit = self._graph.editor()
         self._loops = analyse(program).in_control_flow
         self._first = {}
@@ -112,10 +117,10 @@ class _Casts(object):
         back.CopyFrom(whole)
 
     def _cast(self, node, position):
-        """The 16-bit value of a float32 tensor: one cast for all that take it in a stage; of a weight, one for the
-        forward and one for the backward pass, so that it does not lie there in between."""
-        text = canonical_tensor(node.input[position])
-        weight, stage = is_weight(self._graph, text), tags.get_int(node, tags.TASKGRAPH, -1)
+        """The 16-bit value of a float32 tensor: one cast for all that take it in a stage; of a weight that has no
+        lasting one, one for the forward and one for the backward pass, so that it does not lie there in between."""
+        text, stage = canonical_tensor(node.input[position]), tags.get_int(node, tags.TASKGRAPH, -1)
+        weight = is_weight(self._graph, text) and not self._lasting
         region = (text, stage, tags.phase(node) if weight else None)
         if region not in self._first:
             index = sum(1 for other in self._first if other[0] == text)

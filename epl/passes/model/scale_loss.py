@@ -20,7 +20,7 @@ from epl.graph.lazy import copy_of
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.names import PREFIX
-from epl.program.program import Added, Verdict
+from epl.program.program import Added, Unscaled, Verdict
 
 _FLOAT32, _INT32, _BOOL = 1, 3, 10
 _DYNAMIC = "dynamic"
@@ -35,14 +35,16 @@ def scale_loss(program, target):
     amp = target.config.amp
     if not amp.level or amp.dtype != "float16" or amp.loss_scale == 1 or not program.apply_calls:
         return program
-    variables, originals, verdicts = dict(program.variables), {}, []
+    variables, originals, verdicts, unscaled = dict(program.variables), {}, [], {}
     for index, scaled in enumerate(plan_loss_scale(program)):
         one = _Scale(program, amp, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
         program = replace(program, graph=one.make())
         variables.update((variable.name, variable) for variable in one.variables)
         originals.update(one.originals)
         verdicts.append(one.verdict)
-    return replace(with_originals(program, originals), variables=variables, scaled=tuple(verdicts))
+        unscaled.update(one.unscaled)
+    known = with_originals(program, originals)
+    return replace(known, variables=variables, scaled=tuple(verdicts), unscaled=unscaled)
 
 
 class _Scale(object):
@@ -58,6 +60,7 @@ class _Scale(object):
       variables: those that are added.
       originals: node that was added to the tensor of the program of whose kind it is.
       verdict: the Verdict, once it is made.
+      unscaled: as of a Program.
     """
 
     def __init__(self, program, amp, scaled, prefix):
@@ -65,7 +68,7 @@ class _Scale(object):
         self._edit = program.graph.editor()
         self.variables, self.originals = [], {}
         self._casts = {}
-        self.verdict = None
+        self.verdict, self.unscaled = None, {}
 
     def make(self):
         """The new Graph."""
@@ -192,6 +195,8 @@ class _Scale(object):
                     data = [computes.input[0], self._cast(inverse, dtype)]
                     self._edit.set_input(name, 0, self._like(name, made, data, dtype))
                     break
+                if dtype == _FLOAT32:
+                    self.unscaled[format_input(name, index)] = Unscaled(outputs[index], inverse)
                 if len(dtypes) == 1:
                     self._edit.node(name).CopyFrom(
                         self._made_like(name, name, [outputs[0], self._cast(inverse, dtype)], dtype)
