@@ -24,6 +24,7 @@ from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.divide_parameters import divide_parameters
+from epl.passes.model.divide_rows import divide_rows
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.offload import offload
@@ -73,6 +74,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 # On the one copy of the model, before anything is planned: (program, target) -> program.
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
+    divide_rows,  # after stages, as it is for models of one; before all that asks how the model lies on devices
     mixed_precision,  # after stages, as each casts for itself; changes numbers
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
@@ -172,7 +174,8 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
 
 def mesh_of_program(program, config, cluster):
     """The Mesh that `compile` would give a program, without the rest."""
-    program = add_stages(program, Target(config, cluster))
+    target = Target(config, cluster)
+    program = divide_rows(add_stages(program, target), target)
     return mesh_of(used_taskgraphs(program), config, cluster)
 
 

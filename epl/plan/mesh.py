@@ -18,6 +18,9 @@ from epl.errors import PlanError, UnsupportedError
 
 DATA, STAGE, SHARD = "data", "stage", "shard"
 
+# The kind of a TaskGraph of `epl.replicate` whose devices divide each operation by rows (epl.plan.fixed_batch).
+ROWS = "rows"
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -330,7 +333,7 @@ def make_mesh(
 
 def is_split(taskgraphs):
     """Whether any of some TaskGraphs divides tensors over several devices."""
-    return any(t.kind == "split" and t.device_count > 1 for t in taskgraphs)
+    return any(t.kind in ("split", ROWS) and t.device_count > 1 for t in taskgraphs)
 
 
 def _check_stages(stages, num_chunks):

@@ -11,6 +11,7 @@ from tests.numerics.test_split_models import (
     EMBEDDINGS,
     EXPERTS,
     FEATURES,
+    FIXED,
     HINTED,
     MICRO_BATCHES,
     SPLIT,
@@ -64,6 +65,13 @@ def test_embeddings(plain, two_workers, optimizer, options):
         check(history, reference)
 
 
+@pytest.mark.parametrize("optimizer, kind, resource", FIXED[:2])
+def test_batches_of_a_fixed_size(plain, two_workers, optimizer, kind, resource):
+    reference = plain(SPLIT + "fixed_batch", 1, optimizer, kind, resource)
+    for history in two_workers(SPLIT + "fixed_batch", 2, optimizer, kind, resource):
+        check(history, reference)
+
+
 def test_monitored_sessions(plain, two_workers, tmp_path):
     want = monitored_twice(plain, str(tmp_path / "plain"))
     for of_workers, whole in zip(monitored_twice(two_workers, str(tmp_path / "split")), want):
@@ -94,7 +102,7 @@ def refused(call, *args):
 
 def test_workers_with_different_data_are_refused(two_workers):
     message = refused(two_workers, SPLIT + "different_data", 2)
-    assert "the workers that divide this model with epl.split have been given different data" in message
+    assert "the workers that divide this model (epl.split, or epl.replicate of a batch" in message
 
 
 def test_all_workers_initialise_or_none(two_workers):

@@ -74,6 +74,16 @@ def test_embeddings(plain, two_devices, optimizer, options):
     check(two_devices(SPLIT + "embeddings", 2, optimizer, **options), reference)
 
 
+# Rows of a data set that the graph counts, one row at a time, and a placeholder of a fixed shape.
+FIXED = [("momentum", "batches", True), ("adam", "rows", False), ("sgd", "fed", False)]
+
+
+@pytest.mark.parametrize("optimizer, kind, resource", FIXED)
+def test_batches_of_a_fixed_size(plain, two_devices, optimizer, kind, resource):
+    reference = plain(SPLIT + "fixed_batch", 1, optimizer, kind, resource)
+    check(two_devices(SPLIT + "fixed_batch", 2, optimizer, kind, resource), reference)
+
+
 def test_without_a_seed_all_devices_have_the_same(two_devices):
     first, second = two_devices(SPLIT + "without_seed", 2)
     assert first.any() and np.array_equal(first, second)

@@ -242,3 +242,32 @@ def test_the_table_says_what_is_divided_and_exchanged():
     assert "1 all_gather; of tensors of 896 bytes" in forward  # 32 rows are supposed, of 7 logits
     whole = [line for line in text.splitlines() if "takes whole inputs" in line]
     assert len(whole) == 1 and "'shown' (AsString)" in whole[0]
+
+
+def replicated(x):
+    """A graph that trains on a batch in epl.replicate(2)."""
+    with epl.replicate(2):
+        product = tf.tensordot(x, tf.get_variable("kernel", [4, 3]), [[1], [0]])
+        train(tf.reduce_mean(tf.square(tf.tanh(product, name="hidden") - 1.0)))
+
+
+@pytest.mark.parametrize("rows, kind", [(8, "rows"), (7, "rows"), (None, "replicate")])
+def test_devices_divide_batches_of_a_fixed_size_by_rows(rows, kind):
+    with planning.capture() as graph:
+        data = tf.data.Dataset.from_tensor_slices(tf.ones([56, 4])).batch(rows or 8, drop_remainder=rows is not None)
+        replicated(tf.data.make_one_shot_iterator(data).get_next())
+    program = planning.compiled(graph, devices=4)
+    assert [t.kind for t in program.taskgraphs] == [kind]
+    if kind == "replicate":
+        assert program.partitioned is None
+    else:
+        assert program.partitioned.placements["hidden"] == sharded(0) and not program.plan.divided
+        assert program.plan.mesh.shape["data"] == 2
+
+
+def test_settings_that_do_not_go_together_with_rows():
+    with planning.capture() as graph:
+        replicated(tf.placeholder(tf.float32, [8, 4]))
+    message = "amp.level does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
+    with pytest.raises(UnsupportedError, match=message):
+        planning.compiled(graph, amp__level="O1")

@@ -1,4 +1,5 @@
 r"""Divides the variables of `epl.split` scopes, and what is computed of them, over devices: the program of one of them.
+So are the rows of what `epl.replicate` holds beside it, or by itself where its batch has a fixed size.
 
     x -> MatMul(w [n, 1000]) -> loss      becomes      x -> MatMul(w [n, 500]) -> rows' sums -> all-reduce -> loss
 
@@ -20,7 +21,7 @@ from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
-from epl.plan.mesh import is_split
+from epl.plan.mesh import ROWS, is_split
 from epl.plan.names import recomputed_name
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
@@ -41,9 +42,9 @@ def partition_shards(program, target):
     taskgraphs = used_taskgraphs(program)
     if program.role is not None or not is_split(taskgraphs):
         return program
-    split = [t for t in taskgraphs if t.kind == "split"]
-    _check_settings(program, target.config)
-    shards = split[0].device_count
+    split = next(t for t in taskgraphs if is_split([t]))
+    _check_settings(program, target.config, split)
+    shards = split.device_count
     again = {recomputed_name(n): n for n in program.graph.nodes if recomputed_name(n) in program.graph.nodes}
     program = with_originals(program, again)
     hints = hints_of(program.graph, lambda tensor: dtype_of(program.graph, tensor))
@@ -53,12 +54,12 @@ def partition_shards(program, target):
     done = _partition(program, marks)
     _check_places(program, done)
     divided = marked.intersection(done.placements)
-    if not divided:
+    if not divided and split.kind == "split":
         _LOG.warning(
             "epl.split(%d) at %s holds no variable that can be divided, so each of the %d devices computes all of the "
             "model. Build the variables of large layers inside of the scope.",
             shards,
-            split[0].place,
+            split.place,
             shards,
         )
     return replace(program, graph=_without_marks(done.graph), partitioned=done)
@@ -109,7 +110,7 @@ def _with_moves_before(graph, names):
 def _rows(program, taskgraphs):
     """(nodes that compute on a batch which devices divide, nodes that give it)."""
     inside = analyse(program).in_control_flow
-    indices, nodes = {t.index for t in taskgraphs if t.kind == "replicate"}, program.graph.nodes
+    indices, nodes = {t.index for t in taskgraphs if t.kind in ("replicate", ROWS)}, program.graph.nodes
     rows = {
         name
         for name, node in nodes.items()
@@ -143,8 +144,9 @@ def _variables_in(program, indices):
     return frozenset(own)
 
 
-def _check_settings(program, config):
-    """Raises UnsupportedError for what is not known to compute the same with divided tensors."""
+def _check_settings(program, config, split):
+    """Raises UnsupportedError for what is not known to compute the same with tensors that a TaskGraph divides."""
+    what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
     settings = (
         ("amp.level", bool(config.amp.level), '""'),
         ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
@@ -163,20 +165,20 @@ def _check_settings(program, config):
     for key, is_set, off in settings:
         if is_set:
             raise UnsupportedError(
-                "%s does not go together with epl.split in this version. Set it to %s, or use epl.replicate."
-                % (key, off)
+                "%s does not go together with %s in this version. Set it to %s, or use %s."
+                % (key, what, off, "epl.replicate" if split.kind == "split" else "epl.replicate(1)")
             )
     collectives = user_collectives(program.graph)
     if collectives:
         raise UnsupportedError(
-            "'%s' is a collective that the program made with epl.ops, which does not go together with epl.split in "
+            "'%s' is a collective that the program made with epl.ops, which does not go together with %s in "
             "this version: the devices of one copy of the model would take part in it as if each were a copy."
-            % collectives[0].name
+            % (collectives[0].name, what)
         )
-    _check_functions(program)
+    _check_functions(program, what)
 
 
-def _check_functions(program):
+def _check_functions(program, what):
     """Raises for functions of the model that give something else each time: devices could get different things."""
     functions = Functions(program.graph.library)
     for node in functions.callers(program.graph.nodes.values()):
@@ -185,8 +187,8 @@ def _check_functions(program):
         if functions.calls(node, lambda body: body.op in effects.DIFFERING, "impure"):
             raise UnsupportedError(
                 "'%s' calls a function (a loop, a branch, a tf.function) that draws random numbers or reads data, "
-                "which does not go together with epl.split in this version: the devices could get different ones. Do "
-                "that outside of the function." % node.name
+                "which does not go together with %s in this version: the devices could get different ones. Do that "
+                "outside of the function." % (node.name, what)
             )
 
 

@@ -38,7 +38,7 @@ def check_batches(program, plan):
             continue
         if name in plan.analysis.in_control_flow:
             raise UnsupportedError(
-                "'%s' (%s) gives data in a loop or a branch, where the workers that divide the model with epl.split "
+                "'%s' (%s) gives data in a loop or a branch, where the workers that divide the model "
                 "cannot compare it. Build it outside." % (name, graph.nodes[name].op)
             )
         _compare(graph, edit, plan, name, taken)
@@ -89,9 +89,9 @@ def _compare(graph, edit, plan, name, taken):
     dims = edit.add(constant(base + "/dims", [0, 1], _INT32, host)).name
     same = add("All", "all_same", [same, dims], Tidx=Type(_INT32), keep_dims=False)
     text = (
-        "the workers that divide this model with epl.split have been given different data by '%s'. Each computes a "
-        "part of what follows from the same batch: let all of them read, or feed, the same (without shuffling, or with "
-        "the same seed)." % name
+        "the workers that divide this model (epl.split, or epl.replicate of a batch of fixed size) have been given "
+        "different data by '%s'. Each computes a part of what follows from the same batch: let all of them read, or "
+        "feed, the same (without shuffling, or with the same seed)." % name
     )
     message = edit.add(constant(base + "/message", text.encode(), _STRING, host)).name
     check = make_node("Assert", base + "/check", [same, message], host, T=type_list([_STRING]), summarize=3)
