@@ -177,6 +177,11 @@ class Plan:
         """The variables of which each device along the axis shard has a part."""
         return frozenset() if self.partitioned is None else self.variables.keys() & self.partitioned.placements.keys()
 
+    def part_in(self, variable, index):
+        """The number of the part that an instance of this worker, given by its own, has of a variable; 0 of one that
+        each has whole."""
+        return self.mesh.instances[index].shard if variable in self.divided else 0
+
     @property
     def in_workers(self):
         """Those of them that no worker has all of."""
@@ -333,7 +338,7 @@ def make_plan(model, config, cluster):
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
     compared = frozenset()
-    if communication.check_replicas_every and mesh.copies.size > 1 and role is None:
+    if communication.check_replicas_every and mesh.everywhere.size > 1 and role is None:
         compared = alike_variables(model, analysis, aggregation, state)
         compared -= owners.keys() if zero is not None else frozenset()
     if mesh.copies.num_workers > 1:

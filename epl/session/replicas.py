@@ -37,16 +37,17 @@ class Checks(object):
         return self.num_trained % self._every == 0
 
 
-def digests(read, nodes, variables):
+def digests(read, nodes, variables, part_in=lambda variable, index: 0):
     """The digests of all local copies.
 
     Args:
       read: function from a tuple of tensor names to their values.
       nodes: container of the names of this worker's nodes.
       variables: names of those that are compared.
+      part_in: function from a variable and the number of a local copy to that of the part which it has.
 
     Returns:
-      A list of (variable, [digest of each local copy]), in the order of the names.
+      A list of (variable, [digest of each local copy], [its part]), in the order of the names.
     """
     found = []
     for variable in sorted(variables):
@@ -57,7 +58,10 @@ def digests(read, nodes, variables):
         if names:
             found.append((variable, names))
     values = iter(read(tuple(name for _, names in found for name in names)) if found else ())
-    return [(variable, [_digest(next(values)) for _ in names]) for variable, names in found]
+    return [
+        (variable, [_digest(next(values)) for _ in names], [part_in(variable, index) for index in range(len(names))])
+        for variable, names in found
+    ]
 
 
 def _digest(value):
@@ -66,20 +70,21 @@ def _digest(value):
 
 
 def first_difference(everyone):
-    """The first variable whose copies differ, as (name, (worker, copy), (worker, copy)); None for none.
+    """The first variable of which copies of a part differ, as (name, (worker, copy), (worker, copy)); None for none.
 
     Args:
       everyone: what `digests` returned, by worker. A worker without a variable has no part in its comparison.
     """
     known = {}
     for worker, found in enumerate(everyone):
-        for variable, copies in found:
-            known.setdefault(variable, []).extend((digest, (worker, copy)) for copy, digest in enumerate(copies))
-    for variable in sorted(known):
-        (digest, first), others = known[variable][0], known[variable][1:]
+        for variable, copies, parts in found:
+            for copy, (digest, part) in enumerate(zip(copies, parts)):
+                known.setdefault((variable, part), []).append((digest, (worker, copy)))
+    for key in sorted(known):
+        (digest, first), others = known[key][0], known[key][1:]
         for other, where in others:
             if other != digest:
-                return variable, first, where
+                return key[0], first, where
     return None
 
 

@@ -12,10 +12,12 @@ from tests.numerics.test_split_models import (
     EXPERTS,
     FEATURES,
     FIXED,
+    GROUPED,
     HINTED,
     MICRO_BATCHES,
     SPLIT,
     check,
+    check_calls,
     monitored_twice,
 )
 
@@ -72,6 +74,12 @@ def test_batches_of_a_fixed_size(plain, two_workers, optimizer, kind, resource):
         check(history, reference)
 
 
+def test_several_steps_in_a_call(plain, two_workers):
+    want = plain(SPLIT + "several_steps", 2, 2, 2)
+    for got in two_workers(SPLIT + "several_steps", 2, 2, 2, **GROUPED):
+        check_calls(got, want, 2)
+
+
 def test_monitored_sessions(plain, two_workers, tmp_path):
     want = monitored_twice(plain, str(tmp_path / "plain"))
     for of_workers, whole in zip(monitored_twice(two_workers, str(tmp_path / "split")), want):
@@ -83,7 +91,7 @@ def test_monitored_sessions(plain, two_workers, tmp_path):
 def test_copies_of_a_divided_model(plain, jobs, layout):
     for optimizer, options in COPIES:
         reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
-        for history in jobs[layout](SPLIT + "several_copies", 2, optimizer, **options):
+        for history in jobs[layout](SPLIT + "several_copies", 2, optimizer, **options, **GROUPED):
             check(history, reference)
 
 

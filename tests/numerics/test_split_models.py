@@ -84,6 +84,20 @@ def test_batches_of_a_fixed_size(plain, two_devices, optimizer, kind, resource):
     check(two_devices(SPLIT + "fixed_batch", 2, optimizer, kind, resource), reference)
 
 
+# The updates of several copies in groups, copies compared after each step.
+GROUPED = {"optimizer__num_apply_group": 2, "communication__check_replicas_every": 1}
+
+
+def check_calls(got, want, steps):
+    """What calls of several steps give, against what each step gives."""
+    check(got, [want[0]] + want[steps::steps])
+
+
+def test_several_steps_in_a_call(plain, two_devices):
+    want = plain(SPLIT + "several_steps", 2, 2, 2)
+    check_calls(two_devices(SPLIT + "several_steps", 2, 2, 2, **GROUPED), want, 2)
+
+
 def test_without_a_seed_all_devices_have_the_same(two_devices):
     first, second = two_devices(SPLIT + "without_seed", 2)
     assert first.any() and np.array_equal(first, second)
@@ -97,7 +111,7 @@ def test_what_is_divided_cannot_be_fed(two_devices):
 @pytest.mark.parametrize("optimizer, options", COPIES)
 def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
     reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
-    check(four_devices(SPLIT + "several_copies", 2, optimizer, **options), reference)
+    check(four_devices(SPLIT + "several_copies", 2, optimizer, **options, **GROUPED), reference)
 
 
 # What one device does with whole batches, but for moving averages, which each micro-batch changes.

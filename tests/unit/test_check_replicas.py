@@ -42,6 +42,18 @@ def test_what_a_worker_does_not_have_is_not_compared():
     assert replicas.first_difference([own({"a": VALUES["a"]}), own({"b": VALUES["b"]})]) is None
 
 
+@pytest.mark.parametrize("odd, found", [(None, None), (3, ("a", (0, 1), (0, 3))), (2, ("a", (0, 0), (0, 2)))])
+def test_copies_of_one_part_are_compared(odd, found):
+    """Copies 0 and 2 of a divided variable have one part of it, 1 and 3 the other."""
+    names = [read_name("a", copy) + ":0" for copy in range(4)]
+
+    def read(wanted):
+        return [np.array([names.index(name) % 2, 5 if names.index(name) == odd else 0]) for name in wanted]
+
+    nodes = {name[: -len(":0")] for name in names}
+    assert replicas.first_difference([replicas.digests(read, nodes, {"a"}, lambda _, copy: copy % 2)]) == found
+
+
 @pytest.mark.parametrize("other", [np.arange(3.0, dtype=np.float32), np.arange(3.0)[None], np.array([0, 1, -2.0])])
 def test_type_shape_and_bits_count(other):
     assert replicas.first_difference([own({"a": VALUES["a"]}, 1), own({"a": other}, 1)]) is not None

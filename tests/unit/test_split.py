@@ -53,10 +53,7 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
         ("offload__level", "v0"),
         ("gradient_checkpoint__offload", True),
         ("local_sgd__k_steps", 4),
-        ("optimizer__num_apply_group", 2),
-        ("communication__check_replicas_every", 2),
         ("communication__sync_batch_norm", True),
-        ("execution__steps_per_run", 2),
         ("execution__xla", True),
     ],
 )
@@ -271,3 +268,17 @@ def test_settings_that_do_not_go_together_with_rows():
     message = "amp.level does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
     with pytest.raises(UnsupportedError, match=message):
         planning.compiled(graph, amp__level="O1")
+
+
+@pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])
+def test_updates_in_groups_and_variables_that_are_compared(workers, devices):
+    with planning.capture() as graph:
+        hidden = tf.layers.dense(tf.placeholder(tf.float32, [None, 4]), 4, name="hidden")
+        train(classifier(hidden=hidden))
+    options = {"optimizer__num_apply_group": 2, "communication__check_replicas_every": 1}
+    program = planning.compiled(graph, workers, devices, **options)
+    assert program.plan.compared == program.variables.keys() and "kernel" in program.plan.divided
+    for index in range(devices):
+        assert program.plan.part_in("kernel", index) == index and program.plan.part_in("hidden/kernel", index) == 0
+    ends = [name for name in program.graph.nodes if name.endswith("_apply/call_0/part_0/group_1")]
+    assert len(ends) == devices

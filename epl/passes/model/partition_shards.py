@@ -156,10 +156,7 @@ def _check_settings(program, config, split):
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
         ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
         ("communication.wire_dtype", config.communication.wire_dtype != "float32", '"float32"'),
-        ("optimizer.num_apply_group", config.optimizer.num_apply_group > 1, "1"),
-        ("communication.check_replicas_every", bool(config.communication.check_replicas_every), "0"),
         ("communication.sync_batch_norm", config.communication.sync_batch_norm, "False"),
-        ("execution.steps_per_run", config.execution.steps_per_run > 1, "1"),
         ("execution.xla", config.execution.xla, "False"),
     )
     for key, is_set, off in settings:

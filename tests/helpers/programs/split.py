@@ -304,6 +304,24 @@ def estimator(epl, device_count, folder):
     return [found["loss"], found["accuracy"]] + [made.get_variable_value(name) for name in made.get_variable_names()]
 
 
+def several_steps(epl, device_count, steps, calls, **config):
+    """The loss and all variables after each call that makes so many steps, on batches of tf.data."""
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    common.init(epl, dict(config, **({"execution.steps_per_run": steps} if steps > 1 else {})))
+    tf.set_random_seed(12)
+    rows, labels = common.batch(0, size=24)
+    data = tf.data.Dataset.from_tensor_slices((rows, labels)).repeat().batch(6)
+    x, labels = tf.data.make_one_shot_iterator(data).get_next()
+    with _scope(epl, device_count):
+        hidden = tf.nn.dropout(tf.layers.dense(x, 8, activation=tf.nn.relu, name="hidden"), rate=0.25)
+        loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(hidden, CLASSES, name="logits"))
+    made = tf.train.AdamOptimizer(0.05)
+    pairs = made.compute_gradients(loss)
+    clipped = [(tf.clip_by_norm(gradient, 0.1), variable) for gradient, variable in pairs]
+    step = made.apply_gradients(clipped, tf.train.get_or_create_global_step())
+    return _history([loss], step, [{}] * (1 if epl else steps) * calls)
+
+
 def _rows_of(kind):
     """(rows of features, labels) of a data set: batches of 8 that the graph knows, or a row at a time."""
     rows, labels = common.batch(0, size=32)
