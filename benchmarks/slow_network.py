@@ -11,16 +11,12 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks import jobs  # noqa: E402
-from tests.helpers import processes  # noqa: E402
-from tests.helpers.hosts import Hosts, Unavailable  # noqa: E402
+from benchmarks import jobs, two_hosts  # noqa: E402
 
 _LAYERS = (512, 1536, 1536, 1200, 10)
 _ROWS = 16
@@ -35,7 +31,6 @@ _WAYS = {
     "  slots not averaged": {"local_sgd.k_steps": _PERIOD, "local_sgd.average_slots": False},
     "no communication": {"local_sgd.k_steps": _NEVER},
 }
-_LIMIT_S = 500
 
 
 def work(options):
@@ -81,29 +76,7 @@ def measured(options):
     """{way: seconds of a step}, of the slower worker."""
     script = [sys.executable, os.path.abspath(__file__), "--worker"]
     script += ["--rounds", str(options.rounds), "--periods", str(options.periods)]
-    with tempfile.TemporaryDirectory() as folder, Hosts() as hosts:
-        hosts.limit_rate(options.gbit)
-        addresses = ["%s:%d" % (hosts.address(host), 20000 + host) for host in range(2)]
-        children, files = [], []
-        for host in range(2):
-            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": host}}
-            files.append(os.path.join(folder, "numbers.%d" % host))
-            environ = processes.clean_environment(
-                TF_CONFIG=json.dumps(task), EPL_JOB_TOKEN="of this benchmark", EPL_GPU_PER_WORKER=1, EPL_DEVICE="cpu"
-            )
-            children.append(subprocess.Popen(hosts.inside(host, script + ["--save", files[-1]]), env=environ))
-        try:
-            for child in children:
-                if child.wait(_LIMIT_S):
-                    sys.exit("a worker ended with status %d" % child.returncode)
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-        found = []
-        for path in files:
-            with open(path) as source:
-                found.append(json.load(source))
+    found = two_hosts.results(script, options.gbit)
     return {way: max(statistics.median(numbers[way]) for numbers in found) for way in _WAYS}
 
 
@@ -119,10 +92,7 @@ def main():
         with open(options.save, "w") as target:
             json.dump(work(options), target)
         return
-    try:
-        seconds = measured(options)
-    except Unavailable as reason:
-        sys.exit("two hosts cannot be simulated here: %s" % reason)
+    seconds = measured(options)
     for way, value in seconds.items():
         print("%-20s %7.1f ms a step   %.2f x dense" % (way, 1e3 * value, seconds["dense"] / value))
     if options.save:

@@ -1,15 +1,17 @@
-"""ZeRO against data parallelism without it: state of the optimizer on each worker, bytes sent, the time of a step.
+"""ZeRO against data parallelism without it: what each worker keeps, bytes sent, the time of a step.
 
     python benchmarks/zero.py                       two workers, 8 million parameters in 16 equal layers, Adam
     python benchmarks/zero.py --workers 4 --millions 50
+    python benchmarks/zero.py --count               two workers on two simulated hosts (root): bytes are counted
 
-All levels take turns in the same processes; ratios are of medians over all turns. Bytes of state are those of the
-variables that a worker's graph holds. Bytes sent are what a worker of a ring sends of gradients and variables in a
-step: of N workers, each sends (N - 1) / N of a tensor for a reduce-scatter, twice that for an all-reduce, and its own
-share N - 1 times for an all-gather.
+All levels take turns in the same processes; ratios are of medians over all turns. Bytes of parameters and of state are
+those of the variables that a worker's graph holds. Bytes sent are counted where they leave a host; otherwise they are
+what a worker of a ring sends of gradients and variables in a step: of N workers, each sends (N - 1) / N of a tensor for
+a reduce-scatter, twice that for an all-reduce, and its own share N - 1 times for an all-gather.
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -17,15 +19,16 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks import jobs  # noqa: E402
+from benchmarks import jobs, two_hosts  # noqa: E402
 
 _LABEL = "numbers:"
 _LAYERS, _ROWS = 16, 64
-_LEVELS = ("", "v0", "v1")
+_LEVELS = ("", "v0", "v1", "v2", "v3")
+_NUMBERS = ("state of a worker of the whole", "parameters of a worker of the whole", "MiB sent", "seconds")
 
 
 def work(options):
-    """One worker: for each level bytes of slots here, of all slots, and sent, and seconds of a step."""
+    """One worker: for each level its share of all state and of all parameters, MiB sent, and seconds of a step."""
     jobs.settle(False)
     import tensorflow.compat.v1 as tf
 
@@ -56,16 +59,25 @@ def _train(level, options):
     feed, seconds = {rows: np.random.RandomState(jobs.rank()).normal(size=[_ROWS, width])}, []
     with tf.Session() as sess:
         sess.run(tf.global_variables_initializer())
-        for _ in range(options.steps + 2):
+        for step in range(options.steps + 2):
+            if step == 2 and options.count:
+                before = two_hosts.sent_bytes()
             began = time.perf_counter()
             sess.run(train_op, feed)
             seconds.append(time.perf_counter() - began)
+        counted = (two_hosts.sent_bytes() - before) / options.steps if options.count else None
         rewritten = driver_of(sess).rewritten
-        slots = {optimizer.get_slot(v, name).op.name for v in tf.trainable_variables() for name in ("m", "v")}
-        held = {slot for slot in slots if slot in rewritten.own_graph.nodes}
-        size = {v.op.name: 4 * v.shape.num_elements() for v in tf.global_variables()}
-        found = [sum(size[slot] for slot in held), sum(size[slot] for slot in slots), _sent(rewritten.plan)]
+        trained = tf.trainable_variables()
+        state = [optimizer.get_slot(variable, name) for variable in trained for name in ("m", "v")]
+        sent = _sent(rewritten.plan) if counted is None else counted
+        found = [_share(variables, rewritten.own_graph.nodes) for variables in (state, trained)] + [sent / 2.0**20]
     return found, seconds[2:]
+
+
+def _share(variables, nodes):
+    """Bytes of those variables that are among some nodes, as a share of all."""
+    size = {variable.op.name: variable.shape.num_elements() for variable in variables}
+    return sum(count for name, count in size.items() if name in nodes) / sum(size.values())
 
 
 def _sent(plan):
@@ -74,7 +86,7 @@ def _sent(plan):
 
     workers, once = plan.mesh.copies.num_workers, scattered_groups(plan)
     gradients = sum(group.num_bytes * (1 if group.name in once else 2) for group in plan.aggregation.groups)
-    return (workers - 1) * (gradients / workers + plan.updated_bytes)
+    return (workers - 1) * (gradients / workers + plan.updated_bytes + plan.brought_bytes)
 
 
 def main():
@@ -85,32 +97,33 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3, help="times that the levels take turns")
     parser.add_argument("--save", help="a file for the numbers as JSON")
+    parser.add_argument("--count", action="store_true", help="bytes as they leave one of two simulated hosts")
     options = parser.parse_args()
     if options.worker:
-        print(_LABEL, " ".join("%.6f" % number for number in work(options)), flush=True)
+        found = work(options)
+        if options.save:
+            with open(options.save, "w") as target:
+                json.dump(found, target)
+        else:
+            print(_LABEL, " ".join("%.6f" % number for number in found), flush=True)
         return
     jobs.WORKERS = options.workers
     script = [os.path.abspath(__file__), "--worker"]
     for key in ("millions", "steps", "rounds"):
         script += ["--%s" % key, str(getattr(options, key))]
-    lines = jobs.numbers("epl", script, None, _LABEL)
-    results = {"workers": len(lines), "millions": options.millions}
-    without = statistics.median(line[3] for line in lines)
+    if options.count:
+        lines = two_hosts.results([sys.executable] + script + ["--count"])
+    else:
+        lines = jobs.numbers("epl", script, None, _LABEL)
+    results = {"workers": len(lines), "millions": options.millions, "counted": options.count}
     for place, level in enumerate(_LEVELS):
-        numbers = [line[4 * place : 4 * place + 4] for line in lines]
-        seconds = statistics.median(each[3] for each in numbers)
-        results[level or "without"] = {
-            "state of a worker of the whole": [each[0] / each[1] for each in numbers],
-            "MiB sent": [each[2] / 2.0**20 for each in numbers],
-            "ms of a step": 1e3 * seconds,
-            "of the time without": seconds / without,
-        }
-    for name, values in results.items():
-        if isinstance(values, dict):
-            state = " ".join("%.3f" % share for share in values["state of a worker of the whole"])
-            sent = " ".join("%.1f" % size for size in values["MiB sent"])
-            line = "%-8s state of each worker / whole: %s   MiB sent: %s   step %.1f ms (%.2f x)"
-            print(line % (name, state, sent, values["ms of a step"], values["of the time without"]))
+        columns = zip(*(line[len(_NUMBERS) * place : len(_NUMBERS) * (place + 1)] for line in lines))
+        results[level or "without"] = found = dict(zip(_NUMBERS, map(list, columns)))
+        found["ms of a step"] = 1e3 * statistics.median(found.pop("seconds"))
+        found["of the time without"] = found["ms of a step"] / results["without"]["ms of a step"]
+        print("%-8s step %.1f ms (%.2f x)" % (level or "without", found["ms of a step"], found["of the time without"]))
+        for name in _NUMBERS[:3]:
+            print("         %s: %s" % (name, " ".join("%.3f" % number for number in found[name])))
     if options.save:
         jobs.save(options.save, results)
 

@@ -45,15 +45,15 @@ def _advice(program, config, cluster, batch):
     peak = _peak(compiled, devices)
     lines = ["EPL expects of a training step with %d rows in a micro-batch:" % batch, table(devices, unknown)]
     found = []
-    for key, value, of in _changes(config, cluster, batch):
-        changed = Config(dict(config.to_dict(), **{key: value}), {})
+    for keys, of in _changes(config, cluster, batch):
         try:
-            compiled = compiler.compile(program, changed, cluster)
+            compiled = compiler.compile(program, Config(dict(config.to_dict(), **keys), {}), cluster)
             other = _peak(compiled, foretell_program(compiled, of)[0])
         except EplError:
             continue  # what the model cannot have is no advice
         if other < peak:
-            found.append((other, "  %s=%r: %.1f MiB instead of %.1f MiB" % (key, value, other / _MIB, peak / _MIB)))
+            text = ", ".join("%s=%r" % item for item in keys.items())
+            found.append((other, "  %s: %.1f MiB instead of %.1f MiB" % (text, other / _MIB, peak / _MIB)))
     if found:
         lines.append("These would need less at the peak of the fullest device:")
         lines.extend(text for _, text in sorted(found))
@@ -63,17 +63,24 @@ def _advice(program, config, cluster, batch):
 
 
 def _changes(config, cluster, batch):
-    """(key, value, rows of a micro-batch with it) of what is worth a try."""
+    """(dict of keys to values, rows of a micro-batch with them) of what is worth a try."""
+    on_gpu = cluster.device_type == "GPU"  # a CPU's memory is the host's
     if not config.gradient_checkpoint.type:
-        yield "gradient_checkpoint.type", "auto", batch
+        yield {"gradient_checkpoint.type": "auto"}, batch
+    if not config.gradient_checkpoint.offload and on_gpu:
+        yield {"gradient_checkpoint.offload": True}, batch
+    if not config.amp.level:  # devices, and versions of TensorFlow, have kernels of one type or of both
+        yield {"amp.level": "O1"}, batch
+        yield {"amp.level": "O1", "amp.dtype": "float16"}, batch
     if config.optimizer.num_apply_group == 1:
-        yield "optimizer.num_apply_group", 8, batch
-    if not config.zero.level and cluster.total_gpu_num > 1:
-        yield "zero.level", "v1", batch
-    if not config.offload.level and cluster.device_type == "GPU":  # a CPU's memory is the host's
-        yield "offload.level", "v1", batch
+        yield {"optimizer.num_apply_group": 8}, batch
+    for level in ("v1", "v3") if cluster.total_gpu_num > 1 else ():
+        if config.zero.level < level:
+            yield {"zero.level": level}, batch
+    if not config.offload.level and on_gpu:
+        yield {"offload.level": "v1"}, batch
     if batch % 2 == 0:  # the same rows in twice as many parts
-        yield "pipeline.num_micro_batch", 2 * config.pipeline.num_micro_batch, batch // 2
+        yield {"pipeline.num_micro_batch": 2 * config.pipeline.num_micro_batch}, batch // 2
 
 
 def _peak(program, devices):

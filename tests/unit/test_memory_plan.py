@@ -177,7 +177,7 @@ def test_the_command_prints_and_draws(capsys, tmp_path):
 
 def test_what_would_help_against_an_error_for_memory():
     with capture() as graph:
-        model(layers=16)
+        model(layers=10)
         error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[4096,64]")
         told = explained(error, graph, epl.Config(), cluster(1, 1), [np.zeros([4096, 64], np.float32), 0.5])
         assert isinstance(told, tf.errors.ResourceExhaustedError)
@@ -185,7 +185,10 @@ def test_what_would_help_against_an_error_for_memory():
         assert text.startswith("OOM when allocating") and "with 4096 rows in a micro-batch" in text
         saved = dict(re.findall(r"  ([\w.]+)=\S+: ([\d.]+) MiB instead of", text))
         assert {"gradient_checkpoint.type", "pipeline.num_micro_batch"} <= set(saved)
-        told = explained(error, graph, epl.Config(), cluster(1, 2, device_type="GPU"), [])
-        assert {"offload.level", "zero.level"} <= set(re.findall(r"  ([\w.]+)=\S+: ", str(told.message)))
+        assert "amp.level='O1', amp.dtype='float16': " in text
+        told = explained(error, graph, epl.Config(), cluster(1, 2, device_type="GPU"), [np.zeros([4096, 64])])
+        lines = re.findall(r"  (\S+=.*): [\d.]+ MiB instead of", str(told.message))
+        wanted = ["offload.level='v1'", "zero.level='v1'", "zero.level='v3'", "gradient_checkpoint.offload=True"]
+        assert set(wanted) <= set(lines)
         other = tf.errors.ResourceExhaustedError(None, None, "a file cannot be written")
         assert explained(other, graph, epl.Config(), cluster(1, 1), []) is other
