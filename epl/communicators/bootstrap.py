@@ -54,8 +54,8 @@ class BootstrapClient:
       token: the job's token (`job_token(cluster)`).
       worker_index: index of this worker.
       worker_num: number of workers.
-      timeout_s: seconds to wait for worker 0 to be there; and for its answers where they take no waiting for others, but
-        of these no more than 30.
+      timeout_s: seconds to wait for worker 0 to be there; and for its answers where they take no waiting for others,
+        but of these no more than 30.
 
     Raises:
       CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.

@@ -2,8 +2,8 @@
 
 import collections
 import logging
-import socket
 import signal
+import socket
 import subprocess
 import sys
 import threading
