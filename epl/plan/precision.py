@@ -1,5 +1,6 @@
 """What mixed precision computes in 16 bits, and why. A decision for each operation, from tables and neighbours."""
 
+import functools
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
@@ -71,7 +72,8 @@ class _Decisions(object):
     def __init__(self, program, amp, device_type, op_def, has_kernel):
         self._graph, self._dtype, self._dtype_name = program.graph, DTYPES[amp.dtype], amp.dtype
         self._level = amp.level
-        self._device_type, self._op_def, self._has_kernel = device_type, op_def, has_kernel
+        self._device_type, self._op_def = device_type, op_def
+        self._has_kernel = functools.lru_cache(maxsize=None)(has_kernel)  # a model has few types of operations
         self._white = self._listed("amp.custom_white_list", amp.custom_white_list, must_have_form=True)
         self._black = self._listed("amp.custom_black_list", amp.custom_black_list)
         # As the program and its optimizers get them.
