@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from epl import tf_compat
 from tests.helpers.checks import assert_same_training
+from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs import common
 from tests.helpers.programs.dgc import MOMENTUM, RATE
 from tests.helpers.references import Classifier, Dgc
@@ -88,7 +88,7 @@ def test_a_monitored_session_goes_on_with_nothing_kept_back(two_workers, tmp_pat
         assert_same_training({key: one[key] + other[key] for key in want}, want)
 
 
-@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+@needs_bfloat16
 def test_bfloat16(two_workers):
     want = two_workers(PROGRAMS + "train", config_of(RAMP), STEPS)
     got = two_workers(PROGRAMS + "train", dict(config_of(RAMP), **{"amp.level": "O1"}), STEPS)

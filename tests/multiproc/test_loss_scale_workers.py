@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from epl import tf_compat
 from tests.helpers.checks import assert_same_state
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
+from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs.loss_scale import FLOAT16
 
 STEPS = range(24)
-needs_bfloat16 = pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
 ESTIMATORS = "tests.helpers.programs.estimators:"
 KERAS = "tests.helpers.programs.keras_models:"
 

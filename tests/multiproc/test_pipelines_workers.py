@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from epl import tf_compat
 from tests.helpers.checks import assert_same_training
+from tests.helpers.marks import needs_bfloat16
 from tests.helpers.remote import RemoteError
 from tests.numerics import test_by_hand
 from tests.numerics.test_pipelines import ATOL, PIPELINES
@@ -42,7 +42,7 @@ def test_recomputation_and_updates_in_groups(by_hand, two_workers, stages, micro
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+@needs_bfloat16
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_stages_in_16_bits(by_hand, two_workers, level):
     want = by_hand("tied_mlp", 4, 1)

@@ -7,6 +7,7 @@ from epl import tf_compat
 from tests.helpers import tricks_checks
 from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
+from tests.helpers.marks import needs_bfloat16
 from tests.numerics.test_pipelines import ATOL, PIPELINES
 
 GRADIENTS = "tests.helpers.programs.gradients:"
@@ -95,7 +96,7 @@ def test_half_precision_on_the_wire(two_workers):
         assert_same_training(got, want, 0, 0)
 
 
-@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
+@needs_bfloat16
 @pytest.mark.parametrize(
     "amp, level", [("O1", "v1"), ("O2", "v1"), ("O2", "v3"), pytest.param("O2", "v0", marks=pytest.mark.exhaustive)]
 )

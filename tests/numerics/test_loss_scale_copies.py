@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from epl import tf_compat
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
+from tests.helpers.marks import needs_bfloat16
 
 STEPS = range(24)
-needs_bfloat16 = pytest.mark.skipif(tf_compat.line() == "tf1", reason="TF 1.15 has no kernels for bfloat16")
 
 
 @pytest.mark.parametrize(
