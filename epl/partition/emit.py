@@ -6,7 +6,8 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.partition.parts import COLLECTIVES, Collective
-from epl.partition.placement import SUM, part_sizes, part_starts
+from epl.partition.placement import part_sizes, part_starts
+from epl.program.placement import SUM
 
 INT32, INT64, FLOAT, BOOL = 3, 9, 1, 10
 _PREFIX = "epl_shard"

@@ -12,7 +12,7 @@ from typing import Dict
 from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.graph.index import Graph, format_input, parse_input
-from epl.partition.placement import WHOLE, Placement, sharded
+from epl.program.placement import WHOLE, Placement, sharded
 from epl.rules import effects
 
 

@@ -6,8 +6,8 @@ zeros -> [shard's part] -> assign      becomes      part of zeros -> assign
 from dataclasses import replace
 
 from epl.graph.index import NodeInput as Tensor
-from epl.partition.placement import WHOLE
 from epl.partition.rule import strategies
+from epl.program.placement import WHOLE
 
 
 def narrow(facts, choices, shards):

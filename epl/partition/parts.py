@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Tuple
 
 from epl.graph.index import Graph
-from epl.partition.placement import Placement
+from epl.program.placement import Placement
 
 # Operation types of the collectives in the graph of a shard; whoever makes the shards' copies joins them.
 ALL_REDUCE, ALL_GATHER = "EplShardAllReduce", "EplShardAllGather"

@@ -4,46 +4,10 @@ Sizes in bytes are of the whole tensor. A cost is what each shard sends, with th
 for each collective a constant besides: one of few bytes is not free.
 """
 
-from dataclasses import dataclass
+from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE
 
 # What a collective costs before it has sent anything, as bytes over the link.
 START_BYTES = 16 * 1024
-SUM, MAX, MIN, PROD = "sum", "max", "min", "prod"
-
-
-@dataclass(frozen=True, order=True)
-class Placement:
-    """A tensor's place along the axis.
-
-    Attributes:
-      kind: "whole": each shard has all of it; "sharded": each has its part of one dimension; "partial": what the shards
-        have must be added up, or combined otherwise, to be the tensor.
-      dim: of a sharded tensor.
-      combine: of a partial tensor: "sum", "max", "min" or "prod".
-    """
-
-    kind: str
-    dim: int = -1
-    combine: str = ""
-
-    def __str__(self):
-        detail = {"sharded": self.dim, "partial": self.combine}.get(self.kind)
-        return self.kind if detail is None else "%s(%s)" % (self.kind, detail)
-
-
-WHOLE = Placement("whole")
-# What operations want that look at the shape alone: whole, or partial, which has the shape of the whole.
-WHOLE_SHAPE = Placement("whole shape")
-
-
-def sharded(dim):
-    """Each shard has its part of a dimension; parts differ by one where the size does not divide."""
-    return Placement("sharded", dim=dim)
-
-
-def partial(combine=SUM):
-    """What the shards have must be combined to be the tensor."""
-    return Placement("partial", combine=combine)
 
 
 def part_sizes(size, shards):

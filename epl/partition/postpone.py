@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.min_cut import Network
-from epl.partition.placement import SUM, WHOLE, conversion_cost, partial
+from epl.partition.placement import conversion_cost
 from epl.partition.rule import strategies
+from epl.program.placement import SUM, WHOLE, partial
 
 _SOURCE, _SINK = "source", "sink"
 _PARTIAL = partial(SUM)

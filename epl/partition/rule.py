@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, FrozenSet, Optional, Tuple
 
-from epl.partition.placement import SUM, WHOLE, WHOLE_SHAPE, Placement, partial, sharded
+from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE, Placement, partial, sharded
 
 # Inputs of a rule that have no labels.
 TAKEN_WHOLE, TAKEN_ANYHOW = "*", "?"

@@ -9,7 +9,8 @@ from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
-from epl.partition.placement import WHOLE, part_sizes
+from epl.partition.placement import part_sizes
+from epl.program.placement import WHOLE
 
 
 def _divided(strategy, index=0):

@@ -62,8 +62,8 @@ def outputs_are_merged(graph, plan):
 
 def variables_can_be_broadcast(graph, plan):
     """After `broadcast_variables`: each variable has its node, but for those of which each rank has its own."""
-    sent = [name for name, variable in plan.variables.items() if not variable.is_own]
-    return ["there is no node '%s'" % sync_name(v) for v in sent if sync_name(v) not in graph.nodes]
+    sent = [sync_name(name) for name in plan.variables if plan.placed(name).is_sent]
+    return ["there is no node '%s'" % name for name in sent if name not in graph.nodes]
 
 
 PROMISES = {

@@ -5,10 +5,7 @@ from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import variables_of
-from epl.plan.generators import find_generators
 from epl.rules import effects
-
-_STRING = 7  # DataType number
 
 
 def differing(graph, varying, merged=frozenset()):
@@ -166,22 +163,3 @@ def check_sources(graph, analysis, mesh):
                 "(tf.data's prefetch does what a staging area does), or use one device for each worker."
                 % (name, len(mesh.instances))
             )
-
-
-def alike_variables(model, analysis, aggregation, state):
-    """The variables that hold the same in all copies of the model.
-
-    All that are trained, and of the others those that no copy sets to a value of its own; generators of random numbers,
-    what says how far queues have been filled, and what passes have added for each rank have values of their own.
-    """
-    graph = model.graph
-    differ = differing(graph, analysis.varying, merged_edges(aggregation, state))
-    functions = Functions(graph.library)
-    own = {v for write in analysis.writes if write in differ for v in variables_of(graph, write, functions)}
-    trained = {variable for _, variable in model.computed}
-    never = analysis.of_queues | find_generators(model) | {v.name for v in model.variables.values() if v.is_own}
-    return frozenset(
-        name
-        for name, variable in model.variables.items()
-        if name not in never and variable.dtype % 100 != _STRING and (name in trained or name not in own)
-    )

@@ -2,16 +2,15 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, FrozenSet, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
-from epl.graph.index import canonical_tensor, node_of
+from epl.graph.index import node_of
 from epl.plan.analysis import Analysis, analyse
 from epl.plan.batch_norm import plan_batch_norm
 from epl.plan.borders import check_settings, copied_for_borders, plan_borders
 from epl.plan.by_hand import check_repeated, check_replaced
 from epl.plan.consistency import (
-    alike_variables,
     check_after_all_reduce,
     check_runs_always,
     check_sources,
@@ -25,39 +24,22 @@ from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
 from epl.plan.links import Link, link_of
 from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
-from epl.plan.merge_points import source_of, state_at_points
+from epl.plan.merge_points import state_at_points
 from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
-from epl.plan.names import merged_name, tag_of
+from epl.plan.outputs import Merge, merges_of
 from epl.plan.owners import owners_of
+from epl.plan.placements import place_variables, set_apart
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.wire import Wire, plan_wire
 from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, sharing_group, workers_of
+from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
-
-@dataclass(frozen=True)
-class Merge:
-    """A tensor whose fetched value is merged over instances.
-
-    Attributes:
-      tensor: canonical name.
-      source: the tensor that is merged: this one, or what stands for it in a model that is divided.
-      name: the node that merges it.
-      how: "mean", "sum" or "concat".
-      over_workers: over all workers' instances, or this worker's only.
-      tag: of the collective.
-    """
-
-    tensor: str
-    source: str
-    name: str
-    how: str
-    over_workers: bool
-    tag: int
+_STRING = 7  # DataType number
 
 
 @dataclass(frozen=True)
@@ -67,7 +49,7 @@ class Plan:
     Attributes:
       mesh: where what is computed, and who communicates.
       analysis: facts about the user's graph.
-      variables: by name; without those of queues, which are left to each worker.
+      variables: by name.
       aggregation: gradients.
       state: merged changes of other variables.
       merges: merged outputs.
@@ -84,9 +66,10 @@ class Plan:
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
-      compared: variables of which all copies are compared now and then (communication.check_replicas_every).
+      compares_copies: all copies of the variables that are the same are compared now and then
+        (communication.check_replicas_every).
       collectives_on_gpu: whether NCCL connects the workers, so that collectives may take and give tensors on GPUs.
-      generators: variables from which random numbers are drawn.
+      placements: variable to its Placed; those that are not in it are the same everywhere, see `placed`.
       local_sgd: when the copies' variables are averaged, if that is done in the place of gradients and state.
       io_autotune: TensorFlow chooses how parallel data sets are.
       io_stats: how long steps wait for data is measured.
@@ -121,8 +104,8 @@ class Plan:
     link: Optional[Link] = None
     job_seed: int = 0
     collectives_on_gpu: bool = False
-    compared: FrozenSet[str] = frozenset()
-    generators: FrozenSet[str] = frozenset()
+    compares_copies: bool = False
+    placements: Dict[str, Placed] = field(default_factory=dict)
     local_sgd: Optional[LocalSgd] = None
     io_stats: bool = False
     io_autotune: bool = False
@@ -148,10 +131,35 @@ class Plan:
         """The Variables that passes have added."""
         return [variable for variable in self.variables.values() if variable.added is not None]
 
+    def placed(self, variable):
+        """Where a variable is: its Placed."""
+        return self.placements.get(variable, EVERYWHERE)
+
+    def is_sent(self, name):
+        """Whether a name is that of a variable that others are given."""
+        return name in self.variables and self.placed(name).is_sent
+
     @property
-    def own(self):
-        """Names of the variables of which each rank has a value of its own."""
-        return frozenset(variable.name for variable in self.added if variable.is_own)
+    def compared(self):
+        """The variables of which all copies are compared, as they are to be the same."""
+        if not self.compares_copies:
+            return frozenset()
+        alike = (v for v in self.variables.values() if self.placed(v.name).data == WHOLE)
+        return frozenset(v.name for v in alike if v.dtype % 100 != _STRING)
+
+    @property
+    def averaged(self):
+        """The variables of which each copy of the model has its own value until these are averaged (local_sgd)."""
+        return frozenset(name for name, placed in self.placements.items() if placed.data.kind == "partial")
+
+    def only_holder(self, variable):
+        """The place in `owning_group` of the one worker that has a variable; None where all have it, or parts."""
+        placed = self.placed(variable)
+        if placed.stage.kind == "owned":
+            return placed.stage.rank
+        if placed.data.kind == "owned" and not self.zero.whole_workers:
+            return placed.data.rank // self.zero.local
+        return None
 
     def stage(self, name):
         """The stage of a node, or of a tensor's node."""
@@ -172,20 +180,18 @@ class Plan:
         """Whether several workers divide the tensors of one copy of the model."""
         return self.partitioned is not None and self.mesh.parts.num_workers > 1
 
-    @property
-    def divided(self):
-        """The variables of which each device along the axis shard has a part."""
-        return frozenset() if self.partitioned is None else self.variables.keys() & self.partitioned.placements.keys()
+    def is_in_parts(self, variable):
+        """Whether several workers have a part each of a variable, so that none has all of it."""
+        return self.in_parts and self.placed(variable).is_divided
 
     def part_in(self, variable, index):
         """The number of the part that an instance of this worker, given by its own, has of a variable; 0 of one that
         each has whole."""
-        return self.mesh.instances[index].shard if variable in self.divided else 0
+        return self.mesh.instances[index].shard if self.placed(variable).is_divided else 0
 
-    @property
-    def in_workers(self):
-        """Those of them that no worker has all of."""
-        return self.divided if self.in_parts else frozenset()
+    def lanes_of(self, variable):
+        """The lanes of this worker that have a part each of a variable; [None] where each instance has all of it."""
+        return range(self.mesh.lanes) if self.placed(variable).is_divided else [None]
 
     @property
     def gradient_scale(self):
@@ -219,7 +225,7 @@ class Plan:
         here, found = self.zero.of_worker(self.owning_group.index), 0
         for segment in self.zero.segments:
             repeated = self.micro_batches is not None and segment.nodes[0] in self.micro_batches.nodes
-            own = [n for v, n in zip(segment.variables, segment.num_bytes) if self.zero.owners[v] in here]
+            own = [n for v, n in zip(segment.variables, segment.num_bytes) if self.placed(v).data.rank in here]
             found += sum(own) * (self.micro_batches.count if repeated else 1)
         return found
 
@@ -248,6 +254,7 @@ class Plan:
         return {
             "mesh": dict(asdict(self.mesh), axes=self.mesh.shape),
             "replicas": self.mesh.shape[DATA],
+            "variables": {name: str(placed) for name, placed in sorted(self.placements.items())},
             "gradient_groups": [asdict(g) for g in self.aggregation.groups],
             "sparse_gradients": [asdict(g) for g in self.aggregation.sparse],
             "bytes_per_step": self.bytes_per_step(),
@@ -313,7 +320,7 @@ def make_plan(model, config, cluster):
     local_sgd = None
     if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
         local_sgd = plan_local_sgd(model, analysis, mesh, config)
-        merges = _merges(model)
+        merges = merges_of(model)
     elif mesh.copies.size > 1:
         aggregation = gradients
         if model.merge_points is None and (communication.clip_after_allreduce or model.scaled or model.short):
@@ -325,7 +332,7 @@ def make_plan(model, config, cluster):
                 state = state_at_points(model, mesh.lanes)
             if communication.sync_batch_norm:
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
-            merges = _merges(model)
+            merges = merges_of(model)
         if model.merge_points is None:
             check_updates(model, analysis, aggregation, state)
     zero = None
@@ -337,10 +344,17 @@ def make_plan(model, config, cluster):
         analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
-    compared = frozenset()
-    if communication.check_replicas_every and mesh.everywhere.size > 1 and role is None:
-        compared = alike_variables(model, analysis, aggregation, state)
-        compared -= owners.keys() if zero is not None else frozenset()
+    several_copies = mesh.everywhere.size > 1 and role is None
+    placements = place_variables(
+        model,
+        analysis,
+        mesh,
+        owners if zero is None else {},
+        find_generators(model) if mesh.copies.size > 1 else frozenset(),
+        set_apart(model, analysis, aggregation, state) if several_copies else frozenset(),
+        local_sgd.variables if local_sgd is not None else frozenset(),
+        zero,
+    )
     if mesh.copies.num_workers > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     collectives = find_user_collectives(model, analysis, mesh)
@@ -350,7 +364,7 @@ def make_plan(model, config, cluster):
     return Plan(
         mesh=mesh,
         analysis=analysis,
-        variables={name: known for name, known in model.variables.items() if name not in analysis.of_queues},
+        variables=model.variables,
         aggregation=aggregation,
         state=state,
         merges=merges,
@@ -363,8 +377,8 @@ def make_plan(model, config, cluster):
         batch_norms=batch_norms,
         micro_batches=micro_batches,
         owners=owners,
-        generators=find_generators(model) if mesh.copies.size > 1 else frozenset(),
-        compared=compared,
+        placements=placements,
+        compares_copies=bool(communication.check_replicas_every) and several_copies,
         local_sgd=local_sgd,
         io_autotune=config.io.autotune,
         io_stats=config.io.stats and bool(model.apply_calls),
@@ -445,14 +459,3 @@ def _reduced_over_workers(aggregation, merges):
     tensors.extend(sparse.values for sparse in aggregation.sparse)
     tensors.extend(merge.tensor for merge in merges if merge.over_workers)
     return tensors
-
-
-def _merges(model):
-    found = []
-    for key in sorted(model.merges):
-        where, how, _ = key.split("_")
-        for tensor in model.merges[key]:
-            tensor = canonical_tensor(tensor)
-            name = merged_name(tensor, key)
-            found.append(Merge(tensor, source_of(model, tensor), name, how, where == "global", tag_of(name)))
-    return tuple(found)

@@ -137,7 +137,8 @@ def _change(count):
 
 def _of_parts(plan):
     done = plan.partitioned
-    facts = [("divided variables", "%d, over %d devices" % (len(plan.divided), done.shards))]
+    divided = sum(placed.is_divided for placed in plan.placements.values())
+    facts = [("divided variables", "%d, over %d devices" % (divided, done.shards))]
     for phase in (tags.FORWARD, tags.BACKWARD, tags.APPLY):
         found = [each for each in done.collectives if each.phase == phase]
         if found:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from epl.graph.index import Graph
+from epl.program.placement import OWN, WHOLE, Placement
 
 # A gradient: `values` is the tensor of a dense one; a sparse one (IndexedSlices) has `indices` besides.
 Gradient = collections.namedtuple("Gradient", "values indices")
@@ -35,13 +36,13 @@ class Added:
 
     Attributes:
       beside: a variable of the user's. When that gets its first value or one of a checkpoint, this one does so too.
-      is_own: each rank keeps a value of its own, or each worker where its copies of the model have one together; it is
-        never sent, compared or saved. Otherwise all hold the same.
+      data: its Placement over the copies of the model: WHOLE, all hold the same; or OWN, each rank keeps a value of its
+        own, or each worker where its copies of the model have one together: it is never sent, compared or saved.
       is_saved: checkpoints that hold `beside` hold it too. One without it gives it its first value.
     """
 
     beside: str
-    is_own: bool = False
+    data: Placement = WHOLE
     is_saved: bool = True
 
 
@@ -72,7 +73,7 @@ class Variable:
     @property
     def is_own(self):
         """Whether each rank keeps a value of its own."""
-        return self.added is not None and self.added.is_own
+        return self.added is not None and self.added.data == OWN
 
 
 @dataclass(frozen=True)

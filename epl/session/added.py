@@ -72,7 +72,7 @@ def begin(run, plan, values, step):
             instances = plan.instances_with(variable.name)[: None if variable.is_own else 1]
             nodes.extend(clone_name(first_value_name(variable.name), each.index) for each in instances)
     run((), [], (), tuple(nodes))
-    values.begun(missing, plan.own)
+    values.begun(missing, frozenset(name for name in missing if not plan.is_sent(name)))
 
 
 def restore(run, plan, values, step, feeds):

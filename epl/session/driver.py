@@ -116,9 +116,10 @@ class Driver(LocalRuns):
             each = metadata_of(step.repeats, metadata)
             values = last_of(each, lambda metadata: self._run_alone(step, feeds, run_options, metadata))
         if self._rewritten.plan.local_sgd is not None:
-            self._local.given(step.initialises | step.updated, self._rewritten.plan.local_sgd.variables)
+            self._local.given(step.initialises | step.updated, self._rewritten.plan.averaged)
         if step.initialises:
-            self._values.first(step.initialises, step.alike, self._rewritten.plan.in_workers)
+            in_parts = frozenset(filter(self._rewritten.plan.is_in_parts, step.initialises))
+            self._values.first(step.initialises, step.alike, in_parts)
             self._values.to_begin(step.begins_anew)
             restore(self._inner.run, self._rewritten.plan, self._values, step, feeds)
         if step.changes and not step.communicates:
@@ -434,14 +435,14 @@ class Driver(LocalRuns):
     def _compare_copies(self, step, exchange):
         """After some training steps: are all copies of the variables the same?"""
         plan = self._rewritten.plan
-        if plan.compared and self._checks.is_due(step):
+        if plan.compares_copies and self._checks.is_due(step):
             variables = plan.compared & self._values.given(step.communicates, len(plan.mesh.instances) > 1)
             own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables, plan.part_in)
             replicas.check(own, exchange, self._checks.num_trained)
 
     def _synchronise(self, variables):
         """Gives all copies of the variables the value of the chief's first copy."""
-        known = [v for v in variables if v in self._rewritten.plan.variables]
+        known = list(filter(self._rewritten.plan.is_sent, variables))
         orders = self._rewritten.sync_orders(known)
         self._job.pool.join(self._rewritten.communicators(orders))
         self._job.pool.expect(orders)
@@ -462,7 +463,7 @@ class Driver(LocalRuns):
     def _copy(self, variables):
         """Gives all copies of the variables in this worker the value of its first copy."""
         plan = self._rewritten.plan
-        copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned and v not in plan.own)
+        copied = tuple(copy_name(v) for v in variables if v in plan.analysis.cloned and plan.is_sent(v))
         if copied and len(plan.mesh.instances) > 1:
             self._inner.run((), [], (), copied)
         self._values.copied(variables)

@@ -80,7 +80,7 @@ class LocalRuns(object):
 
     def _begin_late(self):
         """Begins to average what the copies are now."""
-        late, steps = self._rewritten.plan.local_sgd.variables, self._local.steps
+        late, steps = self._rewritten.plan.averaged, self._local.steps
         self._inner.run((), [], (), (snapshot_name(),))
         self._local.late(self._kept(without=late))
         with self._job.lock:
@@ -95,7 +95,7 @@ class LocalRuns(object):
         self._late.outcome()
         self._late = None
         self._inner.run((), [], (), (apply_late_name(),))
-        names = sorted(self._rewritten.plan.local_sgd.variables) if self._writes_files else []
+        names = sorted(self._rewritten.plan.averaged) if self._writes_files else []
         values = self._read(tuple(late_name(name) + ":0" for name in names)) if names else []
         self._local.came(dict(zip(names, values)))
 

@@ -87,9 +87,9 @@ class Rewritten(object):
 
     def described(self, variable):
         """What must be the same on all workers for a variable's value to be sent to them; None for one not there."""
-        known = self.plan.variables.get(variable)
-        if known is None:
+        if not self.plan.is_sent(variable):
             return None
+        known = self.plan.variables[variable]
         shape = "of any shape" if known.shape is None else "of shape (%s)" % ", ".join(map(str, known.shape))
         return "%s %s" % (tf_compat.tf.as_dtype(known.dtype % 100).name, shape)
 
@@ -99,13 +99,13 @@ class Rewritten(object):
         Where there are several copies of a pipeline it is that of the first copy.
         """
         plan = self.plan
-        owner = plan.owners.get(variable)
+        owner = plan.only_holder(variable)
         if owner is None:
             return None
         if plan.zero is not None:
             what = "parameters" if variable in plan.zero.parameters else "the state of optimizers"
             return plan.owning_group.workers[owner], "as zero.level divides %s" % what
-        return (owner, "in which its stage of the model lies") if plan.mesh.pipeline.num_workers > 1 else None
+        return owner, "in which its stage of the model lies"
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
@@ -216,9 +216,8 @@ class Rewritten(object):
         analysis, graph = self.plan.analysis, self.graph
         if self.plan.mesh.num_workers == 1:
             return frozenset()
-        return frozenset(
-            v for v in (variable_of(graph, w) for w in writes - analysis.varying) if v in self.plan.variables
-        ).difference(self.plan.own)
+        changed = {variable_of(graph, write) for write in writes - analysis.varying}
+        return frozenset(filter(self.plan.is_sent, changed))
 
     @property
     def differing(self):
@@ -233,7 +232,8 @@ class Rewritten(object):
     @property
     def owned(self):
         """{variable: the worker that alone holds it} of those that one of several workers holds."""
-        return {name: self.plan.owners[name] for name in self.plan.variables if name in self.plan.owners}
+        holders = ((name, self.plan.only_holder(name)) for name in self.plan.placements)
+        return {name: holder for name, holder in holders if holder is not None}
 
     def sync_orders(self, variables):
         """{slot: tags of collectives, in order}: with these, variables that this worker has get the chief's values."""

@@ -10,6 +10,7 @@ from epl.graph.index import node_of
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, touched_by, variable_of
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
+from epl.program.placement import TURNED
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with
 from epl.session.described import describe, settings
@@ -118,7 +119,7 @@ class Step(object):
             # What one worker alone draws, reads or changes would leave the parts of others behind.
             self.communicates = self.communicates or self.reads or bool(reached & rewritten.in_step)
         if plan.local_sgd is not None:
-            self.is_local = bool(self.updated & plan.local_sgd.variables)
+            self.is_local = bool(self.updated & plan.averaged)
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
             if self.is_local:
                 self.losses = tuple(loss for loss in plan.local_sgd.losses if node_of(loss) in reached)
@@ -192,7 +193,8 @@ class Step(object):
 
     def _alike(self, initial, fed):
         # Each worker turns the state of a generator of random numbers after it has got worker 0's.
-        initial = {w: v for w, v in initial.items() if v not in self._rewritten.plan.generators}
+        placed = self._rewritten.plan.placed
+        initial = {w: v for w, v in initial.items() if placed(v).data.begins != TURNED}
         digests = first_values(self._rewritten.graph, initial, fed)
         several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
         return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}

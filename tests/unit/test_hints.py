@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.errors import CaptureError, PlanError
 from epl.graph import tags
-from epl.partition.placement import sharded
+from epl.program.placement import sharded
 from tests.helpers import planning
 
 

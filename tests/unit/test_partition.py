@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from epl.partition.factors import groups, reshape_terms
 from epl.partition.min_cut import Network
-from epl.partition.placement import WHOLE, conversion, part_sizes, part_starts, partial, sharded
+from epl.partition.placement import conversion, part_sizes, part_starts
 from epl.partition.rule import Notation, expand, strategies
+from epl.program.placement import WHOLE, partial, sharded
 
 pytestmark = pytest.mark.once
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.errors import PlanError, UnsupportedError
-from epl.partition.placement import WHOLE, sharded
+from epl.program.placement import WHOLE, sharded
 from tests.helpers import shards, split_models
 from tests.helpers.checks import assert_same
 from tests.helpers.planning import capture

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epl.partition.placement import WHOLE, partial, sharded
+from epl.program.placement import WHOLE, partial, sharded
 from tests.helpers import shards
 from tests.helpers.planning import capture
 

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.errors import UnsupportedError
 from epl.graph.index import node_of
+from epl.program.placement import OWN, Placed
 from epl.rules.effects import is_write
 from tests.helpers import planning
 from tests.helpers.planning import capture, control_flow, plan_of, variable
@@ -54,8 +55,9 @@ def test_epochs_of_a_queue_are_left_to_its_worker(resource):
     _, plan = plan_of(graph)
     assert plan.analysis.of_queues == {"input_producer/limit_epochs/epochs"}
     assert "global_step" in plan.variables and "global_step" in plan.analysis.cloned
-    touched = set(plan.analysis.writes) | plan.analysis.cloned | set(plan.variables)
+    touched = set(plan.analysis.writes) | plan.analysis.cloned | set(filter(plan.is_sent, plan.variables))
     assert not any("input_producer" in name for name in touched)
+    assert plan.placed("input_producer/limit_epochs/epochs") == Placed(data=OWN)
 
 
 def test_metrics_are_sums():

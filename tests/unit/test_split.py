@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
-from epl.partition.placement import sharded
 from epl.plan.table import plan_table
+from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 
 
@@ -21,6 +21,11 @@ def classifier(scope=lambda: epl.split(2), hidden=None, classes=7):
 
 def train(loss):
     tf.train.AdamOptimizer(0.1).minimize(loss)
+
+
+def _divided(plan):
+    """Names of the variables that are divided."""
+    return {name for name in plan.variables if plan.placed(name).is_divided}
 
 
 def shapes(program):
@@ -258,7 +263,7 @@ def test_devices_divide_batches_of_a_fixed_size_by_rows(rows, kind):
     if kind == "replicate":
         assert program.partitioned is None
     else:
-        assert program.partitioned.placements["hidden"] == sharded(0) and not program.plan.divided
+        assert program.partitioned.placements["hidden"] == sharded(0) and not _divided(program.plan)
         assert program.plan.mesh.shape["data"] == 2
 
 
@@ -277,7 +282,7 @@ def test_updates_in_groups_and_variables_that_are_compared(workers, devices):
         train(classifier(hidden=hidden))
     options = {"optimizer__num_apply_group": 2, "communication__check_replicas_every": 1}
     program = planning.compiled(graph, workers, devices, **options)
-    assert program.plan.compared == program.variables.keys() and "kernel" in program.plan.divided
+    assert program.plan.compared == program.variables.keys() and "kernel" in _divided(program.plan)
     for index in range(devices):
         assert program.plan.part_in("kernel", index) == index and program.plan.part_in("hidden/kernel", index) == 0
     ends = [name for name in program.graph.nodes if name.endswith("_apply/call_0/part_0/group_1")]

@@ -16,7 +16,6 @@ from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.partition.hints import hints_of
 from epl.partition.partition import partition
-from epl.partition.placement import WHOLE
 from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
@@ -25,6 +24,7 @@ from epl.plan.mesh import ROWS, is_split
 from epl.plan.names import recomputed_name
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
+from epl.program.placement import WHOLE
 from epl.rules import effects
 
 _MOVES = frozenset(["Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Cast"])

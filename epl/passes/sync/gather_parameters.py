@@ -32,7 +32,7 @@ def gather_parameters(program, plan):
 def _gather(graph, edit, plan, segment, micro_batch, owners):
     """Replaces the nodes of a segment in one micro-batch."""
     zero, host, stem = plan.zero, plan.mesh.host_device, micro_batch_name(segment.gather, micro_batch)
-    rank_of = {variable: zero.owners[variable] for variable in segment.variables}
+    rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares = []
     for rank in range(plan.owning_group.size):

@@ -17,6 +17,7 @@ from epl.passes.copies.seeds import derive
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.merge_points import in_lane
 from epl.plan.names import clone_name, copy_name, sync_name, tag_of
+from epl.program.placement import TURNED
 
 _CHIEF = 0
 _INT64 = 9
@@ -33,7 +34,7 @@ def broadcast_variables(program, plan):
         return program
     edit = graph.editor()
     for variable in plan.variables.values():
-        if variable.is_own:
+        if not plan.placed(variable.name).is_sent:
             continue
         _broadcast(graph, edit, plan, variable)
         if len(mesh.instances) > 1 and variable.name in plan.analysis.cloned:
@@ -49,10 +50,10 @@ def sync_orders(plan, variable):
 
 
 def _slot(plan, variable):
-    mesh = plan.mesh
-    if variable in plan.owners and plan.zero is not None:
+    mesh, placed = plan.mesh, plan.placed(variable)
+    if placed.data.kind == "owned" and plan.only_holder(variable) is not None:
         return None
-    if variable in plan.divided or mesh.pipeline.num_workers > 1 and variable in plan.owners:
+    if placed.is_divided or placed.stage.kind == "owned":
         return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None
 
@@ -60,21 +61,20 @@ def _slot(plan, variable):
 def _sent(plan, variable):
     """[(lane, name of the collective)] for what copies of the model have of a variable."""
     name = sync_name(variable)
-    lanes = range(plan.mesh.lanes) if variable in plan.divided else [None]
-    return [(lane, in_lane(name, lane)) for lane in lanes]
+    return [(lane, in_lane(name, lane)) for lane in plan.lanes_of(variable)]
 
 
 def _copy(graph, edit, plan, variable):
     """In each lane, where the variable is divided, its first instance gives the others its part."""
     name, waits = copy_name(variable.name), []
     dtype = variable.dtype % 100
-    for lane in range(plan.mesh.lanes) if variable.name in plan.divided else [None]:
+    for lane in plan.lanes_of(variable.name):
         first, own_name = plan.mesh.takers(lane)[0], in_lane(name, lane)
         value = _read(graph, edit, variable, own_name, first)
         takers = plan.instances_with(variable.name) if lane is None else plan.mesh.takers(lane)
         for instance in takers[1:]:
             own = value
-            if variable.name in plan.generators:
+            if plan.placed(variable.name).data.begins == TURNED:
                 seed = _seed_of(plan, first) ^ _seed_of(plan, instance)
                 own = _turned(edit, plan, own_name, instance, value, seed)
             waits.append(_assign(edit, variable.name, instance.index, own, name, dtype))
@@ -118,7 +118,7 @@ def _broadcast(graph, edit, plan, variable):
         else:
             node = make_node("EplBroadcastReceive", own_name + "/receive", [], mesh.host_device, root=_CHIEF, **attrs)
             value = edit.add(tagged(node, "collective")).name
-            if variable.name in plan.generators:
+            if plan.placed(variable.name).data.begins == TURNED:
                 value = _turned(edit, plan, own_name, instance, value, _seed_of(plan, instance))
             waits.append(_assign(edit, variable.name, instance.index, value, name, dtype))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], mesh.host_device))

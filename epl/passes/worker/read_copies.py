@@ -6,11 +6,11 @@ from epl.plan.names import clone_name, read_name
 
 def read_copies(program, plan):
     """A node read_name(v, i) for each compared variable v and local copy i; nothing where none is compared."""
-    if not plan.compared:
+    graph, compared = program.graph, plan.compared
+    if not compared:
         return program
-    graph = program.graph
     edit = graph.editor()
-    for variable in graph.in_order(plan.compared & graph.nodes.keys()):
+    for variable in graph.in_order(compared & graph.nodes.keys()):
         for instance in plan.mesh.instances:
             holder = graph.nodes.get(clone_name(variable, instance.index))
             if holder is not None:

@@ -12,6 +12,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.passes.nodes import add_variable, assign_node, read_node
 from epl.plan.names import clone_name
+from epl.program import placement
 from epl.program.program import Added
 from epl.session.hooks import driver_of
 from tests.helpers.programs import added, common
@@ -29,7 +30,7 @@ def add_two(program, target):
     edit = program.graph.editor()
     found = [
         add_variable(edit, COUNT, 5, INT32, Added(beside)),
-        add_variable(edit, OWN, [0.5, 1.5], FLOAT, Added(beside, is_own=True)),
+        add_variable(edit, OWN, [0.5, 1.5], FLOAT, Added(beside, data=placement.OWN)),
     ]
     edit.add(constant("added/axes", [0, 1], INT32))
     mean = make_node("Mean", "added/mean", ["x", "added/axes"], T=Type(FLOAT), Tidx=Type(INT32), keep_dims=False)
