@@ -50,6 +50,9 @@ def merged_edges(aggregation, state):
 def check_updates(model, analysis, aggregation, state):
     """Every optimizer, and whatever else changes a variable that is trained, must do so in the same way in all copies.
 
+    Returns:
+      The other variables, which come to differ from copy to copy.
+
     Raises:
       CaptureError: one does not, as it uses a gradient that EPL has not seen, say.
     """
@@ -73,6 +76,7 @@ def check_updates(model, analysis, aggregation, state):
                 "apply_gradients, and call that neither inside of a tf.function nor of a branch or a loop."
                 % (name, node.op, " ('%s' is trained)" % trained[0] if trained else "")
             )
+    return unequal
 
 
 def _drifting(graph, analysis, merged, functions):
@@ -87,9 +91,9 @@ def _drifting(graph, analysis, merged, functions):
         varying = varying | graph.descendants(unequal, stop=writes, data_only=True)
 
 
-def drifting(model, analysis):
-    """The variables that come to differ from copy to copy where neither gradients nor state are merged."""
-    return _drifting(model.graph, analysis, frozenset(), Functions(model.graph.library))[1]
+def drifting(model, analysis, merged=frozenset()):
+    """The variables that come to differ from copy to copy where every copy sees the same at `merged` edges alone."""
+    return _drifting(model.graph, analysis, merged, Functions(model.graph.library))[1]
 
 
 def _optimizes(node):

@@ -14,13 +14,10 @@ First values, broadcasts, checkpoints and the checks that copies stay the same g
       queues
 """
 
-from epl.graph.functions import Functions
-from epl.plan.analysis import variables_of
-from epl.plan.consistency import differing, merged_edges
 from epl.program.placement import ALIKE, EVERYWHERE, MEAN, OWN, TURNED, WHOLE, Placed, own, owned, partial
 
 
-def place_variables(model, analysis, mesh, stage_owners, generators, set_apart, averaged, zero):
+def place_variables(model, analysis, mesh, stage_owners, generators, drifting, averaged, zero):
     """The variables that are not the same everywhere.
 
     Args:
@@ -29,7 +26,7 @@ def place_variables(model, analysis, mesh, stage_owners, generators, set_apart, 
       mesh: a Mesh.
       stage_owners: node to the place in `mesh.pipeline` of the worker that alone computes it.
       generators: variables from which random numbers are drawn.
-      set_apart: those that each copy of the model comes to set by its own data.
+      drifting: those that each copy of the model comes to set by its own data.
       averaged: those of local_sgd.
       zero: the epl.plan.zero.Zero, or None.
 
@@ -38,6 +35,7 @@ def place_variables(model, analysis, mesh, stage_owners, generators, set_apart, 
     """
     among = 0 if zero is None else len(zero.state_bytes)
     divided = {} if model.partitioned is None else model.partitioned.placements
+    trained = {variable for _, variable in model.computed}
     found = {}
     for name, variable in model.variables.items():
         data = WHOLE
@@ -49,20 +47,10 @@ def place_variables(model, analysis, mesh, stage_owners, generators, set_apart, 
             data = own(TURNED)
         elif name in averaged:
             data = partial(MEAN)
-        elif name in set_apart:
+        elif name in drifting and name not in trained:
             data = own(ALIKE)
         stage = owned(stage_owners[name], mesh.pipeline.num_workers) if name in stage_owners else WHOLE
         placed = Placed(data, stage, divided.get(name, WHOLE))
         if placed != EVERYWHERE:
             found[name] = placed
     return found
-
-
-def set_apart(model, analysis, aggregation, state):
-    """The variables that copies of the model come to hold different values of, as each sets them by its own data, and
-    no change is merged. None is trained."""
-    graph = model.graph
-    differ = differing(graph, analysis.varying, merged_edges(aggregation, state))
-    functions = Functions(graph.library)
-    changed = {v for write in analysis.writes if write in differ for v in variables_of(graph, write, functions)}
-    return frozenset(changed.difference(variable for _, variable in model.computed))

@@ -15,6 +15,7 @@ from epl.plan.consistency import (
     check_runs_always,
     check_sources,
     check_updates,
+    drifting,
     merged_edges,
 )
 from epl.plan.data import DataPlan, plan_data
@@ -29,7 +30,7 @@ from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.outputs import Merge, merges_of
 from epl.plan.owners import owners_of
-from epl.plan.placements import place_variables, set_apart
+from epl.plan.placements import place_variables
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
@@ -317,7 +318,7 @@ def make_plan(model, config, cluster):
         )
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
-    local_sgd = None
+    local_sgd = drift = None
     if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
         local_sgd = plan_local_sgd(model, analysis, mesh, config)
         merges = merges_of(model)
@@ -334,7 +335,7 @@ def make_plan(model, config, cluster):
                 batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
             merges = merges_of(model)
         if model.merge_points is None:
-            check_updates(model, analysis, aggregation, state)
+            drift = check_updates(model, analysis, aggregation, state)
     zero = None
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config, mesh)
@@ -345,13 +346,15 @@ def make_plan(model, config, cluster):
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
     several_copies = mesh.everywhere.size > 1 and role is None
+    if drift is None:
+        drift = drifting(model, analysis, merged_edges(aggregation, state)) if several_copies else frozenset()
     placements = place_variables(
         model,
         analysis,
         mesh,
         owners if zero is None else {},
         find_generators(model) if mesh.copies.size > 1 else frozenset(),
-        set_apart(model, analysis, aggregation, state) if several_copies else frozenset(),
+        drift,
         local_sgd.variables if local_sgd is not None else frozenset(),
         zero,
     )
