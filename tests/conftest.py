@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers import processes, zoo_results
 from tests.helpers.forks import Template
+from tests.helpers.halves import divided
 from tests.helpers.remote import Job
 
 # How long an example takes says more about the machine than about the code.
@@ -49,15 +50,28 @@ def pytest_report_header(config):
 
 def pytest_collection_modifyitems(config, items):
     unwanted = {mark for mark, options in ON_REQUEST.items() if not any(config.getoption(option) for option in options)}
-    left_out = [
+    part = config.getoption("--once")
+    chosen = [
         item
         for item in items
-        if any(item.get_closest_marker(mark) for mark in unwanted)
-        or item.get_closest_marker("once")
-        and config.getoption("--once") not in (None, part_of(item))
+        if not any(item.get_closest_marker(mark) for mark in unwanted)
+        and not (item.get_closest_marker("once") and part not in (None, part_of(item)))
     ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    if part is not None and not config.getoption("--exhaustive"):
+        both = [item for item in chosen if _in_halves(item)]
+        here = set(divided(both, line=0 if part == "unit" else 1))
+        chosen = [item for item in chosen if item in here or not _in_halves(item)]
+    wanted = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+    items[:] = chosen
+
+
+def _in_halves(item):
+    """Whether each line runs about half of the cases of a test: of those that start processes and could run on both."""
+    folder = os.path.basename(os.path.dirname(str(item.fspath)))
+    return folder in ("numerics", "multiproc") and not any(
+        item.get_closest_marker(mark) for mark in ("once", "each_line", "skipif", "alone")
+    )
 
 
 def pytest_terminal_summary(terminalreporter):

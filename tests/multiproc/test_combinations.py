@@ -14,6 +14,8 @@ from tests.helpers.checks import assert_same_training
 from tests.helpers.covering import covering
 from tests.numerics.test_pipelines import ATOL, PIPELINES
 
+pytestmark = pytest.mark.each_line  # which of them need not is marked below
+
 Layout = collections.namedtuple("Layout", "workers devices stages micro_batches replicas strategy")
 LAYOUTS = collections.OrderedDict(
     two_devices=Layout(1, 2, 1, 1, 2, "PreferBackward"),

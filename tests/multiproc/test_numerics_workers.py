@@ -5,6 +5,8 @@ import pytest
 from tests.helpers import zoo_checks
 from tests.helpers.zoo_results import Layout
 
+pytestmark = pytest.mark.each_line  # zoo_checks.cases says which of them need not
+
 
 @pytest.mark.parametrize("layout, case", zoo_checks.cases(Layout(2, 1), few=[Layout(2, 2)]))
 @pytest.mark.timeout(1200)  # the first test of a layout runs all of them

@@ -7,7 +7,7 @@ from tests.multiproc.test_programs_by_others import LAYOUTS, assert_same_trainin
 
 PROGRAMS = "tests.helpers.programs.translation:"
 LIMIT_S = 300
-pytestmark = pytest.mark.usefixtures("packages")
+pytestmark = [pytest.mark.usefixtures("packages"), pytest.mark.each_line]
 
 
 @pytest.fixture(scope="module")

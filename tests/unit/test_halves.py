@@ -1,0 +1,83 @@
+"""How the cases of tests are divided over the TensorFlow lines."""
+
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from tests.helpers.halves import half_of
+from tests.helpers.processes import REPOSITORY, clean_environment
+
+pytestmark = pytest.mark.once
+
+CASES = st.integers(1, 3).flatmap(
+    lambda parameters: st.lists(st.tuples(*[st.integers(0, 5)] * parameters), min_size=1, max_size=30, unique=True)
+)
+
+
+@hypothesis.given(CASES)
+def test_every_case_runs_on_one_line_and_each_line_runs_some(cases):
+    first, second = half_of(cases, 0), half_of(cases, 1)
+    assert first and second and sorted(first) == first and sorted(second) == second
+    if len(cases) == 1:
+        assert first == second == [0]
+    else:
+        assert sorted(first + second) == list(range(len(cases)))
+
+
+@hypothesis.given(st.integers(2, 5), st.integers(2, 5))
+def test_every_value_of_a_product_runs_on_both_lines(rows, columns):
+    cases = [(row, column) for row in range(rows) for column in range(columns)]
+    for line in range(2):
+        here = [cases[place] for place in half_of(cases, line)]
+        assert {row for row, _ in here} == set(range(rows)) and {column for _, column in here} == set(range(columns))
+        assert abs(2 * len(here) - len(cases)) <= 1
+
+
+SCRIPT = """
+import pytest
+
+@pytest.mark.parametrize("size, name", [(1, "a"), (2, "b"), (3, "c")])
+@pytest.mark.parametrize("shape", ["x", "y"])
+def test_product(size, name, shape):
+    pass
+
+@pytest.mark.each_line
+@pytest.mark.parametrize("size", [1, 2])
+def test_each_line(size):
+    pass
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.skipif(True, reason="not on this line")), 3])
+def test_skipped(size):
+    pass
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_one_left(size):
+    pass
+
+def test_alone():
+    pass
+"""
+
+
+def collected(folder, *options):
+    path = folder / "numerics" / "test_it.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SCRIPT)
+    config = ["-c", REPOSITORY + "/pytest.ini", "-p", "tests.conftest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(path)] + config + list(options)
+    output = subprocess.run(
+        command, cwd=REPOSITORY, env=clean_environment(), stdout=subprocess.PIPE, universal_newlines=True, check=True
+    ).stdout
+    return [line.partition("::")[2] for line in output.splitlines() if "::" in line]
+
+
+def test_what_pytest_collects(tmp_path):
+    first, second = (collected(tmp_path, "--once", part) for part in ("unit", "rest"))
+    assert len(set(first) | set(second)) == 6 + 2 + 3 + 1 + 1
+    both = {"test_each_line[1]", "test_each_line[2]", "test_skipped[2]", "test_one_left[1]", "test_alone"}
+    assert set(first) & set(second) == both
+    product = {name for name in first if name.startswith("test_product")}
+    assert product == {"test_product[x-1-a]", "test_product[x-3-c]", "test_product[y-2-b]"}
