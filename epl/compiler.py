@@ -124,8 +124,8 @@ PASSES = (
     move_collectives_to_gpu,  # after all that add collectives of the training
     show_merged,  # takes what merge_outputs has made
     # This worker's part.
-    write_once,
     added_variables,  # after copies, which have some of their own; before cutting, as all workers have them
+    write_once,  # after all that gather what is written
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages
     restore_own,  # after cutting: what nobody here uses any more is not read

@@ -123,7 +123,7 @@ STRATEGIES = (
         "dgc.save_residuals",
         BOOL,
         False,
-        "Let checkpoints hold what each worker has kept back of gradients.",
-        built=False,
+        "Let checkpoints hold what each worker has kept back of gradients, so that training that goes on from one "
+        "gives the same numbers as if it had not been interrupted. All workers must save together.",
     ),
 )

@@ -107,6 +107,11 @@ def first_value_name(variable):
     return "%s/first_value" % variable
 
 
+def gathered_name(variable):
+    """The node that has all workers' values of a variable of which each has its own."""
+    return "%s_gather/%s" % (PREFIX, variable)
+
+
 def restored_name(variable):
     """What a variable which a pass has added is fed from a checkpoint."""
     return "%s/restored" % variable

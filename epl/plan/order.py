@@ -5,7 +5,7 @@ import heapq
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.names import micro_batch_name
+from epl.plan.names import gathered_name, micro_batch_name, tag_of
 from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
@@ -60,6 +60,10 @@ def collective_keys(plan, graph):
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
         keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
+    for variable in plan.gathered:  # no step of training needs them
+        name = gathered_name(variable)
+        if name in graph.nodes:
+            keys[name] = (len(positions), name, plan.mesh.copies.communicator(0), tag_of(name))
     keys.update(keys_of_shards(graph))
     return keys
 

@@ -162,6 +162,22 @@ class Plan:
             return placed.data.rank // self.zero.local
         return None
 
+    @property
+    def gathered(self):
+        """Names of the variables of which each worker has a value of its own, and checkpoints all of them."""
+        return tuple(variable.name for variable in self.added if variable.is_gathered)
+
+    @property
+    def gathered_scale(self):
+        """What these are multiplied by in checkpoints: the mean of what all workers keep back of gradients is then
+        what the aggregates lack, whatever number of workers and devices there is."""
+        return self.gradient_scale * self.mesh.copies.num_workers
+
+    @property
+    def saves_together(self):
+        """Whether worker 0 needs the others to write a checkpoint."""
+        return self.in_parts or bool(self.gathered)
+
     def stage(self, name):
         """The stage of a node, or of a tensor's node."""
         return self.stage_of.get(node_of(name), 0)

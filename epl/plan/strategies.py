@@ -167,7 +167,8 @@ def _of_dgc(plan):
     sent = sum(plan.dgc.sent_bytes(group) - group.num_bytes for group in groups)
     kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
     count = len(plan.dgc.gradients)
-    return "of %d gradients the largest parts are sent, and the others kept for later" % count, sent, kept
+    how = "of %d gradients the largest parts are sent, and the others kept for later" % count
+    return how + (", in checkpoints too" if plan.gathered else ""), sent, kept
 
 
 def _of_half(plan):

@@ -37,8 +37,9 @@ class Added:
     Attributes:
       beside: a variable of the user's. When that gets its first value or one of a checkpoint, this one does so too.
       data: its Placement over the copies of the model: WHOLE, all hold the same; or OWN, each rank keeps a value of its
-        own, or each worker where its copies of the model have one together: it is never sent, compared or saved.
-      is_saved: checkpoints that hold `beside` hold it too. One without it gives it its first value.
+        own, or each worker where its copies of the model have one together: it is never sent or compared.
+      is_saved: checkpoints that hold `beside` hold it too; of what is a worker's own, each worker's along a first
+        dimension. One without it gives it its first value.
     """
 
     beside: str
@@ -74,6 +75,11 @@ class Variable:
     def is_own(self):
         """Whether each rank keeps a value of its own."""
         return self.added is not None and self.added.data == OWN
+
+    @property
+    def is_gathered(self):
+        """Whether checkpoints hold all workers' values of it."""
+        return self.is_own and self.added.is_saved
 
 
 @dataclass(frozen=True)

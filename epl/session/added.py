@@ -37,7 +37,7 @@ def restored_with(plan, graph, writes):
     found = {}
     for variable in plan.added:
         known = plan.variables.get(variable.added.beside)
-        if variable.is_own or not variable.added.is_saved or known is None:
+        if not variable.added.is_saved or known is None:
             continue
         for write in sorted(w for w, v in writes.items() if v == known.name and w not in known.initializers):
             restore = _restore_before(graph, write)
@@ -81,23 +81,36 @@ def restore(run, plan, values, step, feeds):
     fed = {canonical_tensor(name): value for name, value in feeds.items()}
     for variable, prefix in step.restores.items():
         path = fed[prefix] if prefix in fed else run((), [], (prefix + ":0",), ())[0]
-        value = _held_in(path, plan.variables[variable])
+        known = plan.variables[variable]
+        value = _held_in(path, known, plan)
         if value is not None:
             name = restored_name(variable)
             run((name + ":0",), [value], (), (name + "/assign",))
-            values.first({variable}, {})
+            if known.is_own:
+                values.begun({variable}, frozenset([variable]))
+            else:
+                values.first({variable}, {})
 
 
-def _held_in(path, variable):
+def _held_in(path, variable, plan):
     """What a checkpoint holds of an added variable, as an array; None where it does not, or holds something else.
+
+    What each worker has of its own is the row of this one; the mean of all rows where another number has saved them.
 
     Args:
       path: its name, a text or an array that has one.
       variable: the Variable.
+      plan: the Plan.
     """
     checkpoint = tf.train.load_checkpoint(tf.compat.as_str_any(np.asarray(path).item()))
     if not checkpoint.has_tensor(variable.name):
         return None
     value = np.asarray(checkpoint.get_tensor(variable.name))
+    if variable.is_gathered:
+        if value.shape[1:] != variable.shape or not value.shape[:1] > (0,):
+            return None
+        copies = plan.mesh.copies
+        own = value[copies.index] if len(value) == copies.num_workers else value.mean(axis=0, dtype=np.float64)
+        value = (own / plan.gathered_scale).astype(value.dtype)
     alike = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(variable.dtype % 100)
     return value if alike else None

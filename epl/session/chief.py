@@ -51,7 +51,7 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     if driver is not None and saver.saver_def is not None:
         fetched, fed = (saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,)
         driver.help(fetched, fed)
-        if driver.rewritten.plan.in_parts:  # all gather what the chief writes; here nothing is written
+        if driver.rewritten.plan.saves_together:  # all gather what the chief writes; here nothing is written
             driver.run(fetched, (), dict.fromkeys(fed, ""))
     if global_step is None:
         path = save_path
@@ -77,11 +77,11 @@ def _save_by_timer(original, *args, **kwargs):
 def _save_objects(original, saver, file_prefix, *args, **kwargs):
     session = kwargs.get("session") or tf_compat.tf.get_default_session()
     driver = driver_of(session) if session is not None else None
-    if driver is not None and (driver.divided or driver.rewritten.plan.in_parts):
+    if driver is not None and (driver.divided or driver.rewritten.plan.saves_together):
         raise UnsupportedError(
             "tf.train.Checkpoint cannot save a model whose stages, or parts, lie in several workers, nor what "
-            "zero.level divides, as it builds what it saves only when it does. Use tf.train.Saver, built before the "
-            "first session.run on every worker."
+            "zero.level divides or dgc.save_residuals gathers, as it builds what it saves only when it does. Use "
+            "tf.train.Saver, built before the first session.run on every worker."
         )
     if not are_several():
         return original(saver, file_prefix, *args, **kwargs)

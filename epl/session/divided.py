@@ -8,9 +8,11 @@ from epl.plan.zero import sharing_group
 
 
 def divided_over_workers(tf_graph):
-    """Whether no worker has all variables of a graph's training: stages or parts of tensors lie in several workers, or
-    state is divided."""
+    """Whether no worker has all that is to be restored of a graph's training: stages or parts of tensors lie in several
+    workers, state is divided, or each has residuals of its own."""
     env = Env.get()
+    if env.config.dgc.save_residuals and env.cluster.worker_num > 1:
+        return True
     if env.config.zero.level and env.cluster.worker_num > 1:
         degree = env.config.zero.degree
         if not degree:

@@ -154,6 +154,12 @@ class Dgc(object):
         for kept in self.u + self.v:
             kept.update((name, np.zeros(value.shape)) for name, value in self.slots.items())
 
+    def share_with(self, workers):
+        """Another number of workers goes on, each with the mean of what was kept back."""
+        for kept in (self.u, self.v):
+            mean = {name: sum(each[name] for each in kept) / len(kept) for name in kept[0]}
+            kept[:] = [dict(mean) for _ in range(workers)]
+
     def _sparsity(self):
         levels, passed = self.options["sparsity"], self.steps - self.options["begin"]
         return np.float32(levels[min(passed * len(levels) // self.options["ramp"], len(levels) - 1)])

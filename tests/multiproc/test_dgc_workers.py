@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 
-from tests.helpers.checks import assert_same_training
+from tests.helpers.checks import assert_same, assert_same_training
 from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs import common
 from tests.helpers.programs.dgc import MOMENTUM, RATE
@@ -26,10 +27,18 @@ def config_of(options):
 
 def simulated(initial, workers, options, steps=STEPS, resumed=None):
     """What each worker computes: {"losses", "states"}. `resumed`: the step at which it goes on from a checkpoint."""
+    return goes_on(begun(initial, workers, options), workers, range(steps), resumed)
+
+
+def begun(initial, workers, options):
     weights = {name: value for name, value in initial.items() if not name.endswith("Momentum")}
-    dgc = Dgc(weights, workers, RATE, MOMENTUM, options)
+    return Dgc(weights, workers, RATE, MOMENTUM, options)
+
+
+def goes_on(dgc, workers, steps, resumed=None):
+    """The same of a Dgc that has come as far as the first of these steps."""
     found = [{"losses": [], "states": []} for _ in range(workers)]
-    for number in range(steps):
+    for number in steps:
         if number == resumed:
             dgc.forget()
         parts = zip(*[np.split(each, workers) for each in common.batch(number)])
@@ -86,6 +95,32 @@ def test_a_monitored_session_goes_on_with_nothing_kept_back(two_workers, tmp_pat
     first, second = (two_workers(PROGRAMS + "monitored", config_of(RAMP), str(tmp_path), until) for until in (10, 16))
     for one, other, want in zip(first, second, simulated(initial, 2, RAMP, 16, resumed=10)):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
+
+
+def test_a_monitored_session_goes_on_with_what_was_kept_back(two_workers, jobs, tmp_path):
+    """The numbers of a run that is not interrupted; four workers begin with the mean of what two had."""
+    config = dict(config_of(RAMP), **{"dgc.save_residuals": True})
+    initial = two_workers(PROGRAMS + "train", config, 1)[0][1]
+    first, second = (two_workers(PROGRAMS + "monitored", config, str(tmp_path), until) for until in (10, 16))
+    dgc = begun(initial, 2, RAMP)
+    for one, other, want in zip(first, second, goes_on(dgc, 2, range(16))):
+        assert_same_training({key: one[key] + other[key] for key in want}, want)
+    saved = tf.train.load_checkpoint(str(tmp_path / "model.ckpt-16"))
+    for kind, rows in (("velocity", dgc.u), ("residual", dgc.v)):
+        for name in ("hidden/kernel", "logits/kernel"):
+            want = np.stack([own[name] for own in rows]).astype(np.float32)
+            assert want.any()
+            assert_same(saved.get_tensor("epl_dgc/%s/%s" % (name, kind)), want)
+    dgc.share_with(4)
+    found = jobs[4, 1](PROGRAMS + "monitored", config, str(tmp_path), 20)
+    for got, want in zip(found, goes_on(dgc, 4, range(16, 20))):
+        assert_same_training(got, want)
+
+
+def test_what_is_kept_back_and_checkpoints_of_objects(two_workers, tmp_path):
+    config = dict(config_of(RAMP), **{"dgc.save_residuals": True})
+    for text in two_workers(PROGRAMS + "saved_as_objects", config, str(tmp_path)):
+        assert "or dgc.save_residuals gathers" in text and "Use tf.train.Saver" in text
 
 
 @needs_bfloat16

@@ -59,3 +59,27 @@ def test_stages_are_refused():
             momentum(tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1))))
     with pytest.raises(UnsupportedError, match="dgc.sparsity cannot be used with a model of several stages"):
         planning.compiled(graph, 2, 2, dgc__sparsity=[0.75], dgc__min_elements=1)
+
+
+def test_checkpoints_of_what_is_kept_back():
+    """One gather for each variable of a worker's own, whatever number of files; another worker than the first writes
+    none of them, but its own files. A worker's part counts by its share of the aggregate."""
+    with planning.capture() as graph:
+        momentum(planning.layers())
+        tf.train.Saver()
+        tf.train.Saver(name="another")
+        tf.io.write_file("own", "text")
+    options = dict(dgc__sparsity=[0.75], dgc__min_elements=16, dgc__save_residuals=True)
+    chief, other = (planning.compiled(graph, 2, 2, index, **options) for index in range(2))
+    for program, saves in ((chief, 2), (other, 0)):
+        nodes = program.graph.nodes
+        gathers = of_op(program.graph, "EplAllGather")
+        assert sorted(each.name for each in gathers) == sorted("epl_gather/" + v for v in program.plan.gathered)
+        assert len(gathers) == 4 and len(of_op(program.graph, "SaveV2")) == saves
+        assert len(of_op(program.graph, "WriteFile")) == 1
+        for name in ("save/SaveV2", "another/SaveV2"):
+            assert {each.name for each in gathers} <= {text.split("^")[-1] for text in nodes[name].input}
+    assert program.plan.gathered_scale == 0.5  # a mean of 4, in 2 workers
+    assert "in checkpoints too" in plan_table(program.plan)
+    without = planning.compiled(graph, 2, 2, 1, **dict(options, dgc__save_residuals=False))
+    assert not of_op(without.graph, "EplAllGather") and len(of_op(without.graph, "SaveV2")) == 2

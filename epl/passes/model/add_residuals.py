@@ -31,7 +31,7 @@ def _for_coded(program, target):
     coded = coded_gradients(program, target.config.communication)
     edit, variables = program.graph.editor(), dict(program.variables)
     for each in coded:
-        own, share = Added(each.variable, data=OWN), (each.share(target.cluster.worker_num),)
+        own, share = Added(each.variable, data=OWN, is_saved=False), (each.share(target.cluster.worker_num),)
         for name, shape in ((each.left, each.shape), (each.left_of_sum, share)):
             variables[name] = add_variable(edit, name, 0.0, _FLOAT32, own, shape=shape)
     return replace(program, graph=edit.finish(), variables=variables, coded=coded)
@@ -42,7 +42,7 @@ def _for_compressed(program, options):
     edit, variables = program.graph.editor(), dict(program.variables)
     for each in compressed:
         shape = program.variables[each.slot].shape
-        own = Added(each.slot, data=OWN)
+        own = Added(each.slot, data=OWN, is_saved=options.save_residuals)
         for name in (each.velocity, each.residual):
             variables[name] = add_variable(edit, name, 0.0, _FLOAT32, own, shape=shape)
         if each.steps not in variables:

@@ -2,15 +2,19 @@
 
     v -> SaveV2   becomes   v, read of the added variable -> SaveV2      restored_name() -> Assign(added variable)
 
+Of a variable of which each worker has a value of its own (dgc.save_residuals) the values of all are saved:
+
+    v -> SaveV2   becomes   v, read -> Mul -> ExpandDims -> EplAllGather -> SaveV2
+
 Sessions run the nodes that are made here: a first value with that of the variable beside which it stands; what a
 checkpoint holds once the user's graph has restored one.
 """
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
-from epl.passes.nodes import assign_node, read_node
+from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, clone_name, first_value_name, restored_name
+from epl.plan.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
 
 _INT32, _STRING = 3, 7
 _FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
@@ -28,12 +32,12 @@ def added_variables(program, plan):
     for variable in added:
         if variable.is_own:
             _begin(graph, edit, plan, variable)
-        elif variable.added.is_saved:
+        if variable.added.is_saved:
             _restore(graph, edit, plan, variable)
     for save in graph.find(lambda op: op == "SaveV2"):
         node = graph.nodes[save]
         here = {variable_of(graph, node_of(text)) for text in node.input[_FIRST_TENSOR:] if text[0] != "^"}
-        with_it = [v for v in added if v.added.is_saved and not v.is_own and v.added.beside in here - {None}]
+        with_it = [v for v in added if v.added.is_saved and v.added.beside in here - {None}]
         if with_it:
             _save(graph, edit, node, with_it, plan)
     return program.with_graph(edit.finish())
@@ -71,7 +75,34 @@ def _save(graph, edit, node, variables, plan):
         inputs[position] = edit.add(joined).name
     for variable in variables:
         dtype = variable.dtype % 100
-        read = read_node(graph.nodes[variable.name], "%s/read/%s" % (stem, variable.name), dtype)
-        inputs.append(edit.add(read).name)
+        if variable.is_gathered:
+            inputs.append(_gathered(graph, edit, variable, plan))
+        else:
+            read = read_node(graph.nodes[variable.name], "%s/read/%s" % (stem, variable.name), dtype)
+            inputs.append(edit.add(read).name)
         save.attr["dtypes"].list.type.append(dtype)
     save.input[:] = inputs + control
+
+
+def _gathered(graph, edit, variable, plan):
+    """The node that has all workers' values of a variable, of shape [workers, ...]; one for all that save it."""
+    name, dtype, host = gathered_name(variable.name), variable.dtype % 100, plan.mesh.host_device
+    if name in edit:
+        return name
+    value = edit.add(read_node(graph.nodes[variable.name], name + "/read", dtype)).name
+    scale = edit.add(constant(name + "/scale", plan.gathered_scale, dtype, host)).name
+    value = edit.add(make_node("Mul", name + "/scaled", [value, scale], host, T=Type(dtype))).name
+    first = edit.add(constant(name + "/first", 0, _INT32, host)).name
+    row = make_node("ExpandDims", name + "/row", [value, first], host, T=Type(dtype), Tdim=Type(_INT32))
+    node = make_node(
+        "EplAllGather",
+        name,
+        [edit.add(row).name],
+        host,
+        R=1,
+        T=Type(dtype),
+        comm=plan.mesh.copies.communicator(0),
+        tag=tag_of(name),
+        workers=plan.mesh.copies.num_workers,
+    )
+    return edit.add(tagged(node, "collective")).name

@@ -1,5 +1,5 @@
-"""Lets the chief alone write checkpoints of a model whose tensors are divided over workers. The others take part in the
-gathering of what it writes.
+"""Lets the chief alone write checkpoints of a model whose tensors are divided over workers, or that hold what each
+worker has of its own. The others take part in the gathering of what it writes.
 
     w -> SaveV2   becomes   w -^-> NoOp     on all workers but the chief
 """
@@ -9,14 +9,17 @@ from epl.graph.index import node_of
 from epl.rules import effects
 
 _CHIEF = 0
+_CHECKPOINT_WRITES = frozenset(["SaveV2", "MergeV2Checkpoints"])
 
 
 def write_once(program, plan):
-    """Leaves no operation that writes a file, where another worker runs it too."""
-    if not plan.in_parts or plan.mesh.worker_index == _CHIEF:
+    """Leaves no operation that writes a file, where another worker runs it too. Where workers have all of the model,
+    that is one that writes a checkpoint; other files are each worker's own."""
+    if not plan.saves_together or plan.mesh.worker_index == _CHIEF:
         return program
     graph, edit = program.graph, program.graph.editor()
-    for name in graph.find(effects.FILE_WRITES.__contains__):
+    writes = effects.FILE_WRITES if plan.in_parts else _CHECKPOINT_WRITES
+    for name in graph.find(writes.__contains__):
         node = edit.node(name)
         waits = sorted({"^" + node_of(text) for text in node.input})
         node.op = "NoOp"

@@ -40,3 +40,19 @@ def monitored(epl, config, folder, until):
             history["losses"].append(sess.run([loss, update], feeds.of(number))[0])
             history["states"].append(sess.run(variables))
     return history
+
+
+def saved_as_objects(epl, config, folder):
+    """The error for a tf.train.Checkpoint that is to save."""
+    common.init(epl, config)
+    feeds = common.Feeds(epl)
+    update = _model(feeds, 8, True)[1]
+    checkpoint = tf.train.Checkpoint(**{"v%d" % i: v for i, v in enumerate(tf.trainable_variables())})
+    with common.session() as sess:
+        common.initialize(sess)
+        sess.run(update, feeds.of(0))
+        try:
+            checkpoint.save(folder + "/objects", session=sess)
+        except epl.errors.UnsupportedError as error:
+            return str(error)
+    return "saved"
