@@ -29,6 +29,7 @@ _WAYS = {
     "dgc 99.9 %": {"dgc.sparsity": [0.999]},
     "local_sgd, 8 steps": {"local_sgd.k_steps": _PERIOD},
     "  slots not averaged": {"local_sgd.k_steps": _PERIOD, "local_sgd.average_slots": False},
+    "  overlap": {"local_sgd.k_steps": _PERIOD, "local_sgd.average_slots": False, "local_sgd.overlap": True},
     "no communication": {"local_sgd.k_steps": _NEVER},
 }
 

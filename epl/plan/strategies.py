@@ -10,6 +10,7 @@ from epl.plan.names import PREFIX, recomputed_name
 from epl.plan.precision import O2
 
 _FLOAT32 = 1
+_FLAG_BYTES = 4  # with which a worker says whether it has data left
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,21 @@ def _all(program, plan, config):
     norms = len(plan.batch_norms) if several else 0
     yield "communication.sync_batch_norm", ("%d exchanges of statistics" % norms, None) if norms else None
     yield "communication.check_replicas_every", _of_checks(plan, config)
+    yield "io.equal_steps", _of_equal_steps(plan, config) if between else None
     yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
     repeats = plan.steps_per_run
     every = config.execution.fetch_every
     yield "execution.fetch_every", ("losses and summaries come from one of %d steps" % every,) if every > 1 else None
     yield "execution.steps_per_run", ("workers agree once in %d steps" % repeats,) if repeats > 1 else None
+
+
+def _of_equal_steps(plan, config):
+    """Without "repeat" data ends with the end of a step that is exchanged anyway."""
+    if plan.repeated:
+        how = "%d data sets begin again until those of all workers have been seen"
+        return how % len(plan.repeated), _FLAG_BYTES * len(plan.repeated)
+    drops = config.io.equal_steps == "drop"
+    return ("training ends with the data of the worker that has least",) if drops else None
 
 
 def _of_micro_batches(plan):

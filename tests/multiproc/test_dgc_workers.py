@@ -131,3 +131,19 @@ def test_bfloat16(two_workers):
         assert one["losses"] != other["losses"]
         # Of parts of about the same size another one may be sent.
         np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.05)
+
+
+@pytest.mark.exhaustive
+def test_handwritten_digits_are_learnt_as_well(two_workers):
+    """With 99 % kept back after a ramp, within half a point of dense gradients: the mean over several first values."""
+    config = {
+        "dgc.sparsity": [0.75, 0.9375, 0.984375, 0.99],
+        "dgc.rampup_step": 100,
+        "dgc.min_elements": 500,
+    }
+    dense, sparse = (
+        np.mean([two_workers(PROGRAMS + "digits", options, 500, seed)[0] for seed in range(1, 5)])
+        for options in ({}, config)
+    )
+    assert dense > 0.95
+    assert sparse > dense - 0.005, (sparse, dense)

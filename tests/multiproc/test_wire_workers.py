@@ -11,13 +11,15 @@ TRAIN = "tests.helpers.programs.wire:train"
 STEPS = 20
 
 
-def simulated(form, workers, replicas=1):
-    """What each worker computes: {"losses", "states"}."""
+def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
+    """What each worker computes: {"losses", "states"}. `resumed`: the step at which it goes on from a checkpoint, with
+    nothing left over."""
     zeros = {name: np.zeros(shape, np.float32) for name, shape in wire.SHAPES.items()}
     variables, slots = dict(zeros), dict(zeros)
-    sums = {name: Wire(form, np.zeros(shape, np.float32), workers) for name, shape in wire.SHAPES.items()}
     found = [{"losses": [], "states": []} for _ in range(workers)]
-    for number in range(STEPS):
+    for number in range(steps):
+        if number in (0, resumed):
+            sums = {name: Wire(form, np.zeros(shape, np.float32), workers) for name, shape in wire.SHAPES.items()}
         batch = wire.batch(number, workers)
         for rank, own in enumerate(found):
             mine = {name: rows[wire.ROWS * rank : wire.ROWS * (rank + 1)] for name, rows in batch.items()}
@@ -73,3 +75,11 @@ def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
             for each in (got, want)
         )
         assert_same_training(got, want)
+
+
+def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path):
+    config = {"communication.wire_dtype": "int8"}
+    program = "tests.helpers.programs.wire:monitored"
+    first, second = (two_workers(program, config, str(tmp_path), until) for until in (5, 9))
+    for one, other, want in zip(first, second, simulated("int8", 2, steps=9, resumed=5)):
+        assert_same_training({key: one[key] + other[key] for key in want}, want)

@@ -1,10 +1,13 @@
 """io.equal_steps="repeat": where data can begin again, and where it cannot."""
 
+import re
+
 import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import ConfigError, UnsupportedError
+from epl.plan.table import plan_table
 from tests.helpers import planning
 
 
@@ -78,3 +81,22 @@ def test_only_what_training_reads_begins_again():
     reads = planning.of_op(program.graph, "IteratorGetNext")
     assert sorted(len(node.attr["output_types"].list.type) for node in reads) == [1, 2]
     assert program.graph.nodes[other.op.inputs[0].op.name].op == "IteratorGetNext"
+
+
+@pytest.mark.parametrize(
+    "value, workers, row",
+    [
+        ("repeat", 2, r"\+4 bytes .* 1 data sets begin again until those of all workers have been seen"),
+        ("drop", 2, "as without .* training ends with the data of the worker that has least"),
+        ("repeat", 1, None),
+        ("", 2, None),
+    ],
+)
+def test_the_plan_names_it(value, workers, row):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    text = plan_table(planning.compiled(graph, workers=workers, devices=2, io__equal_steps=value).plan)
+    found = [line for line in text.splitlines() if "io.equal_steps" in line]
+    assert len(found) == (row is not None)
+    if row is not None:
+        assert re.search("io.equal_steps=%s +%s" % (value, row), found[0]), found[0]

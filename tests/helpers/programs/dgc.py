@@ -1,11 +1,16 @@
 """Programs that train with momentum while workers send each other the largest parts of gradients."""
 
+import importlib.util
+import os
+
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
 from tests.helpers.zoo import model as m
 
 RATE, MOMENTUM = 0.2, 0.9
+DIGITS = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "digits", "model.py")
 
 
 def _model(feeds, units, resource):
@@ -56,3 +61,30 @@ def saved_as_objects(epl, config, folder):
         except epl.errors.UnsupportedError as error:
             return str(error)
     return "saved"
+
+
+def digits(epl, config, steps, seed, rows=64, rate=0.05):
+    """Trains the network of the example of handwritten digits; the share of those right that it has not seen."""
+    from sklearn.datasets import load_digits
+
+    spec = importlib.util.spec_from_file_location("digits_model", DIGITS)
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    common.init(epl, config)
+    data, rng = load_digits(), np.random.RandomState(seed)
+    order = np.random.RandomState(0).permutation(len(data.target))
+    images, labels = data.images[order][..., None].astype(np.float32) / model.MAX_PIXEL, data.target[order]
+    tests = len(labels) // 5
+    tf.set_random_seed(seed)
+    x = tf.placeholder(tf.float32, [None, model.IMAGE_SIZE, model.IMAGE_SIZE, 1])
+    y = tf.placeholder(tf.int64, [None])
+    logits = model.network(x)
+    loss = tf.losses.sparse_softmax_cross_entropy(y, logits)
+    update = tf.train.MomentumOptimizer(rate, MOMENTUM).minimize(loss)
+    right = tf.cast(tf.equal(tf.argmax(logits, axis=1), y), tf.float32)
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(steps):
+            batch = tests + rng.choice(len(labels) - tests, rows, replace=False)
+            sess.run(update, {x: common.share(epl, images[batch]), y: common.share(epl, labels[batch])})
+        return float(np.mean(sess.run(right, {x: images[:tests], y: labels[:tests]})))

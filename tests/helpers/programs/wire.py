@@ -23,6 +23,35 @@ def batch(step, workers):
 def train(epl, config, steps, resource=False):
     """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables."""
     common.init(epl, config)
+    loss, update, feed_of = _model(epl, resource)
+    history = {"losses": [], "states": []}
+    with common.session() as sess:
+        common.initialize(sess)
+        for number in range(steps):
+            history["losses"].append(sess.run([loss, update], feed_of(number))[0])
+            history["states"].append(common.state(sess))
+    return history
+
+
+def monitored(epl, config, folder, until):
+    """What a monitored session computes that goes on from what the folder has, up to a global step: {"losses",
+    "states"}."""
+    common.init(epl, config)
+    loss, update, feed_of = _model(epl, True)
+    variables = {v.op.name: v for v in tf.global_variables()}
+    with tf.control_dependencies([update]):
+        update = tf.assign_add(tf.train.get_or_create_global_step(), 1)
+    history = {"losses": [], "states": []}
+    saving = dict(checkpoint_dir=folder, save_checkpoint_steps=5, save_summaries_steps=None)
+    with tf.train.MonitoredTrainingSession(config=common.threads(), **saving) as sess:
+        for number in range(int(sess.run(tf.train.get_global_step())), until):
+            history["losses"].append(sess.run([loss, update], feed_of(number))[0])
+            history["states"].append(sess.run(variables))
+    return history
+
+
+def _model(epl, resource):
+    """(loss, update, function from a step to what this worker feeds)."""
     feeds, losses = {}, []
     with tf.variable_scope("", use_resource=resource):
         for name, shape in sorted(SHAPES.items()):
@@ -33,12 +62,5 @@ def train(epl, config, steps, resource=False):
     loss = tf.add_n(losses)
     update = tf.train.MomentumOptimizer(RATE, MOMENTUM).minimize(loss)
     index, workers = common.workers(epl)
-    history = {"losses": [], "states": []}
-    with common.session() as sess:
-        common.initialize(sess)
-        for number in range(steps):
-            mine = slice(ROWS * index, ROWS * (index + 1))
-            feed = {feeds[name]: rows[mine] for name, rows in batch(number, workers).items()}
-            history["losses"].append(sess.run([loss, update], feed)[0])
-            history["states"].append(common.state(sess))
-    return history
+    mine = slice(ROWS * index, ROWS * (index + 1))
+    return loss, update, lambda step: {feeds[name]: rows[mine] for name, rows in batch(step, workers).items()}
