@@ -296,7 +296,7 @@ def make_mesh(
         _check_uneven(stages, colocate, num_chunks, split)
     _check_devices(stages, depth, cluster)
     if split:
-        _check_split(stages, depth, cluster)
+        _check_split(stages, depth, cluster, prefer_intra_node)
     if uneven:
         places = _side_by_side(stages, per_worker)
     else:
@@ -367,7 +367,11 @@ def _check_uneven(stages, colocate, num_chunks, split):
                 "this version. Set it to %s, or use the same device_count in all scopes." % (counts, key, off)
             )
     if split:
-        return  # refused for its stages
+        raise UnsupportedError(
+            "the scopes of this model have different device counts (%s), which does not go together with epl.split in "
+            "this version. Use the same device_count in all scopes: epl.replicate(k) divides its batch over as many "
+            "devices as epl.split(k) has." % counts
+        )
     most = max(stage.device_count for stage in stages)
     for stage in stages:
         if most % stage.device_count:
@@ -378,20 +382,37 @@ def _check_uneven(stages, colocate, num_chunks, split):
             )
 
 
-def _check_split(stages, depth, cluster):
+def _check_split(stages, depth, cluster, prefer_intra_node):
     """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for."""
     shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
-    if depth > 1:
+    spread = depth > 1 and not prefer_intra_node and cluster.worker_num > 1
+    if per_worker % depth or spread:
         raise UnsupportedError(
-            "a model with epl.split(%d) has %d scopes (%s), which would be the stages of a pipeline; this version "
-            "splits tensors in models of one stage only. Set cluster.colocate_split_and_replicate to let the scopes "
-            "share the same devices." % (shards, len(stages), ", ".join(s.name for s in stages))
+            "a model with epl.split(%d) has %d scopes (%s), which are the stages of a pipeline: all stages that a part "
+            "goes through must lie in one worker in this version, and these lie in several. Start workers whose number "
+            "of devices is a multiple of %d%s, or set cluster.colocate_split_and_replicate to let the scopes share the "
+            "same devices."
+            % (
+                shards,
+                len(stages),
+                ", ".join(s.name for s in stages),
+                depth,
+                ", leave cluster.device_place_prefer_intra_node at True" if spread else "",
+            )
         )
-    if shards % per_worker and per_worker % shards:
+    columns = per_worker // depth
+    if shards % columns and columns % shards:
         raise UnsupportedError(
-            "epl.split(%d) does not fit workers with %d devices each: %d is neither a divisor nor a multiple of %d, so "
-            "that a copy of the model would end in the middle of a worker. Start workers whose number of devices is "
-            "one of these, or use another device_count." % (shards, per_worker, per_worker, shards)
+            "epl.split(%d) does not fit workers with %d devices each%s: %d is neither a divisor nor a multiple of %d, "
+            "so that a copy of the model would end in the middle of a worker. Start workers whose number of devices is "
+            "one of these, or use another device_count."
+            % (
+                shards,
+                per_worker,
+                ", %d for each of %d stages" % (columns, depth) if depth > 1 else "",
+                shards,
+                columns,
+            )
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
+    CLIPPED,
     COPIES,
     EMBEDDINGS,
     EXPERTS,
@@ -16,10 +17,19 @@ from tests.numerics.test_split_models import (
     HINTED,
     MICRO_BATCHES,
     SPLIT,
+    STAGES,
     check,
     check_calls,
     monitored_twice,
 )
+
+
+def check_contents(plain, folders):
+    """Two checkpoints hold the same."""
+    got, want = [plain(SPLIT + "contents", os.path.join(folder, "model")) for folder in folders]
+    assert sorted(got) == sorted(want)
+    for name, value in want.items():
+        assert_same(got[name], value, what=name)
 
 
 @pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("adam", False), ("lamb", False), ("lars", True)])
@@ -30,10 +40,7 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
     for history in two_workers(SPLIT + "train", 2, optimizer, folders[1], resource=resource):
         check(history, reference)
     paths = [os.path.join(folder, "model") for folder in folders]
-    got, want = [plain(SPLIT + "contents", path) for path in paths]
-    assert sorted(got) == sorted(want)
-    for name, value in want.items():
-        assert_same(got[name], value, what=name)
+    check_contents(plain, folders)
     restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
     for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
         check(own, restored)
@@ -100,6 +107,17 @@ def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
     for call in (two_workers, two_by_two):
         for history in call(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES):
             check(history, reference)
+
+
+@pytest.mark.parametrize("optimizer, kinds, resource, options", STAGES)
+def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options):
+    folders = [str(tmp_path / name) for name in ("plain", "split")]
+    list(map(os.mkdir, folders))
+    reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource, folders[0])
+    options = dict(CLIPPED, **options)
+    for history in two_by_two(SPLIT + "stages", 2, optimizer, kinds, resource, folders[1], **options):
+        check(history, reference)
+    check_contents(plain, folders)
 
 
 def refused(call, *args):

@@ -114,6 +114,8 @@ def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
     check(four_devices(SPLIT + "several_copies", 2, optimizer, **options, **GROUPED), reference)
 
 
+CLIPPED = {"communication__clip_after_allreduce": True}
+
 # What one device does with whole batches, but for moving averages, which each micro-batch changes.
 MICRO_BATCHES = {"state": False, "pipeline__num_micro_batch": 2}
 
@@ -121,6 +123,21 @@ MICRO_BATCHES = {"state": False, "pipeline__num_micro_batch": 2}
 def test_micro_batches_and_recomputation(plain, two_devices):
     reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
     check(two_devices(SPLIT + "several_copies", 2, "adam", recompute=True, **MICRO_BATCHES), reference)
+
+
+# One model of stages with devices of their own, of which some divide tensors.
+STAGES = [
+    ("adam", ("replicate", "split"), True, {"pipeline__num_micro_batch": 2}),
+    ("momentum", ("split", "split"), False, {"pipeline__num_micro_batch": 4, "pipeline__strategy": "PreferForward"}),
+    ("adagrad", ("split", "replicate"), False, {"pipeline__num_micro_batch": 2, "pipeline__strategy": "ZeroBubble"}),
+    ("sgd", ("replicate", "split"), False, {"gradient_checkpoint__type": "auto", **GROUPED}),
+]
+
+
+@pytest.mark.parametrize("optimizer, kinds, resource, options", STAGES)
+def test_stages(plain, four_devices, optimizer, kinds, resource, options):
+    reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource)
+    check(four_devices(SPLIT + "stages", 2, optimizer, kinds, resource, **dict(CLIPPED, **options)), reference)
 
 
 def test_a_batch_that_does_not_divide_is_computed_by_one_copy(plain, four_devices):

@@ -119,14 +119,23 @@ def test_layouts():
         with epl.replicate(2):
             hidden = tf.tanh(tf.matmul(tf.placeholder(tf.float32, [8, 4]), tf.get_variable("first", [4, 4])))
         train(classifier(hidden=hidden))
-    with pytest.raises(UnsupportedError, match="2 scopes .* stages of a pipeline; this version splits tensors"):
-        planning.compiled(graph, devices=4)
+    plan = planning.compiled(graph, devices=4).plan
+    assert [plan.mesh.shape[axis] for axis in ("data", "stage", "shard")] == [1, 2, 2]
+    for options in ({"devices": 1}, {"devices": 2, "cluster__device_place_prefer_intra_node": False}):
+        with pytest.raises(UnsupportedError, match="2 scopes .* all stages that a part goes through must lie in one"):
+            planning.compiled(graph, workers=4, **options)
     assert planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.mesh.num_shards == 2
     with planning.capture() as graph:
         train(classifier())
     assert planning.compiled(graph, workers=4, devices=1).plan.mesh.shape["data"] == 2
-    with pytest.raises(UnsupportedError, match="3 is neither a divisor nor a multiple of 2"):
+    with pytest.raises(UnsupportedError, match="2 is neither a divisor nor a multiple of 3"):
         planning.compiled(graph, workers=2, devices=3)
+    with planning.capture() as graph:
+        with epl.replicate(1):
+            hidden = tf.tanh(tf.matmul(tf.placeholder(tf.float32, [None, 4]), tf.get_variable("first", [4, 4])))
+        train(classifier(hidden=hidden))
+    with pytest.raises(UnsupportedError, match="different device counts .* does not go together with epl.split"):
+        planning.compiled(graph, devices=3)
 
 
 def colocated(features, rows=None, classes=1000, update=True):

@@ -158,6 +158,35 @@ def several_copies(
     return history
 
 
+def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, **config):
+    """What every step gives, and all variables after it, of a model of two stages with devices of their own; a
+    checkpoint is written into `folder`."""
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    common.init(epl, config)
+    tf.set_random_seed(13)
+    tokens, labels = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [None])
+    with tf.variable_scope("model", use_resource=resource):
+        with _scope(epl, device_count, kinds[0]):
+            hidden = tf.nn.embedding_lookup(tf.get_variable("table", [11, 4]), tokens)
+            hidden = tf.nn.tanh(tf.layers.dense(hidden, 9, name="wide"))
+        with _scope(epl, device_count, kinds[1]):
+            hidden = tf.nn.tanh(tf.layers.dense(hidden, 8, name="narrow"))
+            logits = tf.layers.dense(hidden, CLASSES, name="logits")
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    made = _OPTIMIZERS[optimizer]()
+    pairs = made.compute_gradients(loss)
+    clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.5)
+    step = made.apply_gradients(
+        [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)], tf.train.get_or_create_global_step()
+    )
+    if epl:
+        epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+        epl.add_to_collection(logits, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
+    drawn = [[np.random.RandomState(step).randint(0, most, 8) for most in (11, CLASSES)] for step in range(steps)]
+    saved = os.path.join(folder, "model") if folder else None
+    return _history([loss, logits], step, [dict(zip((tokens, labels), each)) for each in drawn], saved)
+
+
 def restore(epl, device_count, optimizer, path, resource=False, seed=6):
     """All variables as a checkpoint has them, and after a further step."""
     common.init(epl)
@@ -359,15 +388,18 @@ def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
     return _history([loss, logits], step, feeds)
 
 
-def _history(fetches, step, feeds):
-    """What every step gives, and all variables after it."""
+def _history(fetches, step, feeds, saved=None):
+    """What every step gives, and all variables after it, of which a checkpoint with this name is written."""
     variables, history = tf.global_variables(), []
+    saver = tf.train.Saver() if saved else None
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         history.append(session.run([v.value() for v in variables]))
         for fed in feeds:
             fetched = session.run(fetches + [step], fed)[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
+        if saver is not None:
+            saver.save(session, saved)
     return history
 
 
