@@ -36,7 +36,8 @@ from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.wire import Wire, plan_wire
-from epl.plan.zero import Zero, check_zero, gathered_groups, plan_zero, sharing_group, workers_of
+from epl.plan.zero import Zero, check_zero, gathered_groups, sharing_group, workers_of
+from epl.plan.zero_owners import plan_zero
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 

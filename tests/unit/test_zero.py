@@ -15,7 +15,8 @@ from epl.graph import tags
 from epl.plan import memory
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.order import collective_keys, settle
-from epl.plan.zero import gathered_groups, plan_zero, scattered_groups
+from epl.plan.zero import gathered_groups, scattered_groups
+from epl.plan.zero_owners import plan_zero
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
