@@ -25,6 +25,7 @@ from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
 from epl.passes.model.divide_parameters import divide_parameters
 from epl.passes.model.divide_rows import divide_rows
+from epl.passes.model.divide_variables import divide_variables
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.offload import offload
@@ -85,6 +86,7 @@ ON_ONE_COPY = (
     partition_shards,  # it sees all that is computed
     offload,  # what devices have parts of stays where it is
     offload_kept,  # what lies on the host already need not be kept there
+    divide_variables,  # after all that asks how an optimizer computes
     divide_parameters,  # last: it looks for all that computes with parameters
 )
 

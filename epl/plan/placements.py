@@ -38,6 +38,8 @@ def place_variables(model, analysis, mesh, stage_owners, generators, drifting, a
     trained = {variable for _, variable in model.computed}
     found = {}
     for name, variable in model.variables.items():
+        if variable.rows_of is not None:
+            continue  # there is none of it but in an update
         data = WHOLE
         if variable.is_own or name in analysis.of_queues:
             data = OWN

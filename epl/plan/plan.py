@@ -384,7 +384,7 @@ def make_plan(model, config, cluster):
     return Plan(
         mesh=mesh,
         analysis=analysis,
-        variables=model.variables,
+        variables={name: known for name, known in model.variables.items() if known.rows_of is None},
         aggregation=aggregation,
         state=state,
         merges=merges,

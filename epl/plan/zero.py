@@ -8,7 +8,7 @@ copies.
 
 import collections
 from dataclasses import dataclass, replace
-from typing import Dict, FrozenSet, Tuple
+from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import types
@@ -16,6 +16,7 @@ from epl.plan.gradients import cut_evenly
 from epl.plan.names import PREFIX, tag_of
 from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.parameters import Segment
+from epl.program.program import RowsOf
 from epl.rules import effects
 
 STATE = "v0"  # the level at which gradients may be whole on a device
@@ -37,6 +38,7 @@ class Update:
       dtype: DataType number.
       shape: of the variable.
       num_bytes: of the variable.
+      rows_of: the RowsOf where the variable only holds these rows of one that is updated; else None.
     """
 
     call: int
@@ -48,6 +50,7 @@ class Update:
     dtype: int
     shape: Tuple[int, ...]
     num_bytes: int
+    rows_of: Optional[RowsOf] = None
 
     @property
     def size(self):

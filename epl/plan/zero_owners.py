@@ -1,4 +1,4 @@
-"""Which copy of the model updates which variable (epl.plan.zero): the largest first, each to the copy with the least state."""
+"""Which copy of the model updates which variable (epl.plan.zero): the largest first, each by that with least state."""
 
 import collections
 import logging
@@ -48,6 +48,15 @@ def plan_zero(model, analysis, level, copies, whole_workers=False):
         whole_workers,
         model.segments,
     )
+
+
+def updates_by_call(model, analysis, size):
+    """(ApplyCall, its Updates) pairs in order, for so many owners; arguments and errors as of `plan_zero`."""
+    division = _Division(model, analysis, size)
+    for call in model.apply_calls:
+        before = len(division.updates)
+        division.add(call)
+        yield call, division.updates[before:]
 
 
 def _tell(division):
@@ -112,6 +121,8 @@ class _Division(object):
         ready = sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))])
         for gradient, variable in ready:
             found = reached_in_call(self._graph, gradient, call, self._packed)
+            rows_of = self._model.variables[variable].rows_of if variable in self._model.variables else None
+            found |= frozenset() if rows_of is None else rows_of.update
             reached[variable] = reached.get(variable, frozenset()) | found
         self._add_others(call, reached)
         times = collections.Counter(name for found in reached.values() for name in found)
@@ -179,7 +190,16 @@ class _Division(object):
             self._filled[owner] += own
         base = known.dtype % 100
         return Update(
-            call.index, known.name, owner, tuple(writes), members, tuple(slots), base, tuple(known.shape), own
+            call.index,
+            known.name,
+            owner,
+            tuple(writes),
+            members,
+            tuple(slots),
+            base,
+            tuple(known.shape),
+            own,
+            known.rows_of,
         )
 
     def owners(self):
@@ -205,7 +225,8 @@ class _Division(object):
 
     def _held(self, update):
         """The variables that an update's owner alone holds."""
-        return update.slots + (update.variable,) * (update.variable in self._parameters)
+        own = update.variable in self._parameters or update.rows_of is not None
+        return update.slots + (update.variable,) * own
 
     def _direct(self, holder, owner, found):
         """Gives who takes a variable itself, not its value, the variable's owner."""

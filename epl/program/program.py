@@ -48,6 +48,21 @@ class Added:
 
 
 @dataclass(frozen=True)
+class RowsOf:
+    """Which rows of a variable another one holds while an optimizer updates them; between steps there is none of it.
+
+    Attributes:
+      variable: name of the whole.
+      begin: the first row.
+      update: the nodes that make the update, and give these rows first.
+    """
+
+    variable: str
+    begin: int
+    update: FrozenSet[str]
+
+
+@dataclass(frozen=True)
 class Variable:
     """A variable of the user's graph, or one that a pass has added.
 
@@ -60,6 +75,7 @@ class Variable:
       is_metric: in the collection of metrics' variables: all data seen adds to it.
       is_trainable: in the collection of trainable variables.
       added: the Added of a variable that a pass has made; None for the user's.
+      rows_of: the RowsOf of one that a pass has made for an update of some rows; None for all others.
     """
 
     name: str
@@ -70,6 +86,7 @@ class Variable:
     is_metric: bool = False
     is_trainable: bool = False
     added: Optional[Added] = None
+    rows_of: Optional[RowsOf] = None
 
     @property
     def is_own(self):

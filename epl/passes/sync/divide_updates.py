@@ -10,13 +10,16 @@ What waited for the update waits for the assignment instead, which a worker make
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.names import clone_name
 from epl.plan.zero import gathered_groups
+
+_INT32 = 3
+_ALL_OF_ROWS = dict.fromkeys("begin_mask end_mask ellipsis_mask new_axis_mask shrink_axis_mask".split(), 0)
 
 
 def divide_updates(program, plan):
@@ -45,16 +48,34 @@ def _gather(graph, edit, plan, group, owners):
     for place, (update, piece) in enumerate(zip(group.updates, pieces)):
         stem = "%s/%d" % (group.name, place)
         value = reshape(edit, stem + "/value", piece, update.shape, group.dtype, mesh.host_device, everywhere)
-        has_it = update.owner in here and not _gives_data(graph, update)
+        has_it = update.owner in here and update.rows_of is None and not _gives_data(graph, update)
         found.append([])
         for instance in mesh.instances:
-            holder = graph.nodes[clone_name(update.variable, instance.index)]
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
-            assign = assign_node(holder, name, value, group.dtype)
+            assign = _assign(graph, edit, update, instance.index, name, value)
             if has_it and instance.index == here.index(update.owner):
-                assign = make_node("NoOp", name, ["^" + text for text in assign.input], holder.device)
+                assign = make_node("NoOp", name, ["^" + text for text in assign.input], assign.device)
             found[-1].append(everywhere(edit, assign))
     return found
+
+
+def _assign(graph, edit, update, instance, name, value):
+    """What sets an instance's copy of a variable, or the rows of it that were updated."""
+    if update.rows_of is None:
+        return assign_node(graph.nodes[clone_name(update.variable, instance)], name, value, update.dtype)
+    holder, begin = graph.nodes[clone_name(update.rows_of.variable, instance)], update.rows_of.begin
+    bounds = []
+    for word, number in (("begin", begin), ("end", begin + update.shape[0]), ("strides", 1)):
+        bounds.append(everywhere(edit, constant("%s/%s" % (name, word), [number], _INT32, holder.device)))
+    return make_node(
+        "ResourceStridedSliceAssign" if holder.op == "VarHandleOp" else "StridedSliceAssign",
+        name,
+        [holder.name] + bounds + [value],
+        holder.device,
+        T=Type(update.dtype),
+        Index=Type(_INT32),
+        **_ALL_OF_ROWS,
+    )
 
 
 def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
@@ -87,6 +108,12 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
     return everywhere(edit, tagged(gather, "collective"))
 
 
+def _end(edit, holder, read, add):
+    """Adds what frees rows of a variable that were held for an update, once they are read."""
+    node = make_node("DestroyResourceOp", read + "_and_end", [holder.name, "^" + read], holder.device)
+    return add(edit, node)
+
+
 def _gives_data(graph, update):
     """Whether anything takes what an update gives, not only waits for it."""
     consumers = [c for write in update.writes for c in graph.edges.data_consumers.get(write, ())]
@@ -100,10 +127,13 @@ def _share(graph, edit, plan, group, rank, owners):
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):
         update = group.updates[place]
-        holder, name = graph.nodes[clone_name(update.variable, instance)], "%s/%d" % (stem, place)
+        own = update.variable if update.rows_of is not None else clone_name(update.variable, instance)
+        holder, name = graph.nodes[own], "%s/%d" % (stem, place)
         read = read_node(holder, name + "/read", group.dtype)
         read.input.extend("^" + write for write in update.writes)
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
+        if update.rows_of is not None:
+            edit.node(name).input.append("^" + _end(edit, holder, read.name, add))
     return flat or [empty(edit, stem, group.dtype, plan.mesh.host_device, add)]
 
 

@@ -1,0 +1,441 @@
+r"""Divides updates of large variables by rows, so that each part can have an owner of its own (zero.level "v0", "v1").
+
+                                        gradient, rows of part 0 -> apply (rows of w, slot/epl_rows_0)
+    gradient -> apply (w, slot) becomes                                                               \
+                                        gradient, rows of part 1 -> apply (rows of w, slot/epl_rows_1) - NoOp
+
+A slot's parts are variables, of which checkpoints get the whole. Of the trained variable there are parts only while
+they are updated: `epl.passes.sync.divide_updates` gives every copy the new rows. All that comes later takes parts as
+variables like others, each with a gradient.
+"""
+
+import logging
+from dataclasses import replace
+
+from epl.graph import tags
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.passes.nodes import assign_node, dtype_of, read_node
+from epl.plan.analysis import analyse
+from epl.plan.names import PREFIX
+from epl.plan.parameters import LEVELS
+from epl.plan.plan import mesh_of
+from epl.plan.stages import used_taskgraphs
+from epl.plan.zero import sharing_group
+from epl.plan.zero_rows import divided_rows, rows_of_spec
+from epl.program.program import Gradient, RowsOf, Variable
+from epl.rules import effects
+
+_LOG = logging.getLogger("epl")
+_BOOL, _INT32, _INT64, _STRING = 10, 3, 9, 7
+_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
+# Of a reference variable's operations that act on resource variables, as parts are.
+_RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSub")}
+
+
+def divide_variables(program, target):
+    """The program in which large variables have parts; the same program where state comes out even without."""
+    config = target.config
+    if not config.zero.level or config.zero.level in LEVELS or not program.apply_calls or program.role is not None:
+        return program
+    apart = config.offload.level or config.dgc.sparsity or config.communication.wire_dtype != "float32"
+    if apart or program.scaled or program.short or any(call.between is not None for call in program.apply_calls):
+        return program
+    mesh = mesh_of(used_taskgraphs(program), config, target.cluster)
+    if mesh.copies.size == 1 or mesh.pipeline.num_workers > 1:
+        return program
+    size = sharing_group(mesh, config.zero.degree).size
+    found = divided_rows(program, analyse(program), size)
+    for rows in found:
+        program = _Division(program, rows).done()
+        _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))
+    return program
+
+
+def _told(rows):
+    return rows.variable, len(rows.sizes)
+
+
+class _Division(object):
+    """Divides one update.
+
+    Args:
+      program: a Program.
+      rows: the Rows.
+    """
+
+    def __init__(self, program, rows):
+        self._program, self._rows, self._graph = program, rows, program.graph
+        self._edit, self._specs = program.graph.editor(), {}
+        self._stem = "%s_rows/call_%d" % (PREFIX, rows.call)
+        self._initial = analyse(program).initial_writes
+        self._variables = dict(program.variables)
+
+    def done(self):
+        """The Program with the parts."""
+        pairs = [self._part(part) for part in range(len(self._rows.sizes))]
+        for slot in self._rows.slots:
+            self._save(slot)
+            self._join(slot)
+        for name in self._rows.region:
+            node = self._edit.node(name)
+            waits = ["^" + self._name(part, name) for part in range(len(pairs))]
+            _become(node, "NoOp", waits if effects.is_write(self._graph.nodes[name].op) else [])
+        return self._told(pairs)
+
+    def _name(self, part, name):
+        return "%s/%d/%s" % (self._stem, part, name)
+
+    def _holder(self, part, name):
+        """The name of a part of a slot; of the trained variable that of what holds it while it is updated."""
+        return self._name(part, name) if name == self._rows.variable else "%s/epl_rows_%d" % (name, part)
+
+    def _add(self, node, like, phase=None, call=False):
+        """Adds a node that belongs to the stage, the phase and maybe the call of another one; returns its name."""
+        for key in (tags.PHASE, tags.TASKGRAPH) + (tags.APPLY_CALL,) * call:
+            if key in like.attr:
+                node.attr[key].CopyFrom(like.attr[key])
+        if phase is not None:
+            set_attr(node, tags.PHASE, phase)
+        return self._edit.add(node).name
+
+    def _slice(self, name, tensor, dtype, part, like, **options):
+        """Rows of a part."""
+        rows, ndims = self._rows, len(self._rows.shape)
+        begin = self._add(constant(name + "/begin", [rows.begins[part]] + [0] * (ndims - 1), _INT32), like, **options)
+        size = self._add(constant(name + "/size", [rows.sizes[part]] + [-1] * (ndims - 1), _INT32), like, **options)
+        node = make_node("Slice", name, [tensor, begin, size], T=Type(dtype), Index=Type(_INT32))
+        self._specs[name] = (tensor, "rows", part)
+        return self._add(node, like, **options)
+
+    def _part(self, part):
+        """Adds the update of a part; returns its Gradient and the name of what holds the trained variable's rows."""
+        rows = self._rows
+        for slot in rows.slots:
+            self._hold(part, slot)
+        gradient = self._gradient(part)
+        given = {canonical_tensor(old): new for old, new in zip(rows.gradient, gradient) if old}
+        holder = self._hold_for_update(part)
+        reads = {}
+        for name in self._graph.in_order(rows.region):
+            self._copy(part, name, given, reads)
+        return gradient, holder
+
+    def _hold(self, part, slot):
+        """Adds a part of a slot."""
+        known, name = self._program.variables[slot], self._holder(part, slot)
+        self._add(_variable(name, known.dtype % 100, self._part_shape(part)), self._graph.nodes[slot])
+        firsts = tuple(self._name(part, first) for first in known.initializers if first in self._graph.nodes)
+        self._variables[name] = Variable(name, known.dtype % 100, self._part_shape(part), firsts, known.is_local)
+
+    def _part_shape(self, part):
+        return (self._rows.sizes[part],) + self._rows.shape[1:]
+
+    def _hold_for_update(self, part):
+        """Adds what holds rows of the trained variable, and gives it these; returns its name."""
+        rows, holder = self._rows, self._holder(part, self._rows.variable)
+        whole = self._graph.nodes[rows.variable]
+        dtype, like = self._variables[rows.variable].dtype % 100, self._graph.nodes[min(rows.region)]
+        self._add(_variable(holder, dtype, self._part_shape(part)), whole)
+        read = read_node(whole, holder + "/whole", dtype)
+        read.input.extend(self._waits())
+        value = self._slice(
+            holder + "/rows", self._add(read, like, tags.APPLY), dtype, part, like, phase=tags.APPLY, call=True
+        )
+        node = assign_node(self._edit.peek(holder), holder + "/begin", value, dtype)
+        self._add(node, like, tags.APPLY, call=True)
+        update = {self._name(part, name) for name in rows.region}.union([holder + "/begin"])
+        of = RowsOf(rows.variable, rows.begins[part], frozenset(update))
+        self._variables[holder] = Variable(holder, dtype, self._part_shape(part), rows_of=of)
+        return holder
+
+    def _waits(self):
+        """Control inputs that the update has from elsewhere."""
+        texts = {text for name in self._rows.region for text in self._graph.nodes[name].input if text[0] == "^"}
+        return sorted(text for text in texts if node_of(text) not in self._rows.region)
+
+    def _gradient(self, part):
+        rows, gradient = self._rows, self._rows.gradient
+        like = self._graph.nodes[node_of(gradient.values)]
+        dtype = dtype_of(self._graph, canonical_tensor(gradient.values))
+        name = self._name(part, "gradient/" + rows.variable)
+        if gradient.indices is None:
+            return Gradient(self._slice(name, gradient.values, dtype, part, like) + ":0", None)
+        return self._own_slices(name, part, dtype, like)
+
+    def _own_slices(self, name, part, dtype, like):
+        """The IndexedSlices of a part's rows, counted from its first."""
+        rows, gradient = self._rows, self._rows.gradient
+        index = dtype_of(self._graph, canonical_tensor(gradient.indices))
+
+        def add(op, suffix, inputs, **attrs):
+            return self._add(make_node(op, "%s/%s" % (name, suffix), inputs, **attrs), like)
+
+        begin, end, axis = [
+            self._add(constant("%s/%s" % (name, word), number, kind), like)
+            for word, number, kind in (
+                ("first", rows.begins[part], index),
+                ("end", rows.begins[part] + rows.sizes[part], index),
+                ("axis", 0, _INT32),
+            )
+        ]
+        late = add("GreaterEqual", "from_first", [gradient.indices, begin], T=Type(index))
+        early = add("Less", "before_end", [gradient.indices, end], T=Type(index))
+        mine = add("LogicalAnd", "own", [late, early])
+        flat = self._add(constant(name + "/flat", [-1], _INT32), like)
+        where = add("Where", "where", [mine], T=Type(_BOOL))
+        places = add("Reshape", "places", [where, flat], T=Type(_INT64), Tshape=Type(_INT32))
+        options = dict(Tindices=Type(_INT64), Taxis=Type(_INT32), batch_dims=0)
+        values = add("GatherV2", "values", [gradient.values, places, axis], Tparams=Type(dtype), **options)
+        chosen = add("GatherV2", "chosen", [gradient.indices, places, axis], Tparams=Type(index), **options)
+        indices = add("Sub", "indices", [chosen, begin], T=Type(index))
+        for made, whole in ((values, gradient.values), (chosen, gradient.indices), (indices, gradient.indices)):
+            self._specs[made] = (whole, "picked", part)
+        return Gradient(values + ":0", indices + ":0")
+
+    def _copy(self, part, name, given, reads):
+        """Adds a part's copy of a node of the update."""
+        rows, node = self._rows, self._graph.nodes[name]
+        texts = [self._input(part, text, node, given, reads) for text in node.input]
+        made = make_node(node.op, self._name(part, name), texts)
+        for key, value in node.attr.items():
+            if key != "_class":
+                made.attr[key].CopyFrom(value)
+        holder = node_of(node.input[0]) if node.input else None
+        if holder in rows.slots or holder == rows.variable:
+            if rows.variable == holder or any(node_of(t) == rows.variable for t in node.input):
+                made.input.append("^%s/begin" % self._holder(part, rows.variable))
+            dtype = self._variables[holder].dtype % 100
+            _to_resource(made, dtype)
+            if effects.is_write(made.op) and self._graph.edges.data_consumers.get(name):
+                read = read_node(self._edit.peek(self._holder(part, holder)), made.name + "/value", dtype)
+                read.input.append("^" + made.name)
+                self._add(read, node, call=True)
+        self._edit.add(made)
+        if name in rows.kinds:
+            self._specs[made.name] = (name, rows.kinds[name], part)
+
+    def _input(self, part, text, node, given, reads):
+        """What a part's copy of a node takes in the place of an input."""
+        rows, source = self._rows, node_of(text)
+        if text[0] == "^":
+            return "^" + self._name(part, source) if source in rows.region else text
+        if canonical_tensor(text) in given:
+            return given[canonical_tensor(text)]
+        if source in rows.region:
+            write = effects.is_write(self._graph.nodes[source].op)
+            own = self._name(part, source)
+            return own + "/value" if write else format_input(own, parse_input(text).index)
+        if source in rows.slots or source == rows.variable:
+            return self._holder(part, source)
+        if source in rows.reads:
+            if source not in reads:
+                reads[source] = self._read(part, source, node)
+            return reads[source]
+        return text
+
+    def _read(self, part, source, node):
+        """A part of what a read outside of the update gives."""
+        holder, name = self._rows.reads[source], self._name(part, "read/" + source)
+        dtype = self._variables[holder].dtype % 100
+        if holder == self._rows.variable:
+            return self._slice(name, source, dtype, part, node, call=True)
+        read = read_node(self._edit.peek(self._holder(part, holder)), name, dtype)
+        read.input.extend(text for text in self._graph.nodes[source].input if text[0] == "^")
+        self._specs[name] = (source, "rows", part)
+        return self._add(read, node, call=True)
+
+    def _save(self, slot):
+        """Lets checkpoints take a slot from its parts, as slices of one tensor: nobody need hold all of it."""
+        graph, shape = self._graph, self._rows.shape
+        readers = [
+            name for name in graph.edges.data_consumers.get(slot, ()) if graph.nodes[name].op == "ReadVariableOp"
+        ]
+        sources = readers + [slot] * (graph.nodes[slot].op != "VarHandleOp")
+        sources += [
+            c for n in sources for c in graph.edges.data_consumers.get(n, ()) if graph.nodes[c].op == "Identity"
+        ]
+        for save in graph.find(lambda op: op == "SaveV2"):
+            node = self._edit.peek(save)
+            lists = [self._edit.peek(node_of(node.input[position])) for position in (1, 2)]
+            if any(each.op != "Const" for each in lists):
+                continue
+            tensors = [text for text in node.input[_FIRST_TENSOR:] if text[0] != "^"]
+            mine = [node_of(text) in sources for text in tensors]
+            names, slices = (_strings(each, len(tensors)) for each in lists)
+            if any(own and text for own, text in zip(mine, slices)) or not any(mine):
+                continue
+            saved = []
+            for text, own, name, whole, dtype in zip(tensors, mine, names, slices, node.attr["dtypes"].list.type):
+                if not own:
+                    saved.append((text, name, whole, dtype))
+                    continue
+                for part, (begin, count) in enumerate(zip(self._rows.begins, self._rows.sizes)):
+                    holder = self._edit.peek(self._holder(part, slot))
+                    read = read_node(holder, self._name(part, "%s/%s" % (save, slot)), dtype)
+                    place = "%s %d,%d%s" % (" ".join(map(str, shape)), begin, count, ":-" * (len(shape) - 1))
+                    saved.append((self._add(read, node), name, place.encode(), dtype))
+            self._replace_saved(save, slot, lists, saved)
+
+    def _replace_saved(self, save, slot, lists, saved):
+        """Makes a SaveV2 save (tensor, name, slice, type) tuples."""
+        node = self._edit.node(save)
+        controls = [text for text in node.input if text[0] == "^"]
+        tensors, names, slices, dtypes = map(list, zip(*saved))
+        for position, kind, values, like in ((1, "names", names, lists[0]), (2, "slices", slices, lists[1])):
+            made = constant("%s/%s/%s/%s" % (self._stem, save, slot, kind), values, _STRING)
+            node.input[position] = self._add(made, like)
+        node.input[_FIRST_TENSOR:] = tensors + controls
+        node.attr["dtypes"].list.type[:] = dtypes
+
+    def _join(self, slot):
+        """Lets what takes a slot besides the update take it from the parts, and give it to them."""
+        dtype, holder = self._program.variables[slot].dtype % 100, self._graph.nodes[slot]
+        is_resource = holder.op == "VarHandleOp"
+        for name in self._graph.edges.data_consumers.get(slot, ()):
+            node = self._graph.nodes[name]
+            if name in self._rows.region:
+                continue
+            if node.op in effects.SETS:
+                self._set(slot, node, dtype)
+            elif node.op in ("VarIsInitializedOp", "IsVariableInitialized"):
+                self._tell(slot, node)
+            elif is_resource:
+                self._whole(slot, self._edit.node(name), dtype)
+        if is_resource:
+            _become(self._edit.node(slot), "NoOp", [])
+        else:
+            self._whole(slot, self._edit.node(slot), dtype)
+
+    def _whole(self, slot, node, dtype):
+        """Makes of a node one that gives the whole of a slot."""
+        controls, stem, values = [t for t in node.input if t[0] == "^"], "%s/%s" % (self._stem, node.name), []
+        for part in range(len(self._rows.sizes)):
+            read = read_node(self._edit.peek(self._holder(part, slot)), "%s/part_%d" % (stem, part), dtype)
+            read.input.extend(controls)
+            values.append(self._add(read, node))
+            self._specs[values[-1]] = (slot if node.op != "ReadVariableOp" else node.name, "rows", part)
+        axis = self._add(constant(stem + "/axis", 0, _INT32), node)
+        _become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(_INT32))
+
+    def _set(self, slot, node, dtype):
+        """Makes of what sets a slot one that sets its parts."""
+        value, waits = node.input[effects.VALUE_INPUT], []
+        phase = tags.SAVE if node.name in self._initial and not self._is_first(slot, node.name) else None
+        for part in range(len(self._rows.sizes)):
+            name = self._name(part, node.name)
+            own = self._slice(name + "/rows", value, dtype, part, node, phase=phase)
+            assign = assign_node(self._edit.peek(self._holder(part, slot)), name, own, dtype)
+            assign.input.extend(text for text in node.input if text[0] == "^")
+            waits.append("^" + self._add(assign, node, phase))
+        own = self._edit.node(node.name)
+        if node.op == "AssignVariableOp":
+            _become(own, "NoOp", waits)
+        else:
+            _become(own, "Identity", [value] + waits, T=Type(dtype))
+
+    def _is_first(self, slot, name):
+        return name in self._program.variables[slot].initializers
+
+    def _tell(self, slot, node):
+        """Makes of what asks whether a slot has a value one that asks for all of its parts."""
+        stem, asked = "%s/%s" % (self._stem, node.name), []
+        for part in range(len(self._rows.sizes)):
+            name = "%s/part_%d" % (stem, part)
+            asked.append(self._add(make_node("VarIsInitializedOp", name, [self._holder(part, slot)]), node))
+        packed = make_node("Pack", stem + "/parts", asked, N=len(asked), T=Type(_BOOL), axis=0)
+        inputs = [self._add(packed, node), self._add(constant(stem + "/axis", [0], _INT32), node)]
+        own = self._edit.node(node.name)
+        controls = [text for text in own.input if text[0] == "^"]
+        _become(own, "All", inputs + controls, Tidx=Type(_INT32), keep_dims=False)
+
+    def _told(self, pairs):
+        """The Program, which knows what the parts are."""
+        rows, program = self._rows, self._program
+        for slot in rows.slots:
+            del self._variables[slot]
+        calls = [
+            replace(call, gradients=tuple(self._pairs(call.gradients, pairs))) if call.index == rows.call else call
+            for call in program.apply_calls
+        ]
+        computed, numbers = [], []
+        for pair, number in zip(program.computed, program.gradient_calls):
+            found = list(self._pairs([pair], pairs))
+            computed.extend(found)
+            numbers.extend([number] * len(found))
+        return replace(
+            program.with_graph(self._edit.finish()),
+            variables=self._variables,
+            apply_calls=calls,
+            computed=computed,
+            gradient_calls=numbers,
+            spec_of=program.spec_of and self._spec_of(),
+        )
+
+    def _pairs(self, gradients, pairs):
+        wanted = [text and canonical_tensor(text) for text in self._rows.gradient]
+        for gradient, variable in gradients:
+            if variable == self._rows.variable and [text and canonical_tensor(text) for text in gradient] == wanted:
+                for each in pairs:
+                    yield each
+            else:
+                yield gradient, variable
+
+    def _spec_of(self):
+        """The Program's function of this name, which knows the shapes of parts."""
+        specs, before, sizes = self._specs, self._program.spec_of, self._rows.sizes
+
+        def spec_of(tensor):
+            name, index = parse_input(tensor)
+            if name not in specs:
+                return before(tensor)
+            whole, kind, part = specs[name]
+            return rows_of_spec(before(whole if index == 0 else format_input(node_of(whole), index)), kind, sizes[part])
+
+        return spec_of
+
+
+def _variable(name, dtype, shape):
+    """The NodeDef of a resource variable."""
+    node = make_node("VarHandleOp", name, dtype=Type(dtype), shared_name=name, container="")
+    node.attr["shape"].shape.SetInParent()
+    for size in shape:
+        node.attr["shape"].shape.dim.add().size = size
+    return node
+
+
+def _strings(node, count):
+    """The bytes of a constant of so many strings; a list of equal ones may be stored as one."""
+    values = list(node.attr["value"].tensor.string_val)
+    return values + values[-1:] * (count - len(values))
+
+
+def _to_resource(node, dtype):
+    """Makes of what acts on a reference variable the operation that does the same to a resource variable."""
+    if node.op == "Identity":
+        node.op = "ReadVariableOp"
+    elif node.op in _RESOURCE:
+        node.op = _RESOURCE[node.op]
+    elif effects.is_write(node.op) and not node.op.startswith(
+        ("Resource", "AssignVar", "AssignAddVar", "AssignSubVar")
+    ):
+        node.op = "Resource" + node.op
+        if not node.op.startswith("ResourceScatter"):
+            return
+    else:
+        return
+    for key in ("T", "use_locking", "validate_shape"):
+        if key in node.attr:
+            del node.attr[key]
+    set_attr(node, "dtype", Type(dtype))
+
+
+def _become(node, op, inputs, **attrs):
+    """Makes of a node another one of the same name, with its tags."""
+    for key in [key for key in node.attr if not key.startswith(tags.PREFIX)]:
+        del node.attr[key]
+    node.op = op
+    del node.input[:]
+    node.input.extend(inputs)
+    for key, value in attrs.items():
+        set_attr(node, key, value)

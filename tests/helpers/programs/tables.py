@@ -1,0 +1,96 @@
+"""Programs with one variable that holds nearly all parameters, whose rows ZeRO divides (zero.level)."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+from tests.helpers.zoo import model as m
+
+ROWS, WIDTH = 2101, 8
+
+
+class LazyMomentum(tf.train.Optimizer):
+    """Momentum of which only the rows that a sparse gradient has decay, made of plain operations."""
+
+    def __init__(self):
+        super(LazyMomentum, self).__init__(False, "LazyMomentum")
+
+    def _create_slots(self, var_list):
+        for var in var_list:
+            self._zeros_slot(var, "velocity", self._name)
+
+    def _apply_dense(self, grad, var):
+        slot = self.get_slot(var, "velocity")
+        velocity = slot.assign(0.9 * slot + grad)
+        return var.assign_sub(0.1 * velocity).op
+
+    _resource_apply_dense = _apply_dense
+
+    def _apply_sparse(self, grad, var):
+        slot = self.get_slot(var, "velocity")
+        velocity = 0.9 * tf.gather(slot, grad.indices) + grad.values
+        kept = tf.scatter_update(slot, grad.indices, velocity)
+        return tf.group(kept, tf.scatter_sub(var, grad.indices, 0.1 * velocity))
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._apply_sparse(tf.IndexedSlices(grad, indices), var)
+
+
+OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
+
+
+class _Feeds(object):
+    """Numbers of rows, and as which sum of them a batch is multiplied with the whole table."""
+
+    def __init__(self, epl):
+        self._epl = epl
+        self.ids = tf.placeholder(tf.int64, [None, 3], name="ids")
+
+    def of(self, step):
+        rng = np.random.RandomState(step)
+        # Some rows are there in each step and more than once, in all parts.
+        ids = np.concatenate([rng.randint(0, ROWS, (common.BATCH, 2)), rng.randint(0, 3, (common.BATCH, 1)) * 1050], 1)
+        return {self.ids: common.share(self._epl, ids)}
+
+
+def build(epl, sparse, optimizer, resource):
+    """(feeds, loss, train op) of a table of 2101 x 8 and a small layer."""
+    feeds = _Feeds(epl)
+    with tf.variable_scope("all", use_resource=resource):
+        table = m.variable("table", [ROWS, WIDTH], seed=1)
+        if sparse:
+            rows = tf.reduce_sum(tf.nn.embedding_lookup(table, feeds.ids), axis=1)
+        else:
+            rows = tf.matmul(tf.reduce_sum(tf.one_hot(feeds.ids, ROWS), axis=1), table)
+        made = tf.matmul(rows, m.variable("kernel", [WIDTH, 4], seed=2))
+        loss = tf.reduce_mean(tf.square(made - 1.0))
+        return feeds, common.mean_everywhere(epl, loss), OPTIMIZERS[optimizer]().minimize(loss)
+
+
+def train(epl, config, cases):
+    """dict of case, (sparse, optimizer, resource), to losses and variables after each step."""
+    found = {}
+    for case in cases:
+        common.init(epl, config)
+        with tf.Graph().as_default():
+            found[tuple(case)] = common.trained(*build(epl, *case), steps=2)[0]
+    return found
+
+
+def goes_on(epl, config, begin, until, before=None, after=None):
+    """Trains from one step to another, with a checkpoint before and after: losses, and variables after each step."""
+    common.init(epl, config)
+    feeds, loss, train_op = build(epl, True, "adam", True)
+    saver, losses, states = tf.train.Saver(), [], []
+    with common.session() as sess:
+        if before:
+            saver.restore(sess, before)
+            assert sess.run(tf.report_uninitialized_variables()).size == 0
+        else:
+            common.initialize(sess)
+        for step in range(begin, until):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(common.state(sess))
+        if after:
+            saver.save(sess, after)
+    return {"losses": losses, "states": states}

@@ -1,0 +1,65 @@
+"""One variable of nearly all parameters: its rows, and the optimizer's state of them, are divided (zero.level)."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.checks import assert_same_training
+from tests.helpers.programs.tables import OPTIMIZERS, ROWS, WIDTH
+
+TABLES = "tests.helpers.programs.tables:"
+CASES = [
+    (False, "momentum", True),
+    (False, "adam", False),
+    (True, "adagrad", False),
+    (True, "lazy", True),
+]
+ALL = [(sparse, name, resource) for sparse in (False, True) for name in OPTIMIZERS for resource in (False, True)]
+
+
+def check(plain, job, config, cases=CASES):
+    want = plain(TABLES + "train", None, cases)
+    for got in job(TABLES + "train", config, cases):
+        for case in cases:
+            assert_same_training(got[case], want[case])
+
+
+def test_two_workers(plain, two_workers):
+    check(plain, two_workers, {"zero.level": "v1"})
+
+
+def test_two_devices(plain, jobs):
+    check(plain, jobs[1, 2], {"zero.level": "v1"}, CASES[::2])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [(2, 1), (1, 2), (2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero.level": "v0"},
+        {"zero.level": "v1", "pipeline.num_micro_batch": 2},
+        {"zero.level": "v1", "optimizer.num_apply_group": 2},
+        {"zero.level": "v1", "communication.sparse_as_dense": True},
+        {"zero.level": "v0", "communication.check_replicas_every": 1},
+    ],
+    ids=lambda config: "-".join(sorted(config)),
+)
+def test_all_cases(plain, jobs, layout, config):
+    cases = [case for case in ALL if case[1] != "sgd"]
+    check(plain, jobs[layout], config, cases)
+
+
+@pytest.mark.once
+def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    want = plain(TABLES + "goes_on", {}, 0, 4)
+    parts = [
+        two_workers(TABLES + "goes_on", {"zero.level": "v1"}, 0, 1, None, first)[0],
+        plain(TABLES + "goes_on", {}, 1, 2, first, second),
+        jobs[2, 2](TABLES + "goes_on", {"zero.level": "v1"}, 2, 3, second, third)[1],
+        two_workers(TABLES + "goes_on", {}, 3, 4, third)[1],
+    ]
+    assert_same_training({key: sum((part[key] for part in parts), []) for key in want}, want)
+    shapes = tf.train.load_checkpoint(first).get_variable_to_shape_map()
+    assert shapes == tf.train.load_checkpoint(second).get_variable_to_shape_map()
+    assert shapes["all/all/table/Adam"] == [ROWS, WIDTH]

@@ -1,0 +1,110 @@
+"""Rows of large variables divided over owners (zero.level): which, how evenly, and what stays whole."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.rules import effects
+from tests.helpers.planning import capture, compiled, of_op, variable
+from tests.helpers.programs import tables
+
+CASES = [(sparse, name, True) for sparse in (False, True) for name in ("adam", "momentum", "adagrad", "lazy")]
+
+
+def program(sparse, optimizer, resource):
+    with capture() as graph:
+        tables.build(None, sparse, optimizer, resource)
+        tf.train.Saver()
+    return graph
+
+
+def held_bytes(compiled_program, variables):
+    """Of some variables, what a worker's graph has."""
+    found = 0
+    for name in compiled_program.graph.find(effects.VARIABLES.__contains__):
+        if name in variables:
+            shape = variables[name].shape
+            found += 4 * shape[0] * shape[1]
+    return found
+
+
+@pytest.mark.parametrize("case", CASES + [(True, "adam", False), (False, "momentum", False)])
+def test_state_is_divided_evenly(case):
+    """The table has 99 % of the parameters; that is no share of a worker's state."""
+    graph = program(*case)
+    programs = [compiled(graph, 2, 1, index, zero__level="v1") for index in range(2)]
+    known = programs[0].plan.variables
+    state = {v: known[v] for update in programs[0].plan.zero.updates for v in update.slots}
+    held = [held_bytes(each, state) for each in programs]
+    assert sum(held) == sum(programs[0].plan.zero.state_bytes)
+    assert sum(held) == len(tables_slots(graph)) * 4 * (tables.ROWS * tables.WIDTH + tables.WIDTH * 4)
+    assert max(held) <= 1.05 / 2 * sum(held)
+    zero = compiled(graph, 2, 2, 0, zero__level="v1").plan.zero
+    assert max(zero.state_bytes) <= 1.05 / 4 * sum(zero.state_bytes)
+
+
+def tables_slots(graph):
+    """The slots of the table."""
+    return [v for v in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES) if "table/" in v.op.name]
+
+
+def test_nothing_but_the_trained_variable_is_whole_anywhere():
+    """Dense gradients come to owners in rows, and checkpoints take slices."""
+    graph = program(False, "adam", True)
+    for index in range(2):
+        worker = compiled(graph, 2, 1, index, zero__level="v1")
+        whole = [n for n in worker.graph.find(lambda op: op == "VarHandleOp") if "table" in n and "rows" not in n]
+        assert whole == ["all/table"] and len(of_op(worker.graph, "EplReduceScatter")) == 1
+        assert not of_op(worker.graph, "EplAllReduce")
+    save = of_op(compiled(graph, 2, 1, 0, zero__level="v1").source.graph, "SaveV2")[0]
+    nodes = compiled(graph, 2, 1, 0, zero__level="v1").source.graph.nodes
+    slices = list(nodes[save.input[2]].attr["value"].tensor.string_val)
+    assert slices.count(b"2101 8 0,1051:-") == slices.count(b"2101 8 1051,1050:-") == 2
+
+
+def test_what_is_divided_stays_so_when_the_graph_grows():
+    graph = program(True, "adam", True)
+    before = compiled(graph, 2, 1, 0, zero__level="v1").plan.zero
+    with graph.as_default():
+        other = variable("later", (4096, 16))
+        tf.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(other), var_list=[other])
+    after = compiled(graph, 2, 1, 0, zero__level="v1").plan.zero
+    assert after.updates[: len(before.updates)] == before.updates and len(after.updates) == len(before.updates) + 2
+
+
+class Normed(tf.train.MomentumOptimizer):
+    """Divides each gradient by its norm."""
+
+    def _resource_apply_dense(self, grad, var):
+        return super(Normed, self)._resource_apply_dense(grad / tf.norm(grad), var)
+
+
+def whole_after(optimizer, config=None, use=None):
+    with capture() as graph:
+        table = tf.get_variable("table", [4096, 8], use_resource=True, initializer=tf.zeros_initializer())
+        optimizer.minimize(tf.reduce_sum(tf.square(table - 1.0)))
+        if use is not None:
+            use(table, optimizer)
+    found = compiled(graph, 2, 1, 0, zero__level="v1", **(config or {})).plan.zero.updates
+    return [update.variable for update in found] == ["table"]
+
+
+def test_what_needs_all_rows_stays_whole():
+    assert not whole_after(tf.train.MomentumOptimizer(0.1, 0.9))
+    assert whole_after(Normed(0.1, 0.9))
+    assert whole_after(epl.optimizers.LambOptimizer(0.1))
+    assert whole_after(tf.train.MomentumOptimizer(0.1, 0.9), {"offload__level": "v0"})
+
+    def gathered(table, optimizer):
+        slot = optimizer.get_slot(table, "momentum")
+        tf.gather(slot, [1])
+
+    assert whole_after(tf.train.MomentumOptimizer(0.1, 0.9), use=gathered)
+
+
+def test_small_variables_stay_whole():
+    with capture() as graph:
+        table = tf.get_variable("table", [1000, 8], initializer=tf.zeros_initializer())
+        tf.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(tf.square(table)))
+    found = compiled(graph, 2, 1, 0, zero__level="v1").plan.zero.updates
+    assert [update.variable for update in found] == ["table"]
