@@ -1,4 +1,4 @@
-"""The memory that a program will need: shapes by TensorFlow, the step by epl.plan.memory."""
+"""The memory that a program will need, and what it will exchange: shapes by TensorFlow, the step by epl.plan."""
 
 import os
 
@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
-from epl.plan.analysis import variable_of
+from epl.plan.exchanges import exchanges_of, training_writes
 from epl.plan.memory import SLOTS, STATE, VARIABLES, foretell
-from epl.plan.names import clone_name, cloned_name
+from epl.plan.names import cloned_name
 from epl.rules import effects
 
 DEFAULT_BATCH = 32  # as for the choice of what is computed again
@@ -41,17 +41,24 @@ def foretell_program(program, batch=None):
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
+def foretell_exchanges(program, batch=None):
+    """What this worker's first device exchanges with others in a training step.
+
+    Args:
+      program: a compiled epl.program.program.Program.
+      batch: as of foretell_program.
+
+    Returns:
+      A tuple of epl.plan.exchanges.Exchange.
+    """
+    sizes = _Sizes(program.graph, batch or DEFAULT_BATCH)
+    return exchanges_of(program, lambda name, index: None if name in sizes.unknown else sizes.of(name)[index])
+
+
 def roots_of(program):
     """All changes of variables in training but for metrics', in all copies, and what is sent."""
-    graph, plan = program.graph, program.plan
-    metrics = {variable.name for variable in program.variables.values() if variable.is_metric}
-    found = []
-    for write in plan.analysis.writes:
-        for instance in plan.mesh.instances:
-            name = clone_name(write, instance.index)
-            if name in graph.nodes and variable_of(graph, name) not in metrics:
-                found.append(name)
-    return found + graph.find(lambda op: op == "EplBroadcastSend")
+    own = [name for name in training_writes(program) if program.has(name)]
+    return own + program.graph.find(lambda op: op == "EplBroadcastSend")
 
 
 def _variables(program):

@@ -10,10 +10,11 @@ from epl.capture.record import make_program
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.exchanges_table import exchanges_table, facts
 from epl.plan.memory import table as memory_table
 from epl.plan.memory_page import memory_page
 from epl.plan.table import plan_table
-from epl.session.foretold import DEFAULT_BATCH, foretell_program
+from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges, foretell_program
 from epl.session.hooks import PREVIEW, Preview
 from epl.session.pictures import schedule_page
 from epl.version import __version__
@@ -91,7 +92,8 @@ def parser():
         "--batch",
         type=_positive,
         default=DEFAULT_BATCH,
-        help="rows of a micro-batch, for --memory, where the program leaves them open (default: %d)" % DEFAULT_BATCH,
+        help="rows of a micro-batch, for sizes in bytes, where the program leaves them open (default: %d)"
+        % DEFAULT_BATCH,
     )
     made.add_argument("script", help="a Python script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
@@ -137,6 +139,7 @@ def show(graph, options):
         program = compile_program(make_program(graph), env.config, env.cluster)
         picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
         memory, unknown = foretell_program(program, options.batch) if options.memory is not None else ({}, [])
+        exchanges = foretell_exchanges(program, options.batch)
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -147,7 +150,14 @@ def show(graph, options):
     for option, path, page in pages:
         if page is not None and not _written(option, path, page):
             return _REFUSED
-    print(program.plan.to_json() if options.json else plan_table(program.plan, program, options.rows))
+    if options.json:
+        summary = dict(program.plan.summary(), **facts(program, exchanges))
+        print(json.dumps(summary, indent=2, sort_keys=True))
+    else:
+        print(plan_table(program.plan, program, options.rows))
+        told = exchanges_table(program, exchanges, options.rows)
+        if told:
+            print(told)
     if program.automatic is not None and not options.json:
         print(program.automatic.table())
     if options.memory is not None:

@@ -10,6 +10,7 @@ from tests.numerics.test_split_models import (
     CLIPPED,
     COPIES,
     EMBEDDINGS,
+    EXCHANGED,
     EXPERTS,
     FEATURES,
     FIXED,
@@ -20,6 +21,7 @@ from tests.numerics.test_split_models import (
     STAGES,
     check,
     check_calls,
+    check_exchanges,
     monitored_twice,
 )
 
@@ -118,6 +120,14 @@ def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options
     for history in two_by_two(SPLIT + "stages", 2, optimizer, kinds, resource, folders[1], **options):
         check(history, reference)
     check_contents(plain, folders)
+
+
+def test_what_is_exchanged(two_workers, two_by_two):
+    for foretold, ran in two_workers(SPLIT + "exchanged", 2, 8, **EXCHANGED):
+        check_exchanges(foretold, ran, 2)
+    for foretold, ran in two_by_two(SPLIT + "exchanged", 2, 16):
+        assert {row["axis"] for row in foretold} == {"shard", "data"}
+        assert all(row["sent_by"] for row in foretold if row["axis"] == "data")
 
 
 def refused(call, *args):

@@ -1,5 +1,6 @@
 """Models whose variables are divided over devices compute what one device computes."""
 
+import collections
 import os
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 
+COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll", "EplBroadcast")
 SPLIT = "tests.helpers.programs.split:"
 
 
 # Made dense, repeated rows of a gradient are one, so that its norm would be another one.
+EXCHANGED = {"pipeline__num_micro_batch": 2}
 COPIES = [("adam", {}), ("momentum", {"resource": True, "as_dense": True, "clip": 100.0, "sizes": (8, 4, 12)})]
 
 
@@ -160,3 +163,29 @@ def test_monitored_sessions_and_batch_normalisation(plain, two_devices, tmp_path
 def test_largest_logits_and_metrics(plain, two_devices):
     for own, whole in pairs(two_devices(SPLIT + "top", 2), plain(SPLIT + "top", 2)):
         assert_same(own, whole)
+
+
+def check_exchanges(foretold, ran, num_workers):
+    """What the plan foretells of a step is what runs in it: each by its name, or type by type with its bytes."""
+    names = {name for name, _, _ in ran}
+    inside = [row for row in foretold if not row["sent_by"]]
+    assert not [row for row in inside if row["name"] not in names]
+    assert bool(inside) == (num_workers == 1)
+    sent = collections.Counter()
+    for row in foretold:
+        if row["sent_by"]:
+            sent[row["sent_by"], row["num_bytes"]] += row["times"]
+    # What all-reduces give is as large as what they take.
+    known = collections.Counter((op, size) for _, op, size in ran if op == "EplAllReduce")
+    assert known == {key: times for key, times in sent.items() if key[0] == "EplAllReduce"}
+    types = collections.Counter(op for _, op, _ in ran if op in COLLECTIVES)
+    by_type = collections.Counter()
+    for (op, _), times in sent.items():
+        by_type[op] += times
+    assert types == by_type
+
+
+def test_what_is_exchanged(two_devices):
+    foretold, ran = two_devices(SPLIT + "exchanged", 2, 8, **EXCHANGED)
+    assert {row["times"] for row in foretold if row["phase"] != "apply"} == {2}  # once for each micro-batch
+    check_exchanges(foretold, ran, 1)
