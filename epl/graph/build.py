@@ -26,7 +26,7 @@ def constant(name, value, dtype, device=""):
     Args:
       name: node name.
       value: a number or bytes, or a list of them.
-      dtype: DataType number of float32, int32, string, int64 or uint64.
+      dtype: DataType number of float32, float64, int32, string, int64 or uint64.
       device: device string.
     """
     node = make_node("Const", name, device=device, dtype=Type(dtype))
@@ -39,7 +39,7 @@ def constant(name, value, dtype, device=""):
     return node
 
 
-_VALUES = {1: "float_val", 3: "int_val", 7: "string_val", 9: "int64_val", 23: "uint64_val"}
+_VALUES = {1: "float_val", 2: "double_val", 3: "int_val", 7: "string_val", 9: "int64_val", 23: "uint64_val"}
 
 
 class Type(int):

@@ -105,9 +105,19 @@ def arg_max(node, inputs, facts):
     axes = _axes(facts.value(inputs[1]), rank)
     if not axes:
         return None
-    term = _LETTERS[:rank]
-    letter = term[axes[0]]
-    return Notation("%s,*->%s" % (term, term.replace(letter, "")), resolved=frozenset(letter))
+    at, term = axes[0], _LETTERS[:rank]
+    out = term[:at] + term[at + 1 :]
+    if facts.shape(inputs[0])[at] is None:  # where a part begins would not be known
+        return Notation("%s-%s,*->%s" % (term[:at], term[at + 1 :], out))
+    return Notation("%s,*->%s" % (term, out), resolved=frozenset(term[at]))
+
+
+def sparse_loss(node, inputs, facts):
+    """Classes are told apart by where a part of them begins."""
+    shape = facts.shape(inputs[0])
+    if not shape or shape[-1] is None:
+        return Notation("b-,b->b,b-")
+    return Notation("bc,b->b,bc", resolved=frozenset("c"))
 
 
 def along_axis(**options):
@@ -275,6 +285,8 @@ def gather(node, inputs, facts):
     at = axis[0] % rank
     out = term[:at] + rows + term[at + 1 :]
     letter = frozenset(term[at])
+    if facts.shape(inputs[0])[at] is None:  # which rows a part has would not be known
+        term = term[:at] + "-" + term[at + 1 :]
     text = "%s,%s%s->%s" % (term, rows, ",*" * (len(inputs) - 2), out)
     return Notation(text, linear=_FIRST if node.op != "ResourceGather" else (), product=True, preferred=letter)
 
@@ -283,7 +295,8 @@ def unsorted_segment_sum(node, inputs, facts):
     rank, ids = _rank(inputs[0], facts), _rank(inputs[1], facts)
     if rank is None or ids is None or rank > len(_LETTERS) - 1:
         return None
-    term, row = _LETTERS[:rank], _LETTERS[rank]
+    term, row, out = _LETTERS[:rank], _LETTERS[rank], facts.shape(inputs[0]._replace(node=node.name, index=0))
+    row = "-" if not out or out[0] is None else row
     return Notation("%s,%s,*->%s%s" % (term, term[:ids], row, term[ids:]), linear=_FIRST)
 
 
@@ -293,7 +306,8 @@ def one_hot(node, inputs, facts):
         return None
     axis = node.attr["axis"].i if "axis" in node.attr else -1
     axis = rank if axis < 0 else axis
-    term, depth = _LETTERS[:rank], _LETTERS[rank]
+    term, depth, out = _LETTERS[:rank], _LETTERS[rank], facts.shape(inputs[0]._replace(node=node.name, index=0))
+    depth = "-" if not out or out[axis] is None else depth
     return Notation("%s,*,*,*->%s%s%s" % (term, term[:axis], depth, term[axis:]))
 
 

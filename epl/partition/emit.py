@@ -9,7 +9,7 @@ from epl.partition.parts import COLLECTIVES, Collective
 from epl.partition.placement import part_sizes, part_starts
 from epl.program.placement import SUM
 
-INT32, INT64, FLOAT, BOOL = 3, 9, 1, 10
+INT32, INT64, FLOAT, DOUBLE, BOOL = 3, 9, 1, 2, 10
 _PREFIX = "epl_shard"
 _TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
 
@@ -79,11 +79,12 @@ class Emit(object):
         if dtype in (INT32, INT64):
             return self.integers(name, values, dtype)
         whole = self.integers(name, [0] * self.shards)
-        made = [constant(whole, float(each), FLOAT, self._for.device) for each in values]
+        written = DOUBLE if dtype == DOUBLE else FLOAT  # a third is another number in each of them
+        made = [constant(whole, float(each), written, self._for.device) for each in values]
         if any(each != values[0] for each in values):
             self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)
         self._keep(made[0])
-        return whole if dtype == FLOAT else self.cast(whole, FLOAT, dtype)
+        return self.cast(whole, written, dtype)
 
     def cast(self, text, have, want):
         """A tensor in another type; the same where it is of that already."""

@@ -54,9 +54,9 @@ class Facts(object):
         return None if holder is None else self.shape(holder)
 
     def _refined(self, tensor, node, dims):
-        if node.op not in REFINED or tensor.index:
+        if node.op not in REFINED:
             return dims
-        found = refined(node, self.inputs(tensor.node), self)
+        found = refined(node, tensor.index, self.inputs(tensor.node), self)
         if dims is None or found is None or len(found) != len(dims):
             return dims if found is None else found
         return tuple(known if known is not None else other for known, other in zip(dims, found))

@@ -9,20 +9,27 @@ import numpy as np
 _REDUCTIONS = frozenset("Sum Mean Max Min Prod All Any".split())
 _BY_TARGET = {"Reshape": 1, "Fill": 0, "BroadcastTo": 1}
 _SAME = frozenset(
-    "Identity StopGradient PreventGradient Cast ZerosLike OnesLike Neg Square Relu Tanh Exp Rsqrt".split()
+    "Identity StopGradient PreventGradient Cast ZerosLike OnesLike Neg Square Relu Tanh Exp Rsqrt Abs Elu Log "
+    "LogSoftmax Sigmoid Softmax Softplus Sqrt".split()
 )
 _BROADCAST = frozenset("Add AddV2 Sub Mul RealDiv SquaredDifference Maximum Minimum TanhGrad ReluGrad".split())
-REFINED = _REDUCTIONS | frozenset(_BY_TARGET) | _SAME | _BROADCAST | frozenset(["Tile", "Transpose", "AddN"])
+# Their second output is the gradient with respect to the first input.
+_LOSSES = frozenset("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits".split())
+REFINED = _LOSSES | _REDUCTIONS | frozenset(_BY_TARGET) | _SAME | _BROADCAST | frozenset(["Tile", "Transpose", "AddN"])
 
 
-def refined(node, inputs, facts):
-    """The shape of output 0 as it follows from the inputs, None for sizes that are not known; None where nothing does.
+def refined(node, index, inputs, facts):
+    """The shape of an output as it follows from the inputs, None for sizes that are not known; None where nothing does.
 
     Args:
       node: NodeDef, of a type in REFINED.
+      index: of the output.
       inputs: the tensors that it takes.
       facts: epl.partition.facts.Facts.
     """
+    if node.op in _LOSSES:
+        shape = facts.shape(inputs[0])
+        return shape if index or shape is None else shape[:1]
     if node.op in _BY_TARGET:
         target = facts.value(inputs[_BY_TARGET[node.op]])
         if target is None or target.ndim != 1:

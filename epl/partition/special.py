@@ -140,6 +140,17 @@ def _mean(emit, node, texts, strategy, rule, choices):
     return True
 
 
+def _sum(emit, node, texts, strategy, rule, choices):
+    """Axes that a step computes, for the gradient of broadcasting, have the rows too where a batch has just one row."""
+    axes = emit.facts.inputs(node.name)[1]
+    if _divided(strategy) is None or emit.facts.graph.nodes[axes.node].op == "Const":
+        return False
+    dtype = _index_type(node, "Tidx")
+    kept = emit.integers("kept", [[strategy.inputs[0].dim]] * emit.shards, dtype)
+    others = emit.add("ListDiff", "other_axes", [texts[1], kept], T=Type(dtype), out_idx=Type(INT32))
+    return _replaced_input(emit, node, texts, 1, others)
+
+
 def _weight(emit, tensor, text, dim, dtype, choices):
     """What part of a dimension of unknown size a shard has."""
     shape = emit.add("Shape", "local_shape", [text], T=Type(dtype), out_type=Type(INT32))
@@ -192,8 +203,6 @@ def _one_hot(emit, node, texts, strategy, rule, choices):
         return False
     facts, id_type = emit.facts, _index_type(node, "TI")
     size = facts.shape(Tensor(node.name, 0))[_divided(strategy)]
-    if size is None:
-        return False
     own = emit.add("Sub", "local", [texts[0], emit.starts("start", size, id_type)], T=Type(id_type))
     depth = emit.integers("depth", part_sizes(size, emit.shards))
     copy = type(node)()
@@ -308,6 +317,7 @@ _SPECIAL = {
     "Size": _shape,
     "VariableShape": _shape,
     "Mean": _mean,
+    "Sum": _sum,
     "GatherV2": _gather,
     "Gather": _gather,
     "ResourceGather": _gather,

@@ -90,7 +90,7 @@ RULES["FusedBatchNormGrad"] = RULES["FusedBatchNormGradV2"] = dims.channels(
 )
 RULES["FusedBatchNormGradV3"] = dims.channels("---c,---c,c,c,c,*->---c,c,c,*,*", "-c--,-c--,c,c,c,*->-c--,c,c,*,*")
 RULES.update(_all("Softmax LogSoftmax", Notation("...c->...c", resolved=frozenset("c"))))
-RULES["SparseSoftmaxCrossEntropyWithLogits"] = Notation("bc,b->b,bc", resolved=frozenset("c"))
+RULES["SparseSoftmaxCrossEntropyWithLogits"] = dims.sparse_loss
 RULES["SoftmaxCrossEntropyWithLogits"] = Notation("bc,bc->b,bc", resolved=frozenset("c"))
 RULES.update(_all("TopK", Notation("...-->...-,...-")))
 RULES.update(_all("TopKV2", Notation("...-,*->...-,...-")))

@@ -67,6 +67,12 @@ def _strided_slice(node, values, begin, end, strides):
     return values[slice(None if masks["begin_mask"] else begin[0], None if masks["end_mask"] else end[0], strides[0])]
 
 
+def _slice(node, values, begin, size):
+    if values.ndim != 1 or len(begin) != 1 or begin[0] is None or size[0] is None:
+        return None
+    return values[begin[0] :] if size[0] == -1 else values[begin[0] : begin[0] + size[0]]
+
+
 def _range(node, start, limit, delta):
     bounds = [each[()] for each in (start, limit, delta)]
     if None in bounds or bounds[2] == 0 or abs((bounds[1] - bounds[0]) / bounds[2]) > _MOST:
@@ -136,6 +142,7 @@ _EVALUATED = {
     "StopGradient": _same,
     "Pack": _pack,
     "ConcatV2": _concat,
+    "Slice": _slice,
     "StridedSlice": _strided_slice,
     "Range": _range,
     "Prod": _product,

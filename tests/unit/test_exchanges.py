@@ -54,7 +54,7 @@ def test_a_transformer_block(workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_divided_classifier_behind_features_of_rows(workers):
     with planning.capture() as graph:
-        x, labels = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.int32, [None])
+        x, labels = tf.placeholder(tf.float32, [8, 4]), tf.placeholder(tf.int32, [8])
         with epl.replicate(2):
             features = tf.tanh(tf.matmul(x, tf.get_variable("first", [4, 6])))
         with epl.split(2):

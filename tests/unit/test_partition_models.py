@@ -216,6 +216,38 @@ def test_a_batch_that_does_not_divide_loses_no_row():
             assert_same(both.run(["mean:0"], {"x:0": rows})[0], both.run_whole("mean:0", {"x:0": rows}))
 
 
+@pytest.mark.parametrize("rows", [8, 5, 1])
+def test_dimensions_of_unknown_size_that_parts_would_have_to_count(rows):
+    """Where a part begins among so many rows is not known: what asks for it gets them whole."""
+    with capture(8) as graph:
+        x = tf.identity(tf.placeholder(tf.float64, [None, 3], name="x"), name="mine")
+        y = tf.transpose(x, name="columns")  # a row for each class, of which the batch is to say how many there are
+        labels = tf.argmax(y, 1, name="largest")
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=y)
+        found = tf.gather(x, labels) + tf.one_hot(labels, tf.shape(x)[0], dtype=tf.float64)[:, :1]
+        total = tf.reduce_sum(found) + tf.reduce_mean(loss)
+        tf.identity(tf.gradients(total, x)[0], name="gradient")
+        tf.identity(total, name="total")
+    done = shards.partitioned(graph, 3, tensors={"mine": sharded(0)})
+    names, fed = ["largest:0", "total:0", "gradient:0"], {"x:0": np.random.RandomState(0).normal(size=[rows, 3])}
+    with shards.Shards(graph, done, 1e-12) as both:
+        for got, want in zip(both.run(names, fed), both.run_whole(names, fed)):
+            np.testing.assert_allclose(got, want, rtol=1e-12)  # of float64: a third in float32 would not do
+
+
+def test_one_row_that_is_broadcast():
+    """The gradient of broadcasting then sums over the rows too, of which all shards but one have none."""
+    with capture(8) as graph:
+        x = tf.identity(tf.placeholder(tf.float32, [None, 4], name="x"), name="mine")
+        total = tf.reduce_sum(tf.square(x + tf.reduce_max(x, 1, keepdims=True)))
+        tf.identity(tf.gradients(total, x)[0], name="gradient")
+    done = shards.partitioned(graph, 2, tensors={"mine": sharded(0)})
+    with shards.Shards(graph, done) as both:
+        for rows in (1, 3):
+            fed = {"x:0": np.random.RandomState(0).normal(size=[rows, 4])}
+            assert_same(both.run(["gradient:0"], fed)[0], both.run_whole("gradient:0", fed))
+
+
 def test_operations_without_a_rule_get_whole_inputs_and_are_listed():
     with capture(7) as graph:
         x = tf.identity(tf.constant(np.arange(12.0).reshape([3, 4]), tf.float32), name="x")

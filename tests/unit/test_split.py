@@ -190,6 +190,19 @@ def test_tokens_travel_to_experts_and_back():
     assert len([n for n in program.graph.nodes.values() if n.op == "EplAllToAll"]) >= 4
 
 
+@pytest.mark.parametrize("classes", [7, 1000])
+def test_logits_of_a_dense_loss_are_never_gathered(classes):
+    """Nor are their gradients, though the loss reshapes both, and the graph does not know how many rows there are."""
+    with planning.capture() as graph:
+        train(classifier(classes=classes))
+    program = planning.compiled(graph)
+    assert program.plan.partitioned.placements["kernel"] == sharded(1)
+    sent = [(c.kind, c.phase, c.num_bytes) for c in program.plan.partitioned.collectives]
+    row = 32 * 4
+    assert sent[:3] == [("all_reduce", "forward", row)] * 3
+    assert sent[3:] == [("all_reduce", "backward", row)] * 2  # of the labels' gradient, which this loss has too
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_rows_of_a_divided_table_come_to_the_devices_that_divide_the_batch(inside):
     with planning.capture() as graph:
@@ -250,7 +263,7 @@ def test_the_table_says_what_is_divided_and_exchanged():
     text = plan_table(planning.compiled(graph).plan)
     assert "divided variables" in text and "3, over 2 devices" in text
     forward = next(line for line in text.splitlines() if "exchanges, forward" in line)
-    assert "1 all_gather; of tensors of 896 bytes" in forward  # 32 rows are supposed, of 7 logits
+    assert "1 all_gather, 3 all_reduce; of tensors of 1.2 KiB" in forward  # 32 rows are supposed
     whole = [line for line in text.splitlines() if "takes whole inputs" in line]
     assert len(whole) == 1 and "'shown' (AsString)" in whole[0]
 

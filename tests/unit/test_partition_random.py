@@ -1,0 +1,49 @@
+"""Random small graphs with their gradients, and steps of training, in parts against the whole: rules put together."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.helpers import random_graphs, shards
+from tests.helpers.planning import capture
+
+pytestmark = pytest.mark.once
+_ROUNDING = 1e-8  # in float64, of numbers around 1
+
+
+def _value_of(variable):
+    return variable.op.name + ("/Read/ReadVariableOp:0" if variable.op.type == "VarHandleOp" else ":0")
+
+
+def check(seed, count, graphs, batches=(8, 5, 1)):
+    """Draws graphs, and trains them on batches of different sizes: more rows than shards, an odd number, one row."""
+    with capture(1) as graph:
+        drawn, _ = random_graphs.draw_graphs(seed, count, graphs)
+        tf.global_variables_initializer()
+    marks = {name: place for each in drawn for name, place in each.marks.items()}
+    variables = [name for each in drawn for name in each.variables]
+    done = shards.partitioned(graph, count, variables, marks)
+    assert done.placements and done.collectives
+    names = [tensor.name for each in drawn for tensor in each.outputs + [each.loss]]
+    names += [_value_of(v) for each in drawn for v in each.sources if isinstance(v, tf.Variable)]
+    with shards.Shards(graph, done, tolerance=_ROUNDING) as both:
+        both.run_whole("init")
+        both.run_operations(["init"])
+        for rows in batches:
+            fed = random_graphs.feeds(rows, seed + rows)
+            for name, got, want in zip(names, both.run(names, fed), both.run_whole(names, fed)):
+                what = "%s: seed %d, %d shards, %d rows" % (name, seed, count, rows)
+                np.testing.assert_allclose(got, want, rtol=_ROUNDING, atol=_ROUNDING, err_msg=what)
+            both.run_whole("train", fed)
+            both.run_operations(["train"], fed)
+
+
+@pytest.mark.parametrize("count, graphs", [(2, 8), (3, 8), (4, 4)])
+def test_random_graphs(count, graphs):
+    check(count, count, graphs, (5, 1))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(120))
+def test_many_random_graphs(seed):
+    check(1000 + seed, 2 + seed % 3, 25)
