@@ -122,9 +122,14 @@ def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options
     check_contents(plain, folders)
 
 
-def test_what_is_exchanged(two_workers, two_by_two):
+@pytest.mark.once
+def test_what_is_exchanged(two_workers):
     for foretold, ran in two_workers(SPLIT + "exchanged", 2, 8, **EXCHANGED):
         check_exchanges(foretold, ran, 2)
+
+
+@pytest.mark.exhaustive
+def test_what_copies_of_a_divided_model_exchange(two_by_two):
     for foretold, ran in two_by_two(SPLIT + "exchanged", 2, 16):
         assert {row["axis"] for row in foretold} == {"shard", "data"}
         assert all(row["sent_by"] for row in foretold if row["axis"] == "data")

@@ -185,6 +185,7 @@ def check_exchanges(foretold, ran, num_workers):
     assert types == by_type
 
 
+@pytest.mark.once
 def test_what_is_exchanged(two_devices):
     foretold, ran = two_devices(SPLIT + "exchanged", 2, 8, **EXCHANGED)
     assert {row["times"] for row in foretold if row["phase"] != "apply"} == {2}  # once for each micro-batch

@@ -11,6 +11,7 @@ from epl.plan.exchanges_table import exchanges_table, facts
 from epl.session.foretold import foretell_exchanges
 from tests.helpers import planning, split_models
 
+pytestmark = pytest.mark.once
 COLOCATED = {"cluster__colocate_split_and_replicate": True}
 
 
