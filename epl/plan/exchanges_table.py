@@ -66,10 +66,11 @@ def why(program, exchange):
 
 def _placements(program, max_rows):
     done, variables = program.partitioned, program.plan.variables
-    divided = sorted(program.plan.divided, key=program.source.graph.positions.__getitem__)
+    places = {name: placed.shard for name, placed in program.plan.placements.items() if placed.is_divided}
+    divided = sorted(places, key=program.source.graph.positions.__getitem__)
     rows = [("divided variable", "shape", "dimension", "devices")]
     for name in divided[:max_rows]:
-        rows.append((name, str(list(variables[name].shape)), str(done.placements[name].dim), str(done.shards)))
+        rows.append((name, str(list(variables[name].shape)), str(places[name].dim), str(done.shards)))
     lines = [""] + (columns(rows) if divided else [])
     if len(divided) > max_rows:
         lines.append("  ... and %d further ones" % (len(divided) - max_rows))

@@ -7,7 +7,7 @@ that what differs by more than rounding is wrong.
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from epl.partition.placement import WHOLE, partial, sharded
+from epl.program.placement import WHOLE, partial, sharded
 
 WIDTHS = (2, 3, 4, 6)
 _MOST_ELEMENTS = 300  # of a tensor: rows of a batch count as 6
