@@ -7,7 +7,6 @@ import runpy
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from epl.session.foretold import foretell_exchanges
 from tests.helpers import split_models
 from tests.helpers.programs import common
 
@@ -491,7 +490,9 @@ def exchanged(epl, device_count, rows, **config):
     cluster = epl.Env.get().cluster
     program = epl.compiler.compile(epl.capture.record.make_program(step.graph), epl.Env.get().config, cluster)
     of_micro_batch = rows // config.get("pipeline.num_micro_batch", 1) // cluster.gpu_num_per_worker
-    foretold = foretell_exchanges(program, of_micro_batch * min(device_count, cluster.gpu_num_per_worker))
+    foretold = epl.session.foretold.foretell_exchanges(
+        program, of_micro_batch * min(device_count, cluster.gpu_num_per_worker)
+    )
     record, rng = tf.RunMetadata(), np.random.RandomState(0)
     as_it_is = tf.ConfigProto()
     as_it_is.graph_options.rewrite_options.disable_meta_optimizer = True  # which leaves nodes out
