@@ -50,7 +50,7 @@ Status HierarchicalCommunicator::SmallAllReduce(const Request& request) {
   sum.reduce_op = request.reduce_op == EPL_MEAN ? EPL_SUM : request.reduce_op;
   Status status = local_->Run(sum);
   if (status.ok() && place_ == 0) {
-    const std::vector<int> leaders = Counterparts(0);
+    const std::vector<int> leaders = layout_.Counterparts(host_, 0);
     StartHeads(leaders, leaders, announcements_[place_], result_.data(), bytes);
     status = WaitHeads(leaders);
     for (int leader : leaders) {
@@ -153,7 +153,7 @@ Status HierarchicalCommunicator::LargeAllReduce(const Request& request) {
     return status;
   };
 
-  const std::vector<int> others = Crosses() ? Counterparts(place_) : std::vector<int>();
+  const std::vector<int> others = Crosses() ? layout_.Counterparts(host_, place_) : std::vector<int>();
   if (Crosses()) StartHeads(others, others, announcements_[place_], nullptr, 0);
   for (size_t p = 0; p < pieces + 2; ++p) {
     if (p < pieces) {
@@ -178,7 +178,7 @@ Status HierarchicalCommunicator::LargeAllReduce(const Request& request) {
 // All of this host have come, by their agreement; the leaders meet; the host hears of it.
 Status HierarchicalCommunicator::Barrier() {
   if (place_ == 0) {
-    const std::vector<int> leaders = Counterparts(0);
+    const std::vector<int> leaders = layout_.Counterparts(host_, 0);
     StartHeads(leaders, leaders, announcements_[place_], nullptr, 0);
     Status status = WaitHeads(leaders);
     if (!status.ok()) return status;
@@ -208,7 +208,7 @@ Status HierarchicalCommunicator::Broadcast(const Request& request) {
     }
   }
   if (place_ == 0) {
-    const std::vector<int> leaders = Counterparts(0);
+    const std::vector<int> leaders = layout_.Counterparts(host_, 0);
     const bool small = at_root && info.count * request.element <= kInlineBytes;
     StartHeads(leaders, leaders, at_root ? info : announcements_[0], data, small ? info.count * request.element : 0);
     status = WaitHeads(leaders);
@@ -252,7 +252,7 @@ Status HierarchicalCommunicator::BroadcastPieces(const Request& request, size_t 
   const bool at_root = near < Host().size(), root = request.peer == options_.rank;
   const size_t stripe = std::min(CeilDivide(count, stripes), kStripeBytes / element);
   const size_t step = stripe * stripes, pieces = CeilDivide(count, step);
-  const std::vector<int> others = Crosses() ? Counterparts(place_) : std::vector<int>();
+  const std::vector<int> others = Crosses() ? layout_.Counterparts(host_, place_) : std::vector<int>();
   int source = -1;
   for (const std::vector<int>& there : layout_.ranks) {
     if (Crosses() && std::find(there.begin(), there.end(), request.peer) != there.end()) source = there[place_];
@@ -306,19 +306,6 @@ Status HierarchicalCommunicator::BroadcastPieces(const Request& request, size_t 
   return Status();
 }
 
-// Whose data the rank at `place` of this host brings to it, its own first: every rank sends its data to one rank of
-// each other host.
-std::vector<int> HierarchicalCommunicator::Carried(int place) const {
-  std::vector<int> ranks = {Host()[place]};
-  for (int host = 0; host < layout_.size(); ++host) {
-    if (host == host_) continue;
-    for (size_t i = 0; i < layout_.ranks[host].size(); ++i) {
-      if (static_cast<int>(i % Host().size()) == place) ranks.push_back(layout_.ranks[host][i]);
-    }
-  }
-  return ranks;
-}
-
 // How many elements every rank gives.
 Status HierarchicalCommunicator::GatherCounts(const Request& request, const std::vector<int>& from,
                                               std::vector<size_t>* counts) {
@@ -339,13 +326,9 @@ Status HierarchicalCommunicator::GatherCounts(const Request& request, const std:
 // Every rank's data crosses to each other host once, and is gathered there in memory with what the others brought.
 Status HierarchicalCommunicator::AllGather(const Request& request) {
   const size_t element = request.element;
-  const std::vector<int> carried = Carried(place_);
+  const std::vector<int> carried = layout_.Carried(host_, place_);
   const std::vector<int> from(carried.begin() + 1, carried.end());
-  std::vector<int> to;
-  for (int i = 1; i < layout_.size(); ++i) {
-    const std::vector<int>& there = layout_.ranks[(host_ + i) % layout_.size()];
-    to.push_back(there[static_cast<size_t>(place_) % there.size()]);
-  }
+  const std::vector<int> to = layout_.Carriers(host_, place_);
   const auto is_inline = [&](size_t count) { return count <= kInlineBytes / element; };
   const size_t inline_bytes = is_inline(request.count) ? request.count * element : 0;
   const char* whole = InputOf(request, 0, is_inline(request.count) ? request.count : 0, &small_);
@@ -414,7 +397,7 @@ Status HierarchicalCommunicator::AllGather(const Request& request) {
     if (p + kStages - 1 < pieces) start(p + kStages - 1);
     const char* at = stage.whole.data();
     for (size_t place = 0; place < Host().size(); ++place) {
-      for (int rank : Carried(static_cast<int>(place))) {
+      for (int rank : layout_.Carried(host_, static_cast<int>(place))) {
         put(p, rank, at);
         at += part(p, rank).size() * element;
       }

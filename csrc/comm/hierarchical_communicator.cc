@@ -17,16 +17,6 @@ size_t MaxHeadBytes(int size) {
   return Align(kHeadBytes + kMaxHeaderBytes + static_cast<size_t>(size) * sizeof(uint64_t)) + kMaxDataBytes;
 }
 
-int HostOf(const HostLayout& layout, int rank) {
-  int host = 0;
-  while (std::find(layout.ranks[host].begin(), layout.ranks[host].end(), rank) == layout.ranks[host].end()) ++host;
-  return host;
-}
-
-int PlaceOf(const std::vector<int>& ranks, int rank) {
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
 // Returns the buffer that the caller knows already.
 void* TakeBuffer(void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; }
 
@@ -37,8 +27,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(const Options& options, const
                                                    std::unique_ptr<Communicator> local)
     : options_(options),
       layout_(layout),
-      host_(HostOf(layout, options.rank)),
-      place_(PlaceOf(layout.ranks[host_], options.rank)),
+      host_(layout.HostOf(options.rank)),
+      place_(layout.PlaceOf(options.rank)),
       mesh_(mesh),
       flat_(std::move(flat)),
       local_(std::move(local)),
@@ -106,13 +96,6 @@ Status HierarchicalCommunicator::Agree(const Request& request) {
     if (static_cast<int>(i) != place_) status = Compare(Host()[i], announcements_[i]);
   }
   return status;
-}
-
-// The ranks of the other hosts with this place.
-std::vector<int> HierarchicalCommunicator::Counterparts(int place) const {
-  std::vector<int> ranks;
-  for (int i = 1; i < layout_.size(); ++i) ranks.push_back(layout_.ranks[(host_ + i) % layout_.size()][place]);
-  return ranks;
 }
 
 void HierarchicalCommunicator::StartHeads(const std::vector<int>& to, const std::vector<int>& from,

@@ -73,7 +73,6 @@ class HierarchicalCommunicator : public Communicator {
   Request Local(epl_collective collective, epl_dtype dtype, const void* in, void* out, size_t count) const;
   Status LocalGatherV(epl_dtype dtype, const void* in, size_t count, void* out);
   Status LocalBroadcast(int root, void* data, size_t bytes);
-  std::vector<int> Counterparts(int place) const;
 
   // hierarchical_collectives.cc
   Status SmallAllReduce(const Request& request);
@@ -83,7 +82,6 @@ class HierarchicalCommunicator : public Communicator {
   Status BroadcastPieces(const Request& request, size_t count, size_t near, char* out);
   Status AllGather(const Request& request);
   Status GatherCounts(const Request& request, const std::vector<int>& from, std::vector<size_t>* counts);
-  std::vector<int> Carried(int place) const;
 
   bool Crosses() const { return place_ < layout_.stripes; }
   const std::vector<int>& Host() const { return layout_.ranks[host_]; }

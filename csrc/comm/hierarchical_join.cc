@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 
 #include "backends.h"
 #include "hierarchical_communicator.h"
@@ -12,24 +11,6 @@
 #include "tcp_mesh.h"
 
 namespace epl {
-
-bool HostLayout::OneRankEach() const {
-  return std::all_of(ranks.begin(), ranks.end(), [](const std::vector<int>& host) { return host.size() == 1; });
-}
-
-HostLayout LayoutOf(const std::vector<std::string>& hosts) {
-  HostLayout layout;
-  std::map<std::string, size_t> number;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto found = number.emplace(hosts[rank], layout.ranks.size());
-    if (found.second) layout.ranks.emplace_back();
-    layout.ranks[found.first->second].push_back(static_cast<int>(rank));
-  }
-  size_t fewest = hosts.size();
-  for (const std::vector<int>& host : layout.ranks) fewest = std::min(fewest, host.size());
-  layout.stripes = static_cast<int>(fewest);
-  return layout;
-}
 
 Status FindHosts(const Options& options, int ranks_a_host, Rendezvous* rendezvous, HostLayout* layout) {
   const std::string mine = ranks_a_host > 0 ? Format("%d", options.rank / ranks_a_host) : HostIdentity();
@@ -46,18 +27,11 @@ double Patience(const Options& options) { return std::min(1.0, options.timeout_s
 
 Status CreateLocal(const Options& options, const HostLayout& layout, Mesh* mesh, Rendezvous* rendezvous,
                    std::unique_ptr<Communicator>* result) {
-  int host = 0;
+  const int host = layout.HostOf(options.rank);
   Options local = options;
-  for (const std::vector<int>& ranks : layout.ranks) {
-    const auto found = std::find(ranks.begin(), ranks.end(), options.rank);
-    if (found != ranks.end()) {
-      local.rank = static_cast<int>(found - ranks.begin());
-      local.size = static_cast<int>(ranks.size());
-      local.global_ranks = ranks;
-      break;
-    }
-    ++host;
-  }
+  local.rank = layout.PlaceOf(options.rank);
+  local.size = static_cast<int>(layout.ranks[host].size());
+  local.global_ranks = layout.ranks[host];
   local.name = Format("%s/host%d", options.name.c_str(), host);
   local.watch = [mesh] { return mesh->Health(); };
   Rendezvous meeting(local, rendezvous->store());
@@ -71,7 +45,8 @@ Status CreateHierarchicalCommunicator(const Options& options, const HostLayout& 
   Options between = options;
   between.timeout_s += Patience(options);
   std::unique_ptr<Mesh> owned;
-  Status status = TcpMesh::Create(between, rendezvous, &owned);
+  const std::vector<int> strides = Strides(options.size, NumStrides(options.size, layout.stripes));
+  Status status = TcpMesh::Create(between, strides, rendezvous, &owned);
   if (!status.ok()) return status;
   Mesh* mesh = owned.get();
   auto flat = std::make_unique<MeshCommunicator>(between, "tcp", std::move(owned));

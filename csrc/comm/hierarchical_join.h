@@ -1,4 +1,4 @@
-// Which ranks share a host, and the making of a hierarchical communicator.
+// Finds which ranks share a host, and makes a hierarchical communicator.
 #ifndef EPL_COMM_HIERARCHICAL_JOIN_H_
 #define EPL_COMM_HIERARCHICAL_JOIN_H_
 
@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "communicator.h"
+#include "host_layout.h"
 #include "rendezvous.h"
 
 namespace epl {
-
-struct HostLayout {
-  std::vector<std::vector<int>> ranks;  // by host, in the order of their first ranks; ascending within a host
-  int stripes = 1;                      // the ranks that every host has at least
-  int size() const { return static_cast<int>(ranks.size()); }
-  bool OneRankEach() const;
-};
-
-// Ranks with the same text are on one host.
-HostLayout LayoutOf(const std::vector<std::string>& hosts);
 
 // What every rank calls its host. `ranks_a_host` > 0 instead takes so many ranks in a row as a host, wherever they are.
 Status FindHosts(const Options& options, int ranks_a_host, Rendezvous* rendezvous, HostLayout* layout);

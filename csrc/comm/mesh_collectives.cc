@@ -291,8 +291,7 @@ Status MeshCommunicator::SendMessage(const Request& request) {
 Status MeshCommunicator::ReceiveMessage(const Request& request) {
   Head& head = heads_[request.peer];
   Mesh::Transfers transfers;
-  head.received = head.message.size();
-  mesh_->Receive(request.peer, Slot::kHead, head.message.data(), head.message.size(), &transfers, &head.received);
+  ReceiveHead(request.peer, &transfers);
   Status status = mesh_->Wait(&transfers, what_);
   if (status.ok()) status = ReadHead(request.peer);
   if (status.ok()) status = CompareMessage(options_, request, head.announcement);

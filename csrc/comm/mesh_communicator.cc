@@ -23,9 +23,7 @@ bool HasCounts(int collective) { return collective == EPL_ALL_TO_ALL_V; }
 }  // namespace
 
 MeshCommunicator::MeshCommunicator(const Options& options, const char* backend, std::unique_ptr<Mesh> mesh)
-    : options_(options), backend_(backend), mesh_(std::move(mesh)), heads_(options.size) {
-  for (Head& head : heads_) head.message.resize(MaxHeadBytes(options.size));
-}
+    : options_(options), backend_(backend), mesh_(std::move(mesh)), heads_(options.size) {}
 
 MeshCommunicator::~MeshCommunicator() { Leave(); }
 
@@ -100,17 +98,22 @@ Status MeshCommunicator::ReadHead(int rank) {
   return has_data && head.received < Align(lists) + sent.count * element ? bad : Status();
 }
 
+void MeshCommunicator::ReceiveHead(int rank, Mesh::Transfers* transfers) {
+  Head& head = heads_[rank];
+  head.message.resize(MaxHeadBytes(options_.size));
+  head.received = head.message.size();
+  mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), transfers, &head.received);
+}
+
 Status MeshCommunicator::Heads(const Request& request) {
   const std::string mine = MakeHead(request);
   Mesh::Transfers sends, receives;
   for (int rank = 0; rank < options_.size; ++rank) {
-    Head& head = heads_[rank];
     if (rank == options_.rank) {
-      std::memcpy(head.message.data(), mine.data(), mine.size());
-      head.received = mine.size();
+      heads_[rank].message.assign(mine.begin(), mine.end());
+      heads_[rank].received = mine.size();
     } else {
-      head.received = head.message.size();
-      mesh_->Receive(rank, Slot::kHead, head.message.data(), head.message.size(), &receives, &head.received);
+      ReceiveHead(rank, &receives);
     }
   }
   for (int i = 1; i < options_.size; ++i) {

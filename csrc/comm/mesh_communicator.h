@@ -48,6 +48,7 @@ class MeshCommunicator : public Communicator, private Collectives {
   Status Dispatch(const Request& request);
   Status Heads(const Request& request);
   std::string MakeHead(const Request& request) const;
+  void ReceiveHead(int rank, Mesh::Transfers* transfers);
   Status ReadHead(int rank);
   bool Inline(int collective, uint64_t count, size_t element) const;
   Status Exchange(const std::vector<Block>& sends, const std::vector<Block>& receives);

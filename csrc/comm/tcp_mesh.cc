@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "backends.h"
+#include "host_layout.h"
 #include "mesh_communicator.h"
 
 namespace epl {
@@ -22,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // A sleeping wait looks at its time-out this often; everything else wakes it.
 constexpr int kSliceMilliseconds = 200;
-// How long a broken connection's peer has to say why, on its other connection.
-constexpr int kReasonMilliseconds = 200;
+// How long word of the reason may take when a connection has broken.
+constexpr int kReasonMilliseconds = 500;
 constexpr uint32_t kFrameMagic = 0x65706c66;
 
 bool Again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -34,13 +35,6 @@ struct TcpMesh::Frame {
   uint32_t magic = kFrameMagic;
   uint32_t slot = 0;
   uint64_t bytes = 0;
-};
-
-struct TcpMesh::Ending {
-  enum Kind : int32_t { kNothing = 0, kAbort = 1, kGoodbye = 2 };
-  int32_t kind = kNothing;
-  int32_t code = 0;
-  char text[1000] = "";
 };
 
 class TcpMesh::TcpTransfer : public Mesh::Transfer {
@@ -63,55 +57,75 @@ class TcpMesh::TcpTransfer : public Mesh::Transfer {
 };
 
 struct TcpMesh::Peer {
-  TcpChannels channels;
+  explicit Peer(int rank_in) : rank(rank_in) {}
+
+  const int rank;
+  int fd = -1;  // -1: not connected yet
   std::deque<TcpTransfer*> sends;
   std::deque<TcpTransfer*> receives[kNumSlots];
   Frame out, in;  // of the messages that are moving
   size_t out_moved = 0, in_moved = 0;
   TcpTransfer* incoming = nullptr;  // whose frame has been read
-  bool lost = false;                // the data connection
-  bool closed = false;              // the control connection
-  Ending ending;
-  size_t ending_moved = 0;
+  bool lost = false;                // the connection
 
-  bool said_goodbye() const { return ending_moved == sizeof(Ending) && ending.kind == Ending::kGoodbye; }
-  bool aborted() const { return ending_moved == sizeof(Ending) && ending.kind == Ending::kAbort; }
+  bool usable() const { return fd >= 0 && !lost; }
   // Whether more bytes are wanted: without a receiver for the next message they stay where they are.
   bool wants() const {
-    return !lost && (incoming != nullptr || in_moved < sizeof(Frame) || !receives[in.slot].empty());
+    return usable() && (incoming != nullptr || in_moved < sizeof(Frame) || !receives[in.slot].empty());
   }
 };
 
-TcpMesh::TcpMesh(const Options& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+TcpMesh::TcpMesh(const Options& options)
+    : options_(options), peers_(options.size), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 TcpMesh::~TcpMesh() { Leave(); }
 
-Status TcpMesh::Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Mesh>* result) {
+Status TcpMesh::Create(const Options& options, const std::vector<int>& strides, Rendezvous* rendezvous,
+                       std::unique_ptr<Mesh>* result) {
   std::unique_ptr<TcpMesh> mesh(new TcpMesh(options));
   if (!mesh->wake_.valid()) return Status(EPL_INTERNAL, Format("eventfd: %s", std::strerror(errno)));
-  std::vector<TcpChannels> channels;
-  Status status = TcpConnect(options, rendezvous, &channels);
-  if (!status.ok()) return status;
-  for (TcpChannels& one : channels) {
-    mesh->peers_.push_back(std::make_unique<Peer>());
-    mesh->peers_.back()->channels = std::move(one);
+  TcpMesh* made = mesh.get();
+  const Status status = TcpKeeper::Create(options, strides, rendezvous, [made] { made->Wake(); }, &mesh->keeper_);
+  if (status.ok()) *result = std::move(mesh);
+  return status;
+}
+
+TcpMesh::Peer* TcpMesh::Find(int rank) {
+  if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>(rank);
+  return peers_[rank].get();
+}
+
+// The peer, to which there is a connection or will be one.
+TcpMesh::Peer* TcpMesh::Need(int rank) {
+  if (keeper_->has_arrivals()) Welcome();
+  Peer* peer = Find(rank);
+  if (peer->fd < 0 && !peer->lost) keeper_->Want(rank);
+  return peer;
+}
+
+// Takes in the connections that have been made.
+void TcpMesh::Welcome() {
+  for (const TcpKeeper::Arrival& arrival : keeper_->TakeArrivals()) {
+    Peer* peer = Find(arrival.rank);
+    peer->fd = arrival.fd;
+    peer->lost = arrival.fd < 0;
+    if (!peer->lost) connected_.push_back(peer);
   }
-  *result = std::move(mesh);
-  return Status();
 }
 
 void TcpMesh::Send(int to, Slot slot, const void* data, size_t bytes, Transfers* transfers) {
   auto transfer =
       std::make_unique<TcpTransfer>(this, true, to, slot, static_cast<char*>(const_cast<void*>(data)), bytes);
-  peers_[to]->sends.push_back(transfer.get());
+  Peer* peer = Need(to);
+  peer->sends.push_back(transfer.get());
   transfers->push_back(std::move(transfer));
-  Push(peers_[to].get());
+  Push(peer);
 }
 
 void TcpMesh::Receive(int from, Slot slot, void* data, size_t bytes, Transfers* transfers, size_t* received) {
   auto transfer = std::make_unique<TcpTransfer>(this, false, from, slot, static_cast<char*>(data), bytes);
   transfer->received = received;
-  peers_[from]->receives[static_cast<size_t>(slot)].push_back(transfer.get());
+  Need(from)->receives[static_cast<size_t>(slot)].push_back(transfer.get());
   transfers->push_back(std::move(transfer));
 }
 
@@ -130,7 +144,7 @@ void TcpMesh::Forget(TcpTransfer* transfer) {
 // Writes what the socket takes. False: nothing moved.
 bool TcpMesh::Push(Peer* peer) {
   bool moved_any = false;
-  while (!peer->lost && !peer->sends.empty()) {
+  while (peer->usable() && !peer->sends.empty()) {
     TcpTransfer* transfer = peer->sends.front();
     if (peer->out_moved == 0) {
       peer->out.slot = static_cast<uint32_t>(transfer->slot);
@@ -141,7 +155,7 @@ bool TcpMesh::Push(Peer* peer) {
     msghdr message = {};
     message.msg_iov = parts[0].iov_len > 0 ? parts : parts + 1;
     message.msg_iovlen = parts[0].iov_len > 0 ? 2 : 1;
-    const ssize_t sent = sendmsg(peer->channels.data.fd(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = sendmsg(peer->fd, &message, MSG_NOSIGNAL);
     if (sent < 0) {
       peer->lost = !Again();
       return moved_any;
@@ -177,7 +191,7 @@ bool TcpMesh::Pull(Peer* peer) {
       char* to =
           transfer == nullptr ? reinterpret_cast<char*>(&peer->in) + peer->in_moved : transfer->data + transfer->moved;
       const size_t wanted = transfer == nullptr ? sizeof(Frame) - peer->in_moved : transfer->bytes - transfer->moved;
-      const ssize_t got = recv(peer->channels.data.fd(), to, wanted, 0);
+      const ssize_t got = recv(peer->fd, to, wanted, 0);
       if (got <= 0) {
         peer->lost = got == 0 || !Again();
         return moved_any || peer->lost;
@@ -198,43 +212,15 @@ bool TcpMesh::Pull(Peer* peer) {
   return moved_any;
 }
 
-bool TcpMesh::Move(int rank) {
-  const bool pushed = Push(peers_[rank].get());
-  return Pull(peers_[rank].get()) || pushed;
-}
-
-// Reads what `rank` says at its end, if it has said anything; waits for it as long as `wait_ms`.
-void TcpMesh::ReadEnding(int rank, int wait_ms) {
-  Peer* peer = peers_[rank].get();
-  while (!peer->closed && peer->ending_moved < sizeof(Ending)) {
-    char* to = reinterpret_cast<char*>(&peer->ending) + peer->ending_moved;
-    const ssize_t got = recv(peer->channels.control.fd(), to, sizeof(Ending) - peer->ending_moved, 0);
-    if (got > 0) {
-      peer->ending_moved += static_cast<size_t>(got);
-    } else if (got == 0 || !Again()) {
-      peer->closed = true;
-    } else {
-      pollfd one = {peer->channels.control.fd(), POLLIN, 0};
-      if (wait_ms == 0 || poll(&one, 1, wait_ms) <= 0) return;
-    }
+// Whether anything moved on any connection.
+bool TcpMesh::MoveAll() {
+  if (keeper_->has_arrivals()) Welcome();
+  bool moved = false;
+  for (Peer* peer : connected_) {
+    moved |= Push(peer);
+    moved |= Pull(peer);
   }
-  peer->closed = true;  // nothing follows
-  peer->ending.text[sizeof(peer->ending.text) - 1] = '\0';
-}
-
-// Why `rank` is gone: in its own words if it had time for any.
-Status TcpMesh::Reason(int rank) {
-  ReadEnding(rank, kReasonMilliseconds);
-  const Peer& peer = *peers_[rank];
-  if (peer.aborted() && peer.ending.code > EPL_OK && peer.ending.code <= EPL_INTERNAL) {
-    return Status(peer.ending.code, Format("%s: %s", options_.Name(rank).c_str(), peer.ending.text));
-  }
-  if (peer.said_goodbye()) {
-    return Status(EPL_PEER_LOST,
-                  Format("%s has closed communicator '%s'", options_.Name(rank).c_str(), options_.name.c_str()));
-  }
-  return Status(EPL_PEER_LOST, Format("%s has ended, or the network between it and %s is cut",
-                                      options_.Name(rank).c_str(), options_.Name(options_.rank).c_str()));
+  return moved;
 }
 
 Status TcpMesh::Broken() {
@@ -245,13 +231,10 @@ Status TcpMesh::Broken() {
 
 // Whether this rank or another has ended the communicator, or is gone without a word.
 Status TcpMesh::LookAround() {
-  Status status = Broken();
-  for (int rank = 0; rank < options_.size && status.ok(); ++rank) {
-    if (rank == options_.rank) continue;
-    ReadEnding(rank, 0);
-    if (peers_[rank]->closed && !peers_[rank]->said_goodbye()) status = Reason(rank);
-  }
-  return status;
+  const Status status = Broken();
+  if (!status.ok()) return status;
+  keeper_->watch()->Pump();
+  return keeper_->watch()->Failure();
 }
 
 // Whether some transfer can never end. All that a peer sent before it left has been read when its connection is lost.
@@ -259,7 +242,14 @@ Status TcpMesh::Failure(const Transfers& transfers) {
   for (const auto& one : transfers) {
     const TcpTransfer& transfer = *static_cast<const TcpTransfer*>(one.get());
     const Peer& peer = *peers_[transfer.peer];
-    if (!transfer.done && (peer.lost || (transfer.send && peer.said_goodbye()))) return Reason(transfer.peer);
+    if (transfer.done) continue;
+    bool never = peer.lost;
+    if (!never && (transfer.send || peer.fd < 0) && keeper_->watch()->SaidGoodbye(transfer.peer)) {
+      // A connection that was made before the goodbye is among the arrivals, with what came over it.
+      Welcome();
+      never = transfer.send || peer.fd < 0;
+    }
+    if (never) return keeper_->watch()->Reason(transfer.peer, kReasonMilliseconds);
   }
   return Status();
 }
@@ -267,15 +257,14 @@ Status TcpMesh::Failure(const Transfers& transfers) {
 // Until something can move or somebody has something to say.
 void TcpMesh::Sleep() {
   std::vector<pollfd> fds(1, pollfd{wake_.fd(), POLLIN, 0});
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank == options_.rank) continue;
-    const Peer& peer = *peers_[rank];
-    const bool send = !peer.lost && !peer.sends.empty();
-    const short events = static_cast<short>((send ? POLLOUT : 0) | (peer.wants() ? POLLIN : 0));
-    fds.push_back({events == 0 ? -1 : peer.channels.data.fd(), events, 0});
-    fds.push_back({peer.closed ? -1 : peer.channels.control.fd(), POLLIN, 0});
+  for (const Peer* peer : connected_) {
+    const bool send = peer->usable() && !peer->sends.empty();
+    const short events = static_cast<short>((send ? POLLOUT : 0) | (peer->wants() ? POLLIN : 0));
+    if (events != 0) fds.push_back({peer->fd, events, 0});
   }
   poll(fds.data(), fds.size(), kSliceMilliseconds);
+  uint64_t count;
+  if (fds[0].revents != 0 && read(wake_.fd(), &count, sizeof(count)) < 0) return;  // emptied already
 }
 
 Status TcpMesh::Wait(Transfers* transfers, const std::string& what) {
@@ -285,15 +274,14 @@ Status TcpMesh::Wait(Transfers* transfers, const std::string& what) {
   const Clock::time_point start = Clock::now();
   bool warned = false;
   for (;;) {
-    bool moved = false;
-    for (int rank = 0; rank < options_.size; ++rank) moved |= rank != options_.rank && Move(rank);
+    bool moved = MoveAll();
     if (std::all_of(under_way.begin(), under_way.end(), done)) return Status();
     Status status = Broken();
     if (!status.ok()) return status;
     if (moved) continue;
     status = LookAround();
     // What a peer sent before it ended counts.
-    for (int rank = 0; rank < options_.size && !status.ok(); ++rank) moved |= rank != options_.rank && Move(rank);
+    if (!status.ok()) moved = MoveAll();
     if (moved) continue;
     if (status.ok()) status = Failure(under_way);
     if (status.code == EPL_PEER_LOST) return Status(status.code, what + ": " + status.message);
@@ -324,21 +312,9 @@ Status TcpMesh::Wait(Transfers* transfers, const std::string& what) {
 
 Status TcpMesh::Health() { return LookAround(); }
 
-// Says something to every peer, once. It is the only message on these connections, so the sockets have room for it.
-void TcpMesh::Tell(int kind, int code, const std::string& text) {
-  if (has_told_.exchange(true)) return;
-  Ending ending;
-  ending.kind = kind;
-  ending.code = code;
-  std::snprintf(ending.text, sizeof(ending.text), "%s", text.c_str());
-  for (const auto& peer : peers_) {
-    if (!peer->channels.control.valid()) continue;
-    const ssize_t sent = send(peer->channels.control.fd(), &ending, sizeof(ending), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) continue;  // that peer is gone and needs no word
-    shutdown(peer->channels.control.fd(), SHUT_WR);
-    // After an abort nothing that is under way counts; else the peer still reads what it has been sent.
-    shutdown(peer->channels.data.fd(), kind == Ending::kAbort ? SHUT_RDWR : SHUT_WR);
-  }
+void TcpMesh::Wake() {
+  const uint64_t one = 1;
+  if (write(wake_.fd(), &one, sizeof(one)) < 0) return;  // it is readable already
 }
 
 void TcpMesh::Break(int code, const std::string& reason) {
@@ -348,16 +324,18 @@ void TcpMesh::Break(int code, const std::string& reason) {
     broken_ = Status(code, reason);
     is_broken_ = true;
   }
-  Tell(Ending::kAbort, code, reason);
-  const uint64_t one = 1;
-  if (write(wake_.fd(), &one, sizeof(one)) < 0) return;  // it is readable already
+  keeper_->End(Ending::kAbort, code, reason);
+  Wake();
 }
 
-void TcpMesh::Leave() { Tell(Ending::kGoodbye, EPL_OK, ""); }
+void TcpMesh::Leave() {
+  if (keeper_ != nullptr) keeper_->End(Ending::kGoodbye, EPL_OK, "");
+}
 
 Status CreateTcpCommunicator(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Communicator>* result) {
   std::unique_ptr<Mesh> mesh;
-  Status status = TcpMesh::Create(options, rendezvous, &mesh);
+  // All are connected with all by the first collective, and two links more are as many as a rank may have.
+  Status status = TcpMesh::Create(options, Strides(options.size, 1), rendezvous, &mesh);
   if (status.ok()) *result = std::make_unique<MeshCommunicator>(options, "tcp", std::move(mesh));
   return status;
 }

@@ -1,5 +1,5 @@
-// Transfers over TCP connections of our own (tcp_connect.h). There is no thread: transfers move while a rank waits for
-// any of them, and as far as the sockets take them when they begin.
+// Transfers over TCP connections of our own, each made when it is first needed (tcp_keeper.h). They move on the thread
+// that waits for any of them, and as far as the sockets take them when they begin.
 //
 // A message is a frame of fixed size, which says slot and length, and its bytes. One that nobody has asked for yet
 // stays in the socket; one that is longer than what was asked for ends the connection.
@@ -16,13 +16,16 @@
 #include "communicator.h"
 #include "mesh.h"
 #include "rendezvous.h"
-#include "tcp_connect.h"
+#include "tcp_handshake.h"
+#include "tcp_keeper.h"
 
 namespace epl {
 
 class TcpMesh : public Mesh {
  public:
-  static Status Create(const Options& options, Rendezvous* rendezvous, std::unique_ptr<Mesh>* result);
+  // `strides`: the distances between ranks that hear of each other's ends directly (host_layout.h).
+  static Status Create(const Options& options, const std::vector<int>& strides, Rendezvous* rendezvous,
+                       std::unique_ptr<Mesh>* result);
   ~TcpMesh() override;
 
   void Send(int to, Slot slot, const void* data, size_t bytes, Transfers* transfers) override;
@@ -37,30 +40,31 @@ class TcpMesh : public Mesh {
   static constexpr size_t kNumSlots = static_cast<size_t>(Slot::kCanary) + 1;
 
   struct Frame;
-  struct Ending;  // what a rank says before it closes its connections
   struct Peer;
   class TcpTransfer;
 
   explicit TcpMesh(const Options& options);
-  bool Move(int rank);
+  Peer* Find(int rank);
+  Peer* Need(int rank);
+  void Welcome();
+  bool MoveAll();
   bool Push(Peer* peer);
   bool Pull(Peer* peer);
-  void ReadEnding(int rank, int wait_ms);
   void Forget(TcpTransfer* transfer);
   void Sleep();
+  void Wake();
   Status Broken();
   Status LookAround();
   Status Failure(const Transfers& transfers);
-  Status Reason(int rank);
-  void Tell(int kind, int code, const std::string& text);
 
   const Options options_;
-  std::vector<std::unique_ptr<Peer>> peers_;
-  Socket wake_;       // an eventfd, readable once this rank has ended the communicator
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; NULL: not needed yet
+  std::vector<Peer*> connected_;
+  Socket wake_;       // an eventfd: there are connections or news, or this rank has ended the communicator
   std::mutex mutex_;  // guards broken_
   Status broken_;     // why this rank ended the communicator
   std::atomic<bool> is_broken_{false};
-  std::atomic<bool> has_told_{false};
+  std::unique_ptr<TcpKeeper> keeper_;  // after what it wakes
 };
 
 }  // namespace epl

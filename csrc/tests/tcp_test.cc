@@ -42,7 +42,7 @@ sockaddr_in AddressOfRank0(const Rank& me, const std::string& name) {
 std::string Malformed(std::mt19937* random) {
   std::string bytes((*random)() % 300, '\0');
   for (char& byte : bytes) byte = static_cast<char>((*random)());
-  const std::string begin("EPLtcp01\1\0\0\0\0\0\0\0", 16);
+  const std::string begin("EPLtcp02\1\0\0\0\0\0\0\0", 16);
   const size_t right = (*random)() % (begin.size() + 1);
   bytes.replace(0, std::min(right, bytes.size()), begin.substr(0, std::min(right, bytes.size())));
   return bytes;
