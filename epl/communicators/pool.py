@@ -196,6 +196,7 @@ class Pool:
         if self._cluster.worker_num == 1:
             return
         self._connected_control()
+        declare = native.comm().epl_comm_expect
         for slot, tags, count in self._prepared(orders):
             comm = self._by_slot.get(slot)
             if comm is None:
@@ -203,7 +204,7 @@ class Pool:
                     "There is a list of tags for communicator %d but there are %d communicators "
                     "(communication.num_communicators)." % (slot, len(self._by_slot))
                 )
-            code = native.comm().epl_comm_expect(comm, tags, count)
+            code = declare(comm, tags, count)
             if code != native.OK:
                 raise _error(code, self._why_not_expected(slot, code))
 

@@ -97,8 +97,7 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _digest(vote.session, step.fingerprint) + _news(vote, describe) + _KINDS[vote.kind, vote.whole]
-    block += _STEPS.pack(vote.steps)
+    block = _block(vote.session, step.fingerprint, _news(vote, describe), vote.kind, vote.whole, vote.steps)
     blocks = agreement.exchange(exchange, block)
     if blocks.count(block) == len(blocks):
         if vote.kind == OVER:
@@ -140,6 +139,12 @@ _NO_NEWS = b"\0" * 16
 
 
 @functools.lru_cache(maxsize=1024)  # the same few steps are run again and again
+def _block(session, fingerprint, news, kind, whole, steps):
+    """What a worker says of its step."""
+    return _digest(session, fingerprint) + news + _KINDS[kind, whole] + _STEPS.pack(steps)
+
+
+@functools.lru_cache(maxsize=1024)
 def _digest(session, fingerprint):
     return hashlib.sha256(("%d " % session).encode() + fingerprint).digest()[:_DIGEST_BYTES]
 

@@ -260,10 +260,10 @@ class Driver(LocalRuns):
         names, values = fed_to(step, feeds, self._local.fed(step.saved), self._rewritten.plan)
         if step.whole:
             self._values.changed_here(step.touched)
-        fetches = step.fetches + step.times
+        fetches = step.fetches + step.times if step.times else step.fetches
         if step.checked:
             fetches += self._gradients.tensors(step)
-        began = time.perf_counter()
+        began = time.perf_counter() if step.times else None
         try:
             fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
         except tf_compat.tf.errors.OpError as error:
@@ -284,10 +284,11 @@ class Driver(LocalRuns):
         """Runs a step that communicates; one at a time in this process. `steps`: of local_sgd, before it; by default
         those until now."""
         self._check_late()
-        vote = Vote(None, fetches, targets, (), READS if step.only_reads else TOGETHER, whole=step.whole)
-        vote = vote._replace(steps=self._local.steps if steps is None else steps)
+        kind, messages = TOGETHER, ()
         if step.only_reads:
-            vote = vote._replace(messages=self._rewritten.rows(step.alone().messages))
+            kind, messages = READS, self._rewritten.rows(step.alone().messages)
+        steps = self._local.steps if steps is None else steps
+        vote = Vote(self._number, fetches, targets, (), kind, {}, messages, step.whole, steps)
 
         def union(all_fetches, all_targets, whole):
             extra = tuple(t for t in all_fetches if t not in fetches)
@@ -345,9 +346,7 @@ class Driver(LocalRuns):
                 job.ready()
                 values = None
                 while values is None:
-                    fresh, alike = tuple(sorted(self._values.fresh)), dict(self._values.alike)
-                    vote = vote._replace(session=self._number, fresh=fresh, alike=alike)
-                    vote, rewritten = vote._replace(parts=tuple(sorted(self._values.parts))), self._rewritten
+                    vote, rewritten = self._up_to_date(vote), self._rewritten
                     agreed = agree(
                         job.exchange, vote, step, union, current_agreement(), rewritten.described, rewritten.holder
                     )
@@ -368,9 +367,18 @@ class Driver(LocalRuns):
             job.took_step()
             return values
 
+    def _up_to_date(self, vote):
+        """The Vote with the session's number and the variables that have new first values now."""
+        values = self._values
+        if vote.session == self._number and not (values.to_send or vote.fresh or vote.alike or vote.parts):
+            return vote  # as in most steps
+        fresh, parts = tuple(sorted(values.fresh)), tuple(sorted(values.parts))
+        return vote._replace(session=self._number, fresh=fresh, alike=dict(values.alike), parts=parts)
+
     def _settle(self, vote, fresh):
         """Gives variables with new first values the same on all workers."""
-        self._values.agreed(fresh, vote.alike, vote.parts)
+        if fresh or vote.alike or vote.parts:
+            self._values.agreed(fresh, vote.alike, vote.parts)
         if fresh:
             self._synchronise(list(fresh))
 
@@ -456,7 +464,8 @@ class Driver(LocalRuns):
         Another thread's step waits until that is done: no copy is made of what a step is changing.
         """
         with self._lock:
-            begin(self._inner.run, self._rewritten.plan, self._values, step)
+            if step.added:
+                begin(self._inner.run, self._rewritten.plan, self._values, step)
             if step.trains and self._values.uncopied:
                 self._copy(sorted(self._values.uncopied))
 

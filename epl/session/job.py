@@ -47,6 +47,27 @@ def _waiting_for_all():
     notes.tell(notes.JOINED, os.environ)
 
 
+class _TellingOthers(object):
+    """Around what must not end for this worker alone: whatever error comes out of it, the others hear of it.
+
+    Every step is in one, so it is made once, and a class: a generator takes three times as long.
+    """
+
+    def __init__(self, job):
+        self._job = job
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _, error, traceback):
+        if not isinstance(error, Exception):
+            return False
+        raised = self._job.broken_by(error)
+        if raised is error:
+            return False
+        raise raised from None
+
+
 class FromPeer(Exception):
     """Carries an error that this worker raises because of another one, past TensorFlow's handling of its own errors."""
 
@@ -74,6 +95,7 @@ class Job(object):
         self.cluster = cluster
         self.lock = threading.RLock()
         self.background = Background()
+        self._telling = _TellingOthers(self)
         self._counting = threading.Lock()
         self.step = 0
         self.num_updates = 0
@@ -341,16 +363,9 @@ class Job(object):
             return error
         return FromPeer(self._error(ending))
 
-    @contextlib.contextmanager
     def telling_others(self):
-        """Around what must not end for this worker alone: whatever error comes out of it, the others hear of it."""
-        try:
-            yield
-        except Exception as error:
-            raised = self.broken_by(error)
-            if raised is error:
-                raise
-            raise raised from None
+        """A context: whatever error comes out of it, the other workers hear of it."""
+        return self._telling
 
     def _said(self, error, ending):
         """The text for an error of the communicators that nobody else has caused, or that could not be told."""
