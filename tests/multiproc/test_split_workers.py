@@ -11,6 +11,7 @@ from tests.numerics.test_split_models import (
     COPIES,
     EMBEDDINGS,
     EXCHANGED,
+    EXCHANGES,
     EXPERTS,
     FEATURES,
     FIXED,
@@ -124,13 +125,13 @@ def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options
 
 @pytest.mark.once
 def test_what_is_exchanged(two_workers):
-    for foretold, ran in two_workers(SPLIT + "exchanged", 2, 8, **EXCHANGED):
+    for foretold, ran in two_workers(EXCHANGES, 2, 8, **EXCHANGED):
         check_exchanges(foretold, ran, 2)
 
 
 @pytest.mark.exhaustive
 def test_what_copies_of_a_divided_model_exchange(two_by_two):
-    for foretold, ran in two_by_two(SPLIT + "exchanged", 2, 16):
+    for foretold, ran in two_by_two(EXCHANGES, 2, 16):
         assert {row["axis"] for row in foretold} == {"shard", "data"}
         assert all(row["sent_by"] for row in foretold if row["axis"] == "data")
 

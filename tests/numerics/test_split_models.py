@@ -11,6 +11,7 @@ from tests.helpers.remote import RemoteError
 
 COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll", "EplBroadcast")
 SPLIT = "tests.helpers.programs.split:"
+EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
 
 
 # Made dense, repeated rows of a gradient are one, so that its norm would be another one.
@@ -187,6 +188,6 @@ def check_exchanges(foretold, ran, num_workers):
 
 @pytest.mark.once
 def test_what_is_exchanged(two_devices):
-    foretold, ran = two_devices(SPLIT + "exchanged", 2, 8, **EXCHANGED)
+    foretold, ran = two_devices(EXCHANGES, 2, 8, **EXCHANGED)
     assert {row["times"] for row in foretold if row["phase"] != "apply"} == {2}  # once for each micro-batch
     check_exchanges(foretold, ran, 1)

@@ -91,7 +91,7 @@ def _share(epl, device_count, rows):
     return rows[place * size : (place + 1) * size]
 
 
-def _lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute):
+def lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute):
     """(merged tensors, operation that trains): rows of a divided table, a layer that is whole, a divided classifier; of
     its logits a moving average is kept."""
     with _scope(epl, device_count):
@@ -145,7 +145,7 @@ def several_copies(
     tokens = tf.placeholder(tf.int64, [None])
     labels = tf.placeholder(tf.int64, [None])
     with tf.variable_scope("model", use_resource=resource):
-        fetches, step = _lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute)
+        fetches, step = lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute)
     variables, history = tf.global_variables(), []
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
@@ -477,39 +477,3 @@ def embeddings(epl, device_count, optimizer, rows=None, resource=False):
     step = _OPTIMIZERS[optimizer]().minimize(loss)
     feeds = [{ids: np.random.RandomState(number).randint(0, 11, [7, 3])} for number in range(3)]
     return _history([loss, found], step, feeds)
-
-
-def exchanged(epl, device_count, rows, **config):
-    """(Exchanges that the plan foretells, [name, type, bytes of the outputs] of what runs in a step), of a model with
-    rows of a table and classes in parts, with or without copies of it."""
-    config = {key.replace("__", "."): value for key, value in config.items()}
-    common.init(epl, dict(config, **{"cluster.colocate_split_and_replicate": True}))
-    epl.set_default_strategy(epl.replicate(device_count))
-    tokens, labels = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [None])
-    _, step = _lookup(epl, device_count, "adam", tokens, labels, 0.5, False, False)
-    cluster = epl.Env.get().cluster
-    program = epl.compiler.compile(epl.capture.record.make_program(step.graph), epl.Env.get().config, cluster)
-    of_micro_batch = rows // config.get("pipeline.num_micro_batch", 1) // cluster.gpu_num_per_worker
-    foretold = epl.session.foretold.foretell_exchanges(
-        program, of_micro_batch * min(device_count, cluster.gpu_num_per_worker)
-    )
-    record, rng = tf.RunMetadata(), np.random.RandomState(0)
-    as_it_is = tf.ConfigProto()
-    as_it_is.graph_options.rewrite_options.disable_meta_optimizer = True  # which leaves nodes out
-    as_it_is.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-    with tf.Session(config=as_it_is) as session:
-        session.run(tf.global_variables_initializer())
-        feeds = {tokens: rng.randint(0, 11, rows), labels: rng.randint(0, CLASSES, rows)}
-        session.run(step, feeds, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), record)
-        nodes = epl.session.hooks.driver_of(session).graph.nodes
-    ran = {}
-    for device in record.step_stats.dev_stats:
-        for node in device.node_stats:
-            if node.node_name in nodes:
-                outputs = [output.tensor_description for output in node.output]
-                ran[node.node_name] = nodes[node.node_name].op, sum(map(_bytes_of, outputs))
-    return [vars(each) for each in foretold], sorted((name,) + found for name, found in ran.items())
-
-
-def _bytes_of(described):
-    return tf.as_dtype(described.dtype).size * int(np.prod([dim.size for dim in described.shape.dim]))
