@@ -2,6 +2,7 @@
 
     python benchmarks/execution.py [--rounds 9] [--models mlp cnn normed]
     python benchmarks/execution.py --steps_per_run [--rounds 3]
+    python benchmarks/execution.py --xla [--models mlp bert]
 
 A process for each setting, as TensorFlow's threads belong to a process, on the same cores; they take turns with a block
 of steps each, so that whatever else the machine does meets all. Printed are the medians of the blocks, and the seconds
@@ -9,6 +10,8 @@ of the first step, in which graphs are optimised and compiled.
 
 With --steps_per_run: two workers train a small model, of which a step takes a fraction of a millisecond, with one and
 with many steps in a call; jobs take turns. Printed are the medians of the microseconds of a step.
+
+With --xla: the same with XLA's clustering, by TensorFlow alone and by execution.xla.
 
 With --graph_optimizer: plain TensorFlow with one of its graph optimizer's switches off at a time, as ratios to all on.
 """
@@ -29,7 +32,12 @@ SETTINGS = (
     {"execution.inter_op_threads": 1},
     {"execution.xla": True},
 )
-STEPS = {"mlp": 4, "cnn": 5, "normed": 5}  # of a block
+STEPS = {"mlp": 4, "cnn": 5, "normed": 5, "bert": 4}  # of a block
+USUAL = ("cnn", "mlp", "normed")
+
+
+# Of a child that runs without EPL.
+PLAIN_XLA = "plain TensorFlow with XLA"
 
 
 def serve(model, config):
@@ -37,13 +45,20 @@ def serve(model, config):
     import models
     import tensorflow.compat.v1 as tf
 
-    import epl
-
     tf.disable_v2_behavior()
-    epl.init(epl.Config(config))
+    proto = tf.ConfigProto()
+    if config == PLAIN_XLA:
+        options = proto.graph_options.optimizer_options
+        options.global_jit_level = tf.OptimizerOptions.ON_1
+        if "cpu_global_jit" in options.DESCRIPTOR.fields_by_name:
+            options.cpu_global_jit = True
+    else:
+        import epl
+
+        epl.init(epl.Config(config))
     loss = models.MODELS[model]()
     fetches = [loss, models.optimizer().minimize(loss)]
-    with tf.Session() as session:
+    with tf.Session(config=proto) as session:
         session.run(tf.global_variables_initializer())
         for line in sys.stdin:
             began = time.perf_counter()
@@ -143,8 +158,11 @@ class Child(object):
     """A process that measures blocks of steps."""
 
     def __init__(self, model, config):
+        # TensorFlow 1.15 has no other switch for clusters on CPUs.
+        environ = dict(os.environ, TF_XLA_FLAGS="--tf_xla_cpu_global_jit") if config == PLAIN_XLA else None
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", model, json.dumps(config)],
+            env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             universal_newlines=True,
@@ -163,9 +181,9 @@ class Child(object):
         self._process.wait(120)  # XLA's threads take their time to end
 
 
-def measure(model, rounds):
+def measure(model, rounds, settings=SETTINGS):
     """[(seconds of the first step, median seconds of a step)] for the settings."""
-    children = [Child(model, config) for config in SETTINGS]
+    children = [Child(model, config) for config in settings]
     first = [child.seconds(1) for child in children]
     for child in children:
         child.seconds(STEPS[model])  # warm up
@@ -178,7 +196,8 @@ def measure(model, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="blocks of each process")
-    parser.add_argument("--models", nargs="+", default=sorted(STEPS), choices=sorted(STEPS))
+    parser.add_argument("--models", nargs="+", default=USUAL, choices=sorted(STEPS))
+    parser.add_argument("--xla", action="store_true", help="execution.xla against TensorFlow alone with XLA instead")
     parser.add_argument("--steps_per_run", action="store_true", help="several steps in a call of two workers instead")
     parser.add_argument("--graph_optimizer", action="store_true", help="the graph optimizer's switches instead")
     parser.add_argument("--serve_graph_optimizer", choices=sorted(STEPS), help=argparse.SUPPRESS)
@@ -199,6 +218,11 @@ def main():
         if args.graph_optimizer:
             script = [sys.executable, __file__, "--serve_graph_optimizer", model, "--rounds", str(args.rounds)]
             subprocess.run(script, check=True)
+            continue
+        if args.xla:
+            (_, alone), (_, ours) = measure(model, args.rounds, (PLAIN_XLA, {"execution.xla": True}))
+            names = model, ours * 1e3, alone * 1e3, alone / ours
+            print("%-6s %8.2f ms a step, TensorFlow alone %8.2f ms: %.3f of its speed" % names, flush=True)
             continue
         results = measure(model, args.rounds)
         for config, (first, step) in zip(SETTINGS, results):

@@ -1,5 +1,8 @@
 """The models that the benchmarks train: plain TensorFlow, single-device."""
 
+import os
+import sys
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -61,12 +64,25 @@ def normed():
     return tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(tf.reduce_mean(x, 1), 10))
 
 
+def bert():
+    """BERT of 4 layers, 128 wide, with 4 heads, on 8 rows of 64 bytes: the model of examples/bert_pipeline."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples", "bert_pipeline"))
+    import model
+
+    rows = np.random.RandomState(0).randint(0, 256, [8, 64]).astype(np.int32)
+    tokens = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(rows).repeat()).get_next()
+    x = model.embed(tokens, 128)
+    for layer in range(4):
+        x = model.transformer_layer(x, 4, "layer_%d" % layer)
+    return model.masked_loss(x, tokens, tf.ones_like(tokens, tf.float32))[0]
+
+
 def empty():
     """A constant and nothing to train: what is left is the session's own time."""
     return tf.constant(1.0)
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "resnet20": resnet20, "normed": normed, "empty": empty}
+MODELS = {"mlp": mlp, "cnn": cnn, "resnet20": resnet20, "normed": normed, "bert": bert, "empty": empty}
 
 
 def optimizer():
