@@ -347,6 +347,11 @@ def apply(node, inputs, facts):
     return None if terms is None else Notation("%s->%s" % (",".join(terms), _outputs(node)))
 
 
+def ref_merge(node, inputs, facts):
+    """One of several references to the same variable, and which one."""
+    return Notation("%s->...,*" % ",".join(["..."] * len(inputs)))
+
+
 def _integers(tensor, facts):
     return facts.dtype(tensor) in (3, 9) and facts.shape(tensor) is not None
 

@@ -141,6 +141,10 @@ RULES.update(_all("Shape Size Rank VariableShape", Notation("?->*")))
 RULES["ShapeN"] = dims.shape_n
 RULES.update(_all("IsVariableInitialized VarIsInitializedOp", Notation("?->*")))
 
+# References to a variable in a branch and behind it.
+RULES["RefSwitch"] = Notation("...,*->...,...")
+RULES["RefMerge"] = dims.ref_merge
+
 # Variables: a change of one is divided as the variable is.
 RULES.update(_all("Assign AssignAdd AssignSub", Notation("...,...->...")))
 RULES.update(_all("AssignVariableOp AssignAddVariableOp AssignSubVariableOp", Notation("...,...->")))

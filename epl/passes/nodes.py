@@ -62,6 +62,14 @@ def with_originals(program, originals, dtype=None):
     )
 
 
+def with_specs(program, specs):
+    """A Program that knows the shapes of some tensors that were added: a dict of canonical names to TensorSpecs."""
+    known = program.spec_of
+    if known is None or not specs:
+        return program
+    return replace(program, spec_of=lambda name: specs.get(name) or known(name))
+
+
 def read_node(holder, name, dtype):
     """What reads the variable whose node is `holder`."""
     if holder.op == "VarHandleOp":

@@ -18,11 +18,14 @@ from tests.numerics.test_split_models import (
     GROUPED,
     HINTED,
     MICRO_BATCHES,
+    MIXED,
+    MIXED_PROGRAM,
     SPLIT,
     STAGES,
     check,
     check_calls,
     check_exchanges,
+    check_mixed,
     monitored_twice,
 )
 
@@ -88,6 +91,20 @@ def test_several_steps_in_a_call(plain, two_workers):
     want = plain(SPLIT + "several_steps", 2, 2, 2)
     for got in two_workers(SPLIT + "several_steps", 2, 2, 2, **GROUPED):
         check_calls(got, want, 2)
+
+
+@pytest.mark.parametrize("optimizer, options", MIXED[:2])
+def test_float16(plain, two_workers, optimizer, options):
+    want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
+    for got in two_workers(MIXED_PROGRAM, 2, optimizer, "float16", **options):
+        check_mixed(got, want, options["bad"])
+
+
+def test_float16_in_several_copies(plain, two_by_two):
+    optimizer, options = MIXED[2]
+    want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
+    for got in two_by_two(MIXED_PROGRAM, 2, optimizer, "float16", **options):
+        check_mixed(got, want, options["bad"])
 
 
 def test_monitored_sessions(plain, two_workers, tmp_path):

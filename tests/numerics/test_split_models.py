@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same, pairs
+from tests.helpers.marks import needs_bfloat16
 from tests.helpers.remote import RemoteError
 
 COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll", "EplBroadcast")
 SPLIT = "tests.helpers.programs.split:"
 EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
+MIXED_PROGRAM = "tests.helpers.programs.split_mixed:mixed"
 
 
 # Made dense, repeated rows of a gradient are one, so that its norm would be another one.
@@ -100,6 +102,46 @@ def check_calls(got, want, steps):
 def test_several_steps_in_a_call(plain, two_devices):
     want = plain(SPLIT + "several_steps", 2, 2, 2)
     check_calls(two_devices(SPLIT + "several_steps", 2, 2, 2, **GROUPED), want, 2)
+
+
+# float16 with a loss scale, of a split classifier and of a batch that devices divide by rows.
+MIXED = [("momentum", {"resource": True, "bad": [1]}), ("sgd", {"fixed": True, "bad": [2]}), ("adam", {"bad": [1, 2]})]
+
+
+def check_mixed(got, want, bad=()):
+    """Variables in 16 bits against plain ones; a step with an infinite gradient has changed nothing but the scale."""
+    (history, scales), (reference, _) = got, want
+    kept = [step for step in range(len(history)) if step - 1 not in bad]
+    assert len(kept) == len(reference) > 2
+    for step in bad:
+        for after, before in zip(history[step + 1], history[step]):
+            np.testing.assert_array_equal(after, before)
+    for step, whole in zip(kept, reference):
+        for own, value in zip(history[step], whole):
+            np.testing.assert_allclose(own, value, rtol=2e-2, atol=2e-2)
+    if bad:
+        scale, good = 1024.0, 0
+        for step, found in enumerate(scales):
+            scale, good = (scale / 2, 0) if step in bad else (scale * 2, 0) if good else (scale, 1)
+            assert found[:2] == (scale, good), step
+
+
+@pytest.mark.parametrize("optimizer, options", MIXED)
+def test_float16(plain, two_devices, optimizer, options):
+    want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
+    check_mixed(two_devices(MIXED_PROGRAM, 2, optimizer, "float16", **options), want, options["bad"])
+
+
+def test_float16_in_several_copies(plain, four_devices):
+    optimizer, options = MIXED[0]
+    want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
+    check_mixed(four_devices(MIXED_PROGRAM, 2, optimizer, "float16", **options), want, options["bad"])
+
+
+@needs_bfloat16
+def test_bfloat16(plain, two_devices):
+    want = plain(MIXED_PROGRAM, 2, "momentum", "bfloat16")
+    check_mixed(two_devices(MIXED_PROGRAM, 2, "momentum", "bfloat16"), want)
 
 
 def test_without_a_seed_all_devices_have_the_same(two_devices):

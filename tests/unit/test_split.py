@@ -5,9 +5,11 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
+from epl.passes.model.mixed_precision import computed_name
 from epl.plan.table import plan_table
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
+from tests.helpers.marks import needs_bfloat16
 
 
 def classifier(scope=lambda: epl.split(2), hidden=None, classes=7):
@@ -53,7 +55,7 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
 @pytest.mark.parametrize(
     "key, value",
     [
-        ("amp__level", "O1"),
+        ("amp__level", "O2"),
         ("zero__level", "v0"),
         ("offload__level", "v0"),
         ("gradient_checkpoint__offload", True),
@@ -66,8 +68,26 @@ def test_settings_that_do_not_go_together(key, value):
     with planning.capture() as graph:
         train(classifier())
     name = key.replace("__", ".")
-    with pytest.raises(UnsupportedError, match="%s does not go together with epl.split" % name):
+    with pytest.raises(UnsupportedError, match="%s.* does not go together with epl.split" % name):
         planning.compiled(graph, **{key: value})
+
+
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_bfloat16)])
+def test_mixed_precision(dtype):
+    """What is divided is divided in 16 bits too, and gradients are judged in parts."""
+    with planning.capture() as graph:
+        hidden = tf.matmul(tf.placeholder(tf.float32, [None, 4]), tf.get_variable("first", [4, 4]))
+        with epl.split(2):
+            logits = tf.matmul(hidden, tf.get_variable("kernel", [4, 7]), name="logits")
+        train(tf.losses.sparse_softmax_cross_entropy(tf.placeholder(tf.int64, [None]), logits))
+    program = planning.compiled(graph, amp__level="O1", amp__dtype=dtype)
+    done = program.partitioned
+    assert {"kernel", "kernel/Adam", "kernel/Adam_1"} == _divided(program.plan)
+    assert done.placements[computed_name("logits")] == sharded(1)
+    sent = shards.exchanged(done, "Adam")
+    assert not [c for c in sent if "logits_grad/MatMul_1" in c.tensor]  # the kernel's gradient
+    judged = [c for c in sent if "finite" in c.tensor]
+    assert [c.kind for c in judged] == (["all_reduce"] if dtype == "float16" else [])
 
 
 def recomputed():
@@ -292,9 +312,11 @@ def test_devices_divide_batches_of_a_fixed_size_by_rows(rows, kind):
 def test_settings_that_do_not_go_together_with_rows():
     with planning.capture() as graph:
         replicated(tf.placeholder(tf.float32, [8, 4]))
-    message = "amp.level does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
+    message = (
+        "amp.level=.O2. does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
+    )
     with pytest.raises(UnsupportedError, match=message):
-        planning.compiled(graph, amp__level="O1")
+        planning.compiled(graph, amp__level="O2")
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])

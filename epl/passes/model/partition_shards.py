@@ -22,6 +22,7 @@ from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
 from epl.plan.mesh import ROWS, is_split
 from epl.plan.names import recomputed_name
+from epl.plan.precision import O2
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.program.placement import WHOLE
@@ -52,7 +53,7 @@ def partition_shards(program, target):
     marks = _marks(program, shards, taskgraphs, hints)
     marked = marks.variables
     done = _partition(program, marks)
-    _check_places(program, done)
+    _check_places(done, _inside(program))
     divided = marked.intersection(done.placements)
     if not divided and split.kind == "split":
         _LOG.warning(
@@ -86,9 +87,9 @@ def _needs_other_rows(program, marks, done):
     loop or a branch, where they cannot come; None if there is none."""
     trained = done.graph.ancestors([name for name, node in done.graph.nodes.items() if tags.phase(node) == tags.APPLY])
     split = _with_moves_before(program.graph, program.graph.descendants(marks.variables, data_only=True))
-    inside = analyse(program).in_control_flow
+    inside = _inside(program)
     for each in done.collectives:
-        if each.wanted_by in inside or each.node in inside:
+        if each.wanted_by in inside:
             return each.wanted_by
         if each.kind in ("all_gather", "all_to_all") and each.node in trained:
             if each.wanted_by in marks.rows and each.wanted_by not in split:
@@ -148,7 +149,7 @@ def _check_settings(program, config, split):
     """Raises UnsupportedError for what is not known to compute the same with tensors that a TaskGraph divides."""
     what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
     settings = (
-        ("amp.level", bool(config.amp.level), '""'),
+        ('amp.level="O2"', config.amp.level == O2, '"O1"'),
         ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
         ("zero.level", bool(config.zero.level), '""'),
         ("offload.level", bool(config.offload.level), '""'),
@@ -189,11 +190,16 @@ def _check_functions(program, what):
             )
 
 
-def _check_places(program, done):
+def _inside(program):
+    """The nodes in loops and branches, but for updates that are left out where gradients are not finite: what these
+    take is exchanged in any case, before it is known whether they are made."""
+    return analyse(program).in_control_flow.difference(*(verdict.gates for verdict in program.scaled))
+
+
+def _check_places(done, inside):
     """What is exchanged in a branch or a loop could be waited for in vain."""
-    inside = analyse(program).in_control_flow
     for each in done.collectives:
-        if each.wanted_by in inside or each.node in inside:
+        if each.wanted_by in inside:
             raise UnsupportedError(
                 "'%s' stands in a loop or a branch and takes '%s', which is divided over devices. Build what is split "
                 "outside of loops and branches." % (each.wanted_by, each.tensor)

@@ -17,7 +17,8 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
-from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals
+from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
+from epl.plan.cost import TensorSpec
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.names import PREFIX
 from epl.program.program import Added, Unscaled, Verdict
@@ -35,7 +36,7 @@ def scale_loss(program, target):
     amp = target.config.amp
     if not amp.level or amp.dtype != "float16" or amp.loss_scale == 1 or not program.apply_calls:
         return program
-    variables, originals, verdicts, unscaled = dict(program.variables), {}, [], {}
+    variables, originals, verdicts, unscaled, specs = dict(program.variables), {}, [], {}, {}
     for index, scaled in enumerate(plan_loss_scale(program)):
         one = _Scale(program, amp, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
         program = replace(program, graph=one.make())
@@ -43,7 +44,8 @@ def scale_loss(program, target):
         originals.update(one.originals)
         verdicts.append(one.verdict)
         unscaled.update(one.unscaled)
-    known = with_originals(program, originals)
+        specs.update(one.specs)
+    known = with_specs(with_originals(program, originals), specs)
     return replace(known, variables=variables, scaled=tuple(verdicts), unscaled=unscaled)
 
 
@@ -61,9 +63,11 @@ class _Scale(object):
       originals: node that was added to the tensor of the program of whose kind it is.
       verdict: the Verdict, once it is made.
       unscaled: as of a Program.
+      specs: the TensorSpecs of the scale, of what judges gradients and of what guards writes, by tensor.
     """
 
     def __init__(self, program, amp, scaled, prefix):
+        self._spec_of, self.specs = program.spec_of, {}
         self._graph, self._amp, self._scaled, self._prefix = program.graph, amp, scaled, prefix
         self._edit = program.graph.editor()
         self.variables, self.originals = [], {}
@@ -79,8 +83,9 @@ class _Scale(object):
         else:
             scale = self._edit.add(constant(self._name("scale"), float(self._amp.loss_scale), _FLOAT32)).name
         self._multiply_seeds(scale)
-        inverse = make_node("Reciprocal", self._name("inverse"), [scale], T=Type(_FLOAT32))
-        self._divide_results(self._edit.add(inverse).name)
+        inverse = self._edit.add(make_node("Reciprocal", self._name("inverse"), [scale], T=Type(_FLOAT32))).name
+        self.specs.update({scale: TensorSpec((), _FLOAT32), inverse: TensorSpec((), _FLOAT32)})
+        self._divide_results(inverse)
         finite, parts, packed = self._judge()
         adapted = self._adapt(scale, finite) if dynamic else None
         switch = self._node("Switch", "switch", [finite, finite], T=Type(_BOOL))
@@ -229,6 +234,7 @@ class _Scale(object):
             name = "%s/as_%d" % (tensor, dtype)
             node = make_node("Cast", name, [tensor], SrcT=Type(_FLOAT32), DstT=Type(dtype), Truncate=False)
             self._casts[tensor, dtype] = self._edit.add(node).name
+            self.specs[name] = TensorSpec((), dtype)
         return self._casts[tensor, dtype]
 
     def _take(self, producer, outputs, nodes):
@@ -258,19 +264,18 @@ class _Scale(object):
             if dtype not in types.FLOAT_TYPES:
                 continue
             stem, near = "finite/%d" % index, graph.nodes[node_of(tensor)]
-            row = self._name(stem + "/row")
-            nodes = [
-                make_node("Reshape", row, [tensor, flat], near.device, T=Type(dtype), Tshape=Type(_INT32)),
-                make_node("IsFinite", self._name(stem + "/each"), [row], near.device, T=Type(dtype)),
-                make_node(
-                    "All",
-                    self._name(stem),
-                    [self._name(stem + "/each"), axis],
-                    near.device,
-                    Tidx=Type(_INT32),
-                    keep_dims=False,
-                ),
+            spec, each, nodes, dims = self._spec_of(tensor), self._name(stem + "/each"), [], axis
+            if spec is not None and spec.shape:  # in which devices may have parts
+                dims = self._constant(stem + "/dims", list(range(len(spec.shape))), _INT32)
+                self.specs[each] = TensorSpec(spec.shape, _BOOL)
+            else:
+                row = self._name(stem + "/row")
+                nodes = [make_node("Reshape", row, [tensor, flat], near.device, T=Type(dtype), Tshape=Type(_INT32))]
+            nodes += [
+                make_node("IsFinite", each, [nodes[0].name if nodes else tensor], near.device, T=Type(dtype)),
+                make_node("All", self._name(stem), [each, dims], near.device, Tidx=Type(_INT32), keep_dims=False),
             ]
+            self.specs[nodes[-1].name] = TensorSpec((), _BOOL)
             for node in nodes:
                 self._add(node)
                 set_attr(node, tags.APPLY_CALL, call)
@@ -279,6 +284,7 @@ class _Scale(object):
             found.append(nodes[-1].name)
         packed = self._node("Pack", "finite/packed", found, N=len(found), T=Type(_BOOL), axis=0)
         finite = self._node("All", "finite", [packed, axis], Tidx=Type(_INT32), keep_dims=False)
+        self.specs.update({packed: TensorSpec((len(found),), _BOOL), finite: TensorSpec((), _BOOL)})
         return finite, tuple(found), packed
 
     def _gate(self, write, finite, taken, left_out, adapted):
@@ -302,6 +308,9 @@ class _Scale(object):
             old = make_node("RefSwitch", self._name("old/%s" % write), [own.input[0], finite], node.device, T=dtype)
             merge = make_node("RefMerge", write, [own.name, old.name] + control, node.device, N=2, T=dtype)
             _copy_tags(node, old)
+            spec = self._spec_of(node_of(own.input[0]))
+            if spec is not None:
+                self.specs.update({format_input(name, i): spec for name in (old.name, own.name) for i in (0, 1)})
             around = (edit.add(old).name,)
         else:
             done = self._name("done/%s" % write)

@@ -19,7 +19,7 @@ def _by_itself(name, *args, **kwargs):
     return runpy.run_path(_MODULE)[name](*args, **kwargs)
 
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
     "adam": lambda: tf.train.AdamOptimizer(0.05),
@@ -29,7 +29,7 @@ _OPTIMIZERS = {
 }
 
 
-def _scope(epl, device_count, name="split"):
+def dividing_scope(epl, device_count, name="split"):
     return getattr(epl, name)(device_count) if epl else contextlib.suppress()
 
 
@@ -38,17 +38,17 @@ def _classifier(epl, device_count, optimizer, seed, colocate=False):
     tf.set_random_seed(seed)
     x = tf.placeholder(tf.float32, [None, common.FEATURES])
     labels = tf.placeholder(tf.int64, [None])
-    with _scope(epl, device_count, "replicate") if colocate else contextlib.suppress():
+    with dividing_scope(epl, device_count, "replicate") if colocate else contextlib.suppress():
         hidden = tf.nn.tanh(tf.matmul(x, tf.get_variable("hidden", [common.FEATURES, 8])))
         hidden = tf.nn.dropout(hidden, rate=0.25)
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         kernel = tf.get_variable("kernel", [8, CLASSES])
         bias = tf.get_variable("bias", [CLASSES], initializer=tf.random_normal_initializer())
         logits = tf.nn.xw_plus_b(hidden, kernel, bias)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         loss = tf.reduce_mean(losses) + 1e-3 * tf.nn.l2_loss(kernel)
     accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
-    made = _OPTIMIZERS[optimizer]()
+    made = OPTIMIZERS[optimizer]()
     pairs = made.compute_gradients(loss)
     clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 1.0)
     step = made.apply_gradients(
@@ -79,7 +79,7 @@ def train(epl, device_count, optimizer, folder, colocate=False, resource=False, 
     return history
 
 
-def _share(epl, device_count, rows):
+def share_of_copy(epl, device_count, rows):
     """What this worker is fed of a global batch: workers of one copy of the model get the same."""
     if not epl:
         return rows
@@ -94,14 +94,14 @@ def _share(epl, device_count, rows):
 def lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute):
     """(merged tensors, operation that trains): rows of a divided table, a layer that is whole, a divided classifier; of
     its logits a moving average is kept."""
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         table = tf.get_variable("table", [11, 4])
         found = tf.nn.embedding_lookup(table, tokens)
     hidden = tf.nn.tanh(tf.layers.dense(found, 8, name="hidden"))
-    with _scope(epl, device_count), epl.recompute() if recompute and epl else contextlib.suppress():
+    with dividing_scope(epl, device_count), epl.recompute() if recompute and epl else contextlib.suppress():
         hidden = tf.nn.tanh(tf.layers.dense(hidden, 9, name="wide"))
         hidden = tf.nn.tanh(tf.layers.dense(hidden, 8, name="narrow"))
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         logits = tf.layers.dense(hidden, CLASSES, name="logits")
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
         changes = []
@@ -110,7 +110,7 @@ def lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute)
             changes.append(tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(logits, 0)))
     total = tf.get_variable("total", [], tf.int64, initializer=tf.zeros_initializer(), trainable=False)
     changes.append(tf.assign_add(total, tf.reduce_sum(labels)))
-    made = _OPTIMIZERS[optimizer]()
+    made = OPTIMIZERS[optimizer]()
     pairs = made.compute_gradients(loss)
     clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip)
     pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)]
@@ -152,7 +152,7 @@ def several_copies(
         history.append(session.run([v.value() for v in variables]))
         for number, size in enumerate(sizes):
             rng = np.random.RandomState(number)
-            fed = [_share(epl, device_count, rng.randint(0, most, size)) for most in (11, CLASSES)]
+            fed = [share_of_copy(epl, device_count, rng.randint(0, most, size)) for most in (11, CLASSES)]
             fetched = session.run(fetches + [step], dict(zip((tokens, labels), fed)))[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
     return history
@@ -166,14 +166,14 @@ def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, 
     tf.set_random_seed(13)
     tokens, labels = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [None])
     with tf.variable_scope("model", use_resource=resource):
-        with _scope(epl, device_count, kinds[0]):
+        with dividing_scope(epl, device_count, kinds[0]):
             hidden = tf.nn.embedding_lookup(tf.get_variable("table", [11, 4]), tokens)
             hidden = tf.nn.tanh(tf.layers.dense(hidden, 9, name="wide"))
-        with _scope(epl, device_count, kinds[1]):
+        with dividing_scope(epl, device_count, kinds[1]):
             hidden = tf.nn.tanh(tf.layers.dense(hidden, 8, name="narrow"))
             logits = tf.layers.dense(hidden, CLASSES, name="logits")
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-    made = _OPTIMIZERS[optimizer]()
+    made = OPTIMIZERS[optimizer]()
     pairs = made.compute_gradients(loss)
     clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.5)
     step = made.apply_gradients(
@@ -184,7 +184,7 @@ def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, 
         epl.add_to_collection(logits, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
     drawn = [[np.random.RandomState(step).randint(0, most, 8) for most in (11, CLASSES)] for step in range(steps)]
     saved = os.path.join(folder, "model") if folder else None
-    return _history([loss, logits], step, [dict(zip((tokens, labels), each)) for each in drawn], saved)
+    return history_of([loss, logits], step, [dict(zip((tokens, labels), each)) for each in drawn], saved)
 
 
 def restore(epl, device_count, optimizer, path, resource=False, seed=6):
@@ -268,7 +268,7 @@ def one_initialises(epl, device_count):
 def keras_model(epl, device_count):
     """Trains a model of Keras; raises with several workers."""
     common.init(epl)
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         model = tf.keras.Sequential([tf.keras.layers.Dense(CLASSES, input_shape=[common.FEATURES])])
     model.compile("sgd", "mse")
     model.fit(np.zeros([8, common.FEATURES]), np.zeros([8, CLASSES]), verbose=0)
@@ -281,7 +281,7 @@ def monitored(epl, device_count, folder, steps):
     rows, _ = common.batch(0, size=24)
     data = tf.data.Dataset.from_tensor_slices((rows, np.arange(24) % CLASSES)).repeat().batch(6)
     x, labels = tf.data.make_one_shot_iterator(data).get_next()
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         hidden = tf.layers.dense(x, 8, activation=tf.nn.relu, name="hidden")
         logits = tf.layers.dense(tf.layers.batch_normalization(hidden, training=True), CLASSES, name="logits")
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
@@ -318,7 +318,7 @@ def estimator(epl, device_count, folder):
         return tf.data.Dataset.from_tensor_slices((rows, np.arange(24) % CLASSES)).batch(6)
 
     def model_fn(features, labels, mode):
-        with _scope(epl, device_count):
+        with dividing_scope(epl, device_count):
             logits = tf.layers.dense(features, CLASSES)
             loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
         metrics = {"accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1))}
@@ -341,14 +341,14 @@ def several_steps(epl, device_count, steps, calls, **config):
     rows, labels = common.batch(0, size=24)
     data = tf.data.Dataset.from_tensor_slices((rows, labels)).repeat().batch(6)
     x, labels = tf.data.make_one_shot_iterator(data).get_next()
-    with _scope(epl, device_count):
+    with dividing_scope(epl, device_count):
         hidden = tf.nn.dropout(tf.layers.dense(x, 8, activation=tf.nn.relu, name="hidden"), rate=0.25)
         loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.layers.dense(hidden, CLASSES, name="logits"))
     made = tf.train.AdamOptimizer(0.05)
     pairs = made.compute_gradients(loss)
     clipped = [(tf.clip_by_norm(gradient, 0.1), variable) for gradient, variable in pairs]
     step = made.apply_gradients(clipped, tf.train.get_or_create_global_step())
-    return _history([loss], step, [{}] * (1 if epl else steps) * calls)
+    return history_of([loss], step, [{}] * (1 if epl else steps) * calls)
 
 
 def _rows_of(kind):
@@ -380,16 +380,24 @@ def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
         update = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(hidden, 0))
         logits = tf.layers.dense(hidden, common.CLASSES, name="logits")
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    made = _OPTIMIZERS[optimizer]()
+    made = OPTIMIZERS[optimizer]()
     gradients, variables = zip(*made.compute_gradients(loss))
     clipped, _ = tf.clip_by_global_norm(gradients, 0.5)
     with tf.control_dependencies([update]):
         step = made.apply_gradients(list(zip(clipped, variables)), tf.train.get_or_create_global_step())
-    return _history([loss, logits], step, feeds)
+    return history_of([loss, logits], step, feeds)
 
 
-def _history(fetches, step, feeds, saved=None):
-    """What every step gives, and all variables after it, of which a checkpoint with this name is written."""
+def history_of(fetches, step, feeds, saved=None, after=None):
+    """What every step gives, and all variables after it.
+
+    Args:
+      fetches: what is fetched with `step`.
+      step: the train op.
+      feeds: for each step.
+      saved: the name of the checkpoint that is written at the end.
+      after: called with the session after each step.
+    """
     variables, history = tf.global_variables(), []
     saver = tf.train.Saver() if saved else None
     with tf.Session() as session:
@@ -398,6 +406,8 @@ def _history(fetches, step, feeds, saved=None):
         for fed in feeds:
             fetched = session.run(fetches + [step], fed)[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
+            if after is not None:
+                after(session)
         if saver is not None:
             saver.save(session, saved)
     return history
@@ -409,13 +419,13 @@ def hinted(epl, device_count, optimizer, resource=False):
     tf.set_random_seed(7)
     shard, whole = (epl.shard, epl.whole) if epl else (lambda value, dim: value, lambda value: value)
     x = tf.placeholder(tf.float32, [7, common.FEATURES])
-    with tf.variable_scope("model", use_resource=resource), _scope(epl, device_count):
+    with tf.variable_scope("model", use_resource=resource), dividing_scope(epl, device_count):
         hidden = tf.tanh(tf.matmul(x, shard(tf.get_variable("first", [common.FEATURES, 6]), 0)))
         hidden = tf.tanh(tf.matmul(shard(hidden, 0), whole(tf.get_variable("second", [6, 9]))))
         out = whole(tf.matmul(hidden, shard(tf.get_variable("third", [9, 5]), 1)))
         loss = tf.reduce_mean(tf.square(out - 1.0))
-    step = _OPTIMIZERS[optimizer]().minimize(loss)
-    return _history([loss, hidden, out], step, [{x: common.batch(number)[0][:7]} for number in range(3)])
+    step = OPTIMIZERS[optimizer]().minimize(loss)
+    return history_of([loss, hidden, out], step, [{x: common.batch(number)[0][:7]} for number in range(3)])
 
 
 def features(epl, device_count, optimizer, rows=None, sizes=(8, 8, 8), resource=False):
@@ -425,7 +435,7 @@ def features(epl, device_count, optimizer, rows=None, sizes=(8, 8, 8), resource=
     x = tf.placeholder(tf.float32, [rows, common.FEATURES])
     labels = tf.placeholder(tf.int64, [rows])
     with tf.variable_scope("model", use_resource=resource):
-        with _scope(epl, device_count, "replicate"):
+        with dividing_scope(epl, device_count, "replicate"):
             hidden = tf.nn.tanh(tf.layers.dense(x, 8, name="first"))
             hidden = tf.nn.dropout(hidden, rate=0.25)
             mean, variance = tf.nn.moments(hidden, [0])
@@ -433,17 +443,17 @@ def features(epl, device_count, optimizer, rows=None, sizes=(8, 8, 8), resource=
             average = tf.get_variable("average", [8], trainable=False)
             update = tf.assign(average, 0.9 * average + 0.1 * mean)
             seen = tf.assign_add(tf.get_variable("seen", [], tf.int32, trainable=False), tf.shape(x)[0])
-        with _scope(epl, device_count):
+        with dividing_scope(epl, device_count):
             logits = tf.layers.dense(hidden, CLASSES, name="classes")
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_mean(losses)
     with tf.control_dependencies([update, seen]):
-        step = _OPTIMIZERS[optimizer]().minimize(loss)
+        step = OPTIMIZERS[optimizer]().minimize(loss)
     feeds = []
     for number, size in enumerate(sizes):
         drawn = np.random.RandomState(number).randint(0, CLASSES, size)
         feeds.append({x: common.batch(number, size)[0], labels: drawn})
-    return _history([loss, hidden, logits], step, feeds)
+    return history_of([loss, hidden, logits], step, feeds)
 
 
 def experts(epl, device_count, optimizer, groups=None, resource=False):
@@ -455,11 +465,11 @@ def experts(epl, device_count, optimizer, groups=None, resource=False):
     x = tf.placeholder(tf.float32, [groups, 6, 8])
     with tf.variable_scope("model", use_resource=resource):
         tokens = x * tf.get_variable("gain", [8], initializer=tf.ones_initializer())
-        y = tokens + split_models.experts(tokens, 4, 16, lambda: _scope(epl, device_count))
+        y = tokens + split_models.experts(tokens, 4, 16, lambda: dividing_scope(epl, device_count))
         loss = tf.reduce_mean(tf.square(tf.tanh(y) - 1.0))
-    step = _OPTIMIZERS[optimizer]().minimize(loss)
+    step = OPTIMIZERS[optimizer]().minimize(loss)
     feeds = [{x: np.random.RandomState(number).normal(size=[4, 6, 8])} for number in range(3)]
-    return _history([loss, y], step, feeds)
+    return history_of([loss, y], step, feeds)
 
 
 def embeddings(epl, device_count, optimizer, rows=None, resource=False):
@@ -470,10 +480,10 @@ def embeddings(epl, device_count, optimizer, rows=None, resource=False):
         epl.set_default_strategy(epl.replicate(device_count))
     ids = tf.placeholder(tf.int64, [rows, 3])
     with tf.variable_scope("model", use_resource=resource):
-        with _scope(epl, device_count):
+        with dividing_scope(epl, device_count):
             table = tf.get_variable("table", [11, 4])
         found = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), 1)
         loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.tanh(found), 5) - 1.0))
-    step = _OPTIMIZERS[optimizer]().minimize(loss)
+    step = OPTIMIZERS[optimizer]().minimize(loss)
     feeds = [{ids: np.random.RandomState(number).randint(0, 11, [7, 3])} for number in range(3)]
-    return _history([loss, found], step, feeds)
+    return history_of([loss, found], step, feeds)
