@@ -186,6 +186,19 @@ def test_stages(plain, four_devices, optimizer, kinds, resource, options):
     check(four_devices(SPLIT + "stages", 2, optimizer, kinds, resource, **dict(CLIPPED, **options)), reference)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "case, dtype", [(0, "float16"), (2, "float16"), pytest.param(1, "bfloat16", marks=needs_bfloat16)]
+)
+def test_stages_in_16_bits(plain, four_devices, case, dtype):
+    optimizer, kinds, resource, options = STAGES[case]
+    options = dict(CLIPPED, amp__level="O1", amp__dtype=dtype, **options)
+    reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource)
+    for got, want in pairs(four_devices(SPLIT + "stages", 2, optimizer, kinds, resource, **options), reference):
+        for own, whole in zip(got, want):
+            np.testing.assert_allclose(own, whole, rtol=4e-2, atol=4e-2)
+
+
 def test_a_batch_that_does_not_divide_is_computed_by_one_copy(plain, four_devices):
     sizes = (8, 7, 8)
     reference = plain(SPLIT + "several_copies", 1, "adam", sizes=sizes)
