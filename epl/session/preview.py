@@ -13,6 +13,7 @@ from epl.errors import EplError
 from epl.plan.exchanges_table import exchanges_table, facts
 from epl.plan.memory import table as memory_table
 from epl.plan.memory_page import memory_page
+from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges, foretell_program
 from epl.session.hooks import PREVIEW, Preview
@@ -27,6 +28,8 @@ examples:
   python -m epl.plan --num_workers 64 --gpu_per_worker 8 --rows 4 train.py
   EPL_PIPELINE_NUM_MICRO_BATCH=8 python -m epl.plan --gpu_per_worker 2 --timeline schedule.html train.py
                                         the schedule of a pipeline as a picture
+  python -m epl.plan --gpu_per_worker 2 --placements split.html train.py
+                                        what epl.split divides, and what is exchanged for it, as a picture
   python -m epl.plan --memory memory.html --batch 64 train.py
                                         what memory a step will need, by kind, and a picture of it (a name.html)"""
 _REFUSED = 2
@@ -89,6 +92,11 @@ def parser():
         help="print what memory a training step of this worker needs, and write a web page with a picture of it",
     )
     made.add_argument(
+        "--placements",
+        metavar="FILE",
+        help="write a web page with a picture of what epl.split divides, and of what the devices exchange for it",
+    )
+    made.add_argument(
         "--batch",
         type=_positive,
         default=DEFAULT_BATCH,
@@ -147,6 +155,12 @@ def show(graph, options):
     if options.memory:
         title = "Memory of a training step of %s" % os.path.basename(options.script)
         pages.append(("--memory", options.memory, memory_page(memory, title)))
+    if options.placements:
+        if program.partitioned is None:
+            print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)
+            return _REFUSED
+        title = "What is divided in %s over %d devices" % (os.path.basename(options.script), program.partitioned.shards)
+        pages.append(("--placements", options.placements, placements_page(program, exchanges, title)))
     for option, path, page in pages:
         if page is not None and not _written(option, path, page):
             return _REFUSED
@@ -166,10 +180,17 @@ def show(graph, options):
 
 
 def _written(option, path, page):
-    """Writes a file; whether that was possible."""
+    """Writes a file, which has all of it or what it had before; whether that was possible."""
+    folder, name = os.path.split(os.path.realpath(path))
+    temporary = os.path.join(folder, ".%s.%d.tmp" % (name, os.getpid()))
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(page)
+            os.replace(temporary, os.path.join(folder, name))
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
     except OSError as error:
         print("%s %s cannot be written: %s" % (option, path, error.strerror), file=sys.stderr)
         return False

@@ -1,0 +1,116 @@
+"""The picture of what is divided over devices, read back as XML."""
+
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.env import Env
+from epl.plan.placements_page import blocks_of, placements_page, scope_of
+from epl.session import preview
+from epl.session.foretold import foretell_exchanges
+from tests.helpers import planning
+
+pytestmark = pytest.mark.once
+COLOCATED = {"cluster__colocate_split_and_replicate": True}
+
+
+def model(divided=True):
+    rows = 8 if divided else None
+    x, labels = tf.placeholder(tf.float32, [rows, 4]), tf.placeholder(tf.int32, [rows])
+    with epl.replicate(2), tf.name_scope("first"):
+        features = tf.tanh(tf.matmul(x, tf.get_variable("kernel", [4, 6])))
+    with epl.split(2) if divided else epl.replicate(2), tf.name_scope("classifier"):
+        logits = tf.matmul(features, tf.get_variable("classes", [6, 1000]))
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    planning.sgd(tf.reduce_mean(each, name="loss"))
+
+
+def drawn(title="title"):
+    with planning.capture() as graph:
+        model()
+    program = planning.compiled(graph, 1, 2, **COLOCATED)
+    found = foretell_exchanges(program, 8)
+    text = placements_page(program, found, title)
+    return program, found, text, ElementTree.fromstring(re.search(r"<svg.*</svg>", text, re.DOTALL).group())
+
+
+def test_blocks_bars_and_arcs():
+    program, exchanges, _, svg = drawn()
+    blocks = blocks_of(program)
+    groups = [g for g in svg.iter("g") if g.get("class") == "block"]
+    names = [g.find("title").text.split(": ")[0] for g in groups]
+    assert names == list(blocks.kinds)
+    assert any(name.startswith("first") for name in names) and any(name.startswith("classifier") for name in names)
+    tops = []
+    for group in groups:
+        bars = [tuple(float(rect.get(key)) for key in ("x", "width", "y")) for rect in group.iter("rect")]
+        assert sum(width for _, width, _ in bars) == pytest.approx(260, abs=0.1)
+        for (left, width, _), (following, _, _) in zip(bars, bars[1:]):
+            assert left + width == pytest.approx(following, abs=0.1)
+        tops.append(bars[0][2])
+    assert tops == sorted(set(tops)) and tops[-1] + 22 <= float(svg.get("height"))
+    (divided,) = [g for g, name in zip(groups, names) if name == "classifier/MatMul"]
+    assert [rect.get("fill") for rect in divided.iter("rect")] == ["#54a24b"]  # logits: parts of dimension 1
+    arcs = [g for g in svg.iter("g") if g.get("class") == "arc"]
+    told = "\n".join(arc.find("title").text for arc in arcs)
+    assert len(told.splitlines()) == len(exchanges) == 5
+    assert "all_gather, 96 bytes: 'first/Tanh' is made whole for 'classifier/MatMul' (MatMul)" in told
+    assert "96 bytes" in [arc.find("text").text for arc in arcs]
+    # The arc of the features begins at their block and ends at that of the product which wants them whole.
+    (arc,) = [each for each in arcs if "all_gather" in each.find("title").text]
+    numbers = [float(text) for text in re.findall(r"[\d.]+", arc.find("path").get("d"))]
+    middles = {name: top + 11 for name, top in zip(names, tops)}
+    assert numbers[1] == middles["first/Tanh"] and numbers[-1] == middles["classifier/MatMul"]
+
+
+def test_text_is_escaped_and_nothing_is_loaded():
+    _, exchanges, text, _ = drawn("a < b & c")
+    assert "<h1>a &lt; b &amp; c</h1>" in text and "a < b" not in text
+    assert not re.search(r"(?i)https?:|<script|<link|<img|@import|url\(", text)
+    assert len(re.findall("<tr><td>", text)) == len(exchanges)
+
+
+@pytest.mark.parametrize(
+    "name, depth, scope",
+    [
+        ("a/b/c", 1, "a"),
+        ("a/b/c", 2, "a/b"),
+        ("gradients/a/b_grad/MatMul", 2, "a/b"),
+        ("training/gradients_1/a/b_grad/MatMul", 3, "a/b"),
+    ],
+)
+def test_gradients_belong_to_the_block_of_what_they_are_of(name, depth, scope):
+    assert scope_of(name, depth) == scope
+
+
+def shown(divided, path, monkeypatch):
+    with planning.capture() as graph:
+        model(divided)
+    monkeypatch.setenv("EPL_GPU_PER_WORKER", "2")
+    monkeypatch.setenv("EPL_DEVICE", "gpu")
+    Env.get().reset(epl.Config({"cluster.colocate_split_and_replicate": True}))
+    return preview.show(graph, preview.parser().parse_args(["--placements", str(path), "some/train.py"]))
+
+
+def test_the_command_writes_all_or_nothing(tmp_path, capsys, monkeypatch):
+    page = tmp_path / "out.html"
+    assert shown(True, page, monkeypatch) == 0
+    before = page.read_text(encoding="utf-8")
+    assert "What is divided in train.py over 2 devices" in before
+    monkeypatch.setattr(preview, "placements_page", lambda *_: "half a page \udcff")  # which no encoding can write
+    with pytest.raises(UnicodeEncodeError):
+        shown(True, page, monkeypatch)
+    assert page.read_text(encoding="utf-8") == before and os.listdir(str(tmp_path)) == ["out.html"]
+    capsys.readouterr()
+    assert shown(True, tmp_path / "missing" / "out.html", monkeypatch) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_program_that_divides_nothing(tmp_path, capsys, monkeypatch):
+    assert shown(False, tmp_path / "out.html", monkeypatch) == 2
+    assert "no tensor of this program is divided over devices; use epl.split" in capsys.readouterr().err
+    assert not os.listdir(str(tmp_path))
