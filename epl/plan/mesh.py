@@ -294,7 +294,7 @@ def make_mesh(
     uneven = len({stage.device_count for stage in stages}) > 1
     if uneven:
         _check_uneven(stages, colocate, num_chunks, split)
-    _check_devices(stages, depth, cluster)
+    _check_devices(stages, depth, cluster, split)
     if split:
         _check_split(stages, depth, cluster, prefer_intra_node)
     if uneven:
@@ -416,8 +416,9 @@ def _check_split(stages, depth, cluster, prefer_intra_node):
         )
 
 
-def _check_devices(stages, depth, cluster):
+def _check_devices(stages, depth, cluster, split):
     """Raises PlanError when copies of `depth` stages, side by side, do not fill the devices of the cluster."""
+    share = split and depth > 1 and len({stage.device_count for stage in stages}) == 1
     shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
     per_replica = _devices_of_copy(stages, depth)
     total = cluster.worker_num * per_worker
@@ -428,7 +429,7 @@ def _check_devices(stages, depth, cluster):
         raise PlanError(
             "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
             "does not divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another "
-            "device_count."
+            "device_count%s."
             % (
                 per_replica,
                 what,
@@ -442,6 +443,7 @@ def _check_devices(stages, depth, cluster):
                 per_replica,
                 total % per_replica,
                 per_replica,
+                ", or set cluster.colocate_split_and_replicate to let all scopes share the same devices" * share,
             )
         )
 

@@ -1,4 +1,4 @@
-"""The examples resnet50 and lstm_lm with small networks: two workers against the same program without EPL."""
+"""The larger examples with small networks: several devices against the same program without EPL."""
 
 import os
 import re
@@ -36,8 +36,10 @@ def without_epl(example, folder):
     path = os.path.join(copy, "train.py")
     with open(path) as script:
         text, removed = re.subn(r"(?m)^ *(import epl|epl\..*)\n", "", script.read())
-    assert removed >= 3
+    assert removed >= 2
     text = text.replace("epl.Env.get().cluster.total_gpu_num", "1")
+    text = re.sub(r"epl\.(replicate|split)\(devices\)", "contextlib.suppress()", text)
+    text = text.replace("import argparse\n", "import argparse\nimport contextlib\n", 1)
     assert not re.search(r"\bepl\.", text)
     with open(path, "w") as script:
         script.write(text)
@@ -165,3 +167,24 @@ def test_lstm_with_dropout_learns(tmp_path):
     options = ["--small", "--text", text, "--validation", text, "--batch_size=4", "--epochs=4", "--seed=1"]
     found = perplexities(launch(tmp_path, 2, 1, "lstm_lm", *options))
     assert len(found) == 4 and found[3][0] < 0.8 * found[0][0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# large_classifier, moe_transformer
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "example, workers, devices, options",
+    [
+        ("large_classifier", 2, 1, ["--classes=301", "--batch_size=64", "--steps=40"]),
+        ("moe_transformer", 1, 2, ["--width=32", "--layers=1", "--experts=5", "--batch_size=16", "--steps=40"]),
+    ],
+)
+def test_what_is_split_learns_as_one_device(tmp_path, example, workers, devices, options):
+    options = options + ["--print_every=4"]
+    want = losses(run(tmp_path, without_epl(example, tmp_path), *options))
+    output = launch(tmp_path, workers, devices, example, *options)
+    assert "divided variables" in output and sorted(want) == list(range(4, 41, 4))
+    assert_same_losses(losses(output), want)
+    assert want[40] < want[4] - 0.8

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.errors import UnsupportedError
+from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.table import plan_table
 from epl.program.placement import sharded
@@ -141,6 +141,8 @@ def test_layouts():
         train(classifier(hidden=hidden))
     plan = planning.compiled(graph, devices=4).plan
     assert [plan.mesh.shape[axis] for axis in ("data", "stage", "shard")] == [1, 2, 2]
+    with pytest.raises(PlanError, match="needs 4 devices .* or set cluster.colocate_split_and_replicate to let all"):
+        planning.compiled(graph, workers=2, devices=1)
     for options in ({"devices": 1}, {"devices": 2, "cluster__device_place_prefer_intra_node": False}):
         with pytest.raises(UnsupportedError, match="2 scopes .* all stages that a part goes through must lie in one"):
             planning.compiled(graph, workers=4, **options)
