@@ -39,7 +39,7 @@ class Added:
       data: its Placement over the copies of the model: WHOLE, all hold the same; or OWN, each rank keeps a value of its
         own, or each worker where its copies of the model have one together: it is never sent or compared.
       is_saved: checkpoints that hold `beside` hold it too; of what is a worker's own, each worker's along a first
-        dimension. One without it gives it its first value.
+        dimension (not of what each of its copies of the model has). One without it gives it its first value.
     """
 
     beside: str

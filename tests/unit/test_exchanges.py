@@ -11,7 +11,6 @@ from epl.plan.exchanges_table import exchanges_table, facts
 from epl.session.foretold import foretell_exchanges
 from tests.helpers import planning, split_models
 
-pytestmark = pytest.mark.once
 COLOCATED = {"cluster__colocate_split_and_replicate": True}
 
 
@@ -39,6 +38,7 @@ def trained(loss):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.once
 def test_a_transformer_block(workers):
     with planning.capture() as graph:
         tokens = tf.placeholder(tf.int32, [None, 6])
@@ -53,6 +53,7 @@ def test_a_transformer_block(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.once
 def test_a_divided_classifier_behind_features_of_rows(workers):
     with planning.capture() as graph:
         x, labels = tf.placeholder(tf.float32, [8, 4]), tf.placeholder(tf.int32, [8])
@@ -74,6 +75,7 @@ def test_a_divided_classifier_behind_features_of_rows(workers):
     assert "along the axis shard: 5 exchanges" in text and "kernel            [6, 1000]  1" in text
 
 
+@pytest.mark.once
 def test_experts():
     with planning.capture() as graph:
         epl.set_default_strategy(epl.replicate(2))
@@ -86,6 +88,7 @@ def test_experts():
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.once
 def test_data_parallelism(workers, devices):
     with planning.capture() as graph:
         planning.sgd(planning.layers(3))

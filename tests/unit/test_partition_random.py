@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 from tests.helpers import random_graphs, shards
 from tests.helpers.planning import capture
 
-pytestmark = pytest.mark.once
 _ROUNDING = 1e-8  # in float64, of numbers around 1
 
 
@@ -39,11 +38,13 @@ def check(seed, count, graphs, batches=(8, 5, 1)):
 
 
 @pytest.mark.parametrize("count, graphs", [(2, 4), (3, 4), (4, 4)])
+@pytest.mark.once
 def test_random_graphs(count, graphs):
     check(count, count, graphs, (5, 1))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(120))
+@pytest.mark.once
 def test_many_random_graphs(seed):
     check(1000 + seed, 2 + seed % 3, 25)

@@ -14,7 +14,6 @@ from epl.session import preview
 from epl.session.foretold import foretell_exchanges
 from tests.helpers import planning
 
-pytestmark = pytest.mark.once
 COLOCATED = {"cluster__colocate_split_and_replicate": True}
 
 
@@ -38,6 +37,7 @@ def drawn(title="title"):
     return program, found, text, ElementTree.fromstring(re.search(r"<svg.*</svg>", text, re.DOTALL).group())
 
 
+@pytest.mark.once
 def test_blocks_bars_and_arcs():
     program, exchanges, _, svg = drawn()
     blocks = blocks_of(program)
@@ -67,6 +67,7 @@ def test_blocks_bars_and_arcs():
     assert numbers[1] == middles["first/Tanh"] and numbers[-1] == middles["classifier/MatMul"]
 
 
+@pytest.mark.once
 def test_text_is_escaped_and_nothing_is_loaded():
     _, exchanges, text, _ = drawn("a < b & c")
     assert "<h1>a &lt; b &amp; c</h1>" in text and "a < b" not in text
@@ -83,6 +84,7 @@ def test_text_is_escaped_and_nothing_is_loaded():
         ("training/gradients_1/a/b_grad/MatMul", 3, "a/b"),
     ],
 )
+@pytest.mark.once
 def test_gradients_belong_to_the_block_of_what_they_are_of(name, depth, scope):
     assert scope_of(name, depth) == scope
 
@@ -96,6 +98,7 @@ def shown(divided, path, monkeypatch):
     return preview.show(graph, preview.parser().parse_args(["--placements", str(path), "some/train.py"]))
 
 
+@pytest.mark.once
 def test_the_command_writes_all_or_nothing(tmp_path, capsys, monkeypatch):
     page = tmp_path / "out.html"
     assert shown(True, page, monkeypatch) == 0
@@ -110,6 +113,7 @@ def test_the_command_writes_all_or_nothing(tmp_path, capsys, monkeypatch):
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.once
 def test_a_program_that_divides_nothing(tmp_path, capsys, monkeypatch):
     assert shown(False, tmp_path / "out.html", monkeypatch) == 2
     assert "no tensor of this program is divided over devices; use epl.split" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def add_two(program, target):
     edit = program.graph.editor()
     found = [
         add_variable(edit, COUNT, 5, INT32, Added(beside)),
-        add_variable(edit, OWN, [0.5, 1.5], FLOAT, Added(beside, data=placement.OWN)),
+        add_variable(edit, OWN, [0.5, 1.5], FLOAT, Added(beside, data=placement.OWN, is_saved=False)),
     ]
     edit.add(constant("added/axes", [0, 1], INT32))
     mean = make_node("Mean", "added/mean", ["x", "added/axes"], T=Type(FLOAT), Tidx=Type(INT32), keep_dims=False)
