@@ -5,8 +5,8 @@ from tensorflow.core.framework import attr_value_pb2
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.partition.conversion import part_sizes, part_starts
 from epl.partition.parts import COLLECTIVES, Collective
-from epl.partition.placement import part_sizes, part_starts
 from epl.program.placement import SUM
 
 INT32, INT64, FLOAT, DOUBLE, BOOL = 3, 9, 1, 2, 10

@@ -14,8 +14,8 @@ import collections
 from dataclasses import replace
 
 from epl.graph.index import NodeInput as Tensor
+from epl.partition.conversion import conversion_cost
 from epl.partition.min_cut import Network
-from epl.partition.placement import conversion_cost
 from epl.partition.rule import strategies
 from epl.program.placement import SUM, WHOLE, partial
 

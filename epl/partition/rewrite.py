@@ -8,9 +8,9 @@ import collections
 from epl.graph.index import Graph, format_input
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.lazy import copy_of
+from epl.partition.conversion import conversion, conversion_cost, part_sizes
 from epl.partition.emit import Emit, on_one_shard, slice_of
 from epl.partition.parts import Partitioned, WholeInputs
-from epl.partition.placement import conversion, conversion_cost, part_sizes
 from epl.partition.special import writer_of
 from epl.program.placement import SUM, WHOLE
 from epl.rules import effects

@@ -7,9 +7,9 @@ is written with its local inputs as it is. `texts` are the data inputs, in the p
 
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
+from epl.partition.conversion import part_sizes
 from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
-from epl.partition.placement import part_sizes
 from epl.program.placement import WHOLE
 
 

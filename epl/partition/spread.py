@@ -19,7 +19,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
-from epl.partition.placement import conversion_cost
+from epl.partition.conversion import conversion_cost
 from epl.partition.rule import Rule, Strategy, expand, strategies
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded

@@ -11,8 +11,8 @@ from epl.capture.record import make_program
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.partition import parts
+from epl.partition.conversion import part_sizes
 from epl.partition.partition import partition
-from epl.partition.placement import part_sizes
 from epl.partition.spread import Marks
 
 _COLLECTIVES = frozenset(parts.COLLECTIVES.values())

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epl.partition.conversion import conversion, part_sizes, part_starts
 from epl.partition.factors import groups, reshape_terms
 from epl.partition.min_cut import Network
-from epl.partition.placement import conversion, part_sizes, part_starts
 from epl.partition.rule import Notation, expand, strategies
 from epl.program.placement import WHOLE, partial, sharded
 

@@ -8,7 +8,7 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
 from epl.partition import parts
-from epl.partition.placement import part_sizes
+from epl.partition.conversion import part_sizes
 from epl.passes.nodes import instance_tensor, tagged
 from epl.plan.names import clone_name, joined_name, tag_of, whole_name
 from epl.plan.order import OF_SHARDS

@@ -118,3 +118,25 @@ def initialize(sess):
 def state(sess):
     """All global variables by name."""
     return sess.run({variable.op.name: variable for variable in tf.global_variables()})
+
+
+def goes_on(feeds, loss, train_op, begin, until, before, after):
+    """Trains from one step to another: the losses, and the variables after each step.
+
+    Args:
+      before: a checkpoint to restore, which gives all variables values; None: first values.
+      after: where to save a checkpoint at the end; None: nowhere.
+    """
+    saver, losses, states = tf.train.Saver(), [], []
+    with session() as sess:
+        if before:
+            saver.restore(sess, before)
+            assert sess.run(tf.report_uninitialized_variables()).size == 0
+        else:
+            initialize(sess)
+        for step in range(begin, until):
+            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
+            states.append(state(sess))
+        if after:
+            saver.save(sess, after)
+    return {"losses": losses, "states": states}

@@ -81,16 +81,4 @@ def goes_on(epl, config, begin, until, before=None, after=None):
     """Trains from one step to another, with a checkpoint before and after: losses, and variables after each step."""
     common.init(epl, config)
     feeds, loss, train_op = build(epl, True, "adam", True)
-    saver, losses, states = tf.train.Saver(), [], []
-    with common.session() as sess:
-        if before:
-            saver.restore(sess, before)
-            assert sess.run(tf.report_uninitialized_variables()).size == 0
-        else:
-            common.initialize(sess)
-        for step in range(begin, until):
-            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
-            states.append(common.state(sess))
-        if after:
-            saver.save(sess, after)
-    return {"losses": losses, "states": states}
+    return common.goes_on(feeds, loss, train_op, begin, until, before, after)

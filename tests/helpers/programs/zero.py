@@ -26,18 +26,7 @@ def goes_on(epl, config, begin, until, before=None, after=None):
       after: where to save a checkpoint at the end.
     """
     feeds, loss, train_op = _start(epl, config)
-    saver, losses, states = tf.train.Saver(), [], []
-    with common.session() as sess:
-        if before:
-            saver.restore(sess, before)
-        else:
-            common.initialize(sess)
-        for step in range(begin, until):
-            losses.append(sess.run([loss, train_op], feeds.of(step))[0])
-            states.append(common.state(sess))
-        if after:
-            saver.save(sess, after)
-    return {"losses": losses, "states": states}
+    return common.goes_on(feeds, loss, train_op, begin, until, before, after)
 
 
 def monitored(epl, config, folder, until):

@@ -1,4 +1,4 @@
-"""Where a tensor lies along the one axis that it is partitioned over, and what it costs to have it otherwise.
+"""What it takes, and costs, to have a tensor otherwise along the one axis that it is partitioned over.
 
 Sizes in bytes are of the whole tensor. A cost is what each shard sends, with the best known algorithms over a ring, and
 for each collective a constant besides: one of few bytes is not free.
