@@ -5,11 +5,14 @@ made of what they leave; they get a Target in its place.
 """
 
 import collections
+import itertools
 import os
 from dataclasses import replace
 
 from epl import tf_compat
 from epl.errors import PassError
+from epl.graph import tags
+from epl.graph.index import format_input
 from epl.graph.lint import lint
 from epl.passes.copies.clone import clone_instances
 from epl.passes.copies.cross_borders import cross_borders
@@ -196,6 +199,10 @@ class _Runner(object):
         self._dump_dir = dump_dir
         self._done = []
         self._check(program, None, "the user's graph", None, None)
+        if dump_dir:
+            os.makedirs(dump_dir, exist_ok=True)
+            with open(os.path.join(dump_dir, "captured.pbtxt"), "w") as out:
+                out.write(str(_with_tables(program)))
 
     def run(self, pass_, program, plan):
         """What a pass makes of a program."""
@@ -219,9 +226,22 @@ class _Runner(object):
             )
 
 
+def _with_tables(program):
+    """The GraphDef of a captured Program, whose tables of shapes and of forward operations become tags."""
+    graph_def = program.graph.to_graph_def(tf_compat.GraphDef)
+    for node in graph_def.node:
+        specs = (program.spec_of(format_input(node.name, index)) for index in itertools.count())
+        shapes = [spec.shape for spec in itertools.takewhile(lambda spec: spec is not None, specs)]
+        if any(shape is not None for shape in shapes):
+            node.attr[tags.SHAPES].s = tags.shapes_text(shapes).encode()
+        forward = program.forward_op(node.name)
+        if forward is not None:
+            node.attr[tags.FORWARD_OP].s = forward.encode()
+    return graph_def
+
+
 def _dump(graph, before, dump_dir, number, name):
     """Writes NN_name.pbtxt, and in NN_name.txt how the numbers of operations changed."""
-    os.makedirs(dump_dir, exist_ok=True)
     path = os.path.join(dump_dir, "%02d_%s" % (number, name))
     with open(path + ".pbtxt", "w") as out:
         out.write(str(graph.to_graph_def(tf_compat.GraphDef)))

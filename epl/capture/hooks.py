@@ -18,6 +18,7 @@ INNER = "_epl_inner"  # marks the graphs that EPL itself runs
 def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
+    tf_compat.wrap_set_shape(_set_shape)
     tf_compat.wrap_gradients(_gradients)
     tf_compat.wrap_gradient_seeds(_gradient_seeds)
     tf_compat.wrap_tape_gradient(_tape_gradient)
@@ -50,6 +51,7 @@ def _create_op(original, graph, op, *args, **kwargs):
         tf_compat.set_tag(op, tags.APPLY_CALL, len(record.apply_calls) - 1)
     if record.phase == tags.BACKWARD and tf_compat.original_op_type(op) in _STATISTICS:
         tf_compat.set_tag(op, tags.FORWARD_OP, tf_compat.original_op_name(op))
+    record.note(op)
     taskgraph = _taskgraph_of(record, op)
     if taskgraph is not None:
         record.taskgraph_of[op.name] = taskgraph
@@ -57,10 +59,18 @@ def _create_op(original, graph, op, *args, **kwargs):
     return result
 
 
+def _set_shape(original, tensor, shape):
+    graph = getattr(tensor, "graph", None)  # None of a value that is there already
+    if graph is None or tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
+        return original(tensor, shape)
+    original(tensor, shape)
+    record_of(graph).note(tensor.op)
+
+
 def _taskgraph_of(record, op):
     """The TaskGraph that an operation is in, or None when only its neighbours can tell."""
     if record.phase == tags.BACKWARD:
-        return record.taskgraph_of.get(tf_compat.original_op_name(op))
+        return record.taskgraph_of.get(record.forward_of.get(op.name))
     strategy = scopes().current(op.graph)
     if record.phase == tags.FORWARD and strategy is not None:
         return record.taskgraph(strategy)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.specs import spec_reader
+from epl.capture.specs import Specs
 from epl.graph import tags
 from epl.graph.index import Graph
 from epl.plan.by_hand import updates_by_hand
@@ -38,7 +38,18 @@ class Record(object):
         self.local_variables = set()
         self.block = None  # number of the block marked with epl.recompute() that is open
         self.num_blocks = 0
+        self.shapes = {}  # operation -> the shapes of its outputs, see Specs
+        self.forward_of = {}  # operation -> the one for whose gradient it was made
+        self._equal_shapes = {}  # equal ones are one object
         self.hints = {}  # operation -> {number of an output: (where it is to lie, the call that says so)}
+
+    def note(self, op):
+        """Writes down what TensorFlow knows of an operation by now, but no GraphDef has."""
+        name, shapes = op.name, tf_compat.output_shapes(op)
+        self.shapes[name] = self._equal_shapes.setdefault(shapes, shapes)
+        forward = tf_compat.original_op_name(op)
+        if forward is not None:
+            self.forward_of[name] = forward
 
     @property
     def next_gradient_call(self):
@@ -87,6 +98,8 @@ def make_program(tf_graph):
     """The Program of the graph as it stands now."""
     record = record_of(tf_graph)
     graph = Graph.from_graph_def(tf_compat.tagged_graph_def(tf_graph))
+    for name in graph.nodes.keys() - record.shapes.keys():  # made before capture began
+        record.note(tf_graph.get_operation_by_name(name))
     with tf_graph.as_default():  # outside of it eager execution may be on, in which variables do not tell everything
         variables = _variables(tf_graph, graph, record.local_variables)
     program = Program(
@@ -98,8 +111,8 @@ def make_program(tf_graph):
         gradient_calls=list(record.gradient_calls),
         merges={key: list(names) for key, names in record.merges.items()},
         role=record.role,
-        spec_of=spec_reader(tf_graph),
-        forward_op=lambda name: tf_compat.original_op_name(tf_graph.get_operation_by_name(name)),
+        spec_of=Specs(graph, dict(record.shapes)),
+        forward_op=dict(record.forward_of).get,
         checkpoints=[t.name for t in tf_graph.get_collection(_CHECKPOINTS) if isinstance(t, tf.Tensor)],
         stateful=tf_compat.stateful_types(_types(graph)),
     )

@@ -331,11 +331,12 @@ class Editor(object):
         if tag is not None:
             node.attr[tag].b = True
         if "_class" in node.attr:
-            kept = groups(node.attr["_class"].list.s[:])
-            if kept:
-                node.attr["_class"].list.s[:] = kept
-            else:
+            named = node.attr["_class"].list.s[:]
+            kept = groups(named)
+            if not kept:
                 del node.attr["_class"]
+            elif kept != named:
+                node.attr["_class"].list.s[:] = kept
 
     def add(self, node):
         """Adds a NodeDef; its name must be free."""

@@ -83,15 +83,15 @@ def _check_inputs(graph, changed):
 
 
 def _check_groups(graph, changed):
-    nodes = graph.nodes
-    groups = [
-        (node.name, group[5:].decode())
-        for node in changed.values()
-        if "_class" in node.attr
-        for group in node.attr["_class"].list.s
-        if group.startswith(b"loc:@")
+    groups = [(name, node.attr["_class"].list.s[:]) for name, node in changed.items() if "_class" in node.attr]
+    every = {group for _, named in groups for group in named if group.startswith(b"loc:@")}  # many nodes share one
+    missing = {group: text for group, text in ((g, g[5:].decode()) for g in every) if text not in graph.nodes}
+    return [
+        "node '%s' is colocated with '%s', which does not exist" % (name, missing[group])
+        for name, named in (groups if missing else ())
+        for group in named
+        if group in missing
     ]
-    return ["node '%s' is colocated with '%s', which does not exist" % pair for pair in groups if pair[1] not in nodes]
 
 
 def _check_acyclic(graph):
@@ -108,8 +108,9 @@ def _check_types(graph, op_def, changed):
     for name, node in changed.items():
         if known[name] is None:
             continue
-        expected = known[name][0]
-        given = [each for each in inputs[name] if each.index >= 0]
+        expected, given = known[name][0], inputs[name]
+        if given and given[-1].index < 0:
+            given = [each for each in given if each.index >= 0]
         if len(expected) != len(given):
             problems.append(
                 "node '%s' (%s) has %d inputs, its operation takes %d" % (name, node.op, len(given), len(expected))

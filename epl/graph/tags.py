@@ -20,6 +20,10 @@ EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node,
 HOST = "_epl_host"  # bool: the node runs on the host of its worker
 ROLE = "_epl_role"  # string: what a node that a pass made is for
 
+# What capture knows of every node lies in tables of the Program, as nodes are copied often; a captured graph that is
+# written to a file has it as tags: SHAPES, and FORWARD_OP for all operations.
+SHAPES = "_epl_shapes"  # string: the shape of each output, see shapes_text; absent = none is known
+
 FORWARD = "forward"
 BACKWARD = "backward"
 APPLY = "apply"
@@ -64,3 +68,11 @@ def places_of(node):
         return {}
     pairs = [each.split(":") for each in get_str(node, PLACES).split(",") if each]
     return {int(index): None if place == WHOLE else int(place) for index, place in pairs}
+
+
+def shapes_text(shapes):
+    """The value of SHAPES for a list with a shape for each output: a tuple with -1 where a size is not known, None for
+    an unknown rank. "8,?;*;" are a matrix of 8 rows, something of unknown rank and a number."""
+    return ";".join(
+        "*" if shape is None else ",".join(["?" if size < 0 else str(size) for size in shape]) for shape in shapes
+    )

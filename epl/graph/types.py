@@ -60,7 +60,7 @@ class Signatures(object):
         if definition is None:
             return None
         attrs = node.attr
-        key = (op,) + tuple(read(attrs[name]) if name in attrs else None for name, read in deciding)
+        key = (op,) + tuple([read(attrs[name]) if name in attrs else None for name, read in deciding])
         if key not in self._known:
             self._known[key] = tuple(input_dtypes(node, definition)), tuple(output_dtypes(node, definition))
         return self._known[key]

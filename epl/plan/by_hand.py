@@ -107,8 +107,8 @@ def _is_users(graph, name):
 
 
 def _consumers(graph, tensor):
-    producer = parse_input(tensor)
-    return [n for n, p in graph.consumers.get(producer.node, ()) if parse_input(graph.nodes[n].input[p]) == producer]
+    producer, inputs = parse_input(tensor), graph.inputs
+    return [n for n, position in graph.consumers.get(producer.node, ()) if inputs[n][position] == producer]
 
 
 def _writes(model, flow):

@@ -17,13 +17,13 @@ def differing(graph, varying, merged=frozenset()):
       merged: (node, input position) pairs where every copy sees the same.
     """
     stack = _sources(graph, varying)
-    seen = set(stack)
+    seen, inputs, consumers = set(stack), graph.inputs, graph.consumers
     while stack:
-        for edge in graph.consumers.get(stack.pop(), ()):
+        for edge in consumers.get(stack.pop(), ()):
             consumer, position = edge
             if consumer in seen or consumer not in varying or edge in merged:
                 continue
-            if graph.nodes[consumer].input[position][0] != "^":
+            if inputs[consumer][position].index >= 0:
                 seen.add(consumer)
                 stack.append(consumer)
     return seen
@@ -31,11 +31,11 @@ def differing(graph, varying, merged=frozenset()):
 
 def _sources(graph, varying):
     """Where differences come in. Not every placeholder of unknown rank is fed a batch: many a learning rate is one."""
-    found = []
+    found, inputs = [], graph.inputs
     for name in graph.in_order(varying):
-        node = graph.nodes[name]
-        if any(text[0] != "^" and node_of(text) in varying for text in node.input):
+        if any([index >= 0 and producer in varying for producer, index in inputs[name]]):
             continue
+        node = graph.nodes[name]
         if node.op not in effects.PLACEHOLDERS or not node.attr["shape"].shape.unknown_rank:
             found.append(name)
     return found

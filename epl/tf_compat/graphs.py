@@ -41,6 +41,21 @@ def wrap_graph_def(wrapper):
     wrap(ops.Graph, "_as_graph_def", wrapper)
 
 
+def wrap_set_shape(wrapper):
+    """`wrapper(original, tensor, shape)` around what tells a tensor a shape that TensorFlow has not found by itself."""
+    wrap(tf.Tensor, "set_shape", wrapper)
+
+
+def output_shapes(op):
+    """A tuple with the shape of each output: a tuple with -1 where a size is not known, None for an unknown rank."""
+    if line() == "tf2":
+        found = [output._shape for output in op.outputs]
+    else:
+        c_graph = op.graph._c_graph
+        found = [_c_api.TF_GraphGetTensorShapeHelper(c_graph, output._as_tf_output()) for output in op.outputs]
+    return tuple([None if unknown else tuple([-1 if n is None else n for n in sizes]) for sizes, unknown in found])
+
+
 def executing_eagerly():
     return tf.executing_eagerly()
 
@@ -113,6 +128,11 @@ def op_defs():
     listed = op_def_pb2.OpList()
     listed.ParseFromString(_c_api_session.TF_GetBuffer(_c_api_session.TF_GetAllOpList()))
     return {op.name: op for op in listed.op}
+
+
+def known_op_def(name):
+    """As `op_def`, but also for types that only TensorFlow's kernel side knows."""
+    return op_def(name) or op_defs().get(name)
 
 
 def has_kernel(op, device_type):

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.capture.record import make_program
-from epl.capture.specs import spec_reader
 from epl.errors import PlanError
 from epl.plan.analysis import analyse
 from epl.plan.auto_stages import choose_stages, cut
@@ -21,7 +20,7 @@ def facts_of(graph, speeds=None):
     """(Graph, Costs, operations in control flow) of a tf.Graph."""
     model = make_program(graph)
     analysis = analyse(model)
-    costs = estimate(model.graph, analysis.cloned, spec_reader(graph), speeds)
+    costs = estimate(model.graph, analysis.cloned, model.spec_of, speeds)
     return model.graph, costs, analysis.in_control_flow
 
 

@@ -4,7 +4,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.capture.specs import spec_reader
 from epl.plan.analysis import analyse
 from epl.plan.cost import Speeds, cut_bytes, estimate, stage_costs
 from tests.helpers.planning import batch, capture, sgd, variable
@@ -18,7 +17,7 @@ def costs_of(graph, speeds=UNIT):
     """(Graph, Costs) of a tf.Graph."""
     model = make_program(graph)
     names = analyse(model).cloned or model.graph.nodes
-    return model.graph, estimate(model.graph, names, spec_reader(graph), speeds)
+    return model.graph, estimate(model.graph, names, model.spec_of, speeds)
 
 
 def flops(build, op):

@@ -7,7 +7,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.capture.specs import spec_reader
 from epl.capture.strategy import replicate
 from epl.env import Env
 from epl.plan.analysis import analyse
@@ -148,7 +147,7 @@ def test_times_come_from_the_model():
         sgd(tf.reduce_sum(tf.tanh(y, name="tanh"), name="loss"))
     model = make_program(graph)
     speeds = Speeds(flops=1.0, memory_bytes=1e30, link_bytes=4.0, overhead_s=0.0)
-    costs = estimate(model.graph, analyse(model).cloned, spec_reader(graph), speeds)
+    costs = estimate(model.graph, analyse(model).cloned, model.spec_of, speeds)
     line = estimated_timeline(model.graph, costs, {"second": 1, "tanh": 1}, 2, "PreferBackward", 2)
     assert [slot.end - slot.start for slot in line.slots[0][:2]] == [1024, 1024]
     assert line.slot(Action("F", 1, 0))[1:] == (1024 + 8 * 16, 1024 + 8 * 16 + 512)

@@ -25,18 +25,23 @@ def place(program, plan):
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
     owners, here = plan.owners, plan.owning_group.index
+    devices = [[mesh.device(device) for device in instance.devices] for instance in mesh.instances]
+    stage_of, zero, device_of_group = plan.stage_of, plan.zero, {}
 
     def device_of(name):
         if name in on_host:
             return mesh.host_device
-        stage, instance = plan.stage_of.get(name, 0), plan.zero.instance_of(name) if plan.zero is not None else 0
-        return mesh.device(mesh.instances[instance].devices[stage])
+        return devices[zero.instance_of(name) if zero is not None else 0][stage_of.get(name, 0)]
+
+    def agrees(group, device):
+        if group not in device_of_group:
+            name = group[5:].decode()
+            device_of_group[group] = device_of(name) if name in graph.nodes else None
+        return device_of_group[group] == device
 
     def kept(device, groups):
         """Colocation groups stay only where they agree with the devices, which say the same more exactly."""
-        others = [(group, group[5:].decode()) for group in groups if group.startswith(b"loc:@")]
-        wrong = {group for group, name in others if name not in graph.nodes or device_of(name) != device}
-        return [group for group in groups if group not in wrong]
+        return [group for group in groups if not group.startswith(b"loc:@") or agrees(group, device)]
 
     for name, node in graph.nodes.items():
         if owners.get(name, here) != here or is_large_constant(node):
