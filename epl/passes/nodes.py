@@ -13,6 +13,8 @@ from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 
 _INT32 = 3
+# Types of what they give; EPL's own operations may not be loaded.
+_OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 
 
 def instance_tensor(plan, text, instance):
@@ -24,8 +26,10 @@ def dtype_of(graph, tensor):
     """DataType number of a tensor, from the definition of its operation or function."""
     name, index = parse_input(tensor)
     node = graph.nodes[name]
+    if node.op in _OF_STRINGS:
+        return _OF_STRINGS[node.op]
     if (tags.ROLE in node.attr or node.op in COLLECTIVES.values()) and node.attr["T"].type:
-        return node.attr["T"].type  # made by a pass; EPL's own operations may not be loaded
+        return node.attr["T"].type  # made by a pass
     definition = tf_compat.op_def(node.op)
     if definition is None:
         definition = next((f.signature for f in graph.library.function if f.signature.name == node.op), None)
@@ -136,6 +140,7 @@ def all_reduce_node(
     instances = plan.mesh.givers(lane, plan.stage(tensors[0]))
     of = of or functools.partial(instance_tensor, plan)
     inputs = [of(t, i.index) for i in instances for t in tensors]
+    group = plan.group_of(tensors[0])
     node = make_node(
         "EplAllReduce",
         name,
@@ -145,9 +150,9 @@ def all_reduce_node(
         R=len(instances),
         num_inputs=len(inputs),
         T=Type(dtype),
-        comm=plan.mesh.copies.communicator(slot),
+        comm=group.communicator(slot),
         tag=tag,
-        workers=plan.mesh.copies.num_workers if workers is None else workers,
+        workers=group.num_workers if workers is None else workers,
         reduce_op=reduce_op,
         scale=float(scale),
         **options,
@@ -159,6 +164,7 @@ def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=Non
     """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.mesh."""
     instances = plan.mesh.givers(lane, plan.stage(tensor))
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
+    group = plan.group_of(tensor)
     node = make_node(
         "EplAllGather",
         name,
@@ -166,9 +172,9 @@ def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=Non
         plan.mesh.host_device,
         R=len(instances),
         T=Type(dtype),
-        comm=plan.mesh.copies.communicator(slot),
+        comm=group.communicator(slot),
         tag=tag,
-        workers=plan.mesh.copies.num_workers if workers is None else workers,
+        workers=group.num_workers if workers is None else workers,
     )
     return tagged(node, "collective")
 

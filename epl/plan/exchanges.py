@@ -143,6 +143,8 @@ class _Exchanges(object):
         workers, local = node.attr["workers"].i, mesh.copies.local
         if "R" in node.attr and node.attr["R"].i > 1:
             local = node.attr["R"].i
+        if mesh.is_spread and "R" in node.attr:  # all copies of a block hand in theirs, before workers are told apart
+            return "+".join(axes) or DATA, node.attr["R"].i * mesh.num_blocks
         return "+".join(axes) or DATA, workers * local
 
     def _row(self, node, axis, devices):

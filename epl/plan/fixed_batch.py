@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from epl.graph.index import format_input
 from epl.plan.analysis import analyse
-from epl.plan.mesh import ROWS
+from epl.plan.layout import ROWS
 from epl.plan.stages import used_taskgraphs
 from epl.rules import effects
 

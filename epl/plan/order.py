@@ -25,7 +25,7 @@ def collective_keys(plan, graph):
 
     def put(name, slot, tag, tensors):
         last = max(positions[node_of(t)] for t in tensors)
-        keys[name] = (last, name, plan.mesh.copies.communicator(slot), tag)
+        keys[name] = (last, name, plan.group_of(tensors[0]).communicator(slot), tag)
 
     for group in plan.aggregation.groups:
         if plan.wire is None or group.name not in plan.wire.groups:

@@ -21,7 +21,8 @@ _CHIEF = 0
 
 
 def owners_of(model, analysis, stage_of, mesh):
-    """dict of node to the place in `mesh.pipeline` of the one worker that computes it; other nodes are everywhere.
+    """dict of node to the place in `mesh.pipeline` of the one worker that computes it, or its copy in the first
+    instance; other nodes are everywhere.
 
     Empty for pipelines within a worker.
 
@@ -45,6 +46,28 @@ def owners_of(model, analysis, stage_of, mesh):
     found.update((name, of_stage[0]) for name in graph.find(effects.PLACEHOLDERS.__contains__) if name in found)
     found.update((name, _CHIEF) for name in graph.find(_ON_CHIEF.__contains__))
     return found
+
+
+def staying_of(graph, owners):
+    """Those of some nodes of which one worker has all copies, though those of its stage may be in several.
+
+    All copies of a model that lie in the same workers take their data from one of these, so that it does not matter in
+    what order they read.
+    """
+    stays = effects.PLACEHOLDERS | effects.SOURCES | _ON_CHIEF
+    return frozenset(owners).intersection(graph.find(stays.__contains__))
+
+
+def travelling_apart(owners, stage_of, mesh):
+    """dict of node to a number: gradients that travel together have the same. Their stages have as many copies, each in
+    the same worker."""
+    if mesh.is_even:
+        return owners
+    numbers, of_stage = {}, []
+    for stage in mesh.stages:
+        places = tuple((i.index, i.workers[stage.index]) for i in mesh.computing(stage.index))
+        of_stage.append(numbers.setdefault(places, len(numbers)))
+    return {name: of_stage[stage] for name, stage in stage_of.items()}
 
 
 def _data(graph):

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import node_of
@@ -23,13 +23,14 @@ from epl.plan.dgc import Dgc, plan_dgc
 from epl.plan.equal_steps import Repeated, find_repeated
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
+from epl.plan.layout import make_mesh
 from epl.plan.links import Link, link_of
 from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
 from epl.plan.merge_points import state_at_points
-from epl.plan.mesh import DATA, Mesh, make_mesh, one_instance
+from epl.plan.mesh import DATA, Mesh, one_instance
 from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
 from epl.plan.outputs import Merge, merges_of
-from epl.plan.owners import owners_of
+from epl.plan.owners import owners_of, staying_of, travelling_apart
 from epl.plan.placements import place_variables
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
@@ -63,8 +64,9 @@ class Plan:
       data: how input is divided over workers.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
-      owners: node to the one worker that computes it, by its place in `owning_group`; all compute the others. Empty
-        where each worker computes whole copies of the model.
+      owners: node to the one worker that computes it, or its first copy, by its place in `owning_group`; all compute
+        the others. Empty where each worker computes whole copies of the model. See `owner`.
+      staying: those of which one worker has all copies, though those of its stage may be in several.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
       job_seed: a number that all workers share and that differs from job to job.
@@ -103,6 +105,7 @@ class Plan:
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
     owners: Dict[str, int] = field(default_factory=dict)
+    staying: FrozenSet[str] = frozenset()
     link: Optional[Link] = None
     job_seed: int = 0
     collectives_on_gpu: bool = False
@@ -191,7 +194,7 @@ class Plan:
 
     def num_copies(self, tensor):
         """How many copies of what makes a tensor all workers have, of those that hold the same."""
-        return self.mesh.copies.size // self.mesh.span(self.stage(tensor))
+        return self.group_of(tensor).size
 
     @property
     def in_parts(self):
@@ -224,9 +227,32 @@ class Plan:
         mesh, span = self.mesh, self.mesh.span(stage)
         return float(span) / (mesh.copies.size if self.reduce_mean else 1 if mesh.split else mesh.num_shards)
 
+    def owner(self, name, instance):
+        """The place in `owning_group` of the one worker that computes an instance's copy of a node; None: all do."""
+        owner = self.owners.get(name)
+        if owner is None or name in self.staying or not self.mesh.is_spread:
+            return owner
+        return self.mesh.worker_of(self.stage(name), instance)
+
+    def instances_here(self, name):
+        """The instances of which this worker computes the copy of a node, alone or as all workers do."""
+        here = self.owning_group.index
+        return [i for i in self.instances_with(name) if self.owner(name, i) in (None, here)]
+
     def is_here(self, name):
-        """True for a node of the user's that this worker computes, alone or as all workers do."""
-        return self.owners.get(name, self.owning_group.index) == self.owning_group.index
+        """True for a node of the user's of which this worker computes a copy, alone or as all workers do."""
+        owner = self.owners.get(name)
+        if owner is None or owner == self.owning_group.index:
+            return True
+        return self.mesh.is_spread and bool(self.instances_here(name))
+
+    def is_spread(self, name):
+        """Whether copies of a node, of those that one worker of a pipeline would have, lie in several."""
+        return name in self.owners and len({self.owner(name, i) for i in self.instances_with(name)}) > 1
+
+    def group_of(self, name):
+        """The Group of the copies that hold the same of a node, or of a tensor's node."""
+        return self.mesh.holding(self.stage(name))
 
     @property
     def updated_bytes(self):
@@ -255,6 +281,7 @@ class Plan:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
         groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
+        groups = [g for g in groups if self.group_of(g.tensors[0]).num_workers > 1]
         compressed = [g for g in groups if self.dgc is not None and self.dgc.of_group(g)]
         sent = sum(self.dgc.sent_bytes(group) for group in compressed)
         coded = [g for g in groups if self.wire is not None and g.name in self.wire.groups]
@@ -327,12 +354,11 @@ def make_plan(model, config, cluster):
     stage_of = stages_of(model, used)
     analysis = copied_for_borders(model, analysis, stage_of, mesh)
     owners = owners_of(model, analysis, stage_of, mesh)
+    apart = travelling_apart(owners, stage_of, mesh)
     link = link_of(cluster.hosts)
     several = has_micro_batches(model, config)
     if several or mesh.copies.size > 1:
-        gradients = plan_aggregation(
-            model, analysis, communication, link, _apart(owners, stage_of, mesh), lanes=mesh.lanes
-        )
+        gradients = plan_aggregation(model, analysis, communication, link, apart, lanes=mesh.lanes)
     if several:
         micro_batches = plan_micro_batches(model, config, analysis, gradients)
     local_sgd = drift = None
@@ -345,7 +371,7 @@ def make_plan(model, config, cluster):
             check_after_all_reduce(model, analysis, aggregation)
         if role is None:
             if model.merge_points is None:
-                state = plan_state(model, analysis, aggregation, owners, stage_of)
+                state = plan_state(model, analysis, aggregation, apart, stage_of)
             else:
                 state = state_at_points(model, mesh.lanes)
             if communication.sync_batch_norm:
@@ -397,6 +423,7 @@ def make_plan(model, config, cluster):
         batch_norms=batch_norms,
         micro_batches=micro_batches,
         owners=owners,
+        staying=staying_of(model.graph, owners),
         placements=placements,
         compares_copies=bool(communication.check_replicas_every) and several_copies,
         local_sgd=local_sgd,
@@ -411,7 +438,7 @@ def make_plan(model, config, cluster):
         partitioned=model.partitioned,
         repeated=find_repeated(model, analysis, mesh, config.io),
         borders=borders,
-        data=plan_data(model.graph, config.io, mesh.copies.num_workers, training=bool(model.apply_calls)),
+        data=plan_data(model.graph, config.io, mesh.readers[0], training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
 
@@ -445,19 +472,10 @@ def _mesh_as_marked(taskgraphs, config, cluster):
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    apart = _apart(plan.owners if plan.zero is None else {}, plan.stage_of, plan.mesh)
+    apart = travelling_apart(plan.owners if plan.zero is None else {}, plan.stage_of, plan.mesh)
     aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, plan.mesh.lanes)
     wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
     return replace(plan, aggregation=aggregation, link=link, wire=wire)
-
-
-def _apart(owners, stage_of, mesh):
-    """dict of node to a number: gradients that travel together have the same. They are computed by one worker of a
-    pipeline, by stages that have as many devices."""
-    if mesh.is_even:
-        return owners
-    workers = mesh.pipeline.num_workers
-    return {name: owners.get(name, 0) + workers * mesh.span(stage) for name, stage in stage_of.items()}
 
 
 def _role(model, mesh):

@@ -40,13 +40,13 @@ def _devices(mesh):
 
 def _rows(mesh, max_rows):
     shown = 0
-    for block in range(mesh.everywhere.num_workers):
+    for block in range(mesh.num_workers // mesh.pipeline.num_workers):
         for instance in mesh.instances:
             rank = block * len(mesh.instances) + instance.index
             by_device = {}
             for stage, device in zip(mesh.stages, instance.devices):
                 if instance in mesh.computing(stage.index):
-                    place = (block * mesh.pipeline.num_workers + mesh.worker_of(stage.index), device)
+                    place = (block * mesh.pipeline.num_workers + mesh.worker_of(stage.index, instance), device)
                     by_device.setdefault(place, []).append(stage)
             for (worker, device), stages in sorted(by_device.items()):
                 if shown == max_rows:
@@ -114,7 +114,7 @@ def _facts(plan, program):
 
 def _copies(mesh):
     """How many copies gradients are aggregated over, for people: of each stage where they differ."""
-    counts = [mesh.copies.size // mesh.span(stage.index) for stage in mesh.stages]
+    counts = [mesh.holding(stage.index).size for stage in mesh.stages]
     return str(counts[0]) if mesh.is_even else " and ".join(map(str, counts))
 
 

@@ -141,7 +141,7 @@ def sharing_group(mesh, degree):
         return copies
     if degree == copies.local:
         own = copies.workers[copies.index]
-        return replace(copies, workers=range(own, own + 1), index=0)
+        return replace(copies, workers=range(own, own + 1), index=0, size=copies.local)
     raise UnsupportedError(
         "zero.degree=%d is neither the number of copies of the model, %d, nor that of one worker, %d: state is divided "
         "over all of them, or over those of each worker. Set zero.degree to one of these, or leave it at 0, which "

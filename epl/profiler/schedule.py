@@ -42,7 +42,7 @@ class ScheduleHook(TraceHook):
         rewritten = self._driver.rewritten
         mesh, parts = rewritten.plan.mesh, rewritten.micro_batches.parts
         own = {name: part for name, part in parts.items() if mesh.worker_of(part[1]) == mesh.pipeline.index}
-        found = actions(executions(metadata), own) if mesh.copies.index == 0 else []
+        found = actions(executions(metadata), own) if mesh.readers[1] == 0 else []
         everyone = gather("schedule", run, found)
         if everyone is None:
             return

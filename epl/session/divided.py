@@ -3,7 +3,7 @@
 from epl.capture.record import make_program, record_of
 from epl.compiler import mesh_of_program
 from epl.env import Env
-from epl.plan.mesh import is_split
+from epl.plan.layout import is_split
 from epl.plan.zero import sharing_group
 
 

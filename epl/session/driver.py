@@ -445,7 +445,8 @@ class Driver(LocalRuns):
         plan = self._rewritten.plan
         if plan.compares_copies and self._checks.is_due(step):
             variables = plan.compared & self._values.given(step.communicates, len(plan.mesh.instances) > 1)
-            own = replicas.digests(self._read, self._rewritten.own_graph.nodes, variables, plan.part_in)
+            nodes, copies = self._rewritten.own_graph.nodes, len(plan.mesh.instances)
+            own = replicas.digests(self._read, nodes, variables, copies, plan.part_in)
             replicas.check(own, exchange, self._checks.num_trained)
 
     def _synchronise(self, variables):

@@ -10,7 +10,7 @@ from epl.capture.collections import GraphKeys, add_to_collection
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
-from epl.plan.mesh import is_split
+from epl.plan.layout import is_split
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
 from epl.session.meeting import check_found_by_all, wait_for_all

@@ -1,6 +1,7 @@
 """What one worker of several with parts of a graph runs of a step, and what they send each other for it."""
 
 import collections
+import hashlib
 
 from epl.errors import CaptureError
 from epl.graph.index import canonical_tensor, node_of
@@ -26,8 +27,8 @@ def needed_messages(part, reached, stop):
 
 
 def fetched_messages(part, fetches):
-    """The Messages that bring every worker of the pipeline the fetched tensors which only one of them has."""
-    tensors = sorted({canonical_tensor(tensor) for tensor in fetches if node_of(tensor) in part.owners})
+    """The Messages that bring every worker of the pipeline the fetched tensors which only some of them have."""
+    tensors = sorted({canonical_tensor(tensor) for tensor in fetches if node_of(tensor) in part.holders})
     return [message for tensor in tensors for message in part.fetched(tensor)]
 
 
@@ -69,12 +70,19 @@ def communicators(mesh, part, slots, messages):
         group = mesh.joined(slot)
         if group is not None:  # the others are there from the start
             workers = group.workers
-            name = "group%d/%d+%d" % (slot, workers.start, workers.step)
+            name = "group%d/%s" % (slot, _named(workers))
             found.append(Communicator(slot, name, tuple(workers)))
     for channel in sorted({message.channel for message in messages}):
         ends = tuple(part.workers[end] for end in part.channels.ends(channel))
         found.append(Communicator(part.first_slot + channel, "channel%d/%d-%d" % ((channel,) + ends), ends))
     return found
+
+
+def _named(workers):
+    """A short name of some workers, by their numbers in order."""
+    if isinstance(workers, range):
+        return "%d+%d" % (workers.start, workers.step)
+    return hashlib.sha256(repr(workers).encode()).hexdigest()[:16]
 
 
 def wanted_messages(part, rows, digest_of, reader, worker):
@@ -96,7 +104,7 @@ def wanted_messages(part, rows, digest_of, reader, worker):
         if part.index not in (message.source, message.target):
             continue
         name = node_of(message.tensor)
-        here = name in part.whole.nodes and part.owners.get(name) == message.source
+        here = name in part.whole.nodes and message.source in part.holders.get(name, ())
         if not here or digest_of(message.tensor) != digest:
             raise CaptureError(
                 "worker %d reads '%s', which the graph of worker %d does not have, or has otherwise. What a worker "

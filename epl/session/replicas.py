@@ -37,13 +37,14 @@ class Checks(object):
         return self.num_trained % self._every == 0
 
 
-def digests(read, nodes, variables, part_in=lambda variable, index: 0):
+def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0):
     """The digests of all local copies.
 
     Args:
       read: function from a tuple of tensor names to their values.
       nodes: container of the names of this worker's nodes.
       variables: names of those that are compared.
+      copies: how many there may be of one.
       part_in: function from a variable and the number of a local copy to that of the part which it has.
 
     Returns:
@@ -51,16 +52,14 @@ def digests(read, nodes, variables, part_in=lambda variable, index: 0):
     """
     found = []
     for variable in sorted(variables):
-        names, index = [], 0
-        while read_name(variable, index) in nodes:
-            names.append(read_name(variable, index) + ":0")
-            index += 1
-        if names:
-            found.append((variable, names))
-    values = iter(read(tuple(name for _, names in found for name in names)) if found else ())
+        here = [index for index in range(copies) if read_name(variable, index) in nodes]
+        if here:
+            found.append((variable, here))
+    names = tuple(read_name(variable, index) + ":0" for variable, here in found for index in here)
+    values = iter(read(names) if found else ())
     return [
-        (variable, [_digest(next(values)) for _ in names], [part_in(variable, index) for index in range(len(names))])
-        for variable, names in found
+        (variable, [_digest(next(values)) for _ in here], [part_in(variable, index) for index in here])
+        for variable, here in found
     ]
 
 

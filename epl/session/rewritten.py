@@ -238,7 +238,7 @@ class Rewritten(object):
     def sync_orders(self, variables):
         """{slot: tags of collectives, in order}: with these, variables that this worker has get the chief's values."""
         orders = {}
-        for variable in filter(self.has, variables):
+        for variable in filter(self.plan.is_here, variables):
             for slot, in_order in sync_orders(self.plan, variable).items():
                 orders.setdefault(slot, []).extend(in_order)
         return orders

@@ -112,7 +112,7 @@ class Step(object):
         self._names_fed = tuple(feeds)
         if plan.mesh.everywhere.num_workers > 1:
             for _, name, slot, tag in collectives:
-                if name not in rewritten.idle and rewritten.has(name):
+                if name not in rewritten.idle and rewritten.has(name) and not plan.mesh.is_alone(slot):
                     self.orders.setdefault(slot, []).append(tag)
         self.communicates = bool(collectives) and plan.mesh.everywhere.num_workers > 1
         if plan.in_parts:
@@ -193,8 +193,9 @@ class Step(object):
 
     def _alike(self, initial, fed):
         # Each worker turns the state of a generator of random numbers after it has got worker 0's.
-        placed = self._rewritten.plan.placed
-        initial = {w: v for w, v in initial.items() if placed(v).data.begins != TURNED}
+        plan, placed = self._rewritten.plan, self._rewritten.plan.placed
+        # Only the worker of the first copy gives a variable its first value; of others it may be the second.
+        initial = {w: v for w, v in initial.items() if placed(v).data.begins != TURNED and not plan.is_spread(v)}
         digests = first_values(self._rewritten.graph, initial, fed)
         several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
         return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}

@@ -72,6 +72,35 @@ def test_stages_of_different_device_counts_in_each_worker(by_hand, two_workers):
         assert_same_training(got, want, atol=ATOL)
 
 
+# The job, devices of each worker, the stages' device counts, micro-batches, replicas.
+SPREAD = [((3, 1), 1, [2, 1], 4, 1), ((3, 1), 1, [1, 2], 1, 1)]
+SPREAD += [((2, 2), 2, [1, 2, 1], 2, 1), ((3, 1), 2, [2, 1], 2, 2)]
+
+
+@pytest.mark.parametrize("job, devices, counts, micro_batches, replicas", SPREAD)
+def test_a_replica_over_workers_with_different_device_counts(
+    by_hand, jobs, job, devices, counts, micro_batches, replicas
+):
+    """Its parts of a micro-batch are joined, or divided, from worker to worker."""
+    want = by_hand("tied_mlp", micro_batches, replicas)
+    config = {"device_counts": counts, "crews": 1, "communication__check_replicas_every": 2}
+    results = jobs[job](PIPELINES + "train", devices, "tied_mlp", len(counts), micro_batches, replicas, **config)
+    assert len(results) == job[0]
+    for got in results:
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("counts", [[2, 1], [1, 2]])
+def test_data_read_by_one_of_several_workers_with_a_stage(plain, jobs, counts):
+    """One worker reads for all that compute a replica; clipping sees the gradients of all stages."""
+    losses, read, state = plain(PIPELINES + "reads", 1, counts, 2)
+    for got in jobs[3, 1](PIPELINES + "reads", 1, counts, 2):
+        np.testing.assert_allclose(got[0], losses, rtol=1e-5)
+        assert got[1] == read
+        for name, value in state.items():
+            np.testing.assert_allclose(got[2][name], value, rtol=1e-5, atol=ATOL * np.abs(value).max(), err_msg=name)
+
+
 def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
     want = by_hand("batch_norm_cnn", 2, 2)
     config = {"cluster__device_place_prefer_intra_node": False, "crews": 1}

@@ -5,6 +5,8 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
+from epl.graph import tags
+from epl.graph.tags import BACKWARD, FORWARD
 from epl.plan.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
 from tests.helpers import planning
 from tests.helpers.planning import of_op
@@ -54,6 +56,37 @@ def test_each_stage_has_a_copy_for_each_of_its_devices(counts):
     assert scales == {1: 1.0, 2: 0.5}
     masks = {node.attr["seed"].i for node in of_op(graph, "RandomUniform")}
     assert len(masks) == counts[0]
+
+
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2)])
+def test_what_workers_send_each_other(counts):
+    """Rows go straight to who computes with them: a replica over three workers, which all know the same messages."""
+    graph = two_stages(layer, counts)
+    programs = [planning.compiled(graph, 3, 1, index=worker) for worker in range(3)]
+    parts = [program.part for program in programs]
+    assert all(part.messages == parts[0].messages for part in parts)
+    found = {(m.source, m.target, of_phase(parts[0], m)) for m in parts[0].messages}
+    there = {(0, 2, FORWARD), (1, 2, FORWARD), (2, 0, BACKWARD), (2, 1, BACKWARD)}
+    if counts == (1, 2):
+        there = {(0, 1, FORWARD), (0, 2, FORWARD), (1, 0, BACKWARD), (2, 0, BACKWARD)}
+    # Worker 0 reads for all that have the first stage.
+    assert found == there | ({(0, 1, FORWARD)} if counts == (2, 1) else set())
+    assert len(parts[0].messages) == len(found)
+    wide = [0, 1] if counts == (2, 1) else [1, 2]
+    one = 3 - sum(wide)
+    for worker, program in enumerate(programs):
+        (reduces,) = of_op(program.graph, "EplAllReduce") or [None]
+        assert (reduces is not None) and (reduces.attr["R"].i, reduces.attr["num_inputs"].i) == (1, 1)
+        assert (reduces.attr["workers"].i, reduces.attr["scale"].f) == ((2, 0.5) if worker in wide else (1, 1.0))
+        joins = [node for node in of_op(program.graph, "ConcatV2") if node.name.startswith("epl")]
+        shares = of_op(program.graph, "EplBatchShare")
+        assert (len(joins), len([s for s in shares if "border" in s.name])) == ((1, 2) if worker == one else (0, 0))
+        variables = {name.split("/")[-1] for name in program.graph.find(lambda op: op == "VariableV2")}
+        assert variables == {"w0" if (worker in wide) == (counts == (2, 1)) else "w1"}
+
+
+def of_phase(part, message):
+    return tags.phase(part.whole.nodes[message.tensor.split(":")[0]])
 
 
 @pytest.mark.parametrize("cross", [lambda h, w: [h, tf.reduce_sum(h)], lambda h, w: [h, tf.reduce_max(h)]])

@@ -22,7 +22,7 @@ def own(values, copies=2, changed=None):
         found = [nodes[name[: -len(":0")]] for name in names]
         return [values[variable] + ((variable, copy) == changed) for variable, copy in found]
 
-    return replicas.digests(read, nodes, set(values))
+    return replicas.digests(read, nodes, set(values), 3)
 
 
 def test_equal_copies():
@@ -51,7 +51,7 @@ def test_copies_of_one_part_are_compared(odd, found):
         return [np.array([names.index(name) % 2, 5 if names.index(name) == odd else 0]) for name in wanted]
 
     nodes = {name[: -len(":0")] for name in names}
-    assert replicas.first_difference([replicas.digests(read, nodes, {"a"}, lambda _, copy: copy % 2)]) == found
+    assert replicas.first_difference([replicas.digests(read, nodes, {"a"}, 4, lambda _, copy: copy % 2)]) == found
 
 
 @pytest.mark.parametrize("other", [np.arange(3.0, dtype=np.float32), np.arange(3.0)[None], np.array([0, 1, -2.0])])

@@ -79,12 +79,12 @@ def test_parts_fit_together(micro_batches):
         stages(2)
     (first, second), _ = parts_of(graph, 2, pipeline__num_micro_batch=micro_batches)
     assert first.messages == second.messages and first.channels == second.channels
-    assert first.owners == second.owners
+    assert first.holders == second.holders
     for name in first.whole.nodes:
         if name.startswith("epl_broadcast/"):  # what the chief sends and others receive
             continue
         own = [part.index for part in (first, second) if name in part.graph.nodes]
-        assert own == ([first.owners[name]] if name in first.owners else [0, 1])
+        assert own == (list(first.holders[name]) if name in first.holders else [0, 1])
     for part in (first, second):
         sends = {n for n, node in part.graph.nodes.items() if node.op == "EplBroadcastSend" and "message/" in n}
         assert sends == {m.send for m in part.messages if m.source == part.index}

@@ -1,6 +1,7 @@
 """The mesh: which copy of the model runs on which devices, and who communicates."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import hypothesis
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
-from epl.plan.mesh import DATA, make_mesh
+from epl.plan.layout import make_mesh
+from epl.plan.mesh import DATA
 from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 
@@ -158,6 +160,50 @@ def test_stages_of_different_device_counts(workers):
         assert [mesh.copies.size // mesh.span(stage) for stage in range(3)] == [8 * workers, 2 * workers, 4 * workers]
 
 
+@pytest.mark.once
+@hypothesis.settings(max_examples=20, deadline=None)
+@hypothesis.given(
+    counts=st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
+    third=st.booleans(),
+    devices=st.integers(1, 8),
+    blocks=st.integers(1, 2),
+)
+def test_copies_over_workers_with_different_device_counts(counts, third, devices, blocks):
+    """Every device has its place, those with copies of a stage form a group, and each row of a batch has one giver."""
+    counts = [3 if third and count == 2 else count for count in counts] if 4 not in counts else counts
+    hypothesis.assume(len(set(counts)) > 1)
+    workers = blocks * sum(counts) // math.gcd(sum(counts), devices)
+    meshes = of_all_workers(scopes(*counts), workers, devices)
+    used = []
+    for worker, mesh in enumerate(meshes):
+        assert mesh.num_blocks * mesh.block == workers and mesh.shape["data"] == workers * devices // sum(counts)
+        assert (
+            list(mesh.pipeline.workers) == list(range(worker - worker % mesh.block, worker + mesh.block))[: mesh.block]
+        )
+        for stage in range(len(counts)):
+            copies = mesh.computing(stage)
+            here = [i.devices[stage] for i in copies if mesh.worker_of(stage, i) == worker % mesh.block]
+            used += [(worker, device) for device in here]
+            group = mesh.holding(stage)
+            assert group.size == mesh.shape["data"] * counts[stage]
+            assert (group.index is not None) == bool(here)
+            assert [w for w in range(workers) if meshes[w].holding(stage).index is not None] == list(group.workers)
+            assert not here or group.workers[group.index] == worker
+            if mesh.is_spread and here and group.num_workers < workers:
+                joined = mesh.joined(group.communicator(0))
+                assert joined.workers == group.workers and mesh.is_alone(group.communicator(0)) == (
+                    len(group.workers) == 1
+                )
+            for instance in copies:
+                for other in range(len(counts)):
+                    rows = mesh.rows(instance, stage)
+                    givers = mesh.computing_for(instance, stage, other)
+                    parts = [(max(rows[0], b), min(rows[1], e)) for b, e in (mesh.rows(g, other) for g in givers)]
+                    assert (parts[0][0], parts[-1][1]) == rows and all(i.data == instance.data for i in givers)
+                    assert all(one[1] == next_[0] for one, next_ in zip(parts, parts[1:]))
+    assert sorted(used) == [(w, d) for w in range(workers) for d in range(devices)]
+
+
 def test_whose_rows_a_stage_takes():
     mesh = make_mesh(scopes(4, 1, 2), cluster(1, 14))
 
@@ -176,8 +222,6 @@ def test_scopes_of_different_device_counts():
         make_mesh(scopes(1, 2), cluster(1, 2), colocate=True)
     with pytest.raises(UnsupportedError, match="does not go together with pipeline.num_chunks"):
         make_mesh(scopes(1, 2), cluster(1, 3), num_chunks=2)
-    with pytest.raises(UnsupportedError, match="in the middle of a worker.* is a multiple of 3, or"):
-        make_mesh(scopes(1, 2), cluster(3, 1))
     with pytest.raises(
         PlanError, match="needs 3 devices .taskgraph_0: 1 . taskgraph_1: 2., but there are 1 workers x 4"
     ):

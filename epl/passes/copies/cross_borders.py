@@ -7,17 +7,21 @@ r"""Joins or divides what crosses from a stage to one with another number of dev
     x   -> y                      x -> EplBatchShare 0 -> y
         -> y/1       becomes        -> EplBatchShare 1 -> y/1
 
-How each tensor crosses is planned (epl.plan.borders), for the one copy of the model.
+How each tensor crosses is planned (epl.plan.borders), for the one copy of the model. Where the devices lie in several
+workers, rows are joined by who takes them, and divided by who gives them, so that only rows which are wanted are sent.
 """
+
+from dataclasses import replace
 
 from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.plan.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
+from epl.plan.borders import GRADIENT_ROWS, MEAN, SAME
 from epl.plan.consistency import merged_edges
 from epl.plan.names import PREFIX, clone_name, clone_tensor, is_clone
+from epl.plan.rows import within
 
 _FLOAT32, _INT32 = 1, 3
 _GATE = "EplGate"
@@ -42,7 +46,9 @@ def cross_borders(program, plan):
                     borders.take(name, position, format_input(producer, index), instance, way)
                 elif is_cloned:
                     borders.follow(name, position, producer, instance)
-    return program.with_graph(borders.edit.finish())
+    owners = dict(plan.owners, **borders.owners)
+    plan = replace(plan, owners=owners, staying=plan.staying.union(borders.owners))
+    return replace(program.with_graph(borders.edit.finish()), plan=plan)
 
 
 class _Borders(object):
@@ -54,12 +60,13 @@ class _Borders(object):
 
     Attributes:
       edit: the Editor that gets the nodes.
+      owners: node that was made to the place of its worker in a pipeline over several.
     """
 
     def __init__(self, program, plan):
         self._graph, self._plan, self.edit = program.graph, plan, program.graph.editor()
         self._originals = program.micro_batches.originals
-        self._made = {}
+        self._made, self.owners = {}, {}
 
     def follow(self, name, position, producer, instance):
         """An instance's copy of a node waits for all copies of another one that compute its rows."""
@@ -101,17 +108,22 @@ class _Borders(object):
     def _crossed(self, text, way, givers, name, instance):
         """The tensor that stands for `text` where the copy of `name` in an instance takes it."""
         spans = self._span(name), self._span(node_of(text))
+        divides = len(givers) == 1 and way != MEAN
+        owner = self._plan.owner(node_of(text), givers[0]) if divides else self._plan.owner(name, instance)
         made = _Made(self.edit, self._plan, text, dtype_of(self._graph, text), name, instance, spans[0])
         tensors = [clone_tensor(text, giver.index) for giver in givers]
         if way == MEAN:
-            return made.mean(tensors)
-        if len(tensors) > 1:
+            result = made.mean(tensors)
+        elif len(tensors) > 1:
             result = made.joined(tensors)
         else:
-            part = instance.shard % spans[1] // spans[0]
-            result = made.part(tensors[0], part, spans[1] // spans[0]) if spans[1] > spans[0] else tensors[0]
-        assert way in (ROWS, GRADIENT_ROWS)
-        return made.times(result, spans[1] / spans[0]) if way == GRADIENT_ROWS else result
+            stages = [self._plan.stage(each) for each in (name, text)]
+            rows = within(self._plan.mesh.rows(instance, stages[0]), self._plan.mesh.rows(givers[0], stages[1]))
+            result = tensors[0] if rows == (0, 1) else made.part(tensors[0], rows)
+        if way == GRADIENT_ROWS:
+            result = made.times(result, spans[1] / spans[0])
+        self.owners.update((each, owner) for each in made.names if owner is not None)
+        return result
 
 
 class _Made(object):
@@ -125,10 +137,14 @@ class _Made(object):
       name: a node that takes it, in the first copy.
       instance: the Instance that gets it.
       span: of that node's stage.
+
+    Attributes:
+      names: of the nodes.
     """
 
     def __init__(self, edit, plan, text, dtype, name, instance, span):
         self._edit, self._plan, self._dtype, self._text = edit, plan, dtype, text
+        self.names = []
         self._marks = {tags.INSTANCE: instance.index} if instance.index else {}
         for key, value in ((tags.TASKGRAPH, edit.peek(name).attr), (tags.PHASE, edit.peek(node_of(text)).attr)):
             if key in value:
@@ -142,8 +158,10 @@ class _Made(object):
         axis = self._add(constant(self._name + "/axis", 0, _INT32, self._device))
         return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(_INT32))
 
-    def part(self, tensor, index, parts):
-        """Part `index` of so many equal ones."""
+    def part(self, tensor, rows):
+        """Some rows, an interval of all of them."""
+        parts = (1 / (rows[1] - rows[0])).numerator
+        index = int(rows[0] * parts)
         what = "'%s', of which devices of the next stage take parts" % self._text
         device = self._plan.mesh.host_device
         return self._node("EplBatchShare", "part", [tensor], device, index=index, num_shares=parts, what=what)
@@ -169,4 +187,5 @@ class _Made(object):
     def _add(self, node):
         for key, value in self._marks.items():
             set_attr(node, key, value)
-        return self._edit.add(tagged(node, "border")).name
+        self.names.append(self._edit.add(tagged(node, "border")).name)
+        return node.name

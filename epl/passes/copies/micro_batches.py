@@ -163,6 +163,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
         batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
         owners=owners,
+        staying=with_copies(plan.staying),
     )
 
 

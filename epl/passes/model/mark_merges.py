@@ -15,10 +15,10 @@ from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
 from epl.plan.consistency import check_after_all_reduce, check_updates
 from epl.plan.gradients import find_gradients, plan_aggregation
+from epl.plan.layout import is_split
 from epl.plan.links import link_of
 from epl.plan.merge_points import MergePoints
 from epl.plan.merging import MEAN, SUM
-from epl.plan.mesh import is_split
 from epl.plan.micro_batches import has_micro_batches
 from epl.plan.names import PREFIX
 from epl.plan.plan import mesh_of

@@ -20,7 +20,7 @@ from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
-from epl.plan.mesh import ROWS, is_split
+from epl.plan.layout import ROWS, is_split
 from epl.plan.names import recomputed_name
 from epl.plan.precision import O2
 from epl.plan.stages import used_taskgraphs

@@ -44,7 +44,7 @@ def place(program, plan):
         return [group for group in groups if not group.startswith(b"loc:@") or agrees(group, device)]
 
     for name, node in graph.nodes.items():
-        if owners.get(name, here) != here or is_large_constant(node):
+        if owners.get(name, here) != here and not plan.is_here(name) or is_large_constant(node):
             continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
         device = device_of(name)
         everywhere = owners and name not in owners

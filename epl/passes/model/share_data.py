@@ -39,8 +39,8 @@ def _share_lists(target, plan, share):
         "EplListShare",
         name,
         [node.input[position] for position in share.positions],
-        index=plan.mesh.copies.index,
-        num_shares=plan.mesh.copies.num_workers,
+        index=plan.mesh.readers[1],
+        num_shares=plan.mesh.readers[0],
         rule=plan.data.rule,
         what=share.what,
     )
@@ -56,7 +56,7 @@ def _share_records(target, plan, share):
     name = "%s_records/%s" % (PREFIX, share.node)
     consumers = target.consumers(share.node)
     constants = []
-    for what, value in (("num_shards", plan.mesh.copies.num_workers), ("index", plan.mesh.copies.index)):
+    for what, value in zip(("num_shards", "index"), plan.mesh.readers):
         made = constant("%s/%s" % (name, what), value, _INT64)
         target.add(made)
         constants.append(target.output(made.name, 0, "output"))

@@ -183,7 +183,7 @@ def _dense_detour(graph, edit, plan, sparse):
                 )
             ).name
         )
-    name = sparse.name + "/reduced"
+    name, group = sparse.name + "/reduced", plan.group_of(sparse.values)
     reduced = make_node(
         "EplAllReduce",
         name,
@@ -193,9 +193,9 @@ def _dense_detour(graph, edit, plan, sparse):
         R=len(dense),
         num_inputs=len(dense),
         T=Type(dtype),
-        comm=plan.mesh.copies.communicator(sparse.slot),
+        comm=group.communicator(sparse.slot),
         tag=tag_of(name),
-        workers=plan.mesh.copies.num_workers,
+        workers=group.num_workers,
         reduce_op="sum",
         scale=plan.gradient_scale_of(sparse.values),
     )

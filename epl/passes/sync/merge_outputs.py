@@ -10,7 +10,7 @@ The tensor itself stays as it was for the model's own use of it.
 from epl.errors import PlanError
 from epl.graph import types
 from epl.graph.build import Type, make_node
-from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of
+from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, tagged
 
 _UINT8 = 4
 _STRING = 7
@@ -24,7 +24,7 @@ def merge_outputs(program, plan):
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.source)
-        workers = plan.mesh.copies.num_workers if merge.over_workers else 1
+        workers = plan.group_of(merge.source).num_workers if merge.over_workers else 1
         if merge.how == "concat":
             _concatenate(edit, plan, merge, dtype, workers)
             continue
@@ -38,7 +38,9 @@ def merge_outputs(program, plan):
                 "tensor '%s' is in a collection of %ss, but %s cannot be added up; cast it to float32 or int64 "
                 "first, or use a CONCAT collection" % (merge.tensor, merge.how, types.name(dtype))
             )
-        scale = 1.0 / (workers * len(plan.mesh.givers(stage=plan.stage(merge.source)))) if merge.how == "mean" else 1.0
+        here = len(plan.mesh.givers(stage=plan.stage(merge.source)))
+        copies = plan.num_copies(merge.source) if merge.over_workers else here
+        scale = 1.0 / copies if merge.how == "mean" else 1.0
         edit.add(all_reduce_node(plan, merge.name, [merge.source], dtype, scale, 0, merge.tag, workers))
     return program.with_graph(edit.finish())
 
@@ -54,7 +56,7 @@ def _concatenate(edit, plan, merge, dtype, workers):
         if text:
             edit.add(make_node("EplPackStrings", made, [tensor], host))
         else:
-            edit.add(make_node("EplRows", made, [tensor], host, T=Type(dtype)))
+            edit.add(tagged(make_node("EplRows", made, [tensor], host, T=Type(dtype)), "join"))
         gather.input[index] = made
     edit.add(gather)
     if text:

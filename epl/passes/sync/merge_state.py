@@ -6,7 +6,7 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
 """
 
 from epl.graph.build import Type, make_node
-from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
+from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire, tagged
 
 
 def merge_state(program, plan):
@@ -45,7 +45,7 @@ def _gather_rows(graph, edit, plan, group):
         gather = all_gather_node(plan, name, tensor, dtype, group.slot, tag)
         for index, text in enumerate(list(gather.input)):
             made = "%s/rows_%d" % (name, index)  # a single index is a scalar
-            edit.add(make_node("EplRows", made, [text], plan.mesh.host_device, T=Type(dtype)))
+            edit.add(tagged(make_node("EplRows", made, [text], plan.mesh.host_device, T=Type(dtype)), "join"))
             gather.input[index] = made
         edit.add(gather)
         rewire(edit, plan, [consumer], name)

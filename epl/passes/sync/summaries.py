@@ -27,7 +27,7 @@ def show_merged(program, plan):
         for consumer, position in shown_by(graph, merge.tensor, merge.how):
             edit.set_input(consumer, position, merge.name)
     for name in writes:
-        if plan.mesh.copies.index != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
+        if plan.mesh.readers[1] != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return program.with_graph(edit.finish())
 

@@ -3,9 +3,10 @@ gives the worker's other copies that of the first.
 
     worker 0:  v -> EplBroadcastSend     worker 1:  EplBroadcastReceive -> Assign(v)     both:  v -> Assign(v/1), ...
 
-Where the stages of a pipeline lie in several workers, those with the same stages do this among themselves, and all
-workers for a variable that each has. Of a variable that is divided (`epl.split`) each device is given its part where it
-gets a value: what is sent is each part, to the devices of other copies of the model that have it too.
+Where the stages of a pipeline lie in several workers, those with copies of a stage do this among themselves, and all
+workers for a variable that each has; a worker's first copy is then the first of those that it has. Of a variable that
+is divided (`epl.split`) each device is given its part where it gets a value: what is sent is each part, to the devices
+of other copies of the model that have it too.
 
 Sessions run these nodes after variables got first values, before the first step that communicates, and the second kind
 alone before one that does not. They are apart because a session's nodes never change: a variable may get its other
@@ -54,7 +55,8 @@ def _slot(plan, variable):
     if placed.data.kind == "owned" and plan.only_holder(variable) is not None:
         return None
     if placed.is_divided or placed.stage.kind == "owned":
-        return mesh.copies.communicator(0) if mesh.copies.num_workers > 1 else None
+        group = plan.group_of(variable)
+        return group.communicator(0) if group.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None
 
 
@@ -69,16 +71,23 @@ def _copy(graph, edit, plan, variable):
     name, waits = copy_name(variable.name), []
     dtype = variable.dtype % 100
     for lane in plan.lanes_of(variable.name):
-        first, own_name = plan.mesh.takers(lane)[0], in_lane(name, lane)
-        value = _read(graph, edit, variable, own_name, first)
-        takers = plan.instances_with(variable.name) if lane is None else plan.mesh.takers(lane)
+        takers, own_name = _takers(plan, variable.name, lane), in_lane(name, lane)
+        first, value = takers[0], None
         for instance in takers[1:]:
+            value = value or _read(graph, edit, variable, own_name, first)
             own = value
             if plan.placed(variable.name).data.begins == TURNED:
                 seed = _seed_of(plan, first) ^ _seed_of(plan, instance)
                 own = _turned(edit, plan, own_name, instance, value, seed)
             waits.append(_assign(edit, variable.name, instance.index, own, name, dtype))
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.mesh.host_device))
+
+
+def _takers(plan, variable, lane):
+    """The instances that this worker has copies of; where it has none, the first of all, of which nothing is left."""
+    if lane is not None:
+        return plan.mesh.takers(lane)
+    return plan.instances_here(variable) or plan.mesh.instances[:1]
 
 
 def _seed_of(plan, instance):
@@ -104,10 +113,10 @@ def _read(graph, edit, variable, name, instance):
 def _broadcast(graph, edit, plan, variable):
     mesh, name, dtype = plan.mesh, sync_name(variable.name), variable.dtype % 100
     slot = _slot(plan, variable.name)
-    sends = (mesh.worker_index if slot == 0 else mesh.copies.index) == _CHIEF
+    sends = (mesh.worker_index if slot == 0 else plan.group_of(variable.name).index) == _CHIEF
     waits = []
     for lane, own_name in _sent(plan, variable.name):
-        instance = mesh.takers(lane)[0]
+        instance = _takers(plan, variable.name, lane)[0]
         attrs = dict(T=Type(dtype), comm=slot, tag=tag_of(own_name), collective_name=own_name)
         if slot is None:
             _read(graph, edit, variable, own_name, instance)

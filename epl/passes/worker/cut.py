@@ -3,9 +3,11 @@ r"""Leaves a worker of a pipeline its own part of a graph, and lets the parts se
     a (worker 0) -> b (worker 1)   becomes   a -> EplBroadcastSend        on worker 0
                                              EplBroadcastReceive -> b     on worker 1
 
-What all workers have (see epl.plan.owners) is in every part. A control edge from another worker's node is left out;
-what comes after it here waits instead for this worker's own changes of variables that it would have waited for, and for
-its own reading of variables that the program then changes itself: `tf.tuple(gradients)` before the first assignment.
+What all workers have (see epl.plan.owners) is in every part. A collective of copies that lie in several workers is in
+the parts of all of these, each of which hands in its own copies' tensors. A control edge from another worker's node is
+left out; what comes after it here waits instead for this worker's own changes of variables that it would have waited
+for, and for its own reading of variables that the program then changes itself: `tf.tuple(gradients)` before the first
+assignment.
 
 Every worker of a pipeline cuts the same graph, so they all know all messages, in one order that no edge of the graph
 goes against: two workers never wait for each other's next message.
@@ -103,7 +105,7 @@ class Part:
       index: this worker's place among those that have parts of the same graph.
       workers: these, in order.
       whole: the Graph that was cut.
-      owners: node of the whole graph to the one worker that has it; other nodes are everywhere.
+      holders: node of the whole graph to the workers that have it, in order; other nodes are everywhere.
       messages: in the order in which they are sent.
       channels: the Channels.
       first_slot: the communicator of the first channel.
@@ -112,17 +114,18 @@ class Part:
     index: int
     workers: range
     whole: Graph
-    owners: Dict[str, int]
+    holders: Dict[str, Tuple[int, ...]]
     messages: Tuple[Message, ...]
     channels: Channels
     first_slot: int
 
     def is_here(self, name):
-        return self.owners.get(name, self.index) == self.index
+        return name not in self.holders or self.index in self.holders[name]
 
     def fetched(self, tensor):
-        """The Messages by which a tensor that one worker has comes to the others who fetch it."""
-        source = self.owners[node_of(tensor)]
+        """The Messages by which a tensor that some workers have comes to the others who fetch it."""
+        holders = self.holders[node_of(tensor)]
+        source = holders[0]
         return [
             Message(
                 canonical_tensor(tensor),
@@ -132,7 +135,7 @@ class Part:
                 "%s_fetch/%d/%s" % (PREFIX, target, canonical_tensor(tensor).replace(":", "_output_")),
             )
             for target in range(self.channels.size)
-            if target != source
+            if target not in holders
         ]
 
 
@@ -161,22 +164,23 @@ def cut(program, plan):
     if owning_group.num_workers == 1 or not plan.owners:
         return program
     graph = program.graph
-    owners = _owners(graph, plan)
+    holders = _holders(graph, plan)
     channels = Channels(owning_group.num_workers, len(mesh.stages))
-    messages = _messages(graph, plan, owners, channels)
+    messages = _messages(graph, plan, holders, channels)
     # Behind the communicators that workers have for other things.
     first_slot = (
         owning_group.communicator(0) if plan.zero is None else owning_group.communicator(mesh.num_communicators)
     )
-    part = Part(owning_group.index, owning_group.workers, graph, owners, messages, channels, first_slot)
+    part = Part(owning_group.index, owning_group.workers, graph, holders, messages, channels, first_slot)
     return replace(program, graph=_own(graph, plan, part), part=part)
 
 
-def _owners(graph, plan):
-    """Where nodes are. Those that passes have made are where what they take is, or else what takes them."""
-    known = dict(plan.owners)
+def _holders(graph, plan):
+    """Who has nodes. Those that passes have made are where what they take is, or else what takes them."""
+    known = {}
     for instance in plan.mesh.instances[1:]:
-        known.update((clone_name(name, instance.index), owner) for name, owner in plan.owners.items())
+        known.update((clone_name(name, instance.index), (plan.owner(name, instance),)) for name in plan.owners)
+    known.update((name, (owner,)) for name, owner in plan.owners.items())
     found, made = {}, []
     for name, node in graph.nodes.items():
         if name in known:
@@ -186,7 +190,7 @@ def _owners(graph, plan):
     for name in made:
         near = [found[producer] for producer, index in graph.inputs[name] if index >= 0 and producer in found]
         if near:
-            found[name] = near[0]
+            found[name] = tuple(sorted(set().union(*near))) if _is_shared(graph.nodes[name]) else near[0]
     # A gradient that one worker alone takes still comes from all copies of the model.
     for name in reversed(made if plan.zero is None else ()):
         near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.inputs[c][p].index >= 0}
@@ -195,26 +199,33 @@ def _owners(graph, plan):
     return found
 
 
-def _messages(graph, plan, owners, channels):
+def _is_shared(node):
+    """Whether several workers take part in a node that passes have made, each with its own inputs."""
+    return tags.get_str(node, tags.ROLE) == "collective" and "workers" in node.attr and node.attr["workers"].i > 1
+
+
+def _messages(graph, plan, holders, channels):
     """All messages in their order."""
     crossing = collections.defaultdict(list)
-    for name, target in owners.items():
-        for producer, index in graph.inputs[name]:
-            if index >= 0 and owners.get(producer, target) != target:
-                key = format_input(producer, index), target, _saver(graph.nodes[name])
-                crossing[key].append(name)
+    for name, targets in holders.items():
+        shares = len(targets) > 1 and _is_shared(graph.nodes[name])
+        for producer, index in graph.inputs[name] if not shares else ():
+            for target in targets if index >= 0 else ():
+                if target not in holders.get(producer, targets):
+                    key = format_input(producer, index), target, _saver(graph.nodes[name])
+                    crossing[key].append(name)
     # In a pipeline nothing that all compute takes what one has; with zero.level collectives alone take each worker's.
     for name in () if plan.zero is None else graph.nodes:
-        own = name in owners or tags.get_str(graph.nodes[name], tags.ROLE) == "collective"
+        own = name in holders or tags.get_str(graph.nodes[name], tags.ROLE) == "collective"
         for producer, index in () if own else graph.inputs[name]:
-            for target in range(channels.size) if index >= 0 and producer in owners else ():
-                if target != owners[producer]:
+            for target in range(channels.size) if index >= 0 and producer in holders else ():
+                if target not in holders[producer]:
                     crossing[format_input(producer, index), target, ""].append(name)
     order = graph.order
     found = []
     for tensor, target, saver in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):
         producer = graph.nodes[node_of(tensor)]
-        source = owners[producer.name]
+        source = holders[producer.name][0]
         consumers = tuple(sorted(set(crossing[tensor, target, saver])))
         _check(graph, plan, tensor, consumers[0])
         backward = tags.phase(producer) == tags.BACKWARD
@@ -267,6 +278,8 @@ def _own(graph, plan, part):
     waits = _Waits(graph, edit, plan, part)
     for name in nodes:
         if not all([producer in nodes for producer, _ in graph.inputs[name]]):
+            if len(part.holders.get(name, ())) > 1:
+                _hand_in_own(edit.node(name), nodes)
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
     for message in part.messages:
@@ -306,6 +319,18 @@ def add_receive(edit, plan, part, message):
         collective_name=message.name,
     )
     edit.add(tagged(node, "message"))
+
+
+def _hand_in_own(node, nodes):
+    """Leaves a collective the tensors that are here, which are those of some of its copies."""
+    tensors = [text for text in node.input if text[0] != "^"]
+    control = [text for text in node.input if text[0] == "^"]
+    own = [text for text in tensors if node_of(text) in nodes]
+    node.attr["R"].i = node.attr["R"].i * len(own) // len(tensors)
+    if "num_inputs" in node.attr:
+        node.attr["num_inputs"].i = len(own)
+    del node.input[:]
+    node.input.extend(own + control)
 
 
 def _receive(node, received, waits):
@@ -353,7 +378,7 @@ class _Waits(object):
         self._edit = edit
         self._part = part
         self._made = {}  # another worker's node to what stands for it here
-        changes = [name for name in graph.find(effects.is_write) if part.owners.get(name) == part.index]
+        changes = [name for name in graph.find(effects.is_write) if part.index in part.holders.get(name, ())]
         self._after = graph.descendants(changes + _read_before(graph, plan, changes))
 
     def is_here(self, name):

@@ -10,7 +10,7 @@ def read_copies(program, plan):
     if not compared:
         return program
     edit = graph.editor()
-    for variable in graph.in_order(compared & graph.nodes.keys()):
+    for variable in sorted(compared):
         for instance in plan.mesh.instances:
             holder = graph.nodes.get(clone_name(variable, instance.index))
             if holder is not None:

@@ -246,6 +246,35 @@ def seen(epl, devices, counts):
         return sess.run(rows, {x: np.ones([8, 2]), labels: np.ones(8)}) / 8
 
 
+def reads(epl, devices, counts, micro_batches):
+    """Trains two stages on a data set by gradient descent on clipped gradients; returns the losses, the numbers of the
+    rows that the first stage has seen, and all variables."""
+    if epl:
+        with _devices(devices):
+            common.init(epl, {"pipeline.num_micro_batch": micro_batches, "communication.clip_after_allreduce": True})
+    rows = tf.data.Dataset.range(96).map(lambda row: (row, tf.sin(tf.cast(row, tf.float32) * [1.0, 2.0, 3.0])))
+    data = rows.batch(4 if epl else 4 * micro_batches)
+    number, x = tf.data.make_one_shot_iterator(data).get_next()
+    with epl.replicate(counts[0]) if epl else _nothing():
+        hidden = tf.tanh(m.dense(x, 4, "hidden", seed=1))
+        seen = common.rows_everywhere(epl, tf.identity(number))
+    with epl.replicate(counts[1]) if epl else _nothing():
+        outputs = m.dense(hidden, 1, "outputs", seed=2)
+        loss = tf.reduce_mean(tf.square(outputs[:, 0] - tf.cos(tf.cast(number, tf.float32))))
+    common.mean_everywhere(epl, loss)
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.1)
+    train_op = tf.train.GradientDescentOptimizer(0.1).apply_gradients(zip(gradients, variables))
+    losses, read = [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(4):
+            value, numbers, _ = sess.run([loss, seen, train_op])
+            losses.append(value)
+            read.append(sorted(numbers))
+        return losses, read, common.state(sess)
+
+
 def chief_reads(epl, devices, stages):
     """Worker 0 alone reads variables between steps, wherever they are; returns what it has read and all variables."""
     _, feeds, train_op = start(epl, devices, "tied_mlp", stages, 2)
