@@ -177,10 +177,13 @@ def cut(program, plan):
 
 def _holders(graph, plan):
     """Who has nodes. Those that passes have made are where what they take is, or else what takes them."""
-    known = {}
+    own, known = {name: (owner,) for name, owner in plan.owners.items()}, {}
     for instance in plan.mesh.instances[1:]:
-        known.update((clone_name(name, instance.index), (plan.owner(name, instance),)) for name in plan.owners)
-    known.update((name, (owner,)) for name, owner in plan.owners.items())
+        others = own
+        if plan.mesh.is_spread:
+            others = {name: (plan.owner(name, instance),) for name in own}
+        known.update((clone_name(name, instance.index), owner) for name, owner in others.items())
+    known.update(own)
     found, made = {}, []
     for name, node in graph.nodes.items():
         if name in known:
