@@ -90,6 +90,32 @@ def test_a_replica_over_workers_with_different_device_counts(
         assert_same_training(got, want, atol=ATOL)
 
 
+FURTHER = [("tiny_bert", 1, [2, 1], "PreferBackward"), ("tiny_bert", 1, [1, 2], "ZeroBubble")]
+FURTHER += [("tied_mlp", 2, [4, 2], "PreferForward"), ("tied_mlp", 2, [1, 2, 1, 2], "ZeroBubble")]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("model, devices, counts, strategy", FURTHER)
+def test_other_models_over_workers_with_different_device_counts(by_hand, jobs, model, devices, counts, strategy):
+    want = by_hand(model, 4, 1)
+    config = {"device_counts": counts, "gradient_checkpoint__type": "auto"}
+    for got in jobs[3, 1](PIPELINES + "train", devices, model, len(counts), 4, 1, strategy, **config):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.exhaustive
+def test_checkpoints_of_workers_with_different_device_counts(plain, jobs, tmp_path):
+    """What such workers save, plain TensorFlow and others go on from."""
+    path = str(tmp_path / "model.ckpt")
+    results = jobs[3, 1](PIPELINES + "saved", path, 1, "tied_mlp", 2, 2, 1, device_counts=[2, 1])
+    first, again, prefix = results[0]
+    assert first == pytest.approx(again, rel=1e-6)
+    for value, _ in jobs[3, 1](PIPELINES + "resumed", prefix, 1, "tied_mlp", 2, 2, 1, device_counts=[1, 2]):
+        assert value == pytest.approx(first, rel=1e-5)
+    tensors, _ = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path))
+    assert tensors["embedding"].shape == (10, 8) and not [name for name in tensors if name.startswith("epl")]
+
+
 @pytest.mark.parametrize("counts", [[2, 1], [1, 2]])
 def test_data_read_by_one_of_several_workers_with_a_stage(plain, jobs, counts):
     """One worker reads for all that compute a replica; clipping sees the gradients of all stages."""
