@@ -56,6 +56,7 @@ from epl.passes.sync.join_shards import join_shards
 from epl.passes.sync.join_verdicts import join_verdicts
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
+from epl.passes.sync.save_shards import save_shards
 from epl.passes.sync.summaries import show_merged
 from epl.passes.sync.sync_batch_norm import sync_batch_norm
 from epl.passes.sync.user_collectives import join_user_collectives
@@ -114,6 +115,7 @@ PASSES = (
     check_batches,  # takes data, and gives it on
     end_together,  # like it
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
+    save_shards,  # after what else was gathered for checkpoints
     sync_batch_norm,  # changes numbers; before gradients, whose tensors it keeps
     compress_gradients,  # before other gradients, as the next pass promises that all are aggregated; changes numbers
     encode_gradients,  # the same

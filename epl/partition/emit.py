@@ -9,7 +9,7 @@ from epl.partition.conversion import part_sizes, part_starts
 from epl.partition.parts import COLLECTIVES, Collective
 from epl.program.placement import SUM
 
-INT32, INT64, FLOAT, DOUBLE, BOOL = 3, 9, 1, 2, 10
+INT32, INT64, FLOAT, DOUBLE, BOOL, STRING = 3, 9, 1, 2, 10, 7
 _PREFIX = "epl_shard"
 _TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
 
@@ -64,10 +64,17 @@ class Emit(object):
           values: for each shard an integer or a list of them.
           dtype: INT32 or INT64.
         """
+        values = [[int(v) for v in each] if isinstance(each, (list, tuple)) else int(each) for each in values]
+        return self._constants(name, values, dtype)
+
+    def strings(self, name, values):
+        """A vector constant of strings; values: for each shard a list of bytes."""
+        return self._constants(name, values, STRING)
+
+    def _constants(self, name, values, dtype):
         whole = "%s/%s/%s" % (_PREFIX, self._for.name, name)
         while whole in self.nodes:
             whole += "_"
-        values = [[int(v) for v in each] if isinstance(each, (list, tuple)) else int(each) for each in values]
         made = [constant(whole, each, dtype, self._for.device) for each in values]
         if any(each != values[0] for each in values):
             self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)

@@ -8,6 +8,7 @@ import collections
 from epl.graph.index import Graph, format_input
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.lazy import copy_of
+from epl.partition.checkpoints import restored_part, saved_in_parts
 from epl.partition.conversion import conversion, conversion_cost, part_sizes
 from epl.partition.emit import Emit, on_one_shard, slice_of
 from epl.partition.parts import Partitioned, WholeInputs
@@ -25,8 +26,10 @@ def rewrite(facts, choices, shards):
         emit.begin(node)
         strategy, inputs = choices.strategy.get(name), facts.inputs(name)
         wants = strategy.inputs if strategy is not None else (WHOLE,) * len(inputs)
+        apart = saved_in_parts(facts, choices, node)
+        wants = [None if place in apart else want for place, want in enumerate(wants)]
         if name not in choices.rule:
-            gathered = sum(facts.num_bytes(t) for t in inputs if choices.of(t) != WHOLE)
+            gathered = sum(facts.num_bytes(t) for t, want in zip(inputs, wants) if want and choices.of(t) != WHOLE)
             without_rule.extend([WholeInputs(name, node.op, gathered)] if gathered else [])
         texts = [forms.text(tensor, want) for tensor, want in zip(inputs, wants)]
         _write(emit, node, texts, choices, strategy)
@@ -99,12 +102,11 @@ class _Forms(object):
     def _make(self, tensor, have, want, own):
         emit, facts = self._emit, self._facts
         dtype, shape = facts.dtype(tensor), facts.shape(tensor)
+        if have == WHOLE and want.kind == "partial":
+            return on_one_shard(emit, own, dtype)
         if have == WHOLE:
-            return (
-                on_one_shard(emit, own, dtype)
-                if want.kind == "partial"
-                else slice_of(emit, own, dtype, shape, want.dim)
-            )
+            read = restored_part(emit, facts, tensor, shape, want.dim)
+            return read or slice_of(emit, own, dtype, shape, want.dim)
         if want != WHOLE and (tensor in self._through_whole or not _directly(have, want)):
             whole = self.text(tensor, WHOLE)
             if want.kind == "partial":

@@ -10,7 +10,9 @@ from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
 OF_SHARDS = "shards"
-_EXCHANGES = frozenset(["EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll"])
+_EXCHANGES = frozenset(
+    "EplAllReduce EplAllGather EplReduceScatter EplAllToAll EplBroadcastSend EplBroadcastReceive".split()
+)
 
 
 def collective_keys(plan, graph):

@@ -17,6 +17,7 @@ from tests.numerics.test_split_models import (
     FIXED,
     GROUPED,
     HINTED,
+    LARGE,
     MICRO_BATCHES,
     MIXED,
     MIXED_PROGRAM,
@@ -25,6 +26,7 @@ from tests.numerics.test_split_models import (
     check,
     check_calls,
     check_exchanges,
+    check_large,
     check_mixed,
     monitored_twice,
 )
@@ -50,6 +52,17 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
     restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
     for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
         check(own, restored)
+
+
+def test_parts_of_large_variables_are_saved_and_read_by_themselves(plain, two_workers, tmp_path):
+    """The checkpoint of workers goes on in one device, and one device's in workers."""
+    folder, whole = str(tmp_path / "split"), os.path.join(str(tmp_path), "whole", "model")
+    os.mkdir(folder)
+    got = two_workers(LARGE, 2, folder)
+    check_large(plain, got, tmp_path, folder, False)
+    reference = plain(SPLIT + "contents", whole)
+    for found, _ in two_workers(LARGE, 2, folder, whole):
+        assert_same(found[0][0], reference["model/table"], what="the table of one device")
 
 
 @pytest.mark.parametrize("optimizer, resource", HINTED)

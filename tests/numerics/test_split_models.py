@@ -12,12 +12,13 @@ from tests.helpers.remote import RemoteError
 
 COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll", "EplBroadcast")
 SPLIT = "tests.helpers.programs.split:"
+LARGE = "tests.helpers.programs.split_large:large"
 EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
 MIXED_PROGRAM = "tests.helpers.programs.split_mixed:mixed"
 
 
-# Made dense, repeated rows of a gradient are one, so that its norm would be another one.
 EXCHANGED = {"pipeline__num_micro_batch": 2}
+# Made dense, repeated rows of a gradient are one, so that its norm would be another one.
 COPIES = [("adam", {}), ("momentum", {"resource": True, "as_dense": True, "clip": 100.0, "sizes": (8, 4, 12)})]
 
 
@@ -36,6 +37,28 @@ def test_trains_as_one_device(plain, two_devices, tmp_path, optimizer, resource)
     list(map(os.mkdir, folders))
     reference = plain(SPLIT + "train", 1, optimizer, folders[0], resource=resource)
     check(two_devices(SPLIT + "train", 2, optimizer, folders[1], resource=resource), reference)
+
+
+def check_large(plain, got, tmp_path, folder, resource):
+    """What two shards make of a large table, and the checkpoint in `folder` that they write."""
+    whole = str(tmp_path / "whole")
+    os.makedirs(whole, exist_ok=True)
+    reference, _ = plain(LARGE, 1, whole, resource=resource)
+    for found, (gathered, _) in got:
+        check(found, reference)
+        assert not [name for name in gathered if "table" in name or "Adagrad" in name]
+    own = [slices for _, (_, slices) in got]
+    assert own[0] == {"401 50 0,201:-", "401 50 201,200:-"}  # the first worker writes all
+    assert all(each == {"401 50 201,200:-"} for each in own[1:])  # others read their part
+    after, _ = plain(LARGE, 1, whole, os.path.join(folder, "model"), resource=resource)
+    check(after[:1], reference[1:2])
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_parts_of_large_variables_are_saved_and_read_by_themselves(plain, two_devices, tmp_path, resource):
+    folder = str(tmp_path / "split")
+    os.mkdir(folder)
+    check_large(plain, [two_devices(LARGE, 2, folder, resource=resource)], tmp_path, folder, resource)
 
 
 HINTED = [("momentum", True), ("adagrad", False)]

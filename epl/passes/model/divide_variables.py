@@ -15,7 +15,9 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.partition.checkpoints import slice_text
 from epl.passes.nodes import assign_node, dtype_of, read_node
+from epl.passes.saved import save_instead, saved_by
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
 from epl.plan.parameters import LEVELS
@@ -27,8 +29,7 @@ from epl.program.program import Gradient, RowsOf, Variable
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
-_BOOL, _INT32, _INT64, _STRING = 10, 3, 9, 7
-_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
+_BOOL, _INT32, _INT64 = 10, 3, 9
 # Of a reference variable's operations that act on resource variables, as parts are.
 _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSub")}
 
@@ -257,36 +258,21 @@ class _Division(object):
         ]
         for save in graph.find(lambda op: op == "SaveV2"):
             node = self._edit.peek(save)
-            lists = [self._edit.peek(node_of(node.input[position])) for position in (1, 2)]
-            if any(each.op != "Const" for each in lists):
+            saved = saved_by(self._edit.peek, node) or ()
+            mine = [node_of(entry[0]) in sources for entry in saved]
+            if any(own and entry[2] for own, entry in zip(mine, saved)) or not any(mine):
                 continue
-            tensors = [text for text in node.input[_FIRST_TENSOR:] if text[0] != "^"]
-            mine = [node_of(text) in sources for text in tensors]
-            names, slices = (_strings(each, len(tensors)) for each in lists)
-            if any(own and text for own, text in zip(mine, slices)) or not any(mine):
-                continue
-            saved = []
-            for text, own, name, whole, dtype in zip(tensors, mine, names, slices, node.attr["dtypes"].list.type):
+            kept = []
+            for own, entry in zip(mine, saved):
                 if not own:
-                    saved.append((text, name, whole, dtype))
+                    kept.append(entry)
                     continue
+                _, name, _, dtype = entry
                 for part, (begin, count) in enumerate(zip(self._rows.begins, self._rows.sizes)):
                     holder = self._edit.peek(self._holder(part, slot))
                     read = read_node(holder, self._name(part, "%s/%s" % (save, slot)), dtype)
-                    place = "%s %d,%d%s" % (" ".join(map(str, shape)), begin, count, ":-" * (len(shape) - 1))
-                    saved.append((self._add(read, node), name, place.encode(), dtype))
-            self._replace_saved(save, slot, lists, saved)
-
-    def _replace_saved(self, save, slot, lists, saved):
-        """Makes a SaveV2 save (tensor, name, slice, type) tuples."""
-        node = self._edit.node(save)
-        controls = [text for text in node.input if text[0] == "^"]
-        tensors, names, slices, dtypes = map(list, zip(*saved))
-        for position, kind, values, like in ((1, "names", names, lists[0]), (2, "slices", slices, lists[1])):
-            made = constant("%s/%s/%s/%s" % (self._stem, save, slot, kind), values, _STRING)
-            node.input[position] = self._add(made, like)
-        node.input[_FIRST_TENSOR:] = tensors + controls
-        node.attr["dtypes"].list.type[:] = dtypes
+                    kept.append((self._add(read, node), name, slice_text(shape, 0, begin, count), dtype))
+            save_instead(self._edit, save, "%s/%s/%s" % (self._stem, save, slot), kept, self._add)
 
     def _join(self, slot):
         """Lets what takes a slot besides the update take it from the parts, and give it to them."""
@@ -402,12 +388,6 @@ def _variable(name, dtype, shape):
     for size in shape:
         node.attr["shape"].shape.dim.add().size = size
     return node
-
-
-def _strings(node, count):
-    """The bytes of a constant of so many strings; a list of equal ones may be stored as one."""
-    values = list(node.attr["value"].tensor.string_val)
-    return values + values[-1:] * (count - len(values))
 
 
 def _to_resource(node, dtype):

@@ -26,7 +26,7 @@ def join_shards(program, plan):
         node = program.partitioned.graph.nodes[each.node]
         dtype = node.attr["T"].type
         for name in program.micro_batches.copies(each.node):
-            for replica in _replicas(plan.mesh):
+            for replica in replicas(plan.mesh):
                 join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
                 given = [graph.nodes[clone_name(name, i.index)].input[0] for i in replica]
                 for instance, result in zip(replica, _results(join, node, given)):
@@ -41,7 +41,7 @@ def with_wholes(program, plan, tensors):
     if not missing:
         return program
     edit = graph.editor()
-    replica = _replicas(plan.mesh)[0]
+    replica = replicas(plan.mesh)[0]
     for tensor in missing:
         place = program.partitioned.placements[tensor]
         dtype, device = program.spec_of(tensor).dtype % 100, plan.mesh.host_device
@@ -54,7 +54,7 @@ def with_wholes(program, plan, tensors):
     return program.with_graph(edit.finish())
 
 
-def _replicas(mesh):
+def replicas(mesh):
     """The instances of this worker by model replica."""
     found = {}
     for instance in mesh.instances:

@@ -12,12 +12,12 @@ checkpoint holds once the user's graph has restored one.
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
 
 _INT32, _STRING = 3, 7
-_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
 _LISTS = ((1, "names"), (2, "slices"))
 
 
@@ -36,7 +36,7 @@ def added_variables(program, plan):
             _restore(graph, edit, plan, variable)
     for save in graph.find(lambda op: op == "SaveV2"):
         node = graph.nodes[save]
-        here = {variable_of(graph, node_of(text)) for text in node.input[_FIRST_TENSOR:] if text[0] != "^"}
+        here = {variable_of(graph, node_of(text)) for text in node.input[FIRST_SAVED:] if text[0] != "^"}
         with_it = [v for v in added if v.added.is_saved and v.added.beside in here - {None}]
         if with_it:
             _save(graph, edit, node, with_it, plan)

@@ -4,6 +4,7 @@ import collections
 
 from epl.graph.build import constant
 from epl.graph.index import format_input, node_of, parse_input
+from epl.partition.checkpoints import strings_of
 from epl.plan.names import PREFIX
 
 _STRING = 7
@@ -13,7 +14,7 @@ def restore_own(program, plan):
     """RestoreV2 operations read no more tensors than the graph uses; those that nothing uses stay as they are."""
     del plan
     graph = program.graph
-    if program.part is None:
+    if program.part is None and program.partitioned is None:
         return program
     edit = graph.editor()
     changed = False
@@ -37,9 +38,8 @@ def _narrow(graph, edit, name):
     own = edit.node(name)
     own.attr["dtypes"].list.type[:] = [dtypes[index] for index in kept]
     for place, (kind, each) in enumerate(zip(("names", "slices"), lists), 1):
-        values = each.attr["value"].tensor.string_val
-        # A list of equal strings may be stored as one.
-        chosen = [values[min(index, len(values) - 1)] for index in kept]
+        values = strings_of(each, len(dtypes))
+        chosen = [values[index] for index in kept]
         made = constant("%s_restore/%s/%s" % (PREFIX, name, kind), chosen, _STRING, each.device)
         own.input[place] = edit.add(made).name
     for new, old in enumerate(kept):

@@ -7,24 +7,28 @@ r"""Lets the chief write a checkpoint of variables that other workers have witho
 The parts are one checkpoint of several data files, as TensorFlow's own sharded ones are.
 """
 
+from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.types import DTYPE_BYTES
+from epl.partition.checkpoints import FIRST_SAVED, slice_size
+from epl.passes.saved import saved_by
 from epl.plan.analysis import variable_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX
+from epl.plan.order import OF_SHARDS
 
 _INT32, _STRING = 3, 7
 # What is received at a time, or one variable if that is larger.
 _PART_BYTES = 64 << 20
-_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
 
 
 def save_in_parts(program, plan):
     """Divides each SaveV2 of a worker's graph that takes messages; they are received in their order."""
     graph, part = program.graph, program.part
-    if part is None:
-        return program
-    received = {m.receive: (place, m) for place, m in enumerate(part.messages) if m.target == part.index}
+    messages = [m for m in part.messages if m.target == part.index] if part is not None else []
+    received = {m.receive: (place, _bytes(part, plan, m.tensor)) for place, m in enumerate(messages)}
+    received.update(_of_shards(graph))
     saves = [
         name
         for name in graph.find(lambda op: op == "SaveV2")
@@ -34,18 +38,18 @@ def save_in_parts(program, plan):
         return program
     edit = graph.editor()
     for name in saves:
-        _divide(graph, edit, part, plan, name, received)
+        _divide(graph, edit, plan, name, received)
     return program.with_graph(edit.finish())
 
 
-def _divide(graph, edit, part, plan, name, received):
+def _divide(graph, edit, plan, name, received):
     node = graph.nodes[name]
-    tensors = [text for text in node.input[_FIRST_TENSOR:] if text[0] != "^"]
+    tensors = [text for text in node.input[FIRST_SAVED:] if text[0] != "^"]
     control = [text for text in node.input if text[0] == "^"]
     here = [i for i, text in enumerate(tensors) if node_of(text) not in received]
     others = [i for i, text in enumerate(tensors) if node_of(text) in received]
     others.sort(key=lambda i: received[node_of(tensors[i])][0])
-    sizes = {i: _bytes(part, plan, received[node_of(tensors[i])][1].tensor) for i in others}
+    sizes = {i: received[node_of(tensors[i])][1] for i in others}
     runs = ([here] if here else []) + _runs(others, sizes)
     device = plan.mesh.host_device
     prefixes, before = [], control
@@ -80,6 +84,17 @@ def _bytes(part, plan, tensor):
     """Bytes of a variable that is sent; what is not known counts as a part of its own."""
     variable = plan.variables.get(variable_of(part.whole, node_of(tensor)))
     return (size_bytes(variable) if variable is not None else 0) or _PART_BYTES
+
+
+def _of_shards(graph):
+    """What comes from workers that have other parts of tensors, as `save_shards` lets it: node to (place, bytes)."""
+    found = {}
+    for name in graph.find(lambda op: op == "SaveV2"):
+        for text, _, piece, dtype in saved_by(graph.nodes.__getitem__, graph.nodes[name]) or ():
+            node = graph.nodes[node_of(text)]
+            if node.op == "EplBroadcastReceive" and tags.get_str(node, tags.ROLE) == OF_SHARDS:
+                found[node.name] = len(found), slice_size(piece) * DTYPE_BYTES.get(dtype, 4)
+    return found
 
 
 def _runs(members, sizes):

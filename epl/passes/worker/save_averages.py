@@ -5,12 +5,12 @@ v -> SaveV2   becomes   v -> read -> PlaceholderWithDefault -> SaveV2
 
 from epl.graph.build import Type, make_node
 from epl.graph.index import node_of
+from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import read_node
 from epl.plan.analysis import variable_of
 from epl.plan.names import saved_name, saved_value_name
 
 _HANDS_ON = frozenset(["Identity", "ReadVariableOp"])
-_FIRST_TENSOR = 3  # of SaveV2's inputs: the file's name, tensors' names and slices come before
 
 
 def save_averages(program, plan):
@@ -34,7 +34,7 @@ def save_averages(program, plan):
         edit.add(held)
     for save in graph.find(lambda op: op == "SaveV2"):
         for position, text in enumerate(graph.nodes[save].input):
-            variable = _read_by(graph, text) if position >= _FIRST_TENSOR and text[0] != "^" else None
+            variable = _read_by(graph, text) if position >= FIRST_SAVED and text[0] != "^" else None
             if variable in variables:
                 edit.set_input(save, position, saved_name(variable))
     return program.with_graph(edit.finish())

@@ -1,0 +1,90 @@
+r"""Lets checkpoints take large divided variables (epl.split) from the devices that have parts of them, part by part.
+
+    w -> SaveV2   becomes   w, w/1 of this worker -> SaveV2 of worker 0, which has slices of one tensor
+                            w, w/1 of worker 1 -> EplBroadcastSend     EplBroadcastReceive, ... -> SaveV2
+
+`epl.passes.worker.save_in_parts` lets worker 0 receive a few parts at a time.
+"""
+
+from epl.graph import tags
+from epl.graph.build import Type, make_node, set_attr
+from epl.graph.index import canonical_tensor, node_of
+from epl.partition.checkpoints import slice_text
+from epl.partition.conversion import part_sizes, part_starts
+from epl.passes.nodes import instance_tensor, tagged
+from epl.passes.saved import save_instead, saved_by
+from epl.passes.sync.join_shards import replicas
+from epl.plan.names import PREFIX, tag_of
+from epl.plan.order import OF_SHARDS
+
+_CHIEF = 0
+
+
+def save_shards(program, plan):
+    """In each SaveV2, slices in the place of what is divided and was not gathered for it."""
+    if program.partitioned is None:
+        return program
+    graph, edit = program.graph, program.graph.editor()
+    for name in graph.find(lambda op: op == "SaveV2"):
+        saved = saved_by(edit.peek, graph.nodes[name])
+        places = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
+        if any(place is not None and place.kind == "sharded" for place in places):
+            _Save(program, plan, edit, name).take(saved, places)
+    return program.with_graph(edit.finish())
+
+
+class _Save(object):
+    """One SaveV2.
+
+    Args:
+      program, plan, edit: as in other passes.
+      name: of the SaveV2.
+    """
+
+    def __init__(self, program, plan, edit, name):
+        self._program, self._plan, self._edit, self._name = program, plan, edit, name
+        self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
+
+    def take(self, saved, places):
+        """Makes it take slices of what is divided.
+
+        Args:
+          saved: as epl.passes.saved.saved_by gives it.
+          places: the Placement of each; None for what is whole.
+        """
+        mesh, kept = self._plan.mesh, []
+        lanes = mesh.num_shards // mesh.parts.num_workers
+        for entry, place in zip(saved, places):
+            if place is None or place.kind != "sharded":
+                kept.append(entry)
+                continue
+            text, name, _, dtype = entry
+            shape = self._program.spec_of(canonical_tensor(text)).shape
+            starts, sizes = [each(shape[place.dim], mesh.num_shards) for each in (part_starts, part_sizes)]
+            for shard in range(mesh.num_shards):
+                if sizes[shard]:
+                    part = self._part(text, dtype, *divmod(shard, lanes))
+                    piece = slice_text(shape, place.dim, starts[shard], sizes[shard])
+                    kept.extend([(part, name, piece, dtype)] if part is not None else [])
+        save_instead(self._edit, self._name, self._stem, kept)
+        if self._plan.mesh.parts.index != _CHIEF:
+            self._edit.node(self._name).input.extend("^" + wait for wait in self._waits)
+
+    def _part(self, text, dtype, worker, lane):
+        """What this worker writes of the part that a worker has of a tensor; None where it writes nothing of it."""
+        group = self._plan.mesh.parts
+        own = instance_tensor(self._plan, text, self._replica[lane].index)
+        if worker == _CHIEF:
+            return own if group.index == _CHIEF else None
+        sends = worker == group.index
+        name = "%s/from_%d_%d/%s" % (self._stem, worker, lane, node_of(text))
+        attrs = dict(T=Type(dtype), comm=group.communicator(0), tag=tag_of(name), collective_name=name)
+        attrs.update({} if sends else {"root": worker})
+        # Whether it sends or not, a worker does this at the same place of its order.
+        inputs = [own] if sends else ["^" + node_of(own)]
+        inputs += ["^" + self._waits[-1]] if self._waits else []
+        op = "EplBroadcastSend" if sends else "EplBroadcastReceive"
+        node = make_node(op, name, inputs, self._plan.mesh.host_device, **attrs)
+        set_attr(node, tags.PHASE, tags.SAVE)
+        self._waits.append(self._edit.add(tagged(node, OF_SHARDS)).name)
+        return name if group.index == _CHIEF else None
