@@ -66,8 +66,9 @@ class _Save(object):
                     part = self._part(text, dtype, *divmod(shard, lanes))
                     piece = slice_text(shape, place.dim, starts[shard], sizes[shard])
                     kept.extend([(part, name, piece, dtype)] if part is not None else [])
-        save_instead(self._edit, self._name, self._stem, kept)
-        if self._plan.mesh.parts.index != _CHIEF:
+        if self._plan.mesh.parts.index == _CHIEF:
+            save_instead(self._edit, self._name, self._stem, kept)
+        else:  # it writes no file, see `write_once`
             self._edit.node(self._name).input.extend("^" + wait for wait in self._waits)
 
     def _part(self, text, dtype, worker, lane):

@@ -28,7 +28,7 @@ def large(epl, device_count, folder, saved=None, resource=False):
         rows = tf.nn.embedding_lookup(table, ids) * tf.get_variable("scale", [50], initializer=tf.ones_initializer())
         loss = tf.reduce_mean(tf.square(rows - wanted))
     step = OPTIMIZERS["adagrad"]().minimize(loss, tf.train.get_or_create_global_step())
-    variables, saver, found = tf.global_variables(), tf.train.Saver(), []
+    variables, saver, alone, found = tf.global_variables(), tf.train.Saver(), tf.train.Saver([table]), []
     with tf.Session() as session:
         if saved:
             saver.restore(session, saved)
@@ -40,8 +40,10 @@ def large(epl, device_count, folder, saved=None, resource=False):
             session.run(step, {ids: drawn.randint(0, 401, 6), wanted: drawn.rand(6, 50)})
         found.append(session.run([v.value() for v in variables]))
         written = saver.save(session, os.path.join(folder, "model"))
+        table_alone = alone.save(session, os.path.join(folder, "table"))
         session.run(tf.global_variables_initializer())
         saver.restore(session, written)
+        alone.restore(session, table_alone)
         found.append(session.run([v.value() for v in variables]))
         if not epl:
             return found, None
