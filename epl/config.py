@@ -192,12 +192,26 @@ def read_yaml(path):
     """
     try:
         with open(path, "r", encoding="utf-8") as stream:
-            values = yaml.safe_load(stream)
+            text = stream.read()
+        values, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("cannot read configuration file %s: %s" % (path, error)) from error
     except yaml.YAMLError as error:
         raise ConfigError("configuration file %s is not valid YAML: %s" % (path, error)) from error
-    return _checked_dict(values, str(path))
+    return _checked_dict(values, str(path), _lines(tree, path))
+
+
+def _lines(tree, path):
+    """dict of key to its line, from 1, in a YAML file of a mapping."""
+    found = {}
+    for key, _ in tree.value if isinstance(tree, yaml.MappingNode) else ():
+        line = key.start_mark.line + 1
+        if found.setdefault(key.value, line) != line:
+            raise ConfigError(
+                "configuration file %s has '%s' twice, in lines %d and %d. Leave one of them out."
+                % (path, key.value, found[key.value], line)
+            )
+    return found
 
 
 def as_variables(values):
@@ -209,8 +223,8 @@ def _unknown_category(name):
     return "Config has no category %r.%s Categories: %s." % (name, _nearest(name, CATEGORIES), ", ".join(CATEGORIES))
 
 
-def _checked_dict(param_dict, source):
-    """Checked copy of `param_dict`, which may be None."""
+def _checked_dict(param_dict, source, lines=None):
+    """Checked copy of `param_dict`, which may be None; `lines`: of keys in the file `source`."""
     if param_dict is None:
         return {}
     if not isinstance(param_dict, dict):
@@ -221,7 +235,13 @@ def _checked_dict(param_dict, source):
     known = keys()
     values = {}
     for name, value in param_dict.items():
+        where = "%s, line %d" % (source, lines[name]) if name in (lines or ()) else source
+        if name in CATEGORIES and isinstance(value, dict) and value:
+            raise ConfigError(
+                "'%s' (from %s) is a category with keys below it. Write each key with its category: \"%s.%s: %s\"."
+                % ((name, where or "param_dict", name) + next(iter(value.items())))
+            )
         if name not in known:
-            raise ConfigError(_unknown_key(str(name), source))
-        values[name] = known[name].check(value, source)
+            raise ConfigError(_unknown_key(str(name), where))
+        values[name] = known[name].check(value, where)
     return values

@@ -437,6 +437,9 @@ def test_hand_written_file(tmp_path):
     [
         ("communication.max_split: 3", r"a.yaml.*\"communication.max_splits\""),
         ("communication.max_splits: many", r"a.yaml.*an integer >= 1"),
+        ("\nzero.level: v9", r"zero.level='v9' \(from .*a.yaml, line 2\) is not valid"),
+        ("zero.level: v1\n\nzero.level: v2", "a.yaml has 'zero.level' twice, in lines 1 and 3. Leave one of them out"),
+        ("dgc:\n  sparsity: [0.9]", r"'dgc' \(from .*a.yaml, line 1\) is a category.*: \"dgc.sparsity: \[0.9\]\""),
         ("- 3", "a.yaml must be a mapping.*not list"),
         ("a: [", "a.yaml is not valid YAML"),
         ("!!python/object/apply:os.getcwd []", "not valid YAML"),
