@@ -8,6 +8,8 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from epl import fused_updates
+
 __all__ = ["LambOptimizer", "LarsOptimizer"]
 
 
@@ -37,6 +39,14 @@ class _LayerWise(tf.train.Optimizer):
     def _is_excluded(self, var):
         name = var.op.name
         return any(pattern.search(name) for pattern in self._excluded)
+
+    def _write(self, assignments):
+        """dict of name to the operation that assigns its new value to its variable, once all new values are known."""
+        with tf.control_dependencies([new for _, new in assignments.values()]):
+            return {
+                name: var.assign(new, use_locking=self._use_locking, read_value=False)
+                for name, (var, new) in assignments.items()
+            }
 
     def _apply_dense(self, grad, var):
         return self._step(grad, var)
@@ -105,20 +115,29 @@ class LambOptimizer(_LayerWise):
         return [self._get_non_slot_variable(name + "_power", graph=graph) for name in ("beta1", "beta2")]
 
     def _step(self, grad, var):
-        beta1, beta2 = self._number("beta1", var), self._number("beta2", var)
-        power1, power2 = (tf.cast(power, grad.dtype) for power in self._powers())
-        old_m, old_v, value = (tf.identity(each) for each in (self.get_slot(var, "m"), self.get_slot(var, "v"), var))
-        m = beta1 * old_m + (1.0 - beta1) * grad
-        v = beta2 * old_v + (1.0 - beta2) * tf.square(grad)
-        corrected = m / (1.0 - power1 * beta1)
-        step = corrected / (tf.sqrt(v / (1.0 - power2 * beta2)) + self._number("epsilon", var))
+        slots = {name: self.get_slot(var, name) for name in ("m", "v")}
+        numbers = {name: self._number(name, var) for name in ("beta1", "beta2", "epsilon", "learning_rate")}
+        numbers.update(zip(("power1", "power2"), (tf.cast(tf.identity(power), grad.dtype) for power in self._powers())))
+        numbers["rate"] = numbers.pop("learning_rate")
         if not self._is_excluded(var):
-            step += self._number("weight_decay", var) * value
-            step *= _ratio(tf.norm(value), tf.norm(step))
-        new = value - self._number("learning_rate", var) * step
-        assignments = [(var, new), (self.get_slot(var, "m"), m), (self.get_slot(var, "v"), v)]
-        with tf.control_dependencies([new, m, v]):
-            return tf.group(*[tf.assign(target, x, use_locking=self._use_locking) for target, x in assignments])
+            numbers["decay"] = self._number("weight_decay", var)
+        given = fused_updates.distinct(dict(numbers, grad=grad))
+        values = {name: tf.identity(each) for name, each in dict(slots, var=var).items()}
+        m = given["beta1"] * values["m"] + (1.0 - given["beta1"]) * given["grad"]
+        v = given["beta2"] * values["v"] + (1.0 - given["beta2"]) * tf.square(given["grad"])
+        corrected = m / (1.0 - given["power1"] * given["beta1"])
+        step = corrected / (tf.sqrt(v / (1.0 - given["power2"] * given["beta2"])) + given["epsilon"])
+        named = {"value": values["var"], "new_m": m, "new_v": v}
+        if not self._is_excluded(var):
+            step += given["decay"] * values["var"]
+            named["step"] = step
+            norms = [_norm(each, name, named) for each, name in ((values["var"], "var"), (step, "step"))]
+            step *= _ratio(*norms)
+        new = values["var"] - given["rate"] * step
+        writes = self._write({"var": (var, new), "m": (slots["m"], m), "v": (slots["v"], v)})
+        kind = "lamb_excluded" if self._is_excluded(var) else "lamb"
+        fused_updates.mark(kind, given, values, named, writes)
+        return tf.group(*writes.values())
 
     def _finish(self, update_ops, name_scope):
         with tf.control_dependencies(update_ops):
@@ -176,25 +195,36 @@ class LarsOptimizer(_LayerWise):
             self._zeros_slot(var, "momentum", self._name)
 
     def _step(self, grad, var):
-        slot = self.get_slot(var, "momentum")
-        rate, value, velocity = self._number("learning_rate", var), tf.identity(var), tf.identity(slot)
-        if not self._is_excluded(var):
-            decay = self._number("weight_decay", var)
-            norm, grad_norm = tf.norm(value), tf.norm(grad)
-            below = grad_norm + decay * norm + self._number("epsilon", var)
+        slot, is_excluded = self.get_slot(var, "momentum"), self._is_excluded(var)
+        numbers = {"rate": self._number("learning_rate", var), "momentum": self._number("momentum", var)}
+        if not is_excluded:
+            further = {"decay": "weight_decay", "coeff": "lars_coeff", "epsilon": "epsilon"}
+            numbers.update((name, self._number(number, var)) for name, number in further.items())
+        given = fused_updates.distinct(dict(numbers, grad=grad))
+        values = {"var": tf.identity(var), "velocity": tf.identity(slot)}
+        value, own, rate = values["var"], tf.identity(given["grad"]), given["rate"]
+        named, change = {"value": value, "own_grad": own}, own
+        if not is_excluded:
+            norm, grad_norm = (_norm(each, name, named) for each, name in ((value, "var"), (own, "grad")))
+            below = grad_norm + given["decay"] * norm + given["epsilon"]
             rate *= tf.where(
                 tf.logical_and(norm > 0.0, grad_norm > 0.0),
-                self._number("lars_coeff", var) * norm / tf.where(below > 0.0, below, tf.ones_like(below)),
+                given["coeff"] * norm / tf.where(below > 0.0, below, tf.ones_like(below)),
                 tf.ones_like(norm),
             )
-            grad += decay * value
-        velocity = self._number("momentum", var) * velocity + rate * grad
-        new = value - velocity
-        with tf.control_dependencies([new, velocity]):
-            return tf.group(
-                tf.assign(var, new, use_locking=self._use_locking),
-                tf.assign(slot, velocity, use_locking=self._use_locking),
-            )
+            change += given["decay"] * value
+        velocity = given["momentum"] * values["velocity"] + rate * change
+        named["new_velocity"] = velocity
+        writes = self._write({"var": (var, value - velocity), "velocity": (slot, velocity)})
+        fused_updates.mark("lars_excluded" if is_excluded else "lars", given, values, named, writes)
+        return tf.group(*writes.values())
+
+
+def _norm(tensor, name, named):
+    """The Euclidean norm; notes in `named` what its sum of squares is made by."""
+    named[name + "_square"] = tf.square(tensor)
+    named[name + "_sum"] = tf.reduce_sum(named[name + "_square"])
+    return tf.sqrt(named[name + "_sum"])
 
 
 def _ratio(norm, step_norm):

@@ -106,7 +106,10 @@ def _build_ops(compiler, tensorflow, root, output, work, log):
     includes = [flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag for flag in tensorflow["compile"]]
     # TensorFlow 1.15 says nothing about the language: its headers are C++11.
     standard = [] if any("std=" in flag for flag in includes) else ["-std=c++11"]
-    flags = standard + ["-O3", "-fPIC", "-pthread", "-I" + os.path.join(root, "csrc", "comm")] + includes + _WARNINGS
+    # NDEBUG: some of TensorFlow's classes have other members without it, and its wheels are built with it.
+    # -fno-math-errno: square roots of several numbers at once.
+    flags = standard + ["-O3", "-DNDEBUG", "-fno-math-errno", "-fPIC", "-pthread"]
+    flags += ["-I" + os.path.join(root, "csrc", "comm")] + includes + _WARNINGS
     # -Wno-...: in code that TensorFlow's headers instantiate in our files.
     flags += ["-Wno-unused-parameter", "-Wno-deprecated-declarations", "-Wno-sign-compare", "-Wno-ignored-qualifiers"]
     libraries = ["-L" + output, "-l:" + COMM_LIBRARY, "-Wl,-rpath,$ORIGIN"] + tensorflow["link"]

@@ -213,6 +213,8 @@ class _Run(object):
         taken = [self._buffers.get(self._received(each, name)) for each in inputs]
         given = [self._buffers.get(each) for each in inputs if self._copy(each, name)]
         gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself
+        if tags.LAYER_WISE in node.attr and "CPU" in device:
+            gives = False  # kernels make the update in place
         if gives:
             kind = _kind(name, node)
             for index, size in enumerate(self._num_bytes(name)):

@@ -22,6 +22,7 @@ LEVELS = {
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
+    "fused_updates": 3.25,
     "optimizers": 3.5,  # for users, and in the place of their own
     "ops": 4,  # epl.ops: collectives for users
     "program": 2.5,  # plain data, above the graph that it is about
