@@ -9,7 +9,7 @@ namespace epl {
 
 struct Speed {
   double latency_s = 0;    // of the smallest all-reduce, through the queue
-  double bytes_per_s = 0;  // of a large one: bytes of the message by the time that they add to the latency
+  double bytes_per_s = 0;  // of the largest: bytes of the message by the time that they add to the latency
 };
 
 // Takes some hundredths of a second at most, unless all-reduces of 64 KiB take longer. All ranks must call it; each has

@@ -1,7 +1,7 @@
-"""A rank of test_hosts.py at the C interface: host_rank.py FOLDER RANK SIZE ADDRESS TIMEOUT_S {cases|loop}
+"""A rank of test_hosts.py at the C interface: host_rank.py FOLDER RANK SIZE ADDRESS TIMEOUT_S {cases|loop|speed}
 
 cases: all collectives against NumPy. loop: all-reduces without end; tells the error that ends them and how long the
-last one took.
+last one took. speed: what the ranks measure of the way between them.
 """
 
 import ctypes
@@ -38,9 +38,19 @@ def loop(me):
     return {"code": 0, "message": "nothing ended it"}
 
 
+def speed(me):
+    latency, bandwidth = ctypes.c_double(), ctypes.c_double()
+    error = ctypes.create_string_buffer(4096)
+    code = me.library.epl_comm_measure(
+        me.handle, ctypes.byref(latency), ctypes.byref(bandwidth), error, ctypes.c_size_t(len(error))
+    )
+    assert code == 0, error.value
+    return {"latency_s": latency.value, "bytes_per_s": bandwidth.value}
+
+
 def main(folder, rank, size, address, timeout_s, what):
     me = cases_of.Rank(int(rank), int(size), "auto", folder, address, float(timeout_s))
-    found = {"cases": cases, "loop": loop}[what](me)
+    found = {"cases": cases, "loop": loop, "speed": speed}[what](me)
     with open(os.path.join(folder, "found.%s" % rank), "w") as file:
         json.dump(found, file)
     me.close()

@@ -108,6 +108,16 @@ def test_lost_packets_change_nothing(hosts, tmp_path):
 
 
 @pytest.mark.once
+def test_measured_speed_is_what_the_cable_can_keep_up(hosts, tmp_path):
+    """Each host sends as many bytes as the message has. What passes at once, as into any queue, may not count for it."""
+    hosts.limit_rate(1.0)
+    with ranks(hosts, tmp_path, "speed") as job:
+        for found in job.results("found"):
+            assert 0 < found["bytes_per_s"] < 1.5 * 1e9 / 8, found
+            assert found["latency_s"] > 0
+
+
+@pytest.mark.once
 def test_killed_rank_is_named_on_both_hosts(hosts, tmp_path):
     with ranks(hosts, tmp_path, "loop") as job:
         job.children[3].wait_for("running", 60)
