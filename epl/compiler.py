@@ -63,6 +63,7 @@ from epl.passes.sync.user_collectives import join_user_collectives
 from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
+from epl.passes.worker.read_ahead import read_ahead
 from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_in_parts
@@ -138,7 +139,8 @@ PASSES = (
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting
     save_averages,
-    time_reads,  # of what is left after cutting
+    read_ahead,  # after cutting, as each worker reads for its own copies
+    time_reads,  # after what reads before the step; of what is left after cutting
     save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
 )
 

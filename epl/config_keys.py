@@ -368,6 +368,13 @@ KEYS = (
         "sets while they run, in the place of those that the program gives.",
     ),
     Key(
+        "io.prefetch_to_device",
+        BOOL,
+        False,
+        "Read the batches of the next training step, and copy them to the devices that compute, while a step runs. For "
+        "data sets (tf.data); devices then hold up to two batches more.",
+    ),
+    Key(
         "io.stats",
         BOOL,
         False,

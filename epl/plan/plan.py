@@ -32,6 +32,7 @@ from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_b
 from epl.plan.outputs import Merge, merges_of
 from epl.plan.owners import owners_of, staying_of, travelling_apart
 from epl.plan.placements import place_variables
+from epl.plan.prefetch import Prefetched, find_prefetched
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
@@ -62,6 +63,7 @@ class Plan:
       stage_of: node to stage, for models of several stages.
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
+      prefetched: data sets whose batches are on their devices before the steps that use them.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
       owners: node to the one worker that computes it, or its first copy, by its place in `owning_group`; all compute
@@ -102,6 +104,7 @@ class Plan:
     user_collectives: Tuple[UserCollective, ...] = ()
     data: DataPlan = DataPlan()
     repeated: Tuple[Repeated, ...] = ()
+    prefetched: Tuple[Prefetched, ...] = ()
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
     owners: Dict[str, int] = field(default_factory=dict)
@@ -437,6 +440,7 @@ def make_plan(model, config, cluster):
         steps_per_run=config.execution.steps_per_run,
         partitioned=model.partitioned,
         repeated=find_repeated(model, analysis, mesh, config.io),
+        prefetched=find_prefetched(model, analysis, mesh, config.io),
         borders=borders,
         data=plan_data(model.graph, config.io, mesh.readers[0], training=bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,

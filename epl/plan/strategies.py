@@ -77,6 +77,7 @@ def _all(program, plan, config):
     yield "communication.sync_batch_norm", ("%d exchanges of statistics" % norms, None) if norms else None
     yield "communication.check_replicas_every", _of_checks(plan, config)
     yield "io.equal_steps", _of_equal_steps(plan, config) if between else None
+    yield "io.prefetch_to_device", _of_prefetched(plan)
     yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
     repeats = plan.steps_per_run
     every = config.execution.fetch_every
@@ -91,6 +92,11 @@ def _of_equal_steps(plan, config):
         return how % len(plan.repeated), _FLAG_BYTES * len(plan.repeated)
     drops = config.io.equal_steps == "drop"
     return ("training ends with the data of the worker that has least",) if drops else None
+
+
+def _of_prefetched(plan):
+    how = "batches of %d data sets are on their devices before the steps that use them"
+    return (how % len(plan.prefetched),) if plan.prefetched else None
 
 
 def _of_micro_batches(plan):

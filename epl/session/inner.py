@@ -213,6 +213,8 @@ def why_in_parts(plan):
         return "several devices share a batch (epl.replicate(%d))" % plan.mesh.num_shards
     if plan.user_collectives:
         return "its collective '%s' (epl.ops) is one of all copies" % plan.user_collectives[0].label
+    if plan.prefetched:
+        return "with io.prefetch_to_device each copy has its batch of the data sets already"
     if plan.local_sgd is not None:
         return "with local_sgd each copy takes steps of its own"
     return None

@@ -13,6 +13,7 @@ from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_bat
 from epl.program.placement import TURNED
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with
+from epl.session.ahead import loads_of
 from epl.session.described import describe, settings
 from epl.session.every_nth import made_of_data
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
@@ -55,7 +56,7 @@ class Step(object):
     """
 
     whole, view, _may_wait = False, None, None
-    is_local, saved, losses, times = False, (), (), ()
+    is_local, saved, losses, times, timed = False, (), (), (), False
 
     def __init__(self, rewritten, fetches, targets, feeds):
         self._rewritten = rewritten
@@ -128,10 +129,12 @@ class Step(object):
             self._of_pipeline(reached, stop)
         else:
             self.groups = rewritten.communicators(self.orders)
+        self.loads, self.restarts = loads_of(plan, rewritten.own_graph, reached)
         if plan.io_stats and self._updates:
             held = rewritten.own_graph.nodes
             timed = [time_names(name) for name in graph.in_order(reached) if time_names(name)[1] in held]
             self.times = tuple(name + ":0" for names in timed for name in names)
+            self.timed = bool(self.times or self.loads)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
 
     def may_wait(self, fetches):
@@ -297,6 +300,7 @@ class RemoteRead(object):
     """
 
     feeds, fetches, checked, may_alias, whole, view, saved, times = (), (), (), False, False, None, (), ()
+    timed, loads, restarts = False, (), ()
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

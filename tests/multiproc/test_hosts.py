@@ -109,7 +109,7 @@ def test_lost_packets_change_nothing(hosts, tmp_path):
 
 @pytest.mark.once
 def test_measured_speed_is_what_the_cable_can_keep_up(hosts, tmp_path):
-    """Each host sends as many bytes as the message has. What passes at once, as into any queue, may not count for it."""
+    """Each host sends as many bytes as the message has. What passes at once, as into any queue, does not count."""
     hosts.limit_rate(1.0)
     with ranks(hosts, tmp_path, "speed") as job:
         for found in job.results("found"):

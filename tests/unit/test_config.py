@@ -106,6 +106,7 @@ def test_documented_keys_have_their_documented_defaults():
         "io.stats": False,
         "io.equal_steps": "",
         "io.autotune": False,
+        "io.prefetch_to_device": False,
         "execution.xla": False,
         "execution.num_threads": 0,
         "execution.inter_op_threads": 0,
