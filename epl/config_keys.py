@@ -372,7 +372,7 @@ KEYS = (
         BOOL,
         False,
         "Read the batches of the next training step, and copy them to the devices that compute, while a step runs. For "
-        "data sets (tf.data); devices then hold up to two batches more.",
+        "data sets (tf.data); devices then hold one batch more.",
     ),
     Key(
         "io.stats",

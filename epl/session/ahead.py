@@ -65,8 +65,9 @@ class Ahead(object):
         with self._lock:
             for each in step.restarts:
                 load = self._loads.pop(each.load, None)
-                if load is not None and load.finish():
-                    run((each.clear,))
+                if load is not None:
+                    load.finish()
+                run((each.clear,))
             for each in step.loads:
                 if each.load not in self._loads:
                     self._loads[each.load] = _Load(run, each.load)
