@@ -61,7 +61,7 @@ def _all(program, plan, config):
     yield "optimizer.lamb", ("Adam as LAMB: norms of each variable and its update",) if config.optimizer.lamb else None
     yield "optimizer.lars", ("Momentum as LARS: two norms a variable",) if config.optimizer.lars else None
     yield "optimizer.num_apply_group", _of_groups(plan)
-    yield "amp.level", _of_precision(config)
+    yield "amp.level", _of_precision(program, plan, config)
     yield "amp.loss_scale", _of_loss_scale(program)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
@@ -77,6 +77,8 @@ def _all(program, plan, config):
     yield "communication.sync_batch_norm", ("%d exchanges of statistics" % norms, None) if norms else None
     yield "communication.check_replicas_every", _of_checks(plan, config)
     yield "io.equal_steps", _of_equal_steps(plan, config) if between else None
+    tuned = ("TensorFlow chooses how parallel data sets are, and how much they prefetch",)
+    yield "io.autotune", tuned if plan.io_autotune else None
     yield "io.prefetch_to_device", _of_prefetched(plan)
     yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
     repeats = plan.steps_per_run
@@ -109,10 +111,16 @@ def _of_groups(plan):
     return ("updates in %d groups, one after the other" % plan.num_apply_group,) if plan.num_apply_group > 1 else None
 
 
-def _of_precision(config):
+def _of_precision(program, plan, config):
     if not config.amp.level:
         return None
-    return ("products%s in %s" % (" and gradients" if config.amp.level == O2 else "", config.amp.dtype),)
+    effect = "products%s in %s" % (" and gradients" if config.amp.level == O2 else "", config.amp.dtype)
+    if plan.mesh.copies.num_workers == 1:
+        return (effect,)
+    short = [
+        g for g in plan.aggregation.groups if g.tensors[0] in program.short and plan.is_here(node_of(g.tensors[0]))
+    ]
+    return effect, -sum(group.num_bytes for group in short)  # in float32 they would be twice as large
 
 
 def _of_loss_scale(program):

@@ -442,6 +442,20 @@ def test_a_loss_scale_is_named():
     assert words[words.index(["strategy"]) - 1] == []
 
 
+def test_what_gradients_in_16_bits_save_is_named():
+    with capture() as graph:
+        tf.train.MomentumOptimizer(0.1, 0.9).minimize(wide())
+    size = 12 * 256 * 256 * 4
+    options = {"amp__level": "O2", "amp__dtype": "float16", "io__autotune": True}
+    plan = planning.compiled(graph, 2, 1, **options).plan
+    short, _, tuned = plan.strategies  # between them the scale of the loss
+    assert (short.key, short.sent_bytes) == ("amp.level=O2", -size // 2)
+    assert plan.bytes_per_step() == size + short.sent_bytes
+    assert (tuned.key, tuned.sent_bytes) == ("io.autotune=True", 0)
+    alone = planning.compiled(graph, 1, 2, amp__level="O2", amp__dtype="float16").plan.strategies[0]
+    assert alone.sent_bytes == 0
+
+
 def test_table_of_shares():
     with capture() as graph, epl.replicate(2, name="net"):
         planning.sgd(planning.layers())
