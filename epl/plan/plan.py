@@ -485,14 +485,10 @@ def with_link(plan, model, config, link):
 def _role(model, mesh):
     """The role of a graph: what neither trains nor merges anything is no pipeline over workers, but each has all of it,
     so that it may predict, evaluate or export by itself."""
-    if _holds_collectives(model.graph):
+    if user_collectives(model.graph):
         return None
     by_itself = mesh.pipeline.num_workers > 1 and not model.apply_calls and not model.merges
     return model.role or (EACH_WORKER if by_itself else None)
-
-
-def _holds_collectives(graph):
-    return bool(user_collectives(graph))
 
 
 def _reduced_over_workers(aggregation, merges):

@@ -72,9 +72,9 @@ def find_prefetched(model, analysis, mesh, io):
         return ()
     if len(mesh.stages) > 1 or mesh.num_shards > 1 or model.partitioned is not None:
         raise UnsupportedError(
-            "%s cannot be used with a model of several stages, or one copy of which computes on several devices "
-            "(replicate or split with a device_count above 1), as these share batches. Use epl.replicate(1) alone, or "
-            "set %s to False." % (_KEY, _KEY)
+            "io.prefetch_to_device cannot be used with a model of several stages, or one copy of which computes on "
+            "several devices (replicate or split with a device_count above 1), as these share batches. Use "
+            "epl.replicate(1) alone, or set io.prefetch_to_device to False."
         )
     graph, main = model.graph, Bodies(model.graph).main
     updates = [name for name in analysis.writes if tags.phase(graph.nodes[name]) == tags.APPLY]
