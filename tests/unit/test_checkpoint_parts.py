@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from epl.partition.checkpoints import slice_size, slice_text
 from epl.partition.conversion import part_sizes, part_starts
 
-pytestmark = pytest.mark.once
 
-
+@pytest.mark.once  # though it needs TensorFlow, which makes constants
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 5), st.data())
 def test_parts_are_all_of_a_tensor(shape, shards, data):
     dim = data.draw(st.integers(0, len(shape) - 1))
