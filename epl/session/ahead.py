@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 
+from epl import tf_compat
+from epl.communicators.waiting import SLICE_S
 from epl.errors import UnsupportedError
 
 _LOG = logging.getLogger("epl")
@@ -27,24 +29,32 @@ class _Load(object):
         finally:
             self._done.set()
 
-    @property
-    def has_ended(self):
-        return self._done.is_set()
+    def ends_within(self, limit_s):
+        """Waits so many seconds at most for its end; returns whether that has come."""
+        return self._done.wait(limit_s)
 
-    def finish(self, timeout_s=None):
-        """Waits for its end, as a step waits for its data; returns whether batches have been read."""
-        return self._done.wait(timeout_s) and self._error is None
+    def finish(self, check_others):
+        """Waits for its end as a step waits for its data, however long that takes; `check_others` raises where another
+        worker has failed meanwhile."""
+        while not self.ends_within(SLICE_S):
+            check_others()
 
-    def outcome(self):
-        """Returns when batches have been read; raises what reading has raised."""
-        if not self.finish():
+    def outcome(self, check_others):
+        """Returns when batches have been read; raises what reading, or `check_others`, has raised."""
+        self.finish(check_others)
+        if self._error is not None:
             raise self._error
 
 
 class Ahead(object):
-    """What one session has read, or reads, for the next steps: at most one batch for each copy of the model."""
+    """What one session has read, or reads, for the next steps: at most one batch for each copy of the model.
 
-    def __init__(self):
+    Args:
+      check_others: function that raises where another worker has failed.
+    """
+
+    def __init__(self, check_others):
+        self._check_others = check_others
         self._loads = {}  # name to _Load
         self._lock = threading.Lock()
 
@@ -59,22 +69,23 @@ class Ahead(object):
           When the wait began and ended, in seconds.
 
         Raises:
-          Whatever reading has raised: OutOfRangeError at the end of data. What else has been read stays.
+          Whatever reading has raised: OutOfRangeError at the end of data; FromPeer where another worker has failed
+          meanwhile. What else has been read stays.
         """
         began = time.time()
         with self._lock:
             for each in step.restarts:
                 load = self._loads.pop(each.load, None)
                 if load is not None:
-                    load.finish()
+                    load.finish(self._check_others)
                 run((each.clear,))
             for each in step.loads:
                 if each.load not in self._loads:
                     self._loads[each.load] = _Load(run, each.load)
             for each in step.loads:
                 try:
-                    self._loads[each.load].outcome()
-                except Exception:
+                    self._loads[each.load].outcome(self._check_others)
+                except tf_compat.tf.errors.OpError:  # nothing has been read
                     del self._loads[each.load]
                     raise
             for each in step.loads:
@@ -85,8 +96,7 @@ class Ahead(object):
         """The session is closed, which ends what it runs."""
         began = time.monotonic()
         for name, load in self._loads.items():
-            load.finish(max(0.0, began + _END_S - time.monotonic()))
-            if not load.has_ended:
+            if not load.ends_within(max(0.0, began + _END_S - time.monotonic())):
                 _LOG.warning("'%s' still waits for data, after the session was closed", name)
         self._loads.clear()
 

@@ -77,7 +77,7 @@ class Driver(LocalRuns):
         self._has_read = False  # True once a step has had data
         self._checks = replicas.Checks(config.communication.check_replicas_every)
         self._stats = InputStats()
-        self._ahead = Ahead()
+        self._ahead = Ahead(job.check_others)
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._gradients = first_gradients.FirstGradients()
 

@@ -194,6 +194,7 @@ BESIDE = {
     ("communicators/bootstrap_state.py", "endings_after"): "the service's side: its callers set the deadline",
     ("communicators/bootstrap_state.py", "gather"): "the service's side: its callers set the deadline",
     ("communicators/bootstrap_state.py", "_wait"): "the service's side: its callers set the deadline",
+    ("session/ahead.py", "ends_within"): "for a thread of this process, in slices, between which others are looked at",
     ("session/background.py", "finish"): "for a thread of this process, which communicates and so has deadlines",
     ("session/saved.py", "_look"): "for a disk to show a file, by a deadline; no worker is waited for",
     ("launch/processes.py", "end_sessions"): "for processes of this machine to end, by a deadline",
