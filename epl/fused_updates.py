@@ -30,8 +30,8 @@ def mark(kind, given, values, named, writes):
       kind: "lamb", "lars", or these with "_excluded".
       given: dict of name to tensor that comes from outside; no tensor has two names.
       values: dict of a variable's name to the tensor that is read of it.
-      named: dict of name to tensor inside of the update. Those that end in "_sum" are sums over the variable: what
-        takes them may have totals over several devices instead.
+      named: dict of name to tensor inside of the update. Those that end in "_sum" are sums over the variable; where
+        passes reduce them over devices, there is no kernel.
       writes: dict of a variable's name to the operation that assigns to it.
     """
     if tf.executing_eagerly() or next(iter(values.values())).dtype.base_dtype not in _DTYPES:

@@ -5,8 +5,9 @@
 //   grad, m, v, w -> 30 operations -> Assign w, m, v     becomes     grad -> EplLambMoments(m, v, w) -> EplLambApply(w)
 //
 // epl.fused_updates has tagged the operations with what they take of each other. An update stays as it is where it no
-// longer is what was built: where something stands between that is not between the halves, or somebody else takes a
-// part.
+// longer is what was built: where something stands between, or somebody else takes a part. So does one whose sums are
+// reduced over devices: the order of collectives was made for what TensorFlow's operations wait for, and one half waits
+// for more. The weight's norm, say, is known before any gradient, and may be reduced before what gradients need.
 #include <map>
 #include <set>
 #include <string>
@@ -121,6 +122,10 @@ class Update {
     for (const auto& read : reads_) {
       if (given_.count(read.first) == 0 || given_[read.first] != read.second) return false;
     }
+    for (const auto& sum : sums_) {
+      const auto own = nodes_.find(sum.first);
+      if (own == nodes_.end() || sum.second != Source(own->second, 0)) return false;
+    }
     for (const auto& each : nodes_) inside_.insert(each.second);
     for (const auto& each : nodes_) {
       if (!IsOurs(each.first, each.second)) return false;
@@ -151,15 +156,6 @@ class Update {
       names.emplace_back(each.first, each.second->name());
     }
     const std::string requested = write_->requested_device();
-    std::map<std::string, Source> sums = sums_;
-    std::map<std::string, std::vector<std::pair<tf::Node*, int>>> takers;
-    for (const auto& sum : kind_->sums) {
-      for (const tf::Edge* edge : nodes_[sum.first]->out_edges()) {
-        if (!edge->IsControlEdge() && inside_.count(edge->dst()) == 0) {
-          takers[sum.first].emplace_back(edge->dst(), edge->dst_input());
-        }
-      }
-    }
     for (const auto& each : names) graph_->RemoveNode(nodes_[each.first]);
 
     const auto build = [&](const std::string& name, const std::string& op, const std::vector<std::string>& inputs,
@@ -186,15 +182,7 @@ class Update {
       if (writes) left.pop_back();
       TF_RETURN_IF_ERROR(build(name, kind_->first, kind_->first_inputs, &first));
       const char* outputs[] = {"var_sum", kind_->first == "LambMoments" ? "step_sum" : "grad_sum"};
-      for (int i = 0; i < 2; ++i) {
-        // As it is, or what has been made of it for a part.
-        const auto sum = sums.find(outputs[i]);
-        const bool whole = sum == sums.end() || sum->second.first == nodes_[outputs[i]];
-        given_[outputs[i]] = whole ? Source(first, i) : sum->second;
-        for (const auto& taker : takers[outputs[i]]) {
-          TF_RETURN_IF_ERROR(graph_->UpdateEdge(first, i, taker.first, taker.second));
-        }
-      }
+      for (int i = 0; i < 2; ++i) given_[outputs[i]] = Source(first, i);
     }
     std::string name;
     for (const auto& each : names) {
@@ -216,7 +204,7 @@ class Update {
 
   // Follows a node's inputs as far as they are of this update. An input is, by the first character of what the tag
   // says:
-  //   @  given from outside by this name       ~  a sum, or what has been made of it outside
+  //   @  given from outside by this name       ~  a sum
   //   =  the value of the variable of that name       *  any        else the id of a node of the update
   bool Walk(tf::Node* node) {
     Tag tag;
@@ -278,10 +266,9 @@ class Update {
   // Whether nobody else takes what a node makes; notes whom it waits for.
   bool IsOurs(const std::string& id, tf::Node* node) {
     AddControls(node);
-    const bool is_sum = kind_->sums.count(id) != 0;
     for (const tf::Edge* edge : node->out_edges()) {
       if (edge->dst()->IsSink() || inside_.count(edge->dst()) != 0) continue;
-      if (!(is_sum && !edge->IsControlEdge()) && !(IsWrite(id) && edge->IsControlEdge())) return false;
+      if (!(IsWrite(id) && edge->IsControlEdge())) return false;
     }
     return true;
   }

@@ -31,6 +31,8 @@ from tests.numerics.test_split_models import (
     monitored_twice,
 )
 
+NORMS = "tests.helpers.programs.split_norms:layers"
+
 
 def check_contents(plain, folders):
     """Two checkpoints hold the same."""
@@ -52,6 +54,13 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
     restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
     for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
         check(own, restored)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_norms_that_are_reduced_before_what_gradients_need(plain, two_workers, optimizer):
+    reference = plain(NORMS, 1, optimizer)
+    for history in two_workers(NORMS, 2, optimizer):
+        check(history, reference)
 
 
 def test_parts_of_large_variables_are_saved_and_read_by_themselves(plain, two_workers, tmp_path):
