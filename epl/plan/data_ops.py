@@ -40,7 +40,16 @@ BRANCHES = frozenset(["If", "StatelessIf", "Case", "StatelessCase"])
 # Their elements are rows of tensors, or tensors, of the graph itself.
 TENSOR_SOURCES = frozenset(["TensorSliceDataset", "TensorDataset"])
 
+# What a get_next() takes its elements from, where that is not a handle that is fed.
+ITERATOR_HANDLES = frozenset(["Iterator", "IteratorV2", "OneShotIterator"])
+
 _SHAPING = frozenset(["Reshape", "ExpandDims", "Squeeze"])
+
+
+def iterator_of(body, text):
+    """The name of the iterator that an input stands for; None for one that is fed as a string handle."""
+    node = behind_identities(body, text)
+    return node.name if node is not None and node.op in ITERATOR_HANDLES else None
 
 
 def is_dataset(op):

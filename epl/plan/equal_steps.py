@@ -10,7 +10,6 @@ from epl.plan.names import PREFIX, tag_of
 from epl.rules import effects
 
 _KEY = 'io.equal_steps="repeat"'
-_ITERATORS = frozenset(["Iterator", "IteratorV2", "OneShotIterator"])
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,11 @@ def _gives_data(node):
 
 
 def _iterator(bodies, node):
-    iterator = ops.behind_identities(bodies.main, node.input[0])
-    if iterator is None or iterator.op not in _ITERATORS:
+    iterator = ops.iterator_of(bodies.main, node.input[0])
+    if iterator is None:
         raise UnsupportedError(
             "%s: '%s' takes data from an iterator that is fed as a string handle, so it is not known which data set "
             "begins again. Build one graph for each data set, or use one iterator that is initialised with either "
             "(tf.data.Iterator.from_structure)." % (_KEY, node.name)
         )
-    return iterator.name
+    return iterator

@@ -13,8 +13,7 @@ from epl.plan.names import PREFIX, clone_name, micro_batch_name
 _LOG = logging.getLogger("epl")
 
 _KEY = "io.prefetch_to_device"
-_ITERATORS = frozenset(["Iterator", "IteratorV2", "OneShotIterator"])
-_HANDLES = _ITERATORS | frozenset(["Identity"])
+_HANDLES = ops.ITERATOR_HANDLES | frozenset(["Identity"])
 _SAVES = frozenset(["SerializeIterator", "DeserializeIterator"])
 # Strings, handles and variants live on the host.
 _OF_HOST = frozenset([7, 20, 21])
@@ -81,8 +80,7 @@ def find_prefetched(model, analysis, mesh, io):
     reads = graph.in_order(graph.find(ops.GET_NEXT.__contains__))
 
     def iterator_of(name, position=0):
-        node = ops.behind_identities(main, graph.nodes[name].input[position])
-        return node.name if node is not None and node.op in _ITERATORS else None
+        return ops.iterator_of(main, graph.nodes[name].input[position])
 
     iterators = {name: iterator_of(name) for name in reads}
     saved = {iterator_of(name) for name in graph.find(_SAVES.__contains__)}
