@@ -123,9 +123,9 @@ def run(template):
 
 
 @pytest.fixture(scope="session")
-def zoo_runs(request, tmp_path_factory):
+def zoo_runs(request, template, tmp_path_factory):
     """What the cases of the zoo left. All selected tests together say which cases run, so each layout starts once."""
-    results = zoo_results.Results(tmp_path_factory.mktemp("zoo"))
+    results = zoo_results.Results(template.python, tmp_path_factory.mktemp("zoo"))
     for item in request.session.items:
         if "zoo_runs" in getattr(item, "fixturenames", ()) and hasattr(item, "callspec"):
             case, layout = item.callspec.params["case"], item.callspec.params.get("layout", zoo_results.PLAIN)
@@ -134,11 +134,11 @@ def zoo_runs(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def jobs(tmp_path_factory):
+def jobs(template, tmp_path_factory):
     """The processes that run the programs of tests/helpers/programs; each job starts when it is first called."""
     folder = tmp_path_factory.mktemp("jobs")
     started = {
-        name: Job(folder, plain=True) if name == "plain" else Job(folder, *name)
+        name: Job(template.python, folder, plain=True) if name == "plain" else Job(template.python, folder, *name)
         for name in ("plain", (1, 2), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1))
     }
     yield started

@@ -148,15 +148,15 @@ def python(arguments, environ, log, cwd=None):
     return Process([sys.executable] + list(arguments), environ, log, cwd)
 
 
-def run_workers(arguments, workers, devices, folder, timeout_s, **variables):
+def run_workers(start, arguments, workers, devices, folder, timeout_s, **variables):
     """Runs the same Python command as every worker of a job; returns an `Ended` for each, in order of the workers.
 
-    `variables` are further ones of the environment.
+    `start` is `forks.Template.python` or `python`; `variables` are further ones of the environment.
     """
     extra = {key: str(value) for key, value in variables.items()}
     environments = [dict(environ, **extra) for environ in worker_environments(workers, devices)]
     children = [
-        python(arguments, environ, os.path.join(str(folder), "worker_%d.log" % index))
+        start(arguments, environ, os.path.join(str(folder), "worker_%d.log" % index))
         for index, environ in enumerate(environments)
     ]
     deadline = time.time() + timeout_s

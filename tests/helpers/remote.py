@@ -4,16 +4,20 @@ A function is named by where it stands, "tests.helpers.programs.sessions:train",
 process) as its first argument. Processes are started once and serve many calls, each in a graph of its own.
 """
 
+import contextlib
+import itertools
 import os
 import pickle
 import select
+import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 
 from tests.helpers import processes
+
+_NUMBERS = itertools.count()
+_START_S = 120
 
 
 class RemoteError(Exception):
@@ -31,50 +35,54 @@ class RemoteError(Exception):
 
 
 class Server(object):
-    """One process that answers calls."""
+    """One process that answers calls.
 
-    def __init__(self, mode, environ, log):
-        self._log = str(log)
-        with open(self._log, "ab") as file:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "tests.helpers.remote_server", mode],
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                cwd=processes.REPOSITORY,
-                start_new_session=True,
-                preexec_fn=processes.die_with_parent,
-            )
+    Args:
+      start: `forks.Template.python` or `processes.python`.
+      mode: "epl" or "plain".
+    """
 
-    def output(self):
-        with open(self._log, "rb") as file:
-            return file.read().decode("utf-8", "replace")
+    def __init__(self, start, mode, environ, log):
+        address = "epl-tests-%d-%d" % (os.getpid(), next(_NUMBERS))  # without a file: Linux' abstract names
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+            listener.bind("\0" + address)
+            listener.listen(1)
+            self._child = start(["-m", "tests.helpers.remote_server", mode, address], environ, log)
+            self._connection = self._accept(listener)
+
+    def _accept(self, listener):
+        listener.settimeout(0.2)
+        deadline = time.time() + _START_S
+        while True:
+            try:
+                return listener.accept()[0]
+            except socket.timeout:
+                if not self._child.running() or time.time() > deadline:
+                    self._child.kill()
+                    raise AssertionError("a process has not started: %s" % self._child.output()[-4000:])
 
     def call(self, function, args, kwargs, timeout_s):
         """What the function returned, or a RemoteError. AssertionError if the process ended or did not answer in
         time."""
-        write_message(self._child.stdin, (function, args, kwargs))
-        deadline = time.time() + timeout_s
         try:
-            return read_message(self._child.stdout, deadline)
-        except EOFError as error:
+            write_message(self._connection, (function, args, kwargs))
+            return read_message(self._connection, time.time() + timeout_s)
+        except (EOFError, OSError) as error:
             raise AssertionError(
-                "%s in %s: %s\n%s" % (error, function, "exit %s" % self._child.poll(), self.output()[-4000:])
+                "%s in %s: %r\n%s" % (error, function, self._child.wait(2).code, self._child.output()[-4000:])
             )
 
     def stop(self):
         self._child.kill()
-        self._child.wait()
-        self._child.stdin.close()
-        self._child.stdout.close()
+        self._connection.close()
 
 
 class Job(object):
     """The workers of a job, or the plain process; started at the first call, started again after a call that went
-    wrong."""
+    wrong. `start` is that of Server."""
 
-    def __init__(self, folder, workers=1, devices=1, plain=False):
+    def __init__(self, start, folder, workers=1, devices=1, plain=False):
+        self._start_process = start
         self._stem = os.path.join(str(folder), "plain" if plain else "job_%dx%d" % (workers, devices))
         self._workers, self._devices, self._plain = workers, devices, plain
         self._servers = []
@@ -114,10 +122,8 @@ class Job(object):
         if self._servers:
             return
         mode = "plain" if self._plain else "epl"
-        environments = processes.worker_environments(self._workers, self._devices)
-        self._servers = [
-            Server(mode, environ, "%s_%d.log" % (self._stem, index)) for index, environ in enumerate(environments)
-        ]
+        for index, environ in enumerate(processes.worker_environments(self._workers, self._devices)):
+            self._servers.append(Server(self._start_process, mode, environ, "%s_%d.log" % (self._stem, index)))
 
     def stop(self):
         for server in self._servers:
@@ -125,26 +131,26 @@ class Job(object):
         self._servers = []
 
 
-def write_message(pipe, value):
+def write_message(connection, value):
     data = pickle.dumps(value, protocol=4)
-    pipe.write(struct.pack("<q", len(data)) + data)
-    pipe.flush()
+    connection.sendall(struct.pack("<q", len(data)) + data)
 
 
-def read_message(pipe, deadline=None):
-    """The next message. EOFError at the pipe's end or when `deadline` (time.time()) passes; None means no deadline."""
-    (length,) = struct.unpack("<q", _read(pipe, 8, deadline))
-    return pickle.loads(_read(pipe, length, deadline))
+def read_message(connection, deadline=None):
+    """The next message. EOFError at the connection's end or when `deadline` (time.time()) passes; None means no
+    deadline."""
+    (length,) = struct.unpack("<q", _read(connection, 8, deadline))
+    return pickle.loads(_read(connection, length, deadline))
 
 
-def _read(pipe, length, deadline):
+def _read(connection, length, deadline):
     parts = b""
     while len(parts) < length:
         wait = None if deadline is None else max(0.0, deadline - time.time())
-        ready, _, _ = select.select([pipe], [], [], wait)
+        ready, _, _ = select.select([connection], [], [], wait)
         if not ready:
             raise EOFError("no answer in time")
-        part = os.read(pipe.fileno(), length - len(parts))
+        part = connection.recv(length - len(parts))
         if not part:
             raise EOFError("the process ended")
         parts += part

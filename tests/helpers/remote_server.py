@@ -1,7 +1,7 @@
-"""The process behind `remote.Server`: python -m tests.helpers.remote_server {plain|epl}."""
+"""The process behind `remote.Server`: python -m tests.helpers.remote_server {plain|epl} ADDRESS."""
 
 import importlib
-import os
+import socket
 import sys
 import traceback
 
@@ -20,22 +20,20 @@ def answer(epl, name, args, kwargs):
         return RemoteError(type(error).__name__, bases, str(error), traceback.format_exc())
 
 
-def main(mode):
-    # Answers go through a duplicate of stdout; whatever prints to stdout itself goes to the log.
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def main(mode, address):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect("\0" + address)
     tf.disable_v2_behavior()
     epl = importlib.import_module("epl") if mode == "epl" else None
-    stdin = sys.stdin.buffer.raw
     while True:
         try:
-            name, args, kwargs = read_message(stdin)
+            name, args, kwargs = read_message(connection)
         except EOFError:
             return  # the caller has gone
         value = answer(epl, name, args, kwargs)
         assert (mode == "epl") == ("epl" in sys.modules)
-        write_message(pipe, value)
+        write_message(connection, value)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -27,9 +27,13 @@ _CASE_S = 20
 
 
 class Results(object):
-    """What the cases left, by layout. All wanted cases of a layout run at the first question about it."""
+    """What the cases left, by layout. All wanted cases of a layout run at the first question about it.
 
-    def __init__(self, folder):
+    `start` is `forks.Template.python` or `processes.python`.
+    """
+
+    def __init__(self, start, folder):
+        self._start = start
         self._folder = str(folder)
         self._errors = {}
         self._wanted = collections.defaultdict(list)  # layout -> case names
@@ -79,6 +83,7 @@ class Results(object):
         arguments = ["-m", "tests.helpers.zoo_run", mode, folder] + cases
         workers, devices, micro_batches = Layout(1, 1) if layout == PLAIN else layout
         return processes.run_workers(
+            self._start,
             arguments,
             workers,
             devices,

@@ -5,16 +5,14 @@ import pytest
 
 from tests.helpers.checks import assert_same_state
 from tests.helpers.programs import common
-from tests.helpers.remote import Job, RemoteError
+from tests.helpers.remote import RemoteError
 
 COLLECTIVES = "tests.helpers.programs.collectives:"
 
 
-@pytest.fixture(scope="module")
-def three_workers(tmp_path_factory):
-    job = Job(tmp_path_factory.mktemp("job"), 3, 1)
-    yield job
-    job.stop()
+@pytest.fixture
+def three_workers(jobs):
+    return jobs[3, 1]
 
 
 @pytest.mark.parametrize("program", ["reductions", "moves", "gradients", "second_derivative"])

@@ -42,12 +42,12 @@ def test_batch_that_does_not_divide(two_devices):
     assert re.search(r"\b(x|labels)\b", error.message)
 
 
-def test_eager_mode_is_refused(tmp_path):
+def test_eager_mode_is_refused(template, tmp_path):
     program = (
         "import tensorflow.compat.v1 as tf\ntf.enable_eager_execution()\nimport epl\nepl.init()\n"
         "with epl.replicate(1):\n  tf.constant(1.0) + 1.0\nprint('went through')\n"
     )
-    child = processes.python(["-c", program], processes.worker_environments(1, 2)[0], tmp_path / "log")
+    child = template.python(["-c", program], processes.worker_environments(1, 2)[0], tmp_path / "log")
     ended = child.wait(60)
     assert ended.code == 1, ended
     assert "went through" not in ended.output
