@@ -60,6 +60,7 @@ from epl.passes.sync.save_shards import save_shards
 from epl.passes.sync.summaries import show_merged
 from epl.passes.sync.sync_batch_norm import sync_batch_norm
 from epl.passes.sync.user_collectives import join_user_collectives
+from epl.passes.sync.weigh_copies import weigh_copies
 from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
@@ -113,6 +114,7 @@ PASSES = (
     share_batches,  # needs the sources of all instances
     fill_shards,  # the same
     # These join the copies again.
+    weigh_copies,  # before all that makes means of copies
     check_batches,  # takes data, and gives it on
     end_together,  # like it
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies

@@ -8,7 +8,8 @@ from typing import Any, Tuple
 
 from epl.errors import ConfigError, UnsupportedError
 
-INTEGER, NUMBER, NUMBERS, BOOL, STRING = "integer", "number", "numbers", "bool", "str"
+INTEGER, NUMBER, NUMBERS, INTEGERS, BOOL, STRING = "integer", "number", "numbers", "integers", "bool", "str"
+_LISTS = (NUMBERS, INTEGERS)
 
 _BOOL_TEXTS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -19,7 +20,8 @@ class Key:
 
     Attributes:
       name: "category.attribute".
-      type: INTEGER, NUMBER, NUMBERS (a list of them, kept as a tuple), BOOL or STRING.
+      type: INTEGER, NUMBER, NUMBERS or INTEGERS (a list of them, kept as a tuple), BOOL or
+        STRING.
       default: value when nobody sets it. None is a legal value only where it is the default.
       doc: meaning and unit, in one or two sentences.
       minimum: smallest legal number, or None.
@@ -108,7 +110,7 @@ class Key:
             return None if self.default is None else _WRONG
         if self.type == BOOL:
             return value if isinstance(value, bool) else _WRONG
-        if self.type == NUMBERS:
+        if self.type in _LISTS:
             return self._normal_numbers(value)
         if self.type == STRING or isinstance(value, str):
             return self._normal_text(value)
@@ -130,7 +132,7 @@ class Key:
             value = int(value)
         else:
             value = float(value)
-            if self.type == INTEGER or not math.isfinite(value):
+            if self.type in (INTEGER, INTEGERS) or not math.isfinite(value):
                 return _WRONG
         if self.none_too is not None and value == self.none_too:
             return None
@@ -144,11 +146,15 @@ class Key:
         if not isinstance(value, (list, tuple)):
             return _WRONG
         found = [self._normal_number(each) for each in value]
-        return _WRONG if any(each is _WRONG for each in found) else tuple(map(float, found))
+        return (
+            _WRONG
+            if any(each is _WRONG for each in found)
+            else tuple(found if self.type == INTEGERS else map(float, found))
+        )
 
     def text(self, value):
         """The text of which `parse` makes the legal `value`."""
-        if self.type == NUMBERS:
+        if self.type in _LISTS:
             return ",".join(map(str, value))
         return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
@@ -168,13 +174,13 @@ class Key:
                 )
         elif self.type in (INTEGER, NUMBER):
             value = _parse_number(word)
-        elif self.type == NUMBERS:
+        elif self.type in _LISTS:
             value = [_parse_number(each.strip()) for each in word.split(",")] if word else []
         return self.check(value, source)
 
 
 _WRONG = object()
-_IN_WORDS = {INTEGER: "an integer", NUMBER: "a number", NUMBERS: "a list of numbers"}
+_IN_WORDS = {INTEGER: "an integer", NUMBER: "a number", NUMBERS: "a list of numbers", INTEGERS: "a list of integers"}
 
 
 def _parse_number(word):

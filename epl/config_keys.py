@@ -4,7 +4,7 @@
 usable when its feature gets built, drop its `built=False`.
 """
 
-from epl.config_key import BOOL, INTEGER, NUMBER, STRING, Key
+from epl.config_key import BOOL, INTEGER, INTEGERS, NUMBER, STRING, Key
 from epl.config_strategies import STRATEGIES
 
 KEYS = (
@@ -192,6 +192,14 @@ KEYS = (
         pattern_doc='device indices separated by commas, such as "0,2", or ""',
     ),
     Key("cluster.colocate_split_and_replicate", BOOL, False, "Let split and replicate TaskGraphs share devices."),
+    Key(
+        "cluster.device_weights",
+        INTEGERS,
+        (),
+        "For devices of different speed: how many parts of a batch each device of epl.replicate(k) computes, of as "
+        "many equal parts as the weights make together; one weight a device. Empty: all the same.",
+        minimum=1,
+    ),
     Key(
         "communication.num_communicators",
         INTEGER,

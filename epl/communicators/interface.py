@@ -10,7 +10,7 @@ OPERATIONS = {
     "EplAllReduce": "5bbd271a",
     "EplAllToAll": "3128ccf7",
     "EplBarrier": "76ee38ec",
-    "EplBatchShare": "8c3603ae",
+    "EplBatchShare": "46b34de0",
     "EplBroadcast": "a15d1e54",
     "EplBroadcastReceive": "e12131e4",
     "EplBroadcastSend": "aad1cf35",

@@ -11,7 +11,7 @@ def make_node(op, name, inputs=(), device="", **attrs):
       name: node name.
       inputs: names of tensors ("a", "a:1") and control inputs ("^a").
       device: device string.
-      **attrs: int, float, bool, str, bytes; `Type(n)` for a DataType, an AttrValue as it is.
+      **attrs: int, float, bool, str, bytes, a list of ints; `Type(n)` for a DataType, an AttrValue as it is.
     """
     node = node_def_pb2.NodeDef(op=op, name=name, device=device)
     node.input.extend(inputs)
@@ -60,5 +60,7 @@ def set_attr(node, key, value):
         attr.s = value.encode()
     elif isinstance(value, bytes):
         attr.s = value
+    elif isinstance(value, list):
+        attr.list.i.extend(value)
     else:
         attr.CopyFrom(value)

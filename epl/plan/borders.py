@@ -1,8 +1,8 @@
 """What crosses from a stage to one with another number of devices, and how it is joined or divided there.
 
-A tensor with a row for each row of the batch is put together of those of several devices, or divided over them. What is
-the same in all copies of a stage is taken as it is. A mean over the rows that one copy has becomes the mean of the
-copies' means.
+A tensor with a row for each row of the batch is put together of those of several devices, or of parts of them, or
+divided over them. What is the same in all copies of a stage is taken as it is. A mean over the rows that one copy has
+becomes the mean of the copies' means, each counted by the rows that it has in common with who takes it.
 
 Each copy of a stage computes gradients of the loss of its own rows, as if these were the whole batch; what is true for
 all is the mean over the copies. So gradients with rows are multiplied where they come to a stage with more devices, by

@@ -1,5 +1,6 @@
 """Lays the stages of a model out over the devices of a cluster."""
 
+from functools import reduce
 from math import gcd
 
 from epl.errors import PlanError, UnsupportedError
@@ -17,6 +18,7 @@ def make_mesh(
     num_chunks=1,
     prefer_intra_node=True,
     num_communicators=1,
+    weights=(),
 ):
     """Lays the TaskGraphs out over the cluster's devices.
 
@@ -28,6 +30,7 @@ def make_mesh(
       num_chunks: stages on each device of a pipeline: stage s lies on its device s modulo their number.
       prefer_intra_node: the stages of a copy lie in as few workers as possible; else in as many.
       num_communicators: of each group (communication.num_communicators).
+      weights: of the devices of a model replica (cluster.device_weights); empty: all the same.
 
     Raises:
       PlanError: the device counts do not divide; the message has the arithmetic.
@@ -36,7 +39,7 @@ def make_mesh(
     stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
     stages = stages or (Stage(0, "model", 1),)
     _check_stages(stages, num_chunks)
-    shards = max(stage.device_count for stage in stages)
+    shards = reduce(_multiple, (stage.device_count for stage in stages))
     depth = 1 if colocate else len(stages) // num_chunks
     per_worker = cluster.gpu_num_per_worker
     split = is_split(taskgraphs)
@@ -44,6 +47,8 @@ def make_mesh(
     if uneven:
         _check_uneven(stages, colocate, num_chunks, split)
     _check_devices(stages, depth, cluster, split)
+    if weights:
+        _check_weights(weights, stages, shards, split)
     if split:
         _check_split(stages, depth, cluster, prefer_intra_node)
     if uneven:
@@ -75,6 +80,20 @@ def make_mesh(
         block=block,
         num_communicators=num_communicators,
         split=split,
+        weights=() if len(set(weights)) < 2 else tuple(w // reduce(gcd, weights) for w in weights),
+    )
+
+
+def mesh_as_marked(taskgraphs, config, cluster):
+    """The Mesh of TaskGraphs as a configuration has it; raises as `make_mesh`."""
+    return make_mesh(
+        taskgraphs,
+        cluster,
+        config.cluster.colocate_split_and_replicate,
+        num_chunks=config.pipeline.num_chunks,
+        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
+        num_communicators=config.communication.num_communicators,
+        weights=config.cluster.device_weights,
     )
 
 
@@ -119,14 +138,28 @@ def _check_uneven(stages, colocate, num_chunks, split):
             "this version. Use the same device_count in all scopes: epl.replicate(k) divides its batch over as many "
             "devices as epl.split(k) has." % counts
         )
-    most = max(stage.device_count for stage in stages)
-    for stage in stages:
-        if most % stage.device_count:
-            raise UnsupportedError(
-                "the scopes of this model have different device counts (%s), and %d does not divide %d: the batch of a "
-                "device of one stage would be cut in the middle for another. Use device counts that all divide the "
-                "largest." % (counts, stage.device_count, most)
+
+
+def _check_weights(weights, stages, shards, split):
+    """Raises where devices cannot have these parts of a batch (cluster.device_weights)."""
+    given = "cluster.device_weights=(%s)" % ", ".join(map(str, weights))
+    if split or len({stage.device_count for stage in stages}) > 1:
+        raise UnsupportedError(
+            "%s does not go together with %s in this version: its devices have equal parts. Leave the key out%s."
+            % (
+                (given, "a model that devices divide (epl.split, or epl.replicate of a batch of fixed size)", _OPEN)
+                if split
+                else (given, "scopes of different device counts", "")
             )
+        )
+    if len(weights) != shards:
+        raise PlanError(
+            "%s has %d weights, but the batch of a model replica is divided over %d (epl.replicate(%d)). Give one "
+            "weight for each of these devices, or leave the key out." % (given, len(weights), shards, shards)
+        )
+
+
+_OPEN = ", or leave the number of rows open: batch(...) without drop_remainder, a placeholder of shape [None, ...]"
 
 
 def _check_split(stages, depth, cluster, prefer_intra_node):
@@ -205,14 +238,19 @@ def _stage_by_stage(stages, per_worker):
     """As `_close` for stages with different numbers of devices: those of a copy stage by stage, one copy after the
     other, in as few workers as hold whole copies."""
     counts = [stage.device_count for stage in stages]
-    needs, most = sum(counts), max(counts)
+    needs, shards = sum(counts), reduce(_multiple, counts)
     firsts = [sum(counts[:index]) for index in range(len(counts))]
     devices = needs * per_worker // gcd(needs, per_worker)
     return [
-        [divmod(copy + first + shard * count // most, per_worker) for first, count in zip(firsts, counts)]
+        [divmod(copy + first + shard * count // shards, per_worker) for first, count in zip(firsts, counts)]
         for copy in range(0, devices, needs)
-        for shard in range(most)
+        for shard in range(shards)
     ]
+
+
+def _multiple(one, other):
+    """The least common multiple."""
+    return one * other // gcd(one, other)
 
 
 def _close(depth, workers, per_worker):

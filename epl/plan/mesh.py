@@ -5,9 +5,9 @@
     shard   the devices that each compute a part of what one replica computes in a stage
 
 The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
-Stages may have different numbers of devices. The axis shard is as long as the widest of them needs; in a narrower one
-the first of several neighbouring instances computes the batch of all of them. Which rows that are, and so who takes
-rows of whom at a border of stages, is in epl.plan.rows.
+Stages may have different numbers of devices. The axis shard is then as long as their least common multiple, and of
+several neighbouring instances the first computes the batch of all of them. Which rows that are, and so who takes rows
+of whom at a border of stages, is in epl.plan.rows.
 Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
 side, are a lane.
 """
@@ -99,13 +99,15 @@ class Mesh:
       devices_per_worker: of each worker.
       device_type: "CPU" or "GPU".
       stages: the parts of a model replica.
-      num_shards: size of the axis shard: devices of the widest stage.
+      num_shards: size of the axis shard: devices of each stage, or the least common multiple of these numbers.
       instances: those of this worker's block.
       block: workers of a block.
       num_communicators: of each group along axes.
       split: the devices along the axis shard divide tensors, so that each holds something else; else the batch of a
         replica, and hold the same.
       first_device: TensorFlow's number of a worker's first device: 1 where the host's is kept free.
+      weights: of the places on the axis shard: a device has so many of as many equal parts of its model replica's batch
+        as they are together. Empty: all have one.
     """
 
     num_workers: int
@@ -119,6 +121,7 @@ class Mesh:
     num_communicators: int = 1
     split: bool = False
     first_device: int = 0
+    weights: Tuple[int, ...] = ()
 
     @property
     def shape(self):
@@ -203,10 +206,20 @@ class Mesh:
         span = self.span(stage)
         return self.instances if span == 1 else tuple(i for i in self.instances if i.shard % span == 0)
 
+    def weights_of(self, stage):
+        """The weights of a stage's devices in one model replica, in the order of its batch."""
+        return self.weights or (1,) * (self.num_shards // self.span(stage))
+
     def rows(self, instance, stage):
         """The rows of its model replica's batch that an instance's copy of a stage computes (epl.plan.rows)."""
-        span = self.span(stage)
-        return shares([1] * (self.num_shards // span))[instance.shard // span]
+        return shares(self.weights_of(stage))[instance.shard // self.span(stage)]
+
+    def factors(self, instances, over_workers=True):
+        """What the means of some instances, one of each device of a stage, are multiplied by, so that the mean over all
+        workers' copies is that of all rows; or the mean over these instances, that of their rows."""
+        own = [self.weights[i.shard] for i in instances]
+        among = self.weights if over_workers else own
+        return [weight * len(among) / sum(among) for weight in own]
 
     def computing_for(self, instance, stage, other):
         """The instances whose copies of another stage compute rows of what an instance's copy of a stage computes."""
@@ -323,6 +336,7 @@ def one_instance(mesh, alone):
         worker_index=rank,
         num_shards=1,
         split=False,
+        weights=(),
         stages=tuple(replace(stage, device_count=1) for stage in mesh.stages),
         instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices, workers=workers),),
         block=1,

@@ -112,9 +112,10 @@ def settle(keys, graph, plan, micro_batches=False):
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
-    copies are made after the originals. With parameters that come in segments: gradients need these. And where a
-    pipeline's workers send each other messages, these and the collectives must come in one order, not each in one of
-    its own that is right by itself: then two workers could wait for each other.
+    copies are made after the originals. With parameters that come in segments: gradients need these. With weights of
+    devices: what is multiplied by them is made after all else. And where a pipeline's workers send each other messages,
+    these and the collectives must come in one order, not each in one of its own that is right by itself: then two
+    workers could wait for each other.
 
     Args:
       keys: of collective_keys.
@@ -127,7 +128,7 @@ def settle(keys, graph, plan, micro_batches=False):
     """
     if not plan.user_collectives:
         several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
-        several = several or plan.zero is not None and bool(plan.zero.segments)
+        several = several or plan.zero is not None and bool(plan.zero.segments) or bool(plan.mesh.weights)
         if plan.mesh.everywhere.num_workers > 1 and several:
             keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
         return _with_updates_last(keys, graph, plan)

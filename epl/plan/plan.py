@@ -23,7 +23,7 @@ from epl.plan.dgc import Dgc, plan_dgc
 from epl.plan.equal_steps import Repeated, find_repeated
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
-from epl.plan.layout import make_mesh
+from epl.plan.layout import make_mesh, mesh_as_marked
 from epl.plan.links import Link, link_of
 from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
 from epl.plan.merge_points import state_at_points
@@ -37,6 +37,7 @@ from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.state import StateGroup, plan_state
 from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
+from epl.plan.weights import check_weights
 from epl.plan.wire import Wire, plan_wire
 from epl.plan.zero import Zero, check_zero, gathered_groups, sharing_group, workers_of
 from epl.plan.zero_owners import plan_zero
@@ -350,6 +351,7 @@ def make_plan(model, config, cluster):
     analysis = analyse(model)
     communication = config.communication
     check_settings(model, config, mesh, user_collectives(model.graph))
+    check_weights(config, mesh, user_collectives(model.graph))
     check_sources(model.graph, analysis, mesh)
     if mesh.everywhere.size > 1 or has_micro_batches(model, config):
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
@@ -453,7 +455,7 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
     What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
     """
     try:
-        mesh = _mesh_as_marked(taskgraphs, config, cluster)
+        mesh = mesh_as_marked(taskgraphs, config, cluster)
     except (PlanError, UnsupportedError):
         if trains:
             raise
@@ -461,17 +463,6 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
     # Without GPUs the host, as which the first CPU device serves, does not compute too what is moved away from it.
     offloads = config.offload.level or config.gradient_checkpoint.offload
     return replace(mesh, first_device=1) if offloads and mesh.device_type == "CPU" else mesh
-
-
-def _mesh_as_marked(taskgraphs, config, cluster):
-    return make_mesh(
-        taskgraphs,
-        cluster,
-        config.cluster.colocate_split_and_replicate,
-        num_chunks=config.pipeline.num_chunks,
-        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
-        num_communicators=config.communication.num_communicators,
-    )
 
 
 def with_link(plan, model, config, link):

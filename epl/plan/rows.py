@@ -24,6 +24,11 @@ def overlapping(own, others):
     return [number for number, (begin, end) in enumerate(others) if begin < own[1] and own[0] < end]
 
 
+def overlap(own, other):
+    """How much of the batch two intervals have in common."""
+    return max(0, min(own[1], other[1]) - max(own[0], other[0]))
+
+
 def within(own, other):
     """The part of another interval that is in an interval, as an interval of that other one; None for no part."""
     begin, end = max(own[0], other[0]), min(own[1], other[1])

@@ -53,12 +53,15 @@ def _rows(mesh, max_rows):
                     return
                 shown += 1
                 span = mesh.span(stages[0].index)
-                shares, share = mesh.num_shards // span, rank % mesh.num_shards // span
+                weights, share = mesh.weights_of(stages[0].index), rank % mesh.num_shards // span
+                first, shares = sum(weights[:share]) + 1, sum(weights)
+                last = first + weights[share] - 1
+                part = "%d" % first if first == last else "%d to %d" % (first, last)
                 yield (
                     str(worker),
                     "%s:%d" % (mesh.device_type, mesh.first_device + device),
                     str(rank // mesh.num_shards),
-                    "all" if shares == 1 else "%d of %d" % (share + 1, shares),
+                    "all" if shares == 1 else "%s of %d" % (part, shares),
                     " + ".join(stage.name for stage in stages),
                 )
 

@@ -220,8 +220,9 @@ def why_in_parts(plan):
     return None
 
 
-def divide(name, value, part, parts, plan):
-    """Part `part` of `parts` equal ones of a fed value's first dimension; scalars are handed on whole.
+def divide(name, value, own, parts, plan):
+    """Of `parts` equal parts of a fed value's first dimension those whose numbers are in the range `own`; scalars are
+    handed on whole.
 
     Raises:
       ValueError: the first dimension does not divide, and the plan says that it has to.
@@ -232,12 +233,23 @@ def divide(name, value, part, parts, plan):
     if not divides(value, parts):
         raise ValueError(
             "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker, "
-            "micro-batches counted (%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple "
+            "micro-batches%s counted (%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple "
             "of %d: a placeholder whose first dimension is unknown takes the whole share of the worker."
-            % (name, size, parts, size, parts, size // parts, size % parts, why_in_parts(plan), parts)
+            % (
+                name,
+                size,
+                parts,
+                " and cluster.device_weights" * bool(plan.mesh.weights),
+                size,
+                parts,
+                size // parts,
+                size % parts,
+                why_in_parts(plan),
+                parts,
+            )
         )
     share = size // parts
-    return value[part * share : (part + 1) * share]
+    return value[own.start * share : own.stop * share]
 
 
 def fed_to(step, feeds, kept, plan):
@@ -253,9 +265,9 @@ def fed_to(step, feeds, kept, plan):
         return (), []
     names, values = list(kept), list(kept.values())
     for fed, parts in zip(feeds, step.feeds):
-        for name, part, of in parts:
+        for name, own, of in parts:
             names.append(name)
-            values.append(divide(fed, feeds[fed], part, of, plan))
+            values.append(divide(fed, feeds[fed], own, of, plan))
     names.extend(step.open_gates)
     values.extend(_NOTHING for _ in step.open_gates)
     return tuple(names), values

@@ -207,7 +207,7 @@ class Step(object):
         """Placeholders whose first dimension is not known are fed the worker's share of the batch: it is divided."""
         plan, micro_batches, node = self._rewritten.plan, self._rewritten.micro_batches, node_of(name)
         if not self.trains and plan.mesh.is_even:
-            return [(name, 0, 1)]
+            return [(name, _WHOLE, 1)]
         if plan.partitioned is not None:
             return self._fed_to_parts(name, plan.instances_with(node))
         is_batch = _is_batch(self._rewritten.program.source.graph, name)
@@ -221,15 +221,19 @@ class Step(object):
         span, fed = plan.mesh.span(plan.stage(node)), []
         replicas = sorted({instance.data for instance in instances})
         # A micro-batch of a replica is divided over the devices that compute it.
-        shares = len(instances) // len(replicas)
+        of_replica = [i for i in instances if i.data == replicas[0]]
+        weights = [plan.mesh.weights_of(plan.stage(node))[i.shard // span] for i in of_replica]
+        shares, total = len(of_replica), sum(weights)
         for instance in instances:
             for m in range(count if instance in holding else 0):
                 if m and node not in micro_batches.nodes:
                     break
                 micro_batch = replicas.index(instance.data) * count + m
-                part = micro_batch * shares + instance.shard // span % shares
+                place = instance.shard // span % shares
+                first = micro_batch * total + sum(weights[:place])
+                parts = range(first, first + weights[place]), len(replicas) * count * total
                 tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
-                fed.append((tensor, part, len(instances) * count) if is_batch else (tensor, 0, 1))
+                fed.append((tensor,) + (parts if is_batch else (_WHOLE, 1)))
         return fed
 
     def _fed_to_parts(self, name, instances):
@@ -244,9 +248,10 @@ class Step(object):
         is_batch, fed = _is_batch(self._rewritten.program.source.graph, name), []
         for instance in instances:
             for m in range(count):
-                part = replicas.index(instance.data) * count + m if is_batch else 0
+                part = replicas.index(instance.data) * count + m
                 tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
-                fed.append((tensor, part, len(replicas) * count if is_batch else 1))
+                parts = range(part, part + 1), len(replicas) * count
+                fed.append((tensor,) + (parts if is_batch else (_WHOLE, 1)))
         return fed
 
     def lines(self):
@@ -320,6 +325,10 @@ def _with_messages(orders, part, messages):
         if part.index in (message.source, message.target):
             found.setdefault(part.first_slot + message.channel, []).append(message.tag)
     return found
+
+
+# The one part of what is not divided.
+_WHOLE = range(1)
 
 
 def _is_batch(graph, tensor):

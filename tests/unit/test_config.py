@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epl import config_keys
 from epl.config import Config, as_variables, read_yaml
-from epl.config_key import NUMBERS
+from epl.config_key import INTEGERS, NUMBERS
 from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError, UnsupportedError
 
@@ -61,6 +61,8 @@ def legal_values(key):
         return st.integers(key.minimum, 10**6)
     if key.type == NUMBER:
         return st.floats(1e-3, 1e9, allow_nan=False) | st.integers(1, 10**6)
+    if key.type == INTEGERS:
+        return st.lists(st.integers(key.minimum, 100), max_size=4).map(tuple)
     return st.lists(st.integers(0, 31), unique=True, max_size=4).map(lambda items: ",".join(map(str, items)))
 
 
@@ -133,6 +135,7 @@ def test_documented_keys_have_their_documented_defaults():
         "cluster.device_place_prefer_intra_node": True,
         "cluster.run_visible_devices": "",
         "cluster.colocate_split_and_replicate": False,
+        "cluster.device_weights": (),
         "communication.num_communicators": 2,
         "communication.sparse_as_dense": False,
         "communication.max_splits": 5,
@@ -255,7 +258,7 @@ def test_any_value_is_taken_or_refused_with_the_name_of_the_key(key, value):
         assert repr(key.default) in str(error)
     else:
         assert isinstance(taken, bool) == (key.type == BOOL)
-        given = tuple(value) if key.type == NUMBERS else value
+        given = tuple(value) if key.type in (NUMBERS, INTEGERS) else value
         assert taken == given or str(taken).lower() == str(given).lower()
 
 

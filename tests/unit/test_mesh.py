@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import hypothesis
@@ -19,9 +20,9 @@ def scopes(*device_counts):
     return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
 
 
-def of_all_workers(taskgraphs, workers, devices, colocate=False, together=True):
+def of_all_workers(taskgraphs, workers, devices, colocate=False, together=True, **options):
     return [
-        make_mesh(taskgraphs, cluster(workers, devices), colocate, worker, prefer_intra_node=together)
+        make_mesh(taskgraphs, cluster(workers, devices), colocate, worker, prefer_intra_node=together, **options)
         for worker in range(workers)
     ]
 
@@ -163,14 +164,12 @@ def test_stages_of_different_device_counts(workers):
 @pytest.mark.once
 @hypothesis.settings(max_examples=20, deadline=None)
 @hypothesis.given(
-    counts=st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
-    third=st.booleans(),
+    counts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
     devices=st.integers(1, 8),
     blocks=st.integers(1, 2),
 )
-def test_copies_over_workers_with_different_device_counts(counts, third, devices, blocks):
+def test_copies_over_workers_with_different_device_counts(counts, devices, blocks):
     """Every device has its place, those with copies of a stage form a group, and each row of a batch has one giver."""
-    counts = [3 if third and count == 2 else count for count in counts] if 4 not in counts else counts
     hypothesis.assume(len(set(counts)) > 1)
     workers = blocks * sum(counts) // math.gcd(sum(counts), devices)
     meshes = of_all_workers(scopes(*counts), workers, devices)
@@ -216,8 +215,10 @@ def test_whose_rows_a_stage_takes():
 
 
 def test_scopes_of_different_device_counts():
-    with pytest.raises(UnsupportedError, match="taskgraph_0: 2, taskgraph_1: 3.*2 does not divide 3"):
-        make_mesh(scopes(2, 3), cluster(1, 5))
+    mesh = make_mesh(scopes(2, 3), cluster(1, 5))
+    assert mesh.num_shards == 6 and devices_of(mesh, 0) == [(0, 0), (0, 1)] and len(devices_of(mesh, 1)) == 3
+    middle = mesh.computing(1)[1]
+    assert [i.devices[0] for i in mesh.computing_for(middle, 1, 0)] == [0, 1]
     with pytest.raises(UnsupportedError, match="does not go together with cluster.colocate_split_and_replicate"):
         make_mesh(scopes(1, 2), cluster(1, 2), colocate=True)
     with pytest.raises(UnsupportedError, match="does not go together with pipeline.num_chunks"):
@@ -240,3 +241,43 @@ def test_a_mesh_needs_no_tensorflow():
     """It can be made of anything that has the numbers."""
     numbers = SimpleNamespace(worker_num=2, worker_index=1, gpu_num_per_worker=2, device_type="GPU")
     assert [i.rank for i in make_mesh([], numbers).instances] == [2, 3]
+
+
+def test_weights():
+    """Devices have as many parts as they weigh; the factors of means make up for it."""
+    for worker in range(2):
+        mesh = make_mesh(scopes(2), cluster(2, 2, worker), weights=(6, 2))
+        assert mesh.weights == (3, 1) and mesh.weights_of(0) == (3, 1)
+        assert [mesh.rows(i, 0) for i in mesh.instances] == [(0, Fraction(3, 4)), (Fraction(3, 4), 1)]
+        assert mesh.factors(mesh.instances) == mesh.factors(mesh.instances, False) == [1.5, 0.5]
+    alone = make_mesh(scopes(2), cluster(2, 1, 1), weights=(3, 1))
+    assert alone.factors(alone.instances) == [0.5] and alone.factors(alone.instances, over_workers=False) == [1.0]
+    assert make_mesh(scopes(2), cluster(1, 4), weights=(2, 2)) == make_mesh(scopes(2), cluster(1, 4))
+    with pytest.raises(
+        PlanError, match=r"device_weights=\(3, 1\) has 2 weights, but .* divided over 4 .*replicate\(4\)"
+    ):
+        make_mesh(scopes(4), cluster(1, 4), weights=(3, 1))
+    with pytest.raises(UnsupportedError, match="does not go together with scopes of different device counts"):
+        make_mesh(scopes(1, 2), cluster(1, 3), weights=(3, 1))
+    with pytest.raises(UnsupportedError, match="a model that devices divide .*leave the number of rows open"):
+        make_mesh([TaskGraph(0, "split", 2)], cluster(1, 2), weights=(3, 1))
+
+
+@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.given(
+    weights=st.lists(st.integers(1, 5), min_size=1, max_size=4), replicas=st.integers(1, 3), apart=st.booleans()
+)
+def test_the_mean_over_copies_of_different_weights(weights, replicas, apart):
+    """Of what each copy has a mean of, it is the mean over all rows."""
+    shards = len(weights)
+    workers, devices = (shards * replicas, 1) if apart else (1, shards * replicas)
+    hypothesis.assume(len(set(weights)) > 1)
+    meshes = of_all_workers(scopes(shards), workers, devices, weights=weights)
+    rows = [Fraction(n * n) for n in range(sum(weights) * replicas)]
+    products = []
+    for mesh in meshes:
+        for instance, factor in zip(mesh.instances, mesh.factors(mesh.instances)):
+            begin, end = (int(bound * sum(weights)) for bound in mesh.rows(instance, 0))
+            own = rows[instance.data * sum(weights) :][begin:end]
+            products.append(float(sum(own) / len(own)) * factor)
+    assert sum(products) / len(products) == pytest.approx(float(sum(rows) / len(rows)))

@@ -131,7 +131,7 @@ def test_shares_of_a_batch(session, dtype, columns):
     batch = np.arange(6 * columns).reshape(6, columns)
     batch = np.array([[b"%d" % n for n in row] for row in batch], object) if dtype == "string" else batch.astype(dtype)
     fed = tf.placeholder(dtype, [None, columns])
-    shares = [ops().epl_batch_share(fed, index=index, num_shares=3, what="x:0") for index in range(3)]
+    shares = [ops().epl_batch_share(fed, index=index, weights=[1, 1, 1], what="x:0") for index in range(3)]
     for index, share in enumerate(session.run([tf.identity(share) for share in shares], {fed: batch})):
         assert share.tolist() == batch[2 * index : 2 * index + 2].tolist()
 
@@ -140,7 +140,8 @@ def test_shares_can_be_computed_with(session):
     """A share that begins in the middle of a buffer is aligned as TensorFlow's vector code needs it."""
     fed = tf.placeholder(tf.float32, [None, 5])
     sums = [
-        tf.reduce_sum(tf.nn.relu(ops().epl_batch_share(fed, index=i, num_shares=7, what="x")) * 2.0) for i in range(7)
+        tf.reduce_sum(tf.nn.relu(ops().epl_batch_share(fed, index=i, weights=[1] * 7, what="x")) * 2.0)
+        for i in range(7)
     ]
     batch = np.arange(35, dtype=np.float32).reshape(7, 5)
     assert session.run(sums, {fed: batch}) == [2 * row.sum() for row in batch]
@@ -148,14 +149,14 @@ def test_shares_can_be_computed_with(session):
 
 def test_share_knows_its_shape():
     with tf.Graph().as_default():
-        assert ops().epl_batch_share(tf.zeros([6, 2]), index=0, num_shares=3, what="x").shape.as_list() == [2, 2]
-        unknown = ops().epl_batch_share(tf.placeholder(tf.float32, [None, 2]), index=0, num_shares=3, what="x")
+        assert ops().epl_batch_share(tf.zeros([6, 2]), index=0, weights=[1, 1, 1], what="x").shape.as_list() == [2, 2]
+        unknown = ops().epl_batch_share(tf.placeholder(tf.float32, [None, 2]), index=0, weights=[1, 1, 1], what="x")
         assert unknown.shape.as_list() == [None, 2]
 
 
 def test_batch_that_does_not_divide(session):
     fed = tf.placeholder(tf.float32, [None])
-    share = ops().epl_batch_share(fed, index=1, num_shares=4, what="x:0")
+    share = ops().epl_batch_share(fed, index=1, weights=[1] * 4, what="x:0")
     told = (
         r"'x:0' has batch size 10, which does not divide over 4 devices \(10 = 2 \* 4 \+ 2\)"
         r".*one of 1, 2, 5, 10 devices"
@@ -167,6 +168,19 @@ def test_batch_that_does_not_divide(session):
 def test_share_of_a_scalar_and_index_out_of_range(session):
     fed = tf.placeholder(tf.float32)
     with pytest.raises(tf.errors.InvalidArgumentError, match="'lr' is a scalar"):
-        session.run(ops().epl_batch_share(fed, index=0, num_shares=2, what="lr"), {fed: 1.0})
+        session.run(ops().epl_batch_share(fed, index=0, weights=[1, 1], what="lr"), {fed: 1.0})
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 2 of 2 shares"):
-        session.run(ops().epl_batch_share(fed, index=2, num_shares=2, what="x"), {fed: [1.0, 2.0]})
+        session.run(ops().epl_batch_share(fed, index=2, weights=[1, 1], what="x"), {fed: [1.0, 2.0]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a weight is below 1"):
+        session.run(ops().epl_batch_share(fed, index=0, weights=[1, 0], what="x"), {fed: [1.0, 2.0]})
+
+
+def test_shares_of_different_weights(session):
+    fed, weights = tf.placeholder(tf.int32, [None]), [3, 1, 2]
+    shares = [ops().epl_batch_share(fed, index=index, weights=weights, what="x:0") for index in range(3)]
+    found = session.run(shares, {fed: np.arange(12)})
+    assert [share.tolist() for share in found] == [list(range(6)), [6, 7], [8, 9, 10, 11]]
+    assert ops().epl_batch_share(tf.zeros([12, 2]), index=2, weights=weights, what="x").shape.as_list() == [4, 2]
+    told = r"batch size 10, which does not divide over 3 devices with the weights 3, 1, 2 \(10 = 1 \* 6 \+ 4\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=told):
+        session.run(shares[1], {fed: np.zeros(10)})

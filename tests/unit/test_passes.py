@@ -228,7 +228,7 @@ def test_shares_of_a_batch():
     assert sorted((node.input[0], node.attr["index"].i) for node in shares) == [
         (name, index) for name in ("IteratorGetNext", clone_name("IteratorGetNext", 2)) for index in (0, 1)
     ]
-    assert all(node.attr["num_shares"].i == 2 for node in shares)
+    assert all(list(node.attr["weights"].list.i) == [1, 1] for node in shares)
 
 
 @pytest.mark.parametrize("resource", [False, True])

@@ -12,6 +12,8 @@ workers, rows are joined by who takes them, and divided by who gives them, so th
 """
 
 from dataclasses import replace
+from functools import reduce
+from math import gcd
 
 from epl.errors import PassError
 from epl.graph import tags
@@ -21,7 +23,7 @@ from epl.passes.nodes import dtype_of, tagged
 from epl.plan.borders import GRADIENT_ROWS, MEAN, SAME
 from epl.plan.consistency import merged_edges
 from epl.plan.names import PREFIX, clone_name, clone_tensor, is_clone
-from epl.plan.rows import within
+from epl.plan.rows import overlap, within
 
 _FLOAT32, _INT32 = 1, 3
 _GATE = "EplGate"
@@ -107,23 +109,35 @@ class _Borders(object):
 
     def _crossed(self, text, way, givers, name, instance):
         """The tensor that stands for `text` where the copy of `name` in an instance takes it."""
-        spans = self._span(name), self._span(node_of(text))
-        divides = len(givers) == 1 and way != MEAN
-        owner = self._plan.owner(node_of(text), givers[0]) if divides else self._plan.owner(name, instance)
-        made = _Made(self.edit, self._plan, text, dtype_of(self._graph, text), name, instance, spans[0])
+        mesh, plan = self._plan.mesh, self._plan
+        stage, other = plan.stage(name), plan.stage(text)
+        made = _Made(self.edit, plan, text, dtype_of(self._graph, text), name, instance, mesh.span(stage))
+        own, theirs = mesh.rows(instance, stage), [mesh.rows(giver, other) for giver in givers]
         tensors = [clone_tensor(text, giver.index) for giver in givers]
+        last = owner = plan.owner(name, instance)
         if way == MEAN:
-            result = made.mean(tensors)
-        elif len(tensors) > 1:
-            result = made.joined(tensors)
+            result = made.mean(tensors, [overlap(own, rows) for rows in theirs])
         else:
-            stages = [self._plan.stage(each) for each in (name, text)]
-            rows = within(self._plan.mesh.rows(instance, stages[0]), self._plan.mesh.rows(givers[0], stages[1]))
-            result = tensors[0] if rows == (0, 1) else made.part(tensors[0], rows)
+            parts, alone = [], len(givers) == 1
+            for number, (giver, tensor, rows) in enumerate(zip(givers, tensors, theirs)):
+                part = within(own, rows)
+                if part != (0, 1):
+                    last = plan.owner(node_of(text), giver)
+                    tensor = made.part(tensor, part, "part" if alone else "part_%d" % number)
+                    self._owned(made, last)
+                parts.append(tensor)
+            if alone:
+                owner = last
+            result = parts[0] if alone else made.joined(parts)
         if way == GRADIENT_ROWS:
-            result = made.times(result, spans[1] / spans[0])
-        self.owners.update((each, owner) for each in made.names if owner is not None)
+            result = made.times(result, mesh.span(other) / mesh.span(stage))
+        self._owned(made, owner)
         return result
+
+    def _owned(self, made, owner):
+        """What has been made since the last call belongs to a worker of the pipeline; None: to all."""
+        self.owners.update((each, owner) for each in made.names if owner is not None)
+        made.names.clear()
 
 
 class _Made(object):
@@ -139,7 +153,7 @@ class _Made(object):
       span: of that node's stage.
 
     Attributes:
-      names: of the nodes.
+      names: of the nodes; may be emptied.
     """
 
     def __init__(self, edit, plan, text, dtype, name, instance, span):
@@ -158,27 +172,36 @@ class _Made(object):
         axis = self._add(constant(self._name + "/axis", 0, _INT32, self._device))
         return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(_INT32))
 
-    def part(self, tensor, rows):
+    def part(self, tensor, rows, kind):
         """Some rows, an interval of all of them."""
-        parts = (1 / (rows[1] - rows[0])).numerator
-        index = int(rows[0] * parts)
+        parts = reduce(lambda one, other: one * other // gcd(one, other), (bound.denominator for bound in rows))
+        ends = [0] + [int(bound * parts) for bound in rows] + [parts]
+        weights = [end - begin for begin, end in zip(ends, ends[1:])]
+        index = int(weights[0] > 0)
+        if weights[1] == 1:
+            index, weights = weights[0], [1] * parts
         what = "'%s', of which devices of the next stage take parts" % self._text
-        device = self._plan.mesh.host_device
-        return self._node("EplBatchShare", "part", [tensor], device, index=index, num_shares=parts, what=what)
+        attrs = dict(index=index, weights=[weight for weight in weights if weight], what=what)
+        return self._node("EplBatchShare", kind, [tensor], self._plan.mesh.host_device, **attrs)
 
-    def mean(self, tensors):
+    def mean(self, tensors, weights):
         """The mean of several devices' tensors."""
         if len(tensors) == 1:
             return tensors[0]
-        return self.times(self._node("AddN", "sum", tensors, N=len(tensors)), 1.0 / len(tensors))
+        if len(set(weights)) > 1:
+            factors = [float(weight / max(weights)) for weight in weights]
+            tensors = [self.times(t, f, "_%d" % i) for i, (t, f) in enumerate(zip(tensors, factors))]
+        total = self._node("AddN", "sum", tensors, N=len(tensors))
+        return self.times(total, float(max(weights) / sum(weights)))
 
-    def times(self, tensor, factor):
+    def times(self, tensor, factor, suffix=""):
         """A tensor times a number."""
-        scale = self._add(constant(self._name + "/factor", factor, _FLOAT32, self._device))
+        scale = self._add(constant("%s/factor%s" % (self._name, suffix), factor, _FLOAT32, self._device))
         if self._dtype != _FLOAT32:
             attrs = dict(SrcT=Type(_FLOAT32), DstT=Type(self._dtype))
-            scale = self._add(make_node("Cast", self._name + "/cast", [scale], self._device, **attrs))
-        return self._node("Mul", "scaled", [tensor, scale])
+            name = "%s/cast%s" % (self._name, suffix)
+            scale = self._add(make_node("Cast", name, [scale], self._device, **attrs))
+        return self._node("Mul", "scaled" + suffix, [tensor, scale])
 
     def _node(self, op, kind, inputs, device=None, **attrs):
         name = "%s/%s" % (self._name, kind)

@@ -25,11 +25,12 @@ def share_batches(program, plan):
         span = plan.mesh.span(plan.stage(name))
         for instance in plan.instances_with(name) if plan.mesh.num_shards > span else ():
             first = first_of.setdefault(instance.data, instance.index)
-            _share(graph, edit, plan, name, instance, first, span)
+            _share(graph, edit, plan, name, instance, first)
     return program.with_graph(edit.finish())
 
 
-def _share(graph, edit, plan, name, instance, first, span):
+def _share(graph, edit, plan, name, instance, first):
+    stage = plan.stage(name)
     source = clone_name(name, instance.index)
     chosen = clone_name(name, first)
     made = {}
@@ -45,8 +46,8 @@ def _share(graph, edit, plan, name, instance, first, span):
                 [format_input(chosen, index)],
                 graph.nodes[source].device,
                 T=Type(_output_type(graph.nodes[source], index)),
-                index=instance.shard // span,
-                num_shares=plan.mesh.num_shards // span,
+                index=instance.shard // plan.mesh.span(stage),
+                weights=list(plan.mesh.weights_of(stage)),
                 what="output %d of '%s'" % (index, name),
             )
             made[index] = edit.add(tagged(node, "batch_share")).name

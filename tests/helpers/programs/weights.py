@@ -1,0 +1,108 @@
+"""Training with stages whose devices have parts of different size of a batch, and the same on one device."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common, pipelines
+from tests.helpers.zoo import model as m
+
+ROWS = 12  # of a micro-batch
+STEPS = 3
+
+
+def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", replicas=1, **config):
+    """Trains on fed batches or on a data set: the merged losses, what rows were seen, a metric, and all variables.
+
+    Args:
+      devices: of each worker.
+      counts: of each stage, its devices in a model replica.
+      weights: those of the devices of a model replica.
+      source: "feed" or "data".
+      **config: keys with "__" for the dot.
+    """
+    if epl:
+        keys = {"cluster.device_weights": list(weights), "pipeline.num_micro_batch": micro_batches}
+        keys.update((key.replace("__", "."), value) for key, value in config.items())
+        with pipelines._devices(devices):
+            common.init(epl, keys)
+
+    numbers, tokens, x, mine = _batches(epl, counts, weights, micro_batches, replicas, source)
+    for count, layers in zip(counts, pipelines._cut(3, len(counts))):
+        with epl.replicate(count) if epl else pipelines._nothing():
+            if 0 in layers:
+                table = tf.get_variable("table", [10, 4], initializer=m.initial(1))
+                hidden = tf.tanh(m.dense(tf.concat([tf.gather(table, tokens), x], 1), 8, "hidden", seed=2))
+            if 1 in layers:
+                deeper = tf.tanh(m.dense(hidden, 8, "deeper", seed=3))
+                skipped = tf.reduce_mean(deeper * deeper)
+            if 2 in layers:
+                outputs = m.dense(deeper + 0.5 * hidden, 1, "outputs", seed=4)[:, 0]
+                loss = 0.1 * skipped + tf.reduce_mean(tf.square(outputs - tf.cos(tf.cast(numbers, tf.float32))))
+                average, moved = _averages(outputs, micro_batches)
+    common.mean_everywhere(epl, loss)
+    rows = common.rows_everywhere(epl, numbers)
+    here = tf.identity(loss)
+    if epl:
+        epl.add_to_collection(here, epl.GraphKeys.LOCAL_MEAN_OBJECTS)
+    with tf.control_dependencies(moved):
+        train_op = tf.train.AdamOptimizer(0.01, epsilon=1e-3).minimize(loss)
+    losses, seen, local = [], [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(STEPS):
+            value, of_worker, found, _ = sess.run([loss, here, rows, train_op], mine(step))
+            losses.append(value)
+            local.append(of_worker)
+            seen.append(sorted(found))
+        return {"losses": losses, "local": local, "rows": seen, "mean": sess.run(average), "state": common.state(sess)}
+
+
+def _averages(outputs, micro_batches):
+    """(a metric's value, what changes it and a moving average)."""
+    average, update = tf.metrics.mean(outputs)
+    level = tf.get_variable("level", [], initializer=tf.zeros_initializer(), trainable=False)
+    if micro_batches > 1:  # each of which would move it
+        return average, [update]
+    return average, [update, level.assign(0.5 * level + 0.5 * tf.reduce_mean(outputs))]
+
+
+def _batches(epl, counts, weights, micro_batches, replicas, source):
+    """(numbers, tokens and features of rows, function from a step to what this worker feeds)."""
+    size = ROWS * micro_batches * replicas
+    if source == "data":
+        data = tf.data.Dataset.range(STEPS * size).batch(ROWS if epl else size)
+        index, workers = common.workers(epl)
+        if epl and replicas > 1:
+            data = data.shard(workers, index)
+        numbers = tf.data.make_one_shot_iterator(data).get_next()
+    else:
+        numbers = tf.placeholder(tf.int64, [None], "numbers")
+    x = tf.sin(tf.cast(numbers, tf.float32)[:, None] * [1.0, 2.0, 3.0])
+
+    def mine(step):
+        if source == "data":
+            return {}
+        rows = np.arange(step * size, (step + 1) * size)
+        begin, end = _share(epl, list(weights or [1] * counts[0]) * replicas)
+        return {numbers: rows[int(round(begin * size)) : int(round(end * size))]}
+
+    return numbers, numbers % 10, x, mine
+
+
+def _share(epl, weights):
+    """Where the rows of this worker's devices begin and end, of one."""
+    index, workers = common.workers(epl)
+    if len(weights) % workers:  # a replica over all of them, of which some have no part of the first stage
+        return 0, 1
+    devices = len(weights) // workers
+    ends = np.cumsum([0] + weights) / sum(weights)
+    return ends[index * devices], ends[(index + 1) * devices]
+
+
+def refused(epl, devices, counts, weights, **config):
+    """The message of the error that `trained` ends with; empty if it trains."""
+    try:
+        trained(epl, devices, counts, weights, **config)
+    except (epl.errors.EplError, ValueError, tf.errors.InvalidArgumentError) as error:
+        return str(error)
+    return ""
