@@ -111,6 +111,7 @@ def trained(graph, init, train, loss, steps=3):
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph.to_graph_def(tf.GraphDef), name="")
         threads = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
+        threads.graph_options.rewrite_options.disable_meta_optimizer = True  # takes longer than the steps
         with tf.Session(config=threads) as session:
             session.run(init)
             values = [

@@ -46,8 +46,18 @@ def source_texts():
 
 def occurs(message, texts):
     """Whether the fixed parts of `message`, which "…" separates, follow each other in one of the texts."""
-    pattern = ".*".join(re.escape(part.strip()) for part in message.split("…"))
-    return any(re.search(pattern, text, re.DOTALL) for text in texts)
+    parts = [part.strip() for part in message.split("…")]
+    return any(_follow_each_other(parts, text) for text in texts)
+
+
+def _follow_each_other(parts, text):
+    end = 0
+    for part in parts:
+        begin = text.find(part, end)
+        if begin < 0:
+            return False
+        end = begin + len(part)
+    return True
 
 
 def test_troubleshooting_quotes_messages_that_exist():
