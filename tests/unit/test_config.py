@@ -6,7 +6,7 @@ import os
 import pickle
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from epl import config_keys
@@ -176,6 +176,7 @@ def test_the_default_passes_its_own_check(key):
 # --- properties ---
 
 
+@settings(max_examples=30)
 @given(values=settings_of(BUILT))
 def test_file_round_trip(values, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("yaml") / "strategy.yaml")
