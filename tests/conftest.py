@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import processes, zoo_results
 from tests.helpers.forks import Template
-from tests.helpers.halves import divided
+from tests.helpers.halves import divided, parameters
 from tests.helpers.remote import Job
 
 # How long an example takes says more about the machine than about the code.
@@ -67,9 +67,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _in_halves(item):
-    """Whether each line runs about half of the cases of a test: of those that start processes and could run on both."""
+    """Whether each line runs about half of the cases of a test: of those that start processes and could run on both,
+    and of unit tests with several parameters."""
     folder = os.path.basename(os.path.dirname(str(item.fspath)))
-    return folder in ("numerics", "multiproc") and not any(
+    crossed = folder == "unit" and parameters(item) > 1
+    return (folder in ("numerics", "multiproc") or crossed) and not any(
         item.get_closest_marker(mark) for mark in ("once", "each_line", "skipif", "alone")
     )
 
