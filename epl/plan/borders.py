@@ -59,10 +59,13 @@ def plan_borders(model, analysis, stage_of, mesh, merged):
 
 
 def copied_for_borders(model, analysis, stage_of, mesh):
-    """The Analysis with copies of all that is joined at a border, though it may be for what is fetched alone."""
+    """The Analysis with copies of all that is joined at a border, though it may be for what is fetched alone; and of
+    variables that nothing changes, where each worker of a stage has what others send it of that stage's."""
     if mesh.is_even:
         return analysis
     graph, found = model.graph, []
+    if mesh.is_spread:
+        found += [v.name for v in model.variables.values() if v.shape != () and v.name not in analysis.cloned]
     for name in analysis.varying:
         span = mesh.span(stage_of.get(name, 0))
         for producer, index in graph.inputs[name]:

@@ -1,8 +1,8 @@
 """What the workers run to which something happens: program.py SCENARIO FOLDER [WORKER].
 
 Every worker leaves FOLDER/pid.<index> and, when something raises, FOLDER/error.<index> with the error's classes and
-message. WORKER is the index of the worker to which the scenario happens. With FAULT_STAGES=2 in the environment each
-worker has a stage of a pipeline instead of a copy of the model.
+message. WORKER is the index of the worker to which the scenario happens. With FAULT_STAGES=1,1 in the environment each
+worker has a stage of a pipeline instead of a copy of the model; with 2,1 the first stage has two devices.
 
 With the scenario "injected" the variables FAULT and FAULT_MOMENT say what happens of the table, and when; the file
 FOLDER/acted is as old as that.
@@ -25,7 +25,8 @@ import epl
 FAULT_STEP = 3
 MIDDLE_STEP = 5  # after the first checkpoint and before the second
 PAUSE_S = 3
-STAGES = int(os.environ.get("FAULT_STAGES", "1"))
+# Device counts of the stages.
+STAGES = [int(count) for count in os.environ.get("FAULT_STAGES", "1").split(",")]
 
 
 def write(folder, name, text):
@@ -189,7 +190,7 @@ class Script(object):
             rows = np.ones([4 * (4 if self.hit else 7), 3], np.float32)
             return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(4)).get_next()
         rows = tf.py_func(self.rows, [], tf.float32)
-        rows.set_shape([4, 3])
+        rows.set_shape([4 if len(set(STAGES)) == 1 else None, 3])
         return rows
 
     def watched(self, tensor):
@@ -197,14 +198,15 @@ class Script(object):
         return tensor + 0 * tf.reduce_sum(tf.py_func(self.rows, [], tf.float32))
 
     def build_pipeline(self):
-        with epl.replicate(device_count=1, name="first"):
+        with epl.replicate(device_count=STAGES[0], name="first"):
             hidden = tf.layers.dense(self.inputs(), 4, name="hidden")
-        with epl.replicate(device_count=1, name="last"):
+            hidden = self.watched(hidden) if STAGES[0] > 1 else hidden
+        with epl.replicate(device_count=STAGES[1], name="last"):
             hidden = self.watched(hidden) if self.scenario != "data_ends" else hidden
             return tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1, name="out")))
 
     def build(self):
-        if STAGES > 1:
+        if len(STAGES) > 1:
             return self.finish(self.build_pipeline())
         units = 5 if self.hit and self.scenario == "other_graph" else 4
         with epl.replicate(device_count=1):

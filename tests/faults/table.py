@@ -34,7 +34,7 @@ class Layout(collections.namedtuple("Layout", "name workers devices stages setti
     """How a job is laid out.
 
     Attributes:
-      stages: 1: each device has a copy of the model; 2: half the devices have one stage of a pipeline each.
+      stages: device counts of a pipeline's stages in a copy of the model, with commas; "1": each device has a copy.
       settings: variables of the environment that configure it.
     """
 
@@ -47,14 +47,15 @@ class Layout(collections.namedtuple("Layout", "name workers devices stages setti
 LAYOUTS = collections.OrderedDict(
     (each.name, each)
     for each in (
-        Layout("2x1", 2, 1, 1, {}),
-        Layout("2x2", 2, 2, 1, {}),
-        Layout("pipeline-2x1", 2, 1, 2, {}),
-        Layout("3x1", 3, 1, 1, {}),
-        Layout("tcp-2x1", 2, 1, 1, {"EPL_COMMUNICATION_BACKEND": "tcp"}),
-        Layout("zero-2x1", 2, 1, 1, {"EPL_ZERO_LEVEL": "v1"}),
-        Layout("micro-2x1", 2, 1, 1, {"EPL_PIPELINE_NUM_MICRO_BATCH": 2}),
-        Layout("pipeline-2x2", 2, 2, 2, {"EPL_CLUSTER_DEVICE_PLACE_PREFER_INTRA_NODE": "false"}),
+        Layout("2x1", 2, 1, "1", {}),
+        Layout("2x2", 2, 2, "1", {}),
+        Layout("pipeline-2x1", 2, 1, "1,1", {}),
+        Layout("uneven-3x1", 3, 1, "2,1", {}),
+        Layout("3x1", 3, 1, "1", {}),
+        Layout("tcp-2x1", 2, 1, "1", {"EPL_COMMUNICATION_BACKEND": "tcp"}),
+        Layout("zero-2x1", 2, 1, "1", {"EPL_ZERO_LEVEL": "v1"}),
+        Layout("micro-2x1", 2, 1, "1", {"EPL_PIPELINE_NUM_MICRO_BATCH": 2}),
+        Layout("pipeline-2x2", 2, 2, "1,1", {"EPL_CLUSTER_DEVICE_PLACE_PREFER_INTRA_NODE": "false"}),
     )
 )
 

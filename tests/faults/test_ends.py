@@ -18,7 +18,7 @@ NOTICE_S = 10
 # communication.timeout_s of the test that waits for it.
 TIMEOUT_S = 8
 # With 2 stages each worker holds a stage of a pipeline, with 1 a copy of the model.
-COPIES, STAGES = 1, 2
+COPIES, STAGES = "1", "1,1"
 
 
 def exhaustive(*values):

@@ -85,6 +85,16 @@ def test_what_workers_send_each_other(counts):
         assert variables == {"w0" if (worker in wide) == (counts == (2, 1)) else "w1"}
 
 
+def test_a_variable_that_nothing_changes():
+    """All workers with copies of its stage have it, so that who gives it its first value and who takes it agree."""
+    graph = two_stages(lambda h, w: [h] if planning.variable("kept", trainable=False) is not None else [])
+    for worker in range(3):
+        found = planning.compiled(graph, 3, 1, index=worker).graph
+        there = [name.split("/")[-1] for name in found.nodes if name.startswith("epl_broadcast/kept/")]
+        assert ("send" in there, "receive" in there) == (worker == 0, worker == 1)
+        assert any(node.name.endswith("kept") for node in of_op(found, "VariableV2")) == (worker < 2)
+
+
 def of_phase(part, message):
     return tags.phase(part.whole.nodes[message.tensor.split(":")[0]])
 
