@@ -29,6 +29,7 @@ OPERATIONS = {
     "EplResourceLambMoments": "10eebf6e",
     "EplResourceLarsApply": "97a16c15",
     "EplResourceLarsSums": "52ad1b30",
+    "EplRouteIds": "62778356",
     "EplRows": "cbef341e",
     "EplSend": "5187b017",
     "EplSparseAllReduce": "44fae0a0",

@@ -47,6 +47,18 @@ def collective_bytes(kind, num_bytes, shards):
     return {"all_reduce": 2 * sent, "all_gather": sent, "reduce_scatter": sent, "all_to_all": sent / shards}[kind]
 
 
+def route_cost(row_bytes, id_bytes, shards):
+    """What it costs to send rows from or to their owners, in bytes over the link.
+
+    Args:
+      row_bytes: of all rows.
+      id_bytes: of all their ids; 0 where the owners know them already.
+      shards: how many parts.
+    """
+    sent = START_BYTES + collective_bytes("all_to_all", row_bytes, shards)
+    return sent if not id_bytes else sent + START_BYTES + collective_bytes("all_to_all", id_bytes, shards)
+
+
 def conversion_cost(have, want, num_bytes, shards):
     """What it costs to make one placement of another, in bytes over the link; 0.0 without communication."""
     kind = conversion(have, want)

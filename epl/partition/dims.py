@@ -285,10 +285,12 @@ def gather(node, inputs, facts):
     at = axis[0] % rank
     out = term[:at] + rows + term[at + 1 :]
     letter = frozenset(term[at])
+    routed = at == 0 and facts.dtype(inputs[1]) in (3, 9)
     if facts.shape(inputs[0])[at] is None:  # which rows a part has would not be known
         term = term[:at] + "-" + term[at + 1 :]
     text = "%s,%s%s->%s" % (term, rows, ",*" * (len(inputs) - 2), out)
-    return Notation(text, linear=_FIRST if node.op != "ResourceGather" else (), product=True, preferred=letter)
+    linear = _FIRST if node.op != "ResourceGather" else ()
+    return Notation(text, linear=linear, product=True, preferred=letter, routed=routed)
 
 
 def unsorted_segment_sum(node, inputs, facts):
@@ -317,10 +319,27 @@ def made(text, **options):
     return lambda node, inputs, facts: notation
 
 
+def _repeated_once(times, facts):
+    """Dimensions that are repeated once, where a sum's gradient computes that: shape // max(shape with ones, 1)."""
+    nodes = facts.graph.nodes
+    if nodes[times.node].op != "FloorDiv":
+        return ()
+    shape, divisor = facts.inputs(times.node)
+    while nodes[divisor.node].op in ("Maximum", "Identity"):
+        divisor = facts.inputs(divisor.node)[0]
+    if nodes[divisor.node].op != "DynamicStitch" or nodes[divisor.node].attr["N"].i != 2:
+        return ()
+    _, axes, sizes, _ = facts.inputs(divisor.node)
+    axes, rank = _known(facts.value(axes)), facts.shape(shape)
+    return [i for i in range(rank[0]) if i not in axes] if sizes == shape and axes is not None and rank[0] else ()
+
+
 def tile(node, inputs, facts):
     shape, times = facts.shape(inputs[0]), facts.value(inputs[1])
     if shape is None or times is None:
         return None
+    once = _repeated_once(inputs[1], facts)
+    times = [1 if t is None and i in once else t for i, t in enumerate(times)]
     left = "".join(letter if t == 1 else "-" for letter, t in zip(_LETTERS, times))
     right = "".join(letter if t == 1 or n == 1 else "-" for letter, n, t in zip(_LETTERS, shape, times))
     return Notation("%s,*->%s" % (left, right), linear=_FIRST)

@@ -6,7 +6,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.partition.conversion import part_sizes, part_starts
-from epl.partition.parts import COLLECTIVES, Collective
+from epl.partition.parts import COLLECTIVES, SEND_ROWS, Collective
 from epl.program.placement import SUM
 
 INT32, INT64, FLOAT, DOUBLE, BOOL, STRING = 3, 9, 1, 2, 10, 7
@@ -24,6 +24,7 @@ class Emit(object):
     Attributes:
       nodes: name to NodeDef.
       per_shard, collectives: as in epl.partition.parts.Partitioned.
+      routes: what is known of ids that travel (epl.partition.routed).
     """
 
     def __init__(self, facts, shards):
@@ -32,6 +33,7 @@ class Emit(object):
         self.nodes = {}
         self.per_shard = {}
         self.collectives = []
+        self.routes = {}
         self._for = None
 
     def begin(self, node):
@@ -119,6 +121,24 @@ class Emit(object):
         phase = tags.phase(self._for)
         self.collectives.append(Collective(name, kind, tensor, num_bytes, phase, wanted_by or self._for.name))
         return self.cast(name, sent, dtype)
+
+    def send_rows(self, name, rows, counts, dtype, tensor, num_bytes):
+        """Sends rows to each shard.
+
+        Args:
+          name: for people.
+          rows: the tensor, those for shard 0 first.
+          counts: how many are for each, a vector of int64.
+          dtype: of the rows.
+          tensor, num_bytes: as in epl.partition.parts.Collective.
+
+        Returns:
+          (the rows that come, those of shard 0 first; how many come from each).
+        """
+        made = self.add(SEND_ROWS, name, [rows, counts], T=Type(dtype), shards=self.shards)
+        phase = tags.phase(self._for)
+        self.collectives.append(Collective(made, "all_to_all", tensor, num_bytes, phase, self._for.name))
+        return made, made + ":1"
 
     def outputs(self, node, texts, dtypes):
         """Makes what was computed the outputs of a node, which keeps its name and its control inputs."""

@@ -25,7 +25,7 @@ def narrow(facts, choices, shards):
         if len(wanted) != 1 or next(iter(wanted)) is None or next(iter(wanted)).kind != "sharded":
             continue
         place = next(iter(wanted))
-        parts = [each for each in strategies(rule, shards) if each.outputs == (place,)]
+        parts = [each for each in strategies(rule, shards) if each.outputs == (place,) and not each.routed]
         if parts:
             found.strategy[name] = parts[0]
             found.place[Tensor(name, 0)] = place

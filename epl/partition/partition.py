@@ -2,6 +2,7 @@
 
     facts    what is known of tensors: shapes, types, small values
     spread   how each operation is computed in parts
+    routes   where rows go to the shards that have them in their parts of tables
     postpone where partial sums are made up
     narrow   nothing is computed whole only to be divided
     rewrite  one graph with the shapes of a shard and explicit collectives
@@ -14,6 +15,7 @@ from epl.partition.facts import Facts
 from epl.partition.narrow import narrow
 from epl.partition.postpone import postpone
 from epl.partition.rewrite import rewrite
+from epl.partition.routes import route
 from epl.partition.spread import spread
 
 
@@ -34,6 +36,7 @@ def partition(program, marks, op_def):
     """
     facts = Facts(program.graph, program.spec_of)
     choices = spread(facts, marks, op_def, program.stateful)
+    choices = route(facts, choices, marks.shards)
     choices = postpone(facts, choices, marks.shards)
     choices = narrow(facts, choices, marks.shards)
     return rewrite(facts, choices, marks.shards)

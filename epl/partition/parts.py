@@ -9,12 +9,15 @@ from epl.program.placement import Placement
 # Operation types of the collectives in the graph of a shard; whoever makes the shards' copies joins them.
 ALL_REDUCE, ALL_GATHER = "EplShardAllReduce", "EplShardAllGather"
 REDUCE_SCATTER, ALL_TO_ALL = "EplShardReduceScatter", "EplShardAllToAll"
+# Rows, and how many of them are for each shard; gives those that come, and how many from each. An all-to-all.
+SEND_ROWS = "EplShardSendRows"
 COLLECTIVES = {
     "all_reduce": ALL_REDUCE,
     "all_gather": ALL_GATHER,
     "reduce_scatter": REDUCE_SCATTER,
     "all_to_all": ALL_TO_ALL,
 }
+EXCHANGES = frozenset(COLLECTIVES.values()) | {SEND_ROWS}
 
 
 @dataclass(frozen=True)

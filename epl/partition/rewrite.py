@@ -12,8 +12,9 @@ from epl.partition.checkpoints import restored_part, saved_in_parts
 from epl.partition.conversion import conversion, conversion_cost, part_sizes
 from epl.partition.emit import Emit, on_one_shard, slice_of
 from epl.partition.parts import Partitioned, WholeInputs
+from epl.partition.routed import routed_writer
 from epl.partition.special import writer_of
-from epl.program.placement import SUM, WHOLE
+from epl.program.placement import SUM, WHOLE, sharded
 from epl.rules import effects
 
 
@@ -29,10 +30,15 @@ def rewrite(facts, choices, shards):
         apart = saved_in_parts(facts, choices, node)
         wants = [None if place in apart else want for place, want in enumerate(wants)]
         if name not in choices.rule:
-            gathered = sum(facts.num_bytes(t) for t, want in zip(inputs, wants) if want and choices.of(t) != WHOLE)
+            brought = [t for t, want in zip(inputs, wants) if want == WHOLE and choices.of(t) != WHOLE]
+            gathered = sum(map(facts.num_bytes, brought))
             without_rule.extend([WholeInputs(name, node.op, gathered)] if gathered else [])
         texts = [forms.text(tensor, want) for tensor, want in zip(inputs, wants)]
-        _write(emit, node, texts, choices, strategy)
+        known = choices.routes.get(name)
+        if known is not None:
+            routed_writer(node.op)(emit, node, texts, forms.text(known.ids, sharded(known.dim)), known)
+        else:
+            _write(emit, node, texts, choices, strategy)
     graph = Graph(emit.nodes, facts.graph.library, facts.graph.versions)
     placements = {format_input(*tensor): place for tensor, place in choices.place.items() if place != WHOLE}
     return Partitioned(graph, shards, placements, emit.per_shard, tuple(emit.collectives), tuple(without_rule))

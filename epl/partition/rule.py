@@ -33,6 +33,7 @@ class Notation:
       ignored: positions of inputs of which only the shape matters.
       product: it multiplies, gathers or looks up, so that to divide its variables divides the work.
       preferred: letters by which variables of this operation are divided if it costs no more than other ways do.
+      routed: whether it looks up rows by ids, so that parts of both can exchange rows.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Notation:
     ignored: Tuple[int, ...] = ()
     product: bool = False
     preferred: FrozenSet[str] = frozenset()
+    routed: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class Strategy:
       factor: the label of what is divided; None: nothing is, or it is linear in partial inputs.
       inputs: a Placement for each; None where any will do.
       outputs: a Placement for each.
+      routed: shards that have other rows of a table than they have ids of send each other what these need.
     """
 
     factor: Optional[str]
     inputs: Tuple[Optional[Placement], ...]
     outputs: Tuple[Placement, ...]
+    routed: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,22 @@ def strategies(rule, shards):
     for label, sizes in rule.sizes:
         if divides(sizes, shards):
             found.append(_divided(rule, label, anyhow))
+    found.extend(_routed(rule, shards, anyhow) if rule.notation.routed else ())
     outputs = tuple(WHOLE if labels == TAKEN_WHOLE else partial() for labels in rule.outputs)
     for group in rule.notation.linear:
         found.append(Strategy(None, tuple(partial() if i in group else each for i, each in enumerate(whole)), outputs))
     return tuple(found)
+
+
+def _routed(rule, shards, anyhow):
+    """Of a lookup of which the table's rows are divided, and the ids too."""
+    sizes = dict(rule.sizes)
+    if rule.inputs[0][0] is None or not divides(sizes[rule.inputs[0][0]], shards):
+        return []
+    labels = [label for label in rule.inputs[1] if label is not None and divides(sizes[label], shards)]
+    places = [(sharded(0), sharded(rule.inputs[1].index(label))) + tuple(anyhow[2:]) for label in labels]
+    outputs = [(sharded(rule.outputs[0].index(label)),) for label in labels]
+    return [Strategy(*each, routed=True) for each in zip(labels, places, outputs)]
 
 
 def divides(sizes, shards):

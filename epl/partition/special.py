@@ -10,7 +10,7 @@ from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import part_sizes
 from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
-from epl.program.placement import WHOLE
+from epl.program.placement import ROUTED, WHOLE
 
 
 def _divided(strategy, index=0):
@@ -161,9 +161,14 @@ def _weight(emit, tensor, text, dim, dtype, choices):
     return emit.add("RealDiv", "weight", [own, emit.cast(whole, INT32, dtype)], T=Type(dtype))
 
 
+def _counted_from_part(emit, ids, dtype, size):
+    """Ids of rows, counted from where a shard's part of them begins."""
+    return emit.add("Sub", "local", [ids, emit.starts("start", size, dtype)], T=Type(dtype))
+
+
 def _own_rows(emit, ids, dtype, size):
     """(ids counted from where a shard's rows begin, whether they are its own)."""
-    own = emit.add("Sub", "local", [ids, emit.starts("start", size, dtype)], T=Type(dtype))
+    own = _counted_from_part(emit, ids, dtype, size)
     count = emit.integers("rows", part_sizes(size, emit.shards), dtype)
     above = emit.add("GreaterEqual", "above", [own, emit.integers("zero", [0] * emit.shards, dtype)], T=Type(dtype))
     below = emit.add("Less", "below", [own, count], T=Type(dtype))
@@ -174,6 +179,9 @@ def _gather(emit, node, texts, strategy, rule, choices):
     """Each shard looks up the rows that it has and gives zeros for others."""
     facts = emit.facts
     tensors = facts.inputs(node.name)
+    if strategy.inputs[1] == ROUTED:
+        texts[1] = _counted_from_part(emit, texts[1], facts.dtype(tensors[1]), facts.shape(tensors[0])[0])
+        return _replaced_input(emit, node, texts, 1, texts[1])
     if strategy.factor is None or _divided(strategy) is not None or strategy.inputs[0].kind != "sharded":
         return False
     axis = strategy.inputs[0].dim
@@ -244,10 +252,13 @@ def _some_rows(indices_at, updates_at):
             return False
         facts = emit.facts
         tensors = facts.inputs(node.name)
-        at = indices_at if indices_at is not None else _last_of_integers(tensors, facts)
+        at = indices_at if indices_at is not None else last_of_integers(tensors, facts)
         values = updates_at if updates_at is not None else at - 1
         id_type, dtype = facts.dtype(tensors[at]), facts.dtype(tensors[values])
-        own, is_own = _own_rows(emit, texts[at], id_type, facts.shape(tensors[0])[0])
+        size = facts.shape(tensors[0])[0]
+        if strategy.inputs[at] == ROUTED:
+            return _replaced_input(emit, node, texts, at, _counted_from_part(emit, texts[at], id_type, size))
+        own, is_own = _own_rows(emit, texts[at], id_type, size)
         where = emit.add("Where", "where", [is_own], T=Type(10))
         squeezed = emit.integers("flat", [[-1]] * emit.shards)
         kept = emit.add("Reshape", "kept", [where, squeezed], T=Type(INT64), Tshape=Type(INT32))
@@ -270,7 +281,7 @@ def _rows(emit, text, dtype, kept):
     return emit.add("GatherV2", "own_rows", [text, kept, axis], **types)
 
 
-def _last_of_integers(tensors, facts):
+def last_of_integers(tensors, facts):
     return next(i for i in range(len(tensors) - 1, 0, -1) if facts.dtype(tensors[i]) in (INT32, INT64))
 
 

@@ -19,7 +19,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
-from epl.partition.conversion import conversion_cost
+from epl.partition.conversion import conversion_cost, route_cost
 from epl.partition.rule import Rule, Strategy, expand, strategies
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded
@@ -62,6 +62,7 @@ class Choices:
       place: Tensor to its Placement; those that are whole may be left out.
       order: node names, each behind what it takes (but for the edges that close loops).
       fixed: nodes of which the place of an output was marked.
+      routes: node whose strategy is routed to its epl.partition.routes.Route.
     """
 
     strategy: Dict[str, Strategy] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Choices:
     place: Dict[Tensor, Placement] = field(default_factory=dict)
     order: list = field(default_factory=list)
     fixed: set = field(default_factory=set)
+    routes: Dict[str, object] = field(default_factory=dict)
 
     def of(self, tensor):
         return self.place.get(tensor, WHOLE)
@@ -319,6 +321,9 @@ class _Spread(object):
             marked = [t for t in inputs if t in self._free and self._free[t][0] in self._marks.variables]
             marked = [t for t in marked if self._is_free(t) or self._choices.of(t) != WHOLE]
         wishes, rows = self._wishes(name, rule), self._rows(name, inputs)
+        # Rows are sent to where a batch is divided, not to divide it.
+        there = [i for i in rows if i == 1]
+        found = [s for s in found if not s.routed or self._lies_so(s, inputs) or self._by_rows(s, there)]
         if not marked and not self._any_divided(inputs):  # nothing that is whole, or will be, is divided without need
             found = [s for s in found if s.factor is None or self._grants(s, wishes) or self._by_rows(s, rows)]
         keys = {each: self._key(each, rule, inputs, marked, name) for each in found}
@@ -372,6 +377,10 @@ class _Spread(object):
         shape = self._facts.shape(tensor)
         return bool(shape) and (shape[0] is None or shape[0] >= self._shards)
 
+    def _lies_so(self, strategy, inputs):
+        """Whether the ids of a lookup lie as a strategy wants them."""
+        return self._choices.of(inputs[1]) == strategy.inputs[1]
+
     @staticmethod
     def _by_rows(strategy, rows):
         return any(strategy.inputs[i] == sharded(0) for i in rows)
@@ -397,7 +406,7 @@ class _Spread(object):
     def _key(self, strategy, rule, inputs, marked, name):
         """Strategies with a lower one are better."""
         left_whole = sum(not self._divides(tensor, inputs, strategy) for tensor in marked)
-        preferred = marked and strategy.factor in rule.notation.preferred
+        preferred = marked and (strategy.factor in rule.notation.preferred or strategy.routed)
         cost = self._cost(strategy, rule, inputs, name)
         # Rows of which the parts exchange a few numbers are not moved, however few they are.
         moves_rows = strategy.factor not in rule.notation.resolved and self._has_parts_of(rule, inputs)
@@ -438,7 +447,9 @@ class _Spread(object):
             if place.kind == "partial" or index in wishes:
                 want = wishes.get(index, made_up)
                 cost += conversion_cost(place, want, facts.num_bytes(Tensor(name, index)), shards)
-        if strategy.factor is not None and strategy.factor in rule.notation.resolved:
+        if strategy.routed:
+            cost += route_cost(facts.num_bytes(Tensor(name, 0)), facts.num_bytes(inputs[1]), shards)
+        elif strategy.factor is not None and strategy.factor in rule.notation.resolved:
             cost += self._resolving_cost(strategy, rule, name)
         elif (
             rule.notation.product

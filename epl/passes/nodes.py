@@ -8,11 +8,11 @@ from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
-from epl.partition.parts import COLLECTIVES
+from epl.partition.parts import EXCHANGES, SEND_ROWS
 from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 
-_INT32 = 3
+_INT32, _INT64 = 3, 9
 # Types of what they give; EPL's own operations may not be loaded.
 _OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 
@@ -28,7 +28,9 @@ def dtype_of(graph, tensor):
     node = graph.nodes[name]
     if node.op in _OF_STRINGS:
         return _OF_STRINGS[node.op]
-    if (tags.ROLE in node.attr or node.op in COLLECTIVES.values()) and node.attr["T"].type:
+    if node.op == SEND_ROWS and index == 1:
+        return _INT64
+    if (tags.ROLE in node.attr or node.op in EXCHANGES) and node.attr["T"].type:
         return node.attr["T"].type  # made by a pass
     definition = tf_compat.op_def(node.op)
     if definition is None:

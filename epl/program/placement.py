@@ -39,6 +39,8 @@ WHOLE = Placement("whole")
 # What operations want that look at the shape alone: whole, or partial, which has the shape of the whole.
 WHOLE_SHAPE = Placement("whole shape")
 OWN = Placement("own")
+# Rows of a table, or their ids, each on the shard that has the table's row; in an order of their own.
+ROUTED = Placement("routed", dim=0)
 
 
 def sharded(dim):

@@ -8,14 +8,15 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import make_program
+from epl.communicators import library
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.partition import parts
 from epl.partition.conversion import part_sizes
+from epl.partition.emit import type_list
 from epl.partition.partition import partition
 from epl.partition.spread import Marks
 
-_COLLECTIVES = frozenset(parts.COLLECTIVES.values())
 _JOINS = {"sum": "AddN", "max": "Maximum", "min": "Minimum", "prod": "Mul"}
 # What TensorFlow would make of so many nodes takes longer than to run them once.
 _AS_IT_IS = tf.ConfigProto()
@@ -31,7 +32,8 @@ def partitioned(graph, shards, variables=(), tensors=None):
 
 def simulation(done):
     """A tf.Graph with all shards of a Partitioned program; shard i's nodes are named "shard_i/..."."""
-    edges = {name: node for name, node in done.graph.nodes.items() if node.op in _COLLECTIVES}
+    library.ops()
+    edges = {name: node for name, node in done.graph.nodes.items() if node.op in parts.EXCHANGES}
     result = tf.GraphDef()
     for shard in range(done.shards):
         for name, node in parts.for_shard(done, shard).nodes.items():
@@ -114,6 +116,21 @@ def _joined(node, shards):
         add("SplitV", [text, sizes, whole_numbers(dim)], num_split=shards, Tlen=Type(3))
         return [format_input(made[-1].name, i) for i in range(shards)]
 
+    if node.op == parts.SEND_ROWS:
+        numbers = [_in_shard(node.input[1], i) for i in range(shards)]
+        pieces = []
+        for rows, number in zip(given, numbers):
+            add("SplitV", [rows, number, whole_numbers(0)], num_split=shards, Tlen=Type(9))
+            pieces.append([format_input(made[-1].name, i) for i in range(shards)])
+        made.append(make_node("Pack", "joined/%s/table" % name, numbers, T=Type(9), N=shards, axis=1))
+        made.append(make_node("Unpack", "joined/%s/told" % name, [made[-1].name], T=Type(9), num=shards, axis=0))
+        told = made[-1].name
+        for i in range(shards):
+            come = [pieces[j][i] for j in range(shards)]
+            come = add("ConcatV2", come + [whole_numbers(0)], N=shards, Tidx=Type(3))
+            types = type_list([dtype, 9])
+            made.append(make_node("IdentityN", _in_shard(name, i), [come, format_input(told, i)], T=types))
+        return made
     if node.op == parts.ALL_REDUCE:
         results = [combined()] * shards
     elif node.op == parts.ALL_GATHER:

@@ -14,6 +14,7 @@ COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll"
 SPLIT = "tests.helpers.programs.split:"
 LARGE = "tests.helpers.programs.split_large:large"
 EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
+TABLES = "tests.helpers.programs.split_tables:lookups"
 MIXED_PROGRAM = "tests.helpers.programs.split_mixed:mixed"
 
 
@@ -101,6 +102,62 @@ EMBEDDINGS = [("adagrad", {"rows": 7}), ("adam", {"resource": True})]
 def test_embeddings(plain, two_devices, optimizer, options):
     reference = plain(SPLIT + "embeddings", 1, optimizer, **options)
     check(two_devices(SPLIT + "embeddings", 2, optimizer, **options), reference)
+
+
+# Rows that the graph knows, and that it does not, of batches that devices divide evenly and not; one lookup and two.
+LOOKUPS = [
+    ("adagrad", {"resource": True, "sizes": (8, 7, 5)}),
+    ("adam", {"kind": "twice", "clip": 0.1}),
+    ("lazy", {"rows": 32, "sizes": (32, 32), "inside": True, "resource": True}),
+    ("momentum", {"kind": "sum", "dtype": "int32"}),
+]
+MORE_LOOKUPS = [
+    ("sgd", {"resource": True}),
+    ("sgd", {"kind": "twice", "rows": 32, "sizes": (32, 32)}),
+    ("adam", {"resource": True, "inside": True, "kind": "keras"}),
+    ("adagrad", {"kind": "sum", "clip": 0.1}),
+    ("lazy", {"sizes": (7, 8, 9)}),
+    ("momentum", {"resource": True, "rows": 33, "sizes": (33, 33)}),
+]
+MICRO_LOOKUPS = [("adagrad", {"clip": 0.1, "resource": True}), ("adam", {"kind": "sum"}), ("sgd", {"kind": "twice"})]
+_THERE, _BACK = ("all_to_all", "forward"), ("all_to_all", "backward")
+
+
+def check_lookups(got, want, options):
+    """Rows travel once in each direction, and ids once: nothing is gathered."""
+    (history, exchanged), (reference, _) = got, want
+    check(history, reference)
+    lookups = 2 if options.get("kind") == "twice" else 1
+    assert sorted(exchanged) == [_BACK] * lookups + [_THERE] * 2 * lookups
+
+
+@pytest.mark.parametrize("optimizer, options", LOOKUPS)
+def test_rows_travel(plain, two_devices, optimizer, options):
+    reference = plain(TABLES, 1, optimizer, **options)
+    check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+
+
+@pytest.mark.exhaustive
+def test_rows_travel_over_more_devices(plain, two_devices, four_devices):
+    for optimizer, options in LOOKUPS + MORE_LOOKUPS:
+        reference = plain(TABLES, 1, optimizer, **options)
+        check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+        check_lookups(four_devices(TABLES, 4, optimizer, **options), reference, options)
+
+
+@pytest.mark.exhaustive
+def test_rows_travel_for_micro_batches(plain, two_devices, four_devices):
+    for optimizer, options in MICRO_LOOKUPS:
+        reference = plain(TABLES, 1, optimizer, **options)
+        got = two_devices(TABLES, 2, optimizer, pipeline__num_micro_batch=2, **options)
+        check_lookups(got, reference, options)
+        check(four_devices(TABLES, 2, optimizer, pipeline__num_micro_batch=2, **options)[0], reference[0])
+        check(four_devices(TABLES, 2, optimizer, **options)[0], reference[0])
+
+
+def test_an_id_outside_of_the_table_is_named(two_devices):
+    with pytest.raises(RemoteError, match=r"indices\[3,2\] = 1001 is not in \[0, 1001\)"):
+        two_devices(TABLES, 2, "sgd", wrong=1001)
 
 
 # Rows of a data set that the graph counts, one row at a time, and a placeholder of a fixed shape.

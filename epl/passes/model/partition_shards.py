@@ -16,6 +16,7 @@ from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.partition.hints import hints_of
 from epl.partition.partition import partition
+from epl.partition.routes import LOOKUPS
 from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
@@ -117,8 +118,23 @@ def _rows(program, taskgraphs):
         for name, node in nodes.items()
         if tags.get_int(node, tags.TASKGRAPH, -1) in indices and tags.phase(node) == tags.FORWARD and name not in inside
     }
+    rows.update(name for name in program.graph.find(LOOKUPS.__contains__) if _looks_up_for(program.graph, name, rows))
     given = program.graph.find(lambda op: op in effects.SOURCES or op in effects.PLACEHOLDERS)
     return frozenset(rows), frozenset(name for name in given if name not in inside)
+
+
+def _looks_up_for(graph, lookup, rows):
+    """Whether all that a lookup gives to the forward pass are rows that devices divide."""
+    waiting, found = [lookup], False
+    while waiting:
+        for name in graph.edges.data_consumers.get(waiting.pop(), ()):
+            if name in rows:
+                found = True
+            elif tags.phase(graph.nodes[name]) == tags.FORWARD:
+                if graph.nodes[name].op != "Identity":
+                    return False
+                waiting.append(name)
+    return found
 
 
 def _marks(program, shards, taskgraphs, hints):

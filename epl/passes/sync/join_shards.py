@@ -9,6 +9,7 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
 from epl.partition import parts
 from epl.partition.conversion import part_sizes
+from epl.partition.emit import type_list
 from epl.passes.nodes import instance_tensor, tagged
 from epl.plan.names import clone_name, joined_name, tag_of, whole_name
 from epl.plan.order import OF_SHARDS
@@ -28,9 +29,14 @@ def join_shards(program, plan):
         for name in program.micro_batches.copies(each.node):
             for replica in replicas(plan.mesh):
                 join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
-                given = [graph.nodes[clone_name(name, i.index)].input[0] for i in replica]
-                for instance, result in zip(replica, _results(join, node, given)):
-                    _become(edit.node(clone_name(name, instance.index)), result, dtype)
+                copies = [graph.nodes[clone_name(name, i.index)] for i in replica]
+                given = [copy.input[0] for copy in copies]
+                if node.op == parts.SEND_ROWS:
+                    results = join.sent_rows(given, [copy.input[1] for copy in copies])
+                else:
+                    results = [(result,) for result in _results(join, node, given)]
+                for instance, each in zip(replica, results):
+                    _become(edit.node(clone_name(name, instance.index)), each, dtype)
     return program.with_graph(edit.finish())
 
 
@@ -62,14 +68,14 @@ def replicas(mesh):
     return [found[data] for data in sorted(found)]
 
 
-def _become(node, text, dtype):
-    """Makes a node hand on a tensor."""
+def _become(node, texts, dtype):
+    """Makes a node hand on a tensor, or that and a vector of int64."""
     controls = [each for each in node.input if each[0] == "^"]
     for key in ("shards", "combine", "dim", "size", "to_dim", "to_size"):
         node.attr.pop(key, None)
-    node.op = "Identity"
-    node.input[:] = [text] + controls
-    set_attr(node, "T", Type(dtype))
+    node.op = "Identity" if len(texts) == 1 else "IdentityN"
+    node.input[:] = list(texts) + controls
+    set_attr(node, "T", Type(dtype) if len(texts) == 1 else type_list([dtype, _INT64]))
 
 
 def _results(join, node, given):
@@ -151,6 +157,57 @@ class _Join(object):
         joined = self._add("ConcatV2", pieces + [self._integers(at)], N=count, Tidx=Type(_INT32))
         return self._own_parts(self._swapped(joined, to_dim), to_dim, sizes)
 
+    def sent_rows(self, given, counts):
+        """For each instance the rows that come from all, in their order, and how many come from each.
+
+        Args:
+          given: the rows that each has, those for the first one first.
+          counts: how many are for each, vectors of int64.
+        """
+        lanes, workers = len(given), self._plan.mesh.parts.num_workers
+        if lanes == 1:
+            come = self._exchange("EplAllToAll", given[0], counts[0])
+            return [(come, format_input(come, 1))]
+        shards = self._plan.mesh.num_shards
+        pieces = [self._pieces(rows, count, shards) for rows, count in zip(given, counts)]
+        table = self._node("Pack", counts, T=Type(_INT64), N=lanes, axis=1)  # [to each, from each of this worker's]
+        if workers > 1:
+            ordered = [pieces[lane][shard] for shard in range(shards) for lane in range(lanes)]
+            own = self._concatenated(ordered)
+            by_worker = self._reshaped(table, [workers, lanes * lanes])
+            types = {"T": Type(_INT64), "Tidx": Type(_INT32)}
+            sums = self._node("Sum", [by_worker, self._integers([1])], keep_dims=False, **types)
+            come = self._exchange("EplAllToAll", own, sums)
+            one_each = self.cast(self._integers([1] * workers), _INT32, _INT64)
+            told = self._exchange("EplAllToAll", by_worker, one_each, name="counts", T=Type(_INT64))
+            flat = self._pieces(come, self._reshaped(told, [-1]), workers * lanes * lanes)
+            told = self._reshaped(told, [workers, lanes, lanes])
+            order = self._integers([1, 0, 2])
+            table = self._node("Transpose", [told, order], T=Type(_INT64), Tperm=Type(_INT32))
+            table = self._reshaped(table, [lanes, workers * lanes])
+            of_lane = [
+                [flat[(worker * lanes + to) * lanes + lane] for worker in range(workers) for lane in range(lanes)]
+                for to in range(lanes)
+            ]
+        else:
+            of_lane = [[pieces[lane][to] for lane in range(lanes)] for to in range(lanes)]
+        told = self._node("Unpack", [table], T=Type(_INT64), num=lanes, axis=0)
+        return [(self._concatenated(each), format_input(told, to)) for to, each in enumerate(of_lane)]
+
+    def _pieces(self, rows, counts, number):
+        """Rows, cut by how many belong together."""
+        made = self._add("SplitV", [rows, counts, self._integers(0)], num_split=number, Tlen=Type(_INT64))
+        return [format_input(made, index) for index in range(number)]
+
+    def _concatenated(self, pieces):
+        if len(pieces) == 1:
+            return pieces[0]
+        return self._add("ConcatV2", pieces + [self._integers(0)], N=len(pieces), Tidx=Type(_INT32))
+
+    def _reshaped(self, text, shape):
+        """Numbers of rows in another shape."""
+        return self._node("Reshape", [text, self._integers(shape)], T=Type(_INT64), Tshape=Type(_INT32))
+
     def _of_workers(self, sizes):
         """The sizes of the shards' parts, added up by worker."""
         lanes = self._plan.mesh.lanes
@@ -188,16 +245,17 @@ class _Join(object):
         return self._node("FloorDiv", [more, self._integers(shards)], T=Type(_INT32))
 
     def _exchange(self, op, *texts, **attrs):
-        """A collective of the workers that have parts of the replica."""
-        group = self._plan.mesh.parts
+        """A collective of the workers that have parts of the replica; `name` is added to what it is called."""
+        group, suffix = self._plan.mesh.parts, attrs.pop("name", None)
+        name = self._name if suffix is None else "%s/%s" % (self._name, suffix)
+        attrs.setdefault("T", Type(self._dtype))
         node = make_node(
             op,
-            self._name,
+            name,
             list(texts),
             self._plan.mesh.host_device,
-            T=Type(self._dtype),
             comm=group.communicator(0),
-            tag=tag_of(self._name),
+            tag=tag_of(name),
             workers=group.num_workers,
             **attrs,
         )

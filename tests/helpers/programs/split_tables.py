@@ -1,0 +1,108 @@
+"""Tables of which devices have rows, looked up by the devices that divide the batch: rows travel (epl.split)."""
+
+import contextlib
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from tests.helpers.programs import common
+from tests.helpers.programs.split import OPTIMIZERS, share_of_copy
+from tests.helpers.programs.tables import LazyMomentum
+
+ROWS, WIDTH, IDS = 1001, 32, 40  # large enough that it is less to send rows to where they are needed
+# Some of so many gradients are little more than rounding, which Adam would divide by itself.
+_OPTIMIZERS = dict(OPTIMIZERS, lazy=LazyMomentum, adam=lambda: tf.train.AdamOptimizer(0.05, epsilon=1e-3))
+
+
+def _looked_up(epl, device_count, ids, inside, kind):
+    """The rows, for each row of the batch one or one after the other; of one table, or of it twice."""
+    scope = epl.split(device_count) if epl else contextlib.suppress()
+    with scope:
+        table = tf.get_variable("table", [ROWS, WIDTH], initializer=tf.random_normal_initializer())
+        if kind == "keras":
+            layer = tf.keras.layers.Embedding(ROWS, WIDTH, name="embedding")
+            layer.build(None)
+        look_up = layer if kind == "keras" else (lambda given: tf.nn.embedding_lookup(table, given))
+        rows = look_up(ids) if inside else None
+    rows = rows if inside else look_up(ids)
+    if kind == "twice":
+        rows = rows * look_up(tf.identity(ids)[:, ::-1])
+    if kind == "sum":
+        return tf.reduce_sum(rows, 1)
+    return tf.reshape(rows, [-1, IDS * WIDTH])
+
+
+def lookups(
+    epl,
+    device_count,
+    optimizer,
+    resource=False,
+    rows=None,
+    sizes=(8, 8, 8),
+    kind="rows",
+    inside=False,
+    clip=None,
+    dtype="int64",
+    wrong=None,
+    **config,
+):
+    """What every step gives, and all variables after it.
+
+    Args:
+      epl: the module, or None.
+      device_count: that have parts of the table.
+      optimizer: a name.
+      rows: of the batch, where the graph knows it.
+      sizes: of the batches.
+      kind: "rows" one after the other, their "sum", "twice" from the same table, or of a layer of "keras".
+      inside: whether the lookup is in the scope of the table.
+      clip: the norm to which gradients are clipped.
+      dtype: of ids.
+      wrong: an id to put into the last batch.
+    """
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    config["communication.clip_after_allreduce"] = clip is not None
+    config["cluster.colocate_split_and_replicate"] = True
+    common.init(epl, config)
+    tf.set_random_seed(12)
+    if epl:
+        epl.set_default_strategy(epl.replicate(device_count))
+    ids = tf.placeholder(dtype, [rows, IDS])
+    with tf.variable_scope("model", use_resource=resource):
+        found = _looked_up(epl, device_count, ids, inside, kind)
+        hidden = tf.tanh(tf.layers.dense(found, 5, name="hidden"))
+        loss = tf.reduce_mean(tf.square(hidden - 0.5))
+    made = _OPTIMIZERS[optimizer]()
+    pairs = made.compute_gradients(loss)
+    if clip is not None:
+        clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip)
+        pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs)]
+    step = made.apply_gradients(pairs, tf.train.get_or_create_global_step())
+    fetches = [common.mean_everywhere(epl, loss), common.rows_everywhere(epl, found)]
+    variables, history = tf.global_variables(), []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        history.append(session.run([v.value() for v in variables]))
+        for number, size in enumerate(sizes):
+            drawn = np.random.RandomState(number).randint(0, ROWS, [size, IDS])
+            drawn[:, ::3] = drawn[0, 0]  # some are there several times, in all parts of the batch
+            if wrong is not None and number == len(sizes) - 1:
+                drawn[-1, 2] = wrong
+            fed = {ids: share_of_copy(epl, device_count, drawn)}
+            fetched = session.run(fetches + [step], fed)[:-1]
+            history.append(fetched + session.run([v.value() for v in variables]))
+        exchanged = _exchanged(epl, session)
+    return history, exchanged
+
+
+def _exchanged(epl, session):
+    """(kind, phase) of what shards exchange for the table in a training step."""
+    if not epl:
+        return None
+    from epl.graph import tags
+    from epl.session.hooks import driver_of
+
+    done = driver_of(session).rewritten.plan.partitioned
+    step = done.graph.ancestors([name for name, node in done.graph.nodes.items() if tags.phase(node) == tags.APPLY])
+    found = [c for c in done.collectives if c.node in step and c.kind != "all_reduce"]
+    return [(c.kind, c.phase) for c in found if "hidden" not in c.wanted_by]
