@@ -56,7 +56,8 @@ class LocalSgd:
       begin_step: until this step a period is one step.
       groups: what is averaged.
       first_steps: of the first period, where later ones follow from the loss; None: all have `k_steps`.
-      losses: the tensors of which gradients are taken, where periods follow from them.
+      losses: where periods follow from them, (the tensor of which gradients are taken, the node where its gradient
+        begins).
       overlap: whether an average is applied one period late, which needs no step to wait for it.
     """
 
@@ -64,7 +65,7 @@ class LocalSgd:
     begin_step: int
     groups: Tuple[AverageGroup, ...]
     first_steps: Optional[int] = None
-    losses: Tuple[str, ...] = ()
+    losses: Tuple[Tuple[str, str], ...] = ()
     overlap: bool = False
 
     @property
@@ -134,14 +135,15 @@ def plan_local_sgd(model, analysis, mesh, config):
 
 
 def _losses(model):
-    """What the program takes gradients of."""
-    found = sorted(filter(None, (tags.get_str(node, tags.SEED) for node in model.graph.nodes.values())))
+    """What the program takes gradients of, and the nodes where these begin."""
+    seeds = ((tags.get_str(node, tags.SEED), name) for name, node in model.graph.nodes.items())
+    found = tuple(sorted((loss, seed) for loss, seed in seeds if loss))
     if not found:
         raise UnsupportedError(
             "local_sgd.adaptive needs to know the loss, but this program takes its gradients by other means than "
             "tf.gradients and tf.train's optimizers. Leave local_sgd.adaptive at False."
         )
-    return tuple(sorted(set(found)))
+    return found
 
 
 def _own(model, analysis):

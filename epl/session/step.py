@@ -66,6 +66,8 @@ class Step(object):
         roots = [node_of(name) for name in self.fetches] + list(targets)
         updates = rewritten.first_updates(roots, stop)
         roots += updates
+        losses = self._losses_behind(graph.ancestors(roots, stop=stop)) if plan.local_sgd is not None else ()
+        roots += [node_of(loss) for loss in losses]
         micro_batches = rewritten.micro_batches
         gates = rewritten.gates(roots, stop)
         self.open_gates = tuple(gate + ":0" for gate in gates)
@@ -123,8 +125,8 @@ class Step(object):
             self.is_local = bool(self.updated & plan.averaged)
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
             if self.is_local:
-                self.losses = tuple(loss for loss in plan.local_sgd.losses if node_of(loss) in reached)
-                self.fetches += self.losses
+                self.losses = losses
+                self.fetches += losses
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
         else:
@@ -142,6 +144,11 @@ class Step(object):
         if self._may_wait is None:
             self._may_wait = made_of_data(self._rewritten.program.source, fetches, self._names_fed)
         return self._may_wait
+
+    def _losses_behind(self, reached):
+        """The losses of which gradients are among `reached`, whether or not the program fetches them."""
+        losses = self._rewritten.plan.local_sgd.losses
+        return tuple(sorted({loss for loss, seed in losses if seed in reached}))
 
     def _takes_several(self, reached):
         """Whether the call needs more than one micro-batch of the first replica."""

@@ -243,3 +243,21 @@ class Wire(object):
         sent = self._sent(total)
         self.left_of_sum = total - sent
         return sent.reshape(self.shape)
+
+
+class Half(object):
+    """The sum of a gradient over workers that send float16, where what is rounded off is lost (communication.fp16).
+
+    Args:
+      factor: what gradients are multiplied by on their way.
+    """
+
+    def __init__(self, factor):
+        self.factor = np.float32(factor)
+
+    def sum(self, gradients, scale):
+        """The sum times `scale`, of each worker's list of its devices' gradients."""
+        total = np.zeros(gradients[0][0].shape, np.float32)
+        for own in gradients:
+            total = total + (sum(own) * self.factor).astype(np.float16).astype(np.float32)
+        return (total.astype(np.float16).astype(np.float64) * (scale / self.factor)).astype(np.float32)

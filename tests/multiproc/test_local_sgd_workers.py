@@ -7,7 +7,16 @@ import pytest
 
 from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
 from tests.helpers.programs import common
-from tests.helpers.programs.local_sgd import LATE, MOMENTUM, RATE, STEPS, assert_states, simulated_late
+from tests.helpers.programs.local_sgd import (
+    ADAPTIVE,
+    LATE,
+    MOMENTUM,
+    RATE,
+    STEPS,
+    assert_states,
+    simulated_adaptive,
+    simulated_late,
+)
 from tests.helpers.references import LocalMomentum
 
 PROGRAMS = "tests.helpers.programs.local_sgd:"
@@ -30,7 +39,8 @@ def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
         assert_same_training(got, rank)
 
 
-@pytest.mark.parametrize("workers, average_slots", [(2, False), (4, True)])
+@pytest.mark.each_line
+@pytest.mark.parametrize("workers, average_slots", [(2, False), (4, True), (4, False)])
 def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
     config = dict(PERIOD, **{"local_sgd.average_slots": average_slots})
     results = jobs[workers, 1](PROGRAMS + "train", config, "momentum")
@@ -49,27 +59,33 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
         assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
+@pytest.mark.each_line
 @pytest.mark.parametrize("workers", [2, 4])
 def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers):
-    config = {"local_sgd.k_steps": 8, "local_sgd.adaptive": True, "local_sgd.init_k_steps": 2}
-    results = jobs[workers, 1](PROGRAMS + "train", config, "momentum")
-    simulation = LocalMomentum(results[0][1], workers, RATE, MOMENTUM, True)
-    period, taken, losses, first, periods = 2, 0, [], None, []
-    for number in range(STEPS):
-        taken += 1
-        parts = list(zip(*[np.split(rows, workers) for rows in common.batch(number)]))
-        losses.extend(simulation.step(parts, taken == period))
-        for rank, (got, _) in enumerate(results):
-            for name in simulation.trained:
-                want = simulation.states[rank][name].astype(np.float32)
-                assert_same(got["states"][number][name], want, atol=1e-5, what="%s after step %d" % (name, number))
-        if taken == period:
-            first = first or np.mean(losses)
-            periods.append(period)
-            period, taken, losses = min(8, int(np.ceil(np.sqrt(np.mean(losses) / first) * 2))), 0, []
-    assert len(set(periods)) > 1
+    results = jobs[workers, 1](PROGRAMS + "train", ADAPTIVE, "momentum")
+    want, ends = simulated_adaptive(results[0][1], workers, 0, STEPS)
+    assert len(set(np.diff(ends))) > 1
+    for rank, (got, _) in enumerate(results):
+        assert_states(got["states"], want, rank)
 
 
+@pytest.mark.each_line
+def test_adaptive_periods_begin_again_from_a_checkpoint(plain, two_workers, tmp_path):
+    results = two_workers(PROGRAMS + "saved", str(tmp_path), ADAPTIVE, 11, 10)
+    found = plain("tests.helpers.programs.savers:read", results[0][1])
+    initial = plain(PROGRAMS + "simulate", 2, "momentum", [], steps=1)[1]
+    whole, ends = simulated_adaptive(initial, 2, 0, 21)
+    last = max(end for end in ends if end <= 11)
+    assert last < 11
+    assert_states([found], whole[last - 1 :][:1], 0)
+    resumed = simulated_adaptive(found, 2, last, 10)[0]
+    for rank, (going_on, _, first, again) in enumerate(results):
+        assert first == last
+        assert_states(going_on, whole[11:], rank)
+        assert_states(again, resumed, rank)
+
+
+@pytest.mark.each_line
 @pytest.mark.parametrize("workers, resource", [(2, False), (4, True)])
 def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resource):
     config = dict(LATE, **{"local_sgd.begin_step": 2})

@@ -1,14 +1,26 @@
-"""Gradients in fewer bits between workers (communication.wire_dtype): the numbers of a simulation in NumPy."""
+"""Gradients in fewer bits between workers (communication.wire_dtype, .fp16): the numbers of a simulation in NumPy."""
 
 import numpy as np
 import pytest
 
 from tests.helpers.checks import assert_same_training
 from tests.helpers.programs import wire
-from tests.helpers.references import Wire
+from tests.helpers.references import Half, Wire
 
 TRAIN = "tests.helpers.programs.wire:train"
 STEPS = 20
+HALF = "fp16"  # communication.fp16, beside the values of communication.wire_dtype
+FACTOR = 8
+
+
+def config_of(form):
+    if form == HALF:
+        return {"communication.fp16": True, "communication.fp16_scale": FACTOR}
+    return {"communication.wire_dtype": form}
+
+
+def sum_of(form, shape, workers):
+    return Half(FACTOR) if form == HALF else Wire(form, np.zeros(shape, np.float32), workers)
 
 
 def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
@@ -19,7 +31,7 @@ def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
     found = [{"losses": [], "states": []} for _ in range(workers)]
     for number in range(steps):
         if number in (0, resumed):
-            sums = {name: Wire(form, np.zeros(shape, np.float32), workers) for name, shape in wire.SHAPES.items()}
+            sums = {name: sum_of(form, shape, workers) for name, shape in wire.SHAPES.items()}
         batch = wire.batch(number, workers)
         for rank, own in enumerate(found):
             mine = {name: rows[wire.ROWS * rank : wire.ROWS * (rank + 1)] for name, rows in batch.items()}
@@ -39,16 +51,19 @@ def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
     return found
 
 
-@pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True)])
+@pytest.mark.each_line
+@pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True), (HALF, True)])
 def test_two_workers(two_workers, form, resource):
-    results = two_workers(TRAIN, {"communication.wire_dtype": form}, STEPS, resource)
+    results = two_workers(TRAIN, config_of(form), STEPS, resource)
     for got, want in zip(results, simulated(form, 2)):
         assert_same_training(got, want)
 
 
-def test_four_workers(jobs):
-    results = jobs[4, 1](TRAIN, {"communication.wire_dtype": "int8"}, STEPS)
-    for got, want in zip(results, simulated("int8", 4)):
+@pytest.mark.each_line
+@pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
+def test_four_workers(jobs, form):
+    results = jobs[4, 1](TRAIN, config_of(form), STEPS)
+    for got, want in zip(results, simulated(form, 4)):
         assert_same_training(got, want)
 
 
@@ -77,9 +92,10 @@ def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
         assert_same_training(got, want)
 
 
-def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path):
-    config = {"communication.wire_dtype": "int8"}
+@pytest.mark.each_line
+@pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
+def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path, form):
     program = "tests.helpers.programs.wire:monitored"
-    first, second = (two_workers(program, config, str(tmp_path), until) for until in (5, 9))
-    for one, other, want in zip(first, second, simulated("int8", 2, steps=9, resumed=5)):
+    first, second = (two_workers(program, config_of(form), str(tmp_path), until) for until in (10, STEPS))
+    for one, other, want in zip(first, second, simulated(form, 2, resumed=10)):
         assert_same_training({key: one[key] + other[key] for key in want}, want)

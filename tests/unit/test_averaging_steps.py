@@ -50,7 +50,7 @@ def test_from_any_average_on_it_goes_on_as_before(k_steps, begin_step, data):
 )
 def test_adaptive_periods_follow_from_the_losses_of_all_workers(losses, first, begin_step):
     """One loss for all steps of a period, in this worker; the other one has three times as much."""
-    plan, local = LocalSgd(8, begin_step, (), min(first, 8), ("loss:0",)), LocalSteps()
+    plan, local = LocalSgd(8, begin_step, (), min(first, 8), (("loss:0", "seed"),)), LocalSteps()
     local.begin(0, {})
     periods = []
     for loss in [1.0] * begin_step + losses:
@@ -69,7 +69,7 @@ def test_adaptive_periods_follow_from_the_losses_of_all_workers(losses, first, b
 
 
 def test_losses_that_tell_nothing_leave_the_period_as_it_is():
-    plan = LocalSgd(8, 0, (), 4, ("loss:0",))
+    plan = LocalSgd(8, 0, (), 4, (("loss:0", "seed"),))
     assert [plan.next_period(1.0, loss, 5) for loss in (math.nan, math.inf, -1.0)] == [5, 5, 5]
     assert plan.next_period(0.0, 1.0, 5) == 5 and plan.next_period(1.0, 0.0, 5) == 1
 

@@ -15,6 +15,7 @@ from tests.helpers.zoo import model as m
 STEPS = 20
 RATE, MOMENTUM = 0.1, 0.9
 LATE = {"local_sgd.k_steps": 3, "local_sgd.overlap": True, "local_sgd.average_slots": False}
+ADAPTIVE = {"local_sgd.k_steps": 8, "local_sgd.adaptive": True, "local_sgd.init_k_steps": 2}
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.3),
     "momentum": lambda: tf.train.MomentumOptimizer(RATE, MOMENTUM),
@@ -98,6 +99,22 @@ def simulated_late(initial, ranks, begin_step, first, steps):
         simulation.step(parts, since <= 0 or since % 3 == 0, late=since > 0)
         found.append([dict(state, global_step=np.int64(number + 1)) for state in simulation.states])
     return found
+
+
+def simulated_adaptive(initial, ranks, first, steps):
+    """The same with ADAPTIVE, and the global steps that ended with an average."""
+    simulation, found, ends = LocalMomentum(initial, ranks, RATE, MOMENTUM, True), [], []
+    period, taken, losses, at_first = 2, 0, [], None
+    for number in range(first, first + steps):
+        taken += 1
+        parts = list(zip(*[np.split(rows, ranks) for rows in common.batch(number)]))
+        losses.extend(simulation.step(parts, taken == period))
+        found.append([dict(state, global_step=np.int64(number + 1)) for state in simulation.states])
+        if taken == period:
+            at_first = at_first or np.mean(losses)
+            ends.append(number + 1)
+            period, taken, losses = min(8, int(np.ceil(np.sqrt(np.mean(losses) / at_first) * 2))), 0, []
+    return found, ends
 
 
 def assert_states(got, want, rank):

@@ -30,10 +30,15 @@ def _reference(kind, variable, value):
     return Lamb(value, 0.02, 0.8, 0.95, 0.01 if "epsilon" in kind else 1e-4, 0.1, excluded)
 
 
-def train(epl, kind, config=None):
+def train(epl, kind, config=None, begin=0, until=STEPS, before=None, after=None):
     """Losses and trained variables after each step; the plain process updates by NumPy, with the optimizer's gradients.
 
     The variables' names with and without slots besides, as the program's optimizer knows them.
+
+    Args:
+      begin, until: the steps.
+      before: a checkpoint to restore; None: first values.
+      after: where to save a checkpoint at the end; None: nowhere.
     """
     common.init(epl, dict(CONFIG[kind], **(config or {})))
     feeds = common.Feeds(epl)
@@ -48,12 +53,15 @@ def train(epl, kind, config=None):
         assert all(optimizer.get_slot(v, slot) is not None for v in variables for slot in slots), slots
     gradients = tf.gradients(loss, variables)
     fetched = common.mean_everywhere(epl, loss)
-    losses, states = [], []
+    losses, states, saver = [], [], tf.train.Saver()
     with common.session() as sess:
-        common.initialize(sess)
+        if before:
+            saver.restore(sess, before)
+        else:
+            common.initialize(sess)
         if not epl:
             references = [_reference(kind, v, value) for v, value in zip(variables, sess.run(variables))]
-        for number in range(STEPS):
+        for number in range(begin, until):
             if epl:
                 losses.append(sess.run([fetched, update], feeds.of(number))[0])
             else:
@@ -63,7 +71,9 @@ def train(epl, kind, config=None):
                     variable.load(reference.step(gradient), sess)
             states.append({v.op.name: value for v, value in zip(variables, sess.run(variables))})
         if epl:
-            assert sess.run(step) == STEPS
+            assert sess.run(step) == until
+        if after:
+            saver.save(sess, after)
     return {"losses": losses, "states": states}
 
 
