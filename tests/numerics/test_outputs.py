@@ -18,8 +18,11 @@ def test_summaries(plain, two_devices, tmp_path):
     checks.assert_same_summaries(two_devices(OUTPUTS + "summaries", str(tmp_path / "epl")), want)
 
 
-def test_merged_fetches(two_devices):
-    checks.assert_merged_as_named([two_devices(OUTPUTS + "merged")], devices=2)
+@pytest.mark.each_line
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_merged_fetches(two_devices, micro_batches):
+    """A micro-batch has its rows as a device has."""
+    checks.assert_merged_as_named([two_devices(OUTPUTS + "merged", micro_batches)], devices=2 * micro_batches)
 
 
 def test_tensors_that_cannot_be_merged(two_devices):

@@ -21,6 +21,7 @@ from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.passes.copies.stamp import Stamp
 from epl.passes.copies.template import marks_of
 from epl.passes.nodes import dtype_of, tagged
+from epl.passes.rows import add_rows
 from epl.passes.sync.summaries import shown_by
 from epl.plan.analysis import variable_of
 from epl.plan.merge_points import source_of
@@ -280,9 +281,6 @@ def _scaled(graph, edit, plan, name, total, like):
     return edit.add(_like(graph, like, make_node("Mul", name, [total, factor], T=Type(dtype)))).name
 
 
-_HOW = {"mean": "EplAllReduce", "sum": "EplAllReduce", "concat": "EplAllGather"}
-
-
 def _merged_name(name):
     """The node that merges over micro-batches what `name` merges over instances."""
     return "%s_micro_batches/%s" % (PREFIX, name)
@@ -319,16 +317,24 @@ def _merge_one(graph, edit, plan, how, tensor, name, device):
             "first, or use a collection of sums" % tensor
         )
     inputs = [format_input(*parse_input(_tensor(plan, tensor, m))) for m in range(plan.count)]
-    node = make_node(_HOW[how], name, inputs, device, R=plan.count, T=Type(dtype), comm=0, tag=0, workers=1)
-    if how != "concat":
-        set_attr(node, "N", 1)
-        set_attr(node, "num_inputs", plan.count)
-        set_attr(node, "reduce_op", "sum")
-        set_attr(node, "scale", 1.0 / plan.count if how == "mean" else 1.0)
+    options = dict(R=plan.count, comm=0, tag=0, workers=1)
+    if how == "concat":
+        nodes = add_rows(
+            edit,
+            name,
+            dtype,
+            tensor,
+            lambda name, dtype: make_node("EplAllGather", name, inputs, device, T=Type(dtype), **options),
+        )
+    else:
+        scale = 1.0 / plan.count if how == "mean" else 1.0
+        options.update(T=Type(dtype), N=1, num_inputs=plan.count, reduce_op="sum", scale=scale)
+        nodes = [edit.add(make_node("EplAllReduce", name, inputs, device, **options))]
     near = graph.nodes[node_of(tensor)]
-    if tags.TASKGRAPH in near.attr:
-        set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
-    edit.add(tagged(node, "merge"))
+    for node in nodes:
+        if tags.TASKGRAPH in near.attr:
+            set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
+        tagged(node, "merge")
 
 
 def _counted(graph, edit, plan, model):

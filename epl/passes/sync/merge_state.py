@@ -5,8 +5,8 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
                                     delta/1 /                \ AssignSub/1
 """
 
-from epl.graph.build import Type, make_node
-from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire, tagged
+from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
+from epl.passes.rows import add_rows
 
 
 def merge_state(program, plan):
@@ -42,10 +42,12 @@ def merge_state(program, plan):
 def _gather_rows(graph, edit, plan, group):
     for (name, tag), tensor, consumer in zip(group.collectives(), group.values, group.consumers):
         dtype = dtype_of(graph, tensor)
-        gather = all_gather_node(plan, name, tensor, dtype, group.slot, tag)
-        for index, text in enumerate(list(gather.input)):
-            made = "%s/rows_%d" % (name, index)  # a single index is a scalar
-            edit.add(tagged(make_node("EplRows", made, [text], plan.mesh.host_device, T=Type(dtype)), "join"))
-            gather.input[index] = made
-        edit.add(gather)
+        # A single index is a scalar.
+        add_rows(
+            edit,
+            name,
+            dtype,
+            tensor,
+            lambda n, d, of=tensor, tag=tag: all_gather_node(plan, n, of, d, group.slot, tag),
+        )
         rewire(edit, plan, [consumer], name)

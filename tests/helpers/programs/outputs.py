@@ -178,9 +178,9 @@ def written_by_the_graph(epl, folder):
     return losses, events(None, folder)
 
 
-def merged(epl):
+def merged(epl, micro_batches=1):
     """Merged fetches of all types and shapes that the collections take."""
-    common.init(epl)
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
     index, _ = common.workers(epl)
     x = tf.placeholder(tf.float32, [None, 2])
     names = tf.placeholder(tf.string, [None])
