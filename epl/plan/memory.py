@@ -13,6 +13,7 @@ from typing import Dict, Tuple
 from epl.graph import tags
 from epl.graph.index import LOOP_EDGES
 from epl.plan.cost import HEAVY
+from epl.plan.layer_wise import kernel_nodes
 from epl.plan.names import PREFIX
 from epl.rules import effects
 
@@ -125,6 +126,7 @@ class _Run(object):
         self._work_bytes = work_bytes
         self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
         self._reached = graph.ancestors(roots, stop=fed)
+        self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
         self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(_LASTING), 0))
         for name, (kind, size) in variables.items():
             self._lasting[device_of(name)][kind] += size
@@ -213,8 +215,8 @@ class _Run(object):
         taken = [self._buffers.get(self._received(each, name)) for each in inputs]
         given = [self._buffers.get(each) for each in inputs if self._copy(each, name)]
         gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself
-        if tags.LAYER_WISE in node.attr and "CPU" in device:
-            gives = False  # kernels make the update in place
+        if name in self._by_kernels:
+            gives = False  # in place
         if gives:
             kind = _kind(name, node)
             for index, size in enumerate(self._num_bytes(name)):

@@ -11,9 +11,11 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.capture.record import make_program
 from epl.env import Env
+from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.plan.memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, VARIABLES, foretell, table
+from epl.plan.layer_wise import kernel_nodes
+from epl.plan.memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, foretell, table
 from epl.plan.memory_page import chosen, memory_page
 from epl.session import foretold, preview
 from epl.session.foretold import foretell_program
@@ -50,12 +52,12 @@ def test_variables_are_there_all_the_time():
     assert of_nodes(nodes[:1], ["v"], {"v": 7}, {"v": (VARIABLES, 7)}).peak_bytes == 7
 
 
-def model(layers=8, width=64, rows=256):
+def model(layers=8, width=64, optimizer=None):
     x = tf.placeholder(tf.float32, [None, width], name="x")
     for i in range(layers):
         x = tf.layers.dense(x, width, tf.tanh, kernel_initializer=tf.random_normal_initializer(stddev=0.3, seed=i))
     loss = tf.reduce_mean(tf.square(x))
-    return tf.train.AdamOptimizer(0.01).minimize(loss)
+    return (optimizer or tf.train.AdamOptimizer(0.01)).minimize(loss)
 
 
 def measured(graph, init, train, data):
@@ -91,6 +93,47 @@ def test_foretold_is_near_to_measured(config):
     parameters = 8 * 65 * 64 * 4
     assert memory.lasting[VARIABLES] == parameters and memory.lasting[SLOTS] == 2 * parameters + 8
     assert any(live[KINDS.index(AGAIN)] for _, live in memory.points) == bool(config)
+
+
+def layer_wise(name):
+    return epl.optimizers.LambOptimizer() if name == "lamb" else epl.optimizers.LarsOptimizer(0.1)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_updates_by_kernels_need_no_memory(optimizer):
+    with capture() as graph:
+        model(2, 256, layer_wise(optimizer))
+        program = compiled(make_program(graph), 1, 1)
+    (memory,) = foretell_program(program, 8)[0].values()
+    assert max(live[KINDS.index(UPDATE)] for _, live in memory.points) < 256 * 256 * 4
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+@pytest.mark.parametrize(
+    "config, kernels", [({}, 4), ({"amp__level": "O1", "amp__dtype": "float16"}, 4), ({"zero__level": "v3"}, 2)]
+)
+def test_which_updates_are_made_by_kernels(optimizer, config, kernels):
+    """As many as in the graphs that TensorFlow has run: of two layers on two devices, by the owner alone with ZeRO."""
+    with capture() as graph:
+        with tf.variable_scope("", use_resource=True):
+            model(1, 8, layer_wise(optimizer))
+        program = compiled(make_program(graph), 1, 2, **config)
+    found = kernel_nodes(program.graph, lambda name: True)
+    writes = [n for n in found if tags.get_str(program.graph.nodes[n], tags.LAYER_WISE).split("|")[1] == "write_var"]
+    assert len(writes) == kernels
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_updates_by_tensorflows_operations_need_memory(optimizer):
+    """Where sums over a variable are reduced over devices, kernels are not put in their place."""
+    with capture() as graph:
+        with epl.split(2):
+            model(1, 256, layer_wise(optimizer))
+        program = compiled(make_program(graph), 1, 2)
+    kernel = next(name for name in kernel_nodes(program.graph, lambda name: True) or [""])
+    assert "kernel" not in kernel
+    for memory in foretell_program(program, 8)[0].values():
+        assert max(live[KINDS.index(UPDATE)] for _, live in memory.points) >= 256 * 256 * 4
 
 
 @pytest.mark.parametrize("size, channels", [(16, 3), (8, 64)], ids=["several images at once", "one image at once"])
