@@ -2,6 +2,7 @@
 
     python benchmarks/execution.py [--rounds 9] [--models mlp cnn normed]
     python benchmarks/execution.py --steps_per_run [--rounds 3]
+    python benchmarks/execution.py --fetch_every [--rounds 3]
     python benchmarks/execution.py --xla [--models mlp bert]
 
 A process for each setting, as TensorFlow's threads belong to a process, on the same cores; they take turns with a block
@@ -10,6 +11,9 @@ of the first step, in which graphs are optimised and compiled.
 
 With --steps_per_run: two workers train a small model, of which a step takes a fraction of a millisecond, with one and
 with many steps in a call; jobs take turns. Printed are the medians of the microseconds of a step.
+
+With --fetch_every: the same workers, whose program fetches its loss, merged over the workers, in every call, with the
+loss of every and of every hundredth step, and fetching nothing.
 
 With --xla: the same with XLA's clustering, by TensorFlow alone and by execution.xla.
 
@@ -113,11 +117,11 @@ def serve_graph_optimizer(model, rounds):
         print("%-6s without %-24s ratio %.3f" % (model, name, medians[name] / medians[""]), flush=True)
 
 
-STEPS_PER_RUN = 100
+MANY = 100  # steps in a call, or from one fetch to the next
 _TIMED_STEPS = 3000
 
 
-def serve_worker(steps_per_run):
+def serve_worker(config, fetches_loss):
     """A worker: prints the microseconds of a step."""
     jobs.settle(favoured=False)
     import tensorflow.compat.v1 as tf  # after the affinity, from which TensorFlow takes the number of its threads
@@ -125,33 +129,45 @@ def serve_worker(steps_per_run):
     import epl
 
     tf.disable_v2_behavior()
-    epl.init(epl.Config({"execution.steps_per_run": steps_per_run}))
+    epl.init(epl.Config(config))
     rows = tf.data.Dataset.from_tensors((tf.ones([8, 16]), tf.ones([8, 1]))).repeat()
     x, y = tf.data.make_one_shot_iterator(rows).get_next()
     loss = tf.reduce_mean(tf.square(tf.layers.dense(x, 1) - y))
-    update = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    todo = [tf.train.GradientDescentOptimizer(0.01).minimize(loss)]
+    if fetches_loss:
+        epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+        todo.append(loss)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        for steps in (STEPS_PER_RUN, _TIMED_STEPS):  # the first ones to warm up
+        for steps in (MANY, _TIMED_STEPS):  # the first ones to warm up
             began = time.perf_counter()
-            for _ in range(steps // steps_per_run):
-                session.run(update)
+            for _ in range(steps // config.get("execution.steps_per_run", 1)):
+                session.run(todo)
         if jobs.rank() == 0:
             print("microseconds %.2f" % ((time.perf_counter() - began) / _TIMED_STEPS * 1e6), flush=True)
 
 
-def measure_steps_per_run(rounds):
-    """Prints microseconds of a step with one and with many in a call, and the ratio."""
-    counts, taken = (1, STEPS_PER_RUN), {1: [], STEPS_PER_RUN: []}
+def measure_workers(rounds, settings):
+    """Prints, for two workers, the microseconds of a step with each of the settings, and the ratio to the first one.
+
+    Args:
+      settings: list of (what it is, configuration, whether the program fetches its loss).
+    """
+    taken = [[] for _ in settings]
     for _ in range(rounds):
-        for count in counts:
-            script = [os.path.abspath(__file__), "--serve_worker", str(count)]
-            taken[count] += jobs.numbers("epl", script, None, "microseconds")[0]
-    one, many = (statistics.median(taken[count]) for count in counts)
-    print(
-        "two workers: %.0f us a step, %.0f us with execution.steps_per_run=%d: %.2f x the steps per second"
-        % (one, many, STEPS_PER_RUN, one / many)
-    )
+        for found, (_, config, fetches_loss) in zip(taken, settings):
+            script = [os.path.abspath(__file__), "--serve_worker", json.dumps(config)]
+            found += jobs.numbers("epl", script + (["--fetches_loss"] if fetches_loss else []), None, "microseconds")[0]
+    medians = [statistics.median(found) for found in taken]
+    for (what, _, _), median in zip(settings, medians):
+        print("two workers, %-40s %6.0f us a step, %.2f x the steps per second" % (what, median, medians[0] / median))
+
+
+BY_STEPS_PER_RUN = [("one step in a call", {}, False)]
+BY_STEPS_PER_RUN.append(("execution.steps_per_run=%d" % MANY, {"execution.steps_per_run": MANY}, False))
+BY_FETCH_EVERY = [("the loss of every step", {}, True)]
+BY_FETCH_EVERY.append(("execution.fetch_every=%d" % MANY, {"execution.fetch_every": MANY}, True))
+BY_FETCH_EVERY.append(("no loss", {}, False))
 
 
 class Child(object):
@@ -199,21 +215,23 @@ def main():
     parser.add_argument("--models", nargs="+", default=USUAL, choices=sorted(STEPS))
     parser.add_argument("--xla", action="store_true", help="execution.xla against TensorFlow alone with XLA instead")
     parser.add_argument("--steps_per_run", action="store_true", help="several steps in a call of two workers instead")
+    parser.add_argument("--fetch_every", action="store_true", help="what fetching a merged loss takes instead")
     parser.add_argument("--graph_optimizer", action="store_true", help="the graph optimizer's switches instead")
     parser.add_argument("--serve_graph_optimizer", choices=sorted(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--serve_worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--serve_worker", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--fetches_loss", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve_worker:
-        return serve_worker(args.serve_worker)
+    if args.serve_worker is not None:
+        return serve_worker(args.serve_worker, args.fetches_loss)
     if args.serve_graph_optimizer:
         return serve_graph_optimizer(args.serve_graph_optimizer, args.rounds)
     if args.serve:
         return serve(args.serve[0], json.loads(args.serve[1]))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if args.steps_per_run:
-        return measure_steps_per_run(args.rounds)
+    if args.steps_per_run or args.fetch_every:
+        return measure_workers(args.rounds, BY_STEPS_PER_RUN if args.steps_per_run else BY_FETCH_EVERY)
     for model in args.models:
         if args.graph_optimizer:
             script = [sys.executable, __file__, "--serve_graph_optimizer", model, "--rounds", str(args.rounds)]
