@@ -4,6 +4,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+from epl import tf_compat
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
@@ -105,9 +106,10 @@ def _patches(node, op):
     """Bytes of the patches that TensorFlow's CPU kernels of a convolution's gradients lay out for some images at once.
 
     For as many as fit, with what is multiplied, into 30 MiB, even if the batch has fewer; but for one where the product
-    of one image is large enough to keep all threads busy (Conv2DCustomBackpropFilterOp and ...InputOp).
+    of one image is large enough to keep all threads busy (Conv2DCustomBackpropFilterOp and ...InputOp). oneDNN has its
+    own kernels, which lay out none.
     """
-    if "CPU" not in _device(node):
+    if "CPU" not in _device(node) or tf_compat.uses_onednn():
         return 0
     outer = op.inputs[2].shape
     kernel = op.inputs[1].shape if node.op == "Conv2DBackpropInput" else op.outputs[0].shape

@@ -8,6 +8,11 @@ from tensorflow.python.ops import gradients_util, resource_variable_ops
 
 from epl.tf_compat.wrapping import ORIGINAL, line, wrap
 
+if line() == "tf1":
+    from tensorflow.python import pywrap_tensorflow as _port
+else:
+    from tensorflow.python.util import _pywrap_util_port as _port
+
 AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
 NodeDef = node_def_pb2.NodeDef
@@ -147,6 +152,11 @@ def has_kernel_of_type(op, device_type, attr, dtype):
         if kernel.device_type == device_type and all(dtype in each for each in allowed):
             return True
     return False
+
+
+def uses_onednn():
+    """Whether this TensorFlow computes on CPUs by oneDNN, as 2.15 does of itself where they have AVX512_VNNI, say."""
+    return _port.IsMklEnabled()
 
 
 def load_op_library(path):

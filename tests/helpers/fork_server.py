@@ -134,13 +134,15 @@ def _run(arguments):
 # What children start themselves
 
 _new_process = subprocess.Popen
+_STREAMS = [subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT]  # of workers
 
 
 def popen(command, **options):
-    """In place of subprocess.Popen: what this Python is to run as a worker is forked, the rest is started."""
+    """In place of subprocess.Popen: what this Python is to run as a worker of epl-launch is forked, the rest is started."""
     environ = options.get("env") or os.environ
     forked = isinstance(command, list) and command[0] == sys.executable and not options.get("shell")
-    if forked and seen_by_imports(environ) == seen_by_imports(os.environ):
+    as_workers = [options.get(each) for each in ("stdin", "stdout", "stderr")] == _STREAMS
+    if forked and as_workers and seen_by_imports(environ) == seen_by_imports(os.environ):
         return Forked(command, **options)
     return _new_process(command, **options)
 
@@ -151,7 +153,7 @@ class Forked(object):
     def __init__(
         self, command, env, stdin, stdout, stderr, bufsize=0, preexec_fn=None, start_new_session=False, cwd=None
     ):
-        assert stdin == subprocess.DEVNULL and stdout == subprocess.PIPE and stderr == subprocess.STDOUT
+        assert [stdin, stdout, stderr] == _STREAMS
         assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
         self.returncode = None
         reading, writing = os.pipe()

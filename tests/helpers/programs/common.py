@@ -90,14 +90,14 @@ def scope_of(epl):
     return (lambda: epl.replicate(device_count=1)) if epl else no_scope
 
 
-def session():
-    """A session with few threads, which runs the graph as it is.
+def session(as_it_is=True):
+    """A session with few threads, which runs the graph as it is unless it is told otherwise.
 
     TensorFlow's rewriting of graphs takes half the time of a small program. Monitored sessions, estimators, Keras, the
     programs of tests/helpers/programs/split.py, the zoo and the examples run with it.
     """
     config = threads()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.rewrite_options.disable_meta_optimizer = as_it_is
     return tf.Session(config=config)
 
 
@@ -105,10 +105,10 @@ def threads():
     return tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
 
 
-def trained(feeds, loss, update, steps):
+def trained(feeds, loss, update, steps, as_it_is=True):
     """Trains from the first values: {"losses", "states"} of each step, and the first values."""
     history = {"losses": [], "states": []}
-    with session() as sess:
+    with session(as_it_is) as sess:
         initialize(sess)
         initial = state(sess)
         for number in range(steps):

@@ -130,7 +130,8 @@ def train(epl, config, optimizer, steps=STEPS, resource=False):
     common.init(epl, config)
     feeds = common.Feeds(epl)
     loss, update, _ = _model(feeds, optimizer, resource)
-    return common.trained(feeds, loss, update, steps)
+    # Of graphs as they are, XLA makes clusters with operations of several CPU devices, which it then refuses.
+    return common.trained(feeds, loss, update, steps, as_it_is="execution.xla" not in config)
 
 
 def saved(epl, folder, config, steps, then):
