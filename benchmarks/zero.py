@@ -82,11 +82,11 @@ def _share(variables, nodes):
 
 def _sent(plan):
     """Bytes that this worker sends in a step."""
-    from epl.plan.zero import scattered_groups
+    from epl.plan.zero import brought_bytes, scattered_groups, updated_bytes
 
     workers, once = plan.mesh.copies.num_workers, scattered_groups(plan)
     gradients = sum(group.num_bytes * (1 if group.name in once else 2) for group in plan.aggregation.groups)
-    return (workers - 1) * (gradients / workers + plan.updated_bytes + plan.brought_bytes)
+    return (workers - 1) * (gradients / workers + updated_bytes(plan) + brought_bytes(plan))
 
 
 def main():

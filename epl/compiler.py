@@ -135,9 +135,9 @@ PASSES = (
     show_merged,  # takes what merge_outputs has made
     # This worker's part.
     added_variables,  # after copies, which have some of their own; before cutting, as all workers have them
-    write_once,  # after all that gather what is written
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages
+    write_once,  # after cutting: what goes into a checkpoint comes to the first worker with parts of a graph
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting
     save_averages,

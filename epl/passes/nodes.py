@@ -19,7 +19,7 @@ _OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 
 def instance_tensor(plan, text, instance):
     """A tensor as a local instance (by index) sees it: its own copy, or the one that all share."""
-    return clone_tensor(text, instance) if node_of(text) in plan.analysis.cloned else text
+    return clone_tensor(text, plan.copy_for(node_of(text), instance))
 
 
 def dtype_of(graph, tensor):

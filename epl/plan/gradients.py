@@ -108,7 +108,7 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
         found = _Found.at_points(model, lanes)
     groups, sparse = [], []
     for call, gradients in found.gradients:
-        groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found.lanes))
+        groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found))
         sparse.extend(_sparse_gradients(model, call, gradients, communication, found.lanes))
     return Aggregation(tuple(groups), tuple(sparse), found.consumers)
 
@@ -125,7 +125,7 @@ def find_gradients(model, analysis, communication, warn=True):
     # A sum that holds what is summed already cannot be summed again.
     early = communication.clip_after_allreduce or model.scaled or model.short
     early = early or by_hand and communication.gradients_reduce_method == "sum"
-    found = _Found()
+    found = _Found(model.short)
     found.add(_ByHand(model), by_hand)
     differ = _differing(model.graph, analysis, found.consumers) if by_hand else None
     found.add(_AfterGradients(model) if early else _BeforeApply(model, warn, differ), calls)
@@ -152,18 +152,21 @@ class _Found(object):
       gradients: (ApplyCall, list of (Gradient, variable)) pairs; no gradient is in two of them.
       consumers: gradient tensor to the (node, input position) pairs that must see its aggregate.
       lanes: gradient tensor to the lanes in which it is reduced, where that is not once for all parts.
+      short: gradient tensor to its 16-bit type, of those that have one though their variable has not.
     """
 
-    def __init__(self):
-        self.gradients, self.consumers, self.lanes, self._seen = [], {}, {}, set()
+    def __init__(self, short):
+        self.gradients, self.consumers, self.lanes, self.short, self._seen = [], {}, {}, short, set()
 
     @classmethod
     def at_points(cls, model, lanes):
         """What is merged at the MergePoints of a divided model."""
-        found, calls = cls(), {}
+        found, calls = cls({}), {}
         for call, nodes, variable in model.merge_points.gradients:
             gradient = Gradient(*(node and merged_at(model, node) for node in nodes))
             found.lanes[gradient.values] = lanes_at(model, nodes.values, lanes)
+            if canonical_tensor(nodes.values) in model.short:
+                found.short[gradient.values] = model.short[canonical_tensor(nodes.values)]
             for node, tensor in zip(nodes, gradient):
                 if tensor:
                     found.consumers[tensor] = found.consumers.get(tensor, ()) + ((node, 0),)
@@ -327,7 +330,7 @@ def size_bytes(variable):
     return num_elements(variable) * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
 
 
-def _dense_groups(model, call, gradients, communication, link, workers, lanes):
+def _dense_groups(model, call, gradients, communication, link, workers, found):
     """The DenseGroups of a call; in none are gradients beside others that travel in another form (dgc.sparsity,
     communication.wire_dtype)."""
     apart = {each.gradient for each in model.compressed + model.coded}
@@ -337,8 +340,8 @@ def _dense_groups(model, call, gradients, communication, link, workers, lanes):
         if gradient.indices is None:
             known = model.variables[variable]
             tensor = canonical_tensor(gradient.values)
-            own_lanes = tuple(lanes.get(tensor, (None,)))
-            dtype = model.short.get(tensor, known.dtype % 100)
+            own_lanes = tuple(found.lanes.get(tensor, (None,)))
+            dtype = found.short.get(tensor, known.dtype % 100)
             kind = (dtype, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
             kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
     groups = []

@@ -39,7 +39,7 @@ from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.weights import check_weights
 from epl.plan.wire import Wire, plan_wire
-from epl.plan.zero import Zero, check_zero, gathered_groups, sharing_group, workers_of
+from epl.plan.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, workers_of
 from epl.plan.zero_owners import plan_zero
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
@@ -194,7 +194,19 @@ class Plan:
         """The instances of this worker that have a copy of a node, a variable say; the first one always has."""
         if name not in self.analysis.cloned:
             return self.mesh.instances[:1]
+        if self.is_owned(name):
+            return self.mesh.instances[: self.mesh.lanes]
         return self.mesh.computing(self.stage_of.get(name, 0)) if self.stage_of else self.mesh.instances
+
+    def is_owned(self, name):
+        """Whether one copy of the model alone computes a node for all (zero.level)."""
+        return self.zero is not None and name in self.zero.owners
+
+    def copy_for(self, name, index):
+        """The index of the instance after which the copy of a node is named that an instance of this worker takes."""
+        if name not in self.analysis.cloned:
+            return 0
+        return index % self.mesh.lanes if self.is_owned(name) else index
 
     def num_copies(self, tensor):
         """How many copies of what makes a tensor all workers have, of those that hold the same."""
@@ -258,25 +270,6 @@ class Plan:
         """The Group of the copies that hold the same of a node, or of a tensor's node."""
         return self.mesh.holding(self.stage(name))
 
-    @property
-    def updated_bytes(self):
-        """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
-        alone = self.zero is not None and not self.zero.whole_workers
-        here = self.zero.of_worker(self.owning_group.index) if alone else ()
-        return sum(u.num_bytes for group in gathered_groups(self) for u in group.updates if u.owner in here)
-
-    @property
-    def brought_bytes(self):
-        """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
-        if self.zero is None or self.zero.whole_workers:
-            return 0
-        here, found = self.zero.of_worker(self.owning_group.index), 0
-        for segment in self.zero.segments:
-            repeated = self.micro_batches is not None and segment.nodes[0] in self.micro_batches.nodes
-            own = [n for v, n in zip(segment.variables, segment.num_bytes) if self.placed(v).data.rank in here]
-            found += sum(own) * (self.micro_batches.count if repeated else 1)
-        return found
-
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
         if self.mesh.copies.num_workers == 1:
@@ -294,8 +287,8 @@ class Plan:
         return (
             sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole)
             + sent
-            + self.updated_bytes
-            + self.brought_bytes
+            + updated_bytes(self)
+            + brought_bytes(self)
         )
 
     def summary(self):
@@ -388,9 +381,11 @@ def make_plan(model, config, cluster):
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config, mesh)
         sharing = sharing_group(mesh, config.zero.degree)
-        zero = plan_zero(model, analysis, config.zero.level, sharing, sharing.size < mesh.copies.size)
+        in_workers = sharing.size < mesh.copies.size
+        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers)
         owners = workers_of(zero, model)
-        analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
+        if mesh.lanes == 1:  # else the owner has a copy for each part
+            analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
     several_copies = mesh.everywhere.size > 1 and role is None

@@ -8,6 +8,7 @@ from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX, recomputed_name
 from epl.plan.precision import O2
+from epl.plan.zero import brought_bytes, updated_bytes
 
 _FLOAT32 = 1
 _FLAG_BYTES = 4  # with which a worker says whether it has data left
@@ -117,9 +118,8 @@ def _of_precision(program, plan, config):
     effect = "products%s in %s" % (" and gradients" if config.amp.level == O2 else "", config.amp.dtype)
     if plan.mesh.copies.num_workers == 1:
         return (effect,)
-    short = [
-        g for g in plan.aggregation.groups if g.tensors[0] in program.short and plan.is_here(node_of(g.tensors[0]))
-    ]
+    types = set(program.short.values())
+    short = [g for g in plan.aggregation.groups if g.dtype in types and plan.is_here(node_of(g.tensors[0]))]
     return effect, -sum(group.num_bytes for group in short)  # in float32 they would be twice as large
 
 
@@ -143,7 +143,7 @@ def _of_zero(plan):
         return None
     size, zero = plan.zero.state_bytes, plan.zero
     here = sum(size[rank] for rank in zero.of_worker(plan.owning_group.index))
-    sent = plan.updated_bytes + plan.brought_bytes if plan.mesh.copies.num_workers > 1 else 0
+    sent = updated_bytes(plan) + brought_bytes(plan) if plan.mesh.copies.num_workers > 1 else 0
     effect = "each device keeps its part of the optimizer's state, and gives others what it updates"
     if zero.segments:
         effect = "each device keeps its part of the parameters and their state; others get these in %d segment%s"

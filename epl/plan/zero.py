@@ -12,7 +12,10 @@ from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import types
+from epl.graph.index import canonical_tensor
+from epl.partition.conversion import part_sizes
 from epl.plan.gradients import cut_evenly
+from epl.plan.merge_points import in_lane
 from epl.plan.names import PREFIX, tag_of
 from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.parameters import Segment
@@ -52,14 +55,6 @@ class Update:
     num_bytes: int
     rows_of: Optional[RowsOf] = None
 
-    @property
-    def size(self):
-        """Number of the variable's elements."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
-
 
 @dataclass(frozen=True)
 class Zero:
@@ -71,6 +66,7 @@ class Zero:
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
       state_bytes: of the slots of each copy, and of its parameters where these are divided.
       local: copies in each worker.
+      lanes: devices of a copy in a worker, where these divide tensors (epl.split); each updates its part of a variable.
       whole_workers: whether each worker has all of the state, divided over its own copies (`zero.degree`), and shares
         gradients with the others as data parallelism does.
       segments: the epl.plan.parameters.Segments in which copies get each other's parameters.
@@ -81,6 +77,7 @@ class Zero:
     owners: Dict[str, int]
     state_bytes: Tuple[int, ...]
     local: int = 1
+    lanes: int = 1
     whole_workers: bool = False
     segments: Tuple[Segment, ...] = ()
 
@@ -93,9 +90,10 @@ class Zero:
         """The ranks of the copies in a worker, by its place in their Group."""
         return range(worker * self.local, (worker + 1) * self.local)
 
-    def instance_of(self, name):
-        """The index in its worker of the copy of the model that computes a node; 0 for what has no owner."""
-        return self.owners.get(name, 0) % self.local
+    def instance_of(self, name, lane=0):
+        """The index in its worker of the instance that computes a node, the one in a lane of the owner; of what has no
+        owner the first one."""
+        return self.owners.get(name, 0) % self.local * self.lanes + lane
 
 
 @dataclass(frozen=True)
@@ -106,16 +104,20 @@ class UpdateGroup:
       name: of the collective.
       updates: of the same type; those of one owner are neighbours, the first owner's come first.
       tensors: for gradients, the tensor of each update.
+      shapes: of what travels for each: the variable's, or that of a device's part of it.
       dtype: DataType number.
       slot, tag: as of other groups.
+      lane: of the devices that have such parts (epl.plan.mesh); None: all have the whole variables.
     """
 
     name: str
     updates: Tuple[Update, ...]
     tensors: Tuple[str, ...]
+    shapes: Tuple[Tuple[int, ...], ...]
     dtype: int
     slot: int
     tag: int
+    lane: Optional[int] = None
 
     def of(self, ranks):
         """Places of the updates of some owners."""
@@ -123,7 +125,14 @@ class UpdateGroup:
 
     def size_of(self, ranks):
         """Elements that some owners have."""
-        return sum(self.updates[place].size for place in self.of(ranks))
+        return sum(self.size(place) for place in self.of(ranks))
+
+    def size(self, place):
+        """Elements of what travels for an update, by its place."""
+        count = 1
+        for dim in self.shapes[place]:
+            count *= dim
+        return count
 
 
 def sharing_group(mesh, degree):
@@ -201,7 +210,11 @@ def scattered_groups(plan):
             pairs = [(updates.pop(), tensor) for updates, tensor in zip(taken, group.tensors)]
             pairs.sort(key=lambda pair: pair[0].owner)
             updates, tensors = zip(*pairs)
-            found[group.name] = UpdateGroup(group.name, updates, tensors, group.dtype, group.slot, group.tag)
+            points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
+            shapes = tuple(_shape(plan, update, point, group.lane) for update, point in zip(updates, points))
+            found[group.name] = UpdateGroup(
+                group.name, updates, tensors, shapes, group.dtype, group.slot, group.tag, group.lane
+            )
     return found
 
 
@@ -220,16 +233,48 @@ def gathered_groups(plan):
     kinds = collections.OrderedDict()
     for update in plan.zero.updates:
         if update.writes and update.variable not in plan.zero.parameters:
-            kinds.setdefault((update.call, update.dtype), []).append(update)
+            lanes = tuple(plan.lanes_of(update.variable))
+            kinds.setdefault((update.call, update.dtype, lanes), []).append(update)
     found = []
-    for (call, dtype), updates in kinds.items():
+    for (call, dtype, lanes), updates in kinds.items():
         of_type = (dtype,) + types.SHORT_FLOATS * (dtype == _FLOAT32)
         splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
         for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
-            members = sorted((update for update, _ in run), key=lambda update: update.owner)
-            name = "%s_zero/call_%d/group_%d" % (PREFIX, call, len(found))
-            slot = len(found) % plan.mesh.num_communicators
-            found.append(UpdateGroup(name, tuple(members), (), dtype, slot, tag_of(name)))
+            members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))
+            for lane in lanes:
+                name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
+                slot = len(found) % plan.mesh.num_communicators
+                shapes = [_shape(plan, update, update.variable, lane) for update in members]
+                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, slot, tag_of(name), lane))
+    return found
+
+
+def _shape(plan, update, node, lane):
+    """The shape of what a lane's devices have of a tensor of the shape of an update's variable, by its node."""
+    if lane is None:
+        return update.shape
+    dim, shards = plan.partitioned.placements[canonical_tensor(node)].dim, plan.mesh.num_shards
+    size = part_sizes(update.shape[dim], shards)[plan.mesh.instances[lane].shard]
+    return update.shape[:dim] + (size,) + update.shape[dim + 1 :]
+
+
+def updated_bytes(plan):
+    """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
+    if plan.zero is None or plan.zero.whole_workers:
+        return 0
+    here = plan.zero.of_worker(plan.owning_group.index)
+    return sum(group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4) for group in gathered_groups(plan))
+
+
+def brought_bytes(plan):
+    """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
+    if plan.zero is None or plan.zero.whole_workers:
+        return 0
+    here, found = plan.zero.of_worker(plan.owning_group.index), 0
+    for segment in plan.zero.segments:
+        repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
+        own = [n for v, n in zip(segment.variables, segment.num_bytes) if plan.placed(v).data.rank in here]
+        found += sum(own) * (plan.micro_batches.count if repeated else 1)
     return found
 
 

@@ -16,7 +16,7 @@ from epl.rules import effects
 _LOG = logging.getLogger("epl")
 
 
-def plan_zero(model, analysis, level, copies, whole_workers=False):
+def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
     """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
@@ -26,6 +26,7 @@ def plan_zero(model, analysis, level, copies, whole_workers=False):
       analysis: its Analysis.
       level: from "v0" to "v3".
       copies: the Group of those that share the state.
+      lanes: those of the Mesh.
       whole_workers: as of Zero.
 
     Returns:
@@ -45,6 +46,7 @@ def plan_zero(model, analysis, level, copies, whole_workers=False):
         division.owners(),
         tuple(division.state_bytes),
         copies.local,
+        lanes,
         whole_workers,
         model.segments,
     )
@@ -87,6 +89,7 @@ class _Division(object):
         self._owner_of, self._counted = {}, set()
         self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
         self._packed = frozenset(verdict.packed for verdict in model.scaled)
+        self._before = _before_merges(model)
         self.updates, self.state_bytes, self.unknown = [], [0] * size, []
         self._parameters = frozenset(variable for segment in model.segments for variable in segment.variables)
         self._filled = [0] * size  # by state and, where that is the same, by what is updated
@@ -120,7 +123,7 @@ class _Division(object):
         reached, order = collections.OrderedDict(), self._graph.positions
         ready = sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))])
         for gradient, variable in ready:
-            found = reached_in_call(self._graph, gradient, call, self._packed)
+            found = reached_in_call(self._graph, gradient, call, self._packed) - self._before
             rows_of = self._model.variables[variable].rows_of if variable in self._model.variables else None
             found |= frozenset() if rows_of is None else rows_of.update
             reached[variable] = reached.get(variable, frozenset()) | found
@@ -238,6 +241,13 @@ class _Division(object):
                 found[consumer] = owner
                 own.append(consumer)
         return own
+
+
+def _before_merges(model):
+    """What copies of a divided model each compute before they merge gradients, though the optimizer may take these."""
+    points = model.merge_points.gradients if model.merge_points is not None else ()
+    merges = {node for _, nodes, _ in points for node in nodes if node}
+    return model.graph.ancestors(merges) - merges
 
 
 def _changed(graph, write, functions):

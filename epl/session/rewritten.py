@@ -148,7 +148,7 @@ class Rewritten(object):
         program = with_wholes(self.program, plan, divided) if divided else self.program
         if program is self.program:
             return
-        self.program, self.graph = program, program.graph
+        self.program, self.graph = program, program.whole
         for name, key in keys_of_shards(self.graph).items():
             # After all others, as nothing needs them.
             self._keys.setdefault(name, (float("inf"),) + key[1:])

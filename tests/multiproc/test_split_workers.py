@@ -1,5 +1,6 @@
 """Models whose variables are divided over workers compute what one device computes."""
 
+import itertools
 import os
 
 import pytest
@@ -9,6 +10,7 @@ from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
     CLIPPED,
     COPIES,
+    DIVIDED,
     EMBEDDINGS,
     EXCHANGED,
     EXCHANGES,
@@ -35,6 +37,14 @@ from tests.numerics.test_split_models import (
 )
 
 NORMS = "tests.helpers.programs.split_norms:layers"
+
+
+# What goes together with state that copies of a divided model divide.
+ALSO = [
+    {"pipeline__num_micro_batch": 2},
+    {"recompute": True, "optimizer__num_apply_group": 2},
+    {"communication__check_replicas_every": 1, "as_dense": True},
+]
 
 
 def check_contents(plain, folders):
@@ -140,8 +150,9 @@ def test_float16(plain, two_workers, optimizer, options):
 def test_float16_in_several_copies(plain, two_by_two):
     optimizer, options = MIXED[2]
     want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
-    for got in two_by_two(MIXED_PROGRAM, 2, optimizer, "float16", **options):
-        check_mixed(got, want, options["bad"])
+    for keys in ({}, {"amp__level": "O2", "zero__level": "v1"}):
+        for got in two_by_two(MIXED_PROGRAM, 2, optimizer, "float16", **dict(options, **keys)):
+            check_mixed(got, want, options["bad"])
 
 
 def test_monitored_sessions(plain, two_workers, tmp_path):
@@ -157,6 +168,57 @@ def test_copies_of_a_divided_model(plain, jobs, layout):
         reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
         for history in jobs[layout](SPLIT + "several_copies", 2, optimizer, **options, **GROUPED):
             check(history, reference)
+
+
+@pytest.mark.parametrize("layout, case", [((2, 2), 0), ((4, 1), 1)])
+def test_copies_of_a_divided_model_divide_state(plain, jobs, tmp_path, layout, case):
+    """With micro-batches; a checkpoint goes on in plain TensorFlow, and in the layout that wrote it."""
+    (optimizer, options), saved = DIVIDED[case], str(tmp_path / "model")
+    options = dict(options, state=False)
+    want = plain(SPLIT + "several_copies", 1, optimizer, **options)
+    divided = dict(options, pipeline__num_micro_batch=2)
+    for got in jobs[layout](SPLIT + "several_copies", 2, optimizer, saved=saved, **divided):
+        check(got, want)
+    after = plain(SPLIT + "several_copies", 1, optimizer, restored=saved, **options)
+    check(after[:1], [want[-1][2:]])
+    for got in jobs[layout](SPLIT + "several_copies", 2, optimizer, restored=saved, **divided):
+        check(got, after)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [(1, 4), (2, 2), (4, 1), (2, 4)])
+@pytest.mark.parametrize("optimizer", ["adam", "momentum", "adagrad", "sgd", "lamb", "lars"])
+def test_all_that_copies_of_a_divided_model_divide(plain, jobs, tmp_path, layout, optimizer):
+    for number, (level, keys) in enumerate(itertools.product(("v0", "v1"), ALSO)):
+        saved, resource = str(tmp_path / str(number)), bool(number % 2)
+        options = {"resource": resource, "clip_after": level == "v0", "clip": 0.5 if level == "v0" else 100.0}
+        want = plain(SPLIT + "several_copies", 1, optimizer, state=False, **options)
+        options.update(keys, zero__level=level, state=False)
+        for got in jobs[layout](SPLIT + "several_copies", 2, optimizer, saved=saved, **options):
+            check(got, want)
+        held = plain(SPLIT + "several_copies", 1, optimizer, state=False, resource=resource, restored=saved, sizes=())
+        check(held, [want[-1][2:]])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [(2, 2), (4, 1)])
+def test_large_parts_that_copies_of_a_divided_model_divide(plain, jobs, tmp_path, layout):
+    """All copies see the same rows. The checkpoint goes on in plain TensorFlow."""
+    folders = [str(tmp_path / name) for name in ("plain", "split", "after")]
+    list(map(os.mkdir, folders))
+    want, _ = plain(LARGE, 1, folders[0])
+    for got, _ in jobs[layout](LARGE, 2, folders[1], zero__level="v1"):
+        check(got, want)
+    after, _ = plain(LARGE, 1, folders[2], os.path.join(folders[1], "model"))
+    check(after[:1], want[1:2])
+
+
+@pytest.mark.exhaustive
+def test_copies_of_a_divided_model_divide_state_in_each_worker(plain, jobs):
+    optimizer, options = DIVIDED[1]
+    want = plain(SPLIT + "several_copies", 1, optimizer, **options)
+    for got in jobs[2, 4](SPLIT + "several_copies", 2, optimizer, zero__degree=2, **options):
+        check(got, want)
 
 
 def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):

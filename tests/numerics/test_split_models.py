@@ -188,13 +188,16 @@ def test_float16(plain, two_devices, optimizer, options):
 def test_float16_in_several_copies(plain, four_devices):
     optimizer, options = MIXED[0]
     want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
-    check_mixed(four_devices(MIXED_PROGRAM, 2, optimizer, "float16", **options), want, options["bad"])
+    for keys in ({}, {"amp__level": "O2"}, {"zero__level": "v1"}):
+        got = four_devices(MIXED_PROGRAM, 2, optimizer, "float16", **dict(options, **keys))
+        check_mixed(got, want, options["bad"])
 
 
 @needs_bfloat16
 def test_bfloat16(plain, two_devices):
     want = plain(MIXED_PROGRAM, 2, "momentum", "bfloat16")
-    check_mixed(two_devices(MIXED_PROGRAM, 2, "momentum", "bfloat16"), want)
+    for level in ("O1", "O2"):
+        check_mixed(two_devices(MIXED_PROGRAM, 2, "momentum", "bfloat16", amp__level=level), want)
 
 
 def test_without_a_seed_all_devices_have_the_same(two_devices):
@@ -211,6 +214,23 @@ def test_what_is_divided_cannot_be_fed(two_devices):
 def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
     reference = plain(SPLIT + "several_copies", 1, optimizer, **options)
     check(four_devices(SPLIT + "several_copies", 2, optimizer, **options, **GROUPED), reference)
+
+
+# State of a divided model's copies, and the rest of the configuration of several_copies.
+DIVIDED = [
+    ("adam", {"zero__level": "v0"}),
+    ("momentum", {"resource": True, "clip": 100.0, "clip_after": False, "zero__level": "v1"}),
+]
+
+
+@pytest.mark.parametrize("optimizer, options", DIVIDED)
+def test_copies_of_a_divided_model_divide_state(plain, four_devices, tmp_path, optimizer, options):
+    saved = str(tmp_path / "model")
+    want = plain(SPLIT + "several_copies", 1, optimizer, **options)
+    check(four_devices(SPLIT + "several_copies", 2, optimizer, saved=saved, **options, **GROUPED), want)
+    after = plain(SPLIT + "several_copies", 1, optimizer, restored=saved, **options)
+    check(after[:1], [want[-1][2:]])
+    check(four_devices(SPLIT + "several_copies", 2, optimizer, restored=saved, **options), after)
 
 
 CLIPPED = {"communication__clip_after_allreduce": True}

@@ -55,8 +55,7 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
 @pytest.mark.parametrize(
     "key, value",
     [
-        ("amp__level", "O2"),
-        ("zero__level", "v0"),
+        ("zero__level", "v2"),
         ("offload__level", "v0"),
         ("gradient_checkpoint__offload", True),
         ("local_sgd__k_steps", 4),
@@ -315,10 +314,10 @@ def test_settings_that_do_not_go_together_with_rows():
     with planning.capture() as graph:
         replicated(tf.placeholder(tf.float32, [8, 4]))
     message = (
-        "amp.level=.O2. does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
+        "zero.level does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
     )
     with pytest.raises(UnsupportedError, match=message):
-        planning.compiled(graph, amp__level="O2")
+        planning.compiled(graph, zero__level="v2")
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])

@@ -28,11 +28,12 @@ def clone_instances(program, plan):
     alike, second, stamps = dict(program.alike), {}, {}
     for instance in plan.mesh.instances[1:]:
         stages = frozenset(s.index for s in plan.mesh.stages if instance in plan.mesh.computing(s.index))
-        if stages not in stamps:
-            stamps[stages] = _stamp(graph, plan, stages)
+        owners = instance.index < plan.mesh.lanes  # has the copies that owners have (zero.level)
+        if (stages, owners) not in stamps:
+            stamps[stages, owners] = _stamp(graph, plan, stages, owners)
         marks = marks_of(**{tags.INSTANCE: instance.index})
         adjust = functools.partial(_adjust, plan, instance)
-        copies = stamps[stages].copies(edit, clone_name("", instance.index), marks, adjust)
+        copies = stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
         for name, copy in copies.items():
             if name in second:
                 alike[copy] = second[name]
@@ -45,15 +46,19 @@ def clone_instances(program, plan):
     return replace(program, graph=edit.finish(), alike=alike)
 
 
-def _stamp(graph, plan, stages):
-    """The Stamp of all that is cloned of some stages."""
+def _stamp(graph, plan, stages, owners):
+    """The Stamp of all that is cloned of some stages; owners: also of what has one (zero.level)."""
     cloned = plan.analysis.cloned
+    if plan.zero is not None and not owners:
+        cloned = cloned.difference(plan.zero.owners)
     if len(stages) < len(plan.mesh.stages):
         cloned = [name for name in cloned if plan.stage(name) in stages]
     return Stamp({name: graph.nodes[name] for name in graph.in_order(cloned)}, graph.inputs.__getitem__)
 
 
 def _adjust(plan, instance, clone, original, device):
+    if plan.is_owned(original):
+        instance = plan.mesh.instances[plan.zero.instance_of(original, instance.index)]
     clone.device = device_of_clone(plan, original, device, instance)
     if clone.op in effects.SOURCES:
         # Two copies that pull from one iterator must not be merged into one by common-subexpression elimination.

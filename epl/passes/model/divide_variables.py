@@ -43,7 +43,7 @@ def divide_variables(program, target):
     if apart or program.scaled or program.short or any(call.between is not None for call in program.apply_calls):
         return program
     mesh = mesh_of(used_taskgraphs(program), config, target.cluster)
-    if mesh.copies.size == 1 or mesh.pipeline.num_workers > 1:
+    if mesh.copies.size == 1 or mesh.pipeline.num_workers > 1 or program.partitioned is not None:
         return program
     size = sharing_group(mesh, config.zero.degree).size
     found = divided_rows(program, analyse(program), size)

@@ -41,7 +41,7 @@ def mark_merges(program, target):
         return program
     analysis = analyse(program)
     aggregation = plan_aggregation(program, analysis, config.communication, link_of(target.cluster.hosts))
-    if config.communication.clip_after_allreduce or program.scaled:
+    if config.communication.clip_after_allreduce or program.scaled or program.short:
         check_after_all_reduce(program, analysis, aggregation)
     state = plan_state(program, analysis, aggregation)
     check_updates(program, analysis, aggregation, state)
@@ -50,8 +50,9 @@ def mark_merges(program, target):
     points = MergePoints(
         marking.gradients(found), marking.state(state), marking.outputs(program.merges), tuple(marking.whole)
     )
+    short = {canonical_tensor(n): program.short[t] for n, t in marking.originals.items() if t in program.short}
     program = with_originals(program, marking.originals)
-    return replace(program, graph=marking.edit.finish(), merge_points=points)
+    return replace(program, graph=marking.edit.finish(), merge_points=points, short={**program.short, **short})
 
 
 class _Marking(object):

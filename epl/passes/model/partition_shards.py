@@ -23,7 +23,7 @@ from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.analysis import analyse
 from epl.plan.layout import ROWS, is_split
 from epl.plan.names import recomputed_name
-from epl.plan.precision import O2
+from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.program.placement import WHOLE
@@ -165,9 +165,8 @@ def _check_settings(program, config, split):
     """Raises UnsupportedError for what is not known to compute the same with tensors that a TaskGraph divides."""
     what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
     settings = (
-        ('amp.level="O2"', config.amp.level == O2, '"O1"'),
         ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
-        ("zero.level", bool(config.zero.level), '""'),
+        ("zero.level", config.zero.level in PARAMETERS, '"v1"'),
         ("offload.level", bool(config.offload.level), '""'),
         ("gradient_checkpoint.offload", config.gradient_checkpoint.offload, "False"),
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),

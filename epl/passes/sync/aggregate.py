@@ -63,7 +63,7 @@ def aggregate_gradients(program, plan):
 
 def _scatter(graph, edit, plan, group, owners):
     """One reduce-scatter of a group; each worker takes its share apart again."""
-    host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.instances
+    host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
     whole = [_flat(graph, edit, plan, group, ranks, instance.index) for instance in instances]
     if len(whole) > 1:
@@ -88,16 +88,15 @@ def _scatter(graph, edit, plan, group, owners):
         share = _scaled(edit, plan, group.name, share, group.dtype, plan.gradient_scale)
     for worker, own in enumerate(ranks):
         places, add = group.of(own), owned_by(worker, owners)
-        pieces, updates = [share], [group.updates[place] for place in places]
-        of_each = [update.size for update in updates]
+        pieces, of_each = [share], [group.size(place) for place in places]
         if not any(of_each):
             pieces = [empty(edit, "%s/none_%d" % (group.name, p), group.dtype, host, add) for p in places]
         elif len(places) > 1:
             pieces = split(edit, "%s/to_%d" % (group.name, worker), share, of_each, group.dtype, host, add)
-        for place, update, piece in zip(places, updates, pieces):
+        for place, piece in zip(places, pieces):
             name = "%s/%d" % (group.name, place)
-            value = reshape(edit, name, piece, update.shape, group.dtype, host, add)
-            rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value)
+            value = reshape(edit, name, piece, group.shapes[place], group.dtype, host, add)
+            rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.lane)
 
 
 def _flat(graph, edit, plan, group, ranks, instance):

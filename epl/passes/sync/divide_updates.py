@@ -15,7 +15,7 @@ from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
-from epl.plan.names import clone_name
+from epl.plan.names import clone_name, cloned_name
 from epl.plan.zero import gathered_groups
 
 _INT32 = 3
@@ -28,34 +28,39 @@ def divide_updates(program, plan):
     if not groups:
         return program
     graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
+    names = {}
     for group in groups:
-        updated = _gather(graph, edit, plan, group, owners)
-        for update, names in zip(group.updates, updated):
-            _wait(graph, edit, plan, update, names)
+        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, owners)):
+            names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
+    for update, updated in names.values():
+        _wait(graph, edit, plan, update, updated)
     return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
 def _gather(graph, edit, plan, group, owners):
-    """Adds the all-gather of a group; returns for each update a list of what sets its variable in each instance."""
+    """Adds the all-gather of a group; returns for each update a dict of the index of each instance that has such a part
+    to what sets the variable there."""
     mesh, copies = plan.mesh, plan.owning_group
     shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag)]
     if len(group.updates) > 1:
-        sizes = [update.size for update in group.updates]
+        sizes = [group.size(place) for place in range(len(group.updates))]
         pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, everywhere)
     found = []
     for place, (update, piece) in enumerate(zip(group.updates, pieces)):
         stem = "%s/%d" % (group.name, place)
-        value = reshape(edit, stem + "/value", piece, update.shape, group.dtype, mesh.host_device, everywhere)
+        shape = group.shapes[place]
+        value = reshape(edit, stem + "/value", piece, shape, group.dtype, mesh.host_device, everywhere)
         has_it = update.owner in here and update.rows_of is None and not _gives_data(graph, update)
-        found.append([])
-        for instance in mesh.instances:
+        found.append({})
+        for instance in mesh.takers(group.lane):
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
             assign = _assign(graph, edit, update, instance.index, name, value)
-            if has_it and instance.index == here.index(update.owner):
-                assign = make_node("NoOp", name, ["^" + text for text in assign.input], assign.device)
-            found[-1].append(everywhere(edit, assign))
+            if has_it and instance.index // mesh.lanes == here.index(update.owner):
+                own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
+                assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
+            found[-1][instance.index] = everywhere(edit, assign)
     return found
 
 
@@ -122,7 +127,8 @@ def _gives_data(graph, update):
 
 def _share(graph, edit, plan, group, rank, owners):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
-    worker, instance = divmod(rank, plan.zero.local)
+    worker, lane = rank // plan.zero.local, group.lane or 0
+    instance = rank % plan.zero.local * plan.zero.lanes + lane
     add = owned_by(worker, owners)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):
@@ -130,7 +136,7 @@ def _share(graph, edit, plan, group, rank, owners):
         own = update.variable if update.rows_of is not None else clone_name(update.variable, instance)
         holder, name = graph.nodes[own], "%s/%d" % (stem, place)
         read = read_node(holder, name + "/read", group.dtype)
-        read.input.extend("^" + write for write in update.writes)
+        read.input.extend("^" + clone_name(write, plan.copy_for(write, lane)) for write in update.writes)
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
         if update.rows_of is not None:
             edit.node(name).input.append("^" + _end(edit, holder, read.name, add))
@@ -143,15 +149,23 @@ def _wait(graph, edit, plan, update, names):
     But for the next updates of the same owner (optimizer.num_apply_group).
 
     Args:
-      names: of the assignment in each instance.
+      names: dict of the index of each instance to the assignment there.
     """
     for write in update.writes:
-        for consumer, position in graph.consumers.get(write, ()):
-            node = graph.nodes[consumer]
-            if consumer in update.members or tags.get_str(node, tags.ROLE) == APPLY_GROUP:
-                continue
-            index = min(parse_input(node.input[position]).index, 0)
-            own = plan.zero.instance_of(consumer) or tags.get_int(node, tags.INSTANCE, 0)
-            edit.set_input(consumer, position, format_input(names[own], index))
-            if consumer not in plan.analysis.cloned and tags.INSTANCE not in node.attr:
-                edit.node(consumer).input.extend("^" + name for name in names if name != names[own])
+        for lane in range(plan.zero.lanes if write in plan.analysis.cloned else 1):
+            for consumer, position in graph.consumers.get(clone_name(write, lane), ()):
+                _wait_in(graph, edit, plan, update, names, lane, consumer, position)
+
+
+def _wait_in(graph, edit, plan, update, names, lane, consumer, position):
+    """The same for an input of a node that takes the update of a lane."""
+    node = graph.nodes[consumer]
+    instance = tags.get_int(node, tags.INSTANCE, 0)
+    original = cloned_name(consumer, instance)
+    if original in update.members or tags.get_str(node, tags.ROLE) == APPLY_GROUP:
+        return
+    index = min(parse_input(node.input[position]).index, 0)
+    own = plan.zero.instance_of(original, lane) if plan.is_owned(original) else instance
+    edit.set_input(consumer, position, format_input(names[own], index))
+    if original not in plan.analysis.cloned and tags.INSTANCE not in node.attr:
+        edit.node(consumer).input.extend("^" + names[i] for i in sorted(names) if i != own)

@@ -37,13 +37,14 @@ def group_updates(program, plan):
 
 def _places(plan, group):
     """(instance, number in the names of what is added for it) of those that make a group's updates."""
-    if plan.zero is not None and group.writes[0] in plan.zero.owners:
-        return [(plan.zero.instance_of(group.writes[0]), 0)]
+    write = group.writes[0]
+    if plan.is_owned(write):
+        return [(plan.zero.instance_of(write, lane), lane) for lane in range(plan.zero.lanes)]
     return [(instance.index, instance.index) for instance in plan.mesh.instances]
 
 
 def _group(graph, edit, plan, group, before, instance, place):
-    own = {name: clone_name(name, instance) if name in plan.analysis.cloned else name for name in group.members}
+    own = {name: clone_name(name, plan.copy_for(name, instance)) for name in group.members}
     copies = {own[name]: clone_name(_copy_name(name), place) for name in group.copied}
     for name in group.copied:
         node = graph.nodes[own[name]]

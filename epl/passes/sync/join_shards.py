@@ -11,6 +11,7 @@ from epl.partition import parts
 from epl.partition.conversion import part_sizes
 from epl.partition.emit import type_list
 from epl.passes.nodes import instance_tensor, tagged
+from epl.passes.worker.cut import with_whole
 from epl.plan.names import clone_name, joined_name, tag_of, whole_name
 from epl.plan.order import OF_SHARDS
 
@@ -27,22 +28,23 @@ def join_shards(program, plan):
         node = program.partitioned.graph.nodes[each.node]
         dtype = node.attr["T"].type
         for name in program.micro_batches.copies(each.node):
-            for replica in replicas(plan.mesh):
+            found = replicas(plan.mesh)
+            for replica in found[:1] if plan.is_owned(each.node) else found:
                 join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
                 copies = [graph.nodes[clone_name(name, i.index)] for i in replica]
                 given = [copy.input[0] for copy in copies]
                 if node.op == parts.SEND_ROWS:
                     results = join.sent_rows(given, [copy.input[1] for copy in copies])
                 else:
-                    results = [(result,) for result in _results(join, node, given)]
-                for instance, each in zip(replica, results):
-                    _become(edit.node(clone_name(name, instance.index)), each, dtype)
+                    results = [(text,) for text in _results(join, node, given)]
+                for instance, result in zip(replica, results):
+                    _become(edit.node(clone_name(name, instance.index)), result, dtype)
     return program.with_graph(edit.finish())
 
 
 def with_wholes(program, plan, tensors):
     """The program with nodes that hold the wholes of some tensors; the same object where all are there."""
-    graph = program.graph
+    graph = program.whole
     missing = [t for t in sorted(set(map(canonical_tensor, tensors))) if whole_name(t) not in graph.nodes]
     if not missing:
         return program
@@ -57,7 +59,7 @@ def with_wholes(program, plan, tensors):
         whole = join.combined(given, place.combine) if place.kind == "partial" else join.gathered(given, place.dim)
         whole = join.cast(whole, sent, dtype)
         edit.add(make_node("Identity", whole_name(tensor), [whole], device, T=Type(dtype)))
-    return program.with_graph(edit.finish())
+    return with_whole(program, edit.finish())
 
 
 def replicas(mesh):

@@ -51,9 +51,10 @@ def _agree(graph, edit, plan, agreement, owners):
     least = everywhere(edit, tagged(reduce, "collective"))
     cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(_INT32), DstT=Type(_BOOL))
     all_finite = everywhere(edit, cast)
+    parts = {clone_name(name, lane) for name, _ in agreement.parts for lane in range(plan.zero.lanes)}
     for instance in plan.mesh.instances:
         packed = edit.node(clone_name(agreement.packed, instance.index))
-        kept = [text for text in packed.input if node_of(text) not in plan.zero.owners]
+        kept = [text for text in packed.input if node_of(text) not in parts]
         del packed.input[:]
         packed.input.extend([all_finite] + kept)
         set_attr(packed, "N", len([text for text in packed.input if text[0] != "^"]))

@@ -6,6 +6,8 @@ r"""Lets checkpoints take large divided variables (epl.split) from the devices t
 `epl.passes.worker.save_in_parts` lets worker 0 receive a few parts at a time.
 """
 
+from dataclasses import replace
+
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
@@ -24,13 +26,13 @@ def save_shards(program, plan):
     """In each SaveV2, slices in the place of what is divided and was not gathered for it."""
     if program.partitioned is None:
         return program
-    graph, edit = program.graph, program.graph.editor()
+    graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
     for name in graph.find(lambda op: op == "SaveV2"):
         saved = saved_by(edit.peek, graph.nodes[name])
         places = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
         if any(place is not None and place.kind == "sharded" for place in places):
-            _Save(program, plan, edit, name).take(saved, places)
-    return program.with_graph(edit.finish())
+            _Save(program, plan, edit, name, owners).take(saved, places)
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
 class _Save(object):
@@ -39,10 +41,11 @@ class _Save(object):
     Args:
       program, plan, edit: as in other passes.
       name: of the SaveV2.
+      owners: as of the Plan; gets what is added.
     """
 
-    def __init__(self, program, plan, edit, name):
-        self._program, self._plan, self._edit, self._name = program, plan, edit, name
+    def __init__(self, program, plan, edit, name, owners):
+        self._program, self._plan, self._edit, self._name, self._owners = program, plan, edit, name, owners
         self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
 
     def take(self, saved, places):
@@ -87,5 +90,8 @@ class _Save(object):
         op = "EplBroadcastSend" if sends else "EplBroadcastReceive"
         node = make_node(op, name, inputs, self._plan.mesh.host_device, **attrs)
         set_attr(node, tags.PHASE, tags.SAVE)
+        set_attr(node, tags.SAVER, self._name)
         self._waits.append(self._edit.add(tagged(node, OF_SHARDS)).name)
+        if self._plan.zero is not None:  # a part that another copy of the model owns comes here first
+            self._owners[name] = _CHIEF
         return name if group.index == _CHIEF else None

@@ -86,7 +86,7 @@ def _copy(graph, edit, plan, variable):
 def _takers(plan, variable, lane):
     """The instances that this worker has copies of; where it has none, the first of all, of which nothing is left."""
     if lane is not None:
-        return plan.mesh.takers(lane)
+        return [i for i in plan.mesh.takers(lane) if i in plan.instances_with(variable)]
     return plan.instances_here(variable) or plan.mesh.instances[:1]
 
 

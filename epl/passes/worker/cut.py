@@ -14,6 +14,7 @@ goes against: two workers never wait for each other's next message.
 """
 
 import collections
+import copy
 from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
@@ -154,6 +155,36 @@ def with_messages(program, messages):
     return program.with_graph(edit.finish())
 
 
+def with_whole(program, whole):
+    """The Program of which the whole graph has got nodes that all workers have: each takes what others hold by
+    messages, behind all others."""
+    part = program.part
+    if part is None:
+        return program.with_graph(whole)
+    added = [name for name in whole.nodes if name not in part.whole.nodes]
+    crossing, known = collections.OrderedDict(), {(m.tensor, m.target, m.name): m for m in part.messages}
+    for name in added:
+        for producer, index in whole.inputs[name]:
+            for target in range(part.channels.size) if index >= 0 and producer in part.holders else ():
+                if target not in part.holders[producer]:
+                    crossing.setdefault((format_input(producer, index), target), []).append(name)
+    for (tensor, target), consumers in crossing.items():
+        message = _message(whole, part.holders, part.channels, tensor, target, "", tuple(sorted(set(consumers))))
+        key = message.tensor, target, message.name
+        known[key] = replace(message, consumers=known[key].consumers + message.consumers) if key in known else message
+    part = replace(part, whole=whole, messages=tuple(known.values()))
+    program = with_messages(replace(program, part=part), part.messages)
+    edit = program.graph.editor()
+    for name in added:
+        edit.add(copy.deepcopy(whole.nodes[name]))
+        for position, (producer, index) in enumerate(whole.inputs[name]):
+            if index >= 0 and not part.is_here(producer):
+                tensor = format_input(producer, index)
+                message = next(m for m in part.messages if m.tensor == tensor and m.target == part.index)
+                edit.set_input(name, position, message.receive)
+    return program.with_graph(edit.finish())
+
+
 def cut(program, plan):
     """Leaves this worker its Part; nothing to do where each has whole copies of the model.
 
@@ -227,21 +258,24 @@ def _messages(graph, plan, holders, channels):
     order = graph.order
     found = []
     for tensor, target, saver in sorted(crossing, key=lambda key: (order[node_of(key[0])], key)):
-        producer = graph.nodes[node_of(tensor)]
-        source = holders[producer.name][0]
         consumers = tuple(sorted(set(crossing[tensor, target, saver])))
         _check(graph, plan, tensor, consumers[0])
-        backward = tags.phase(producer) == tags.BACKWARD
-        channel = channels.carrying(source, target, tags.get_int(producer, tags.TASKGRAPH, -1), backward)
-        name = "%s_message/%d/%s" % (PREFIX, target, tensor.replace(":", "_output_"))
-        name += "/for/%s" % saver if saver else ""
-        found.append(Message(tensor, source, target, channel, name, consumers))
+        found.append(_message(graph, holders, channels, tensor, target, saver, consumers))
     return tuple(found)
+
+
+def _message(graph, holders, channels, tensor, target, saver, consumers):
+    producer = graph.nodes[node_of(tensor)]
+    source, backward = holders[producer.name][0], tags.phase(producer) == tags.BACKWARD
+    channel = channels.carrying(source, target, tags.get_int(producer, tags.TASKGRAPH, -1), backward)
+    name = "%s_message/%d/%s" % (PREFIX, target, tensor.replace(":", "_output_"))
+    name += "/for/%s" % saver if saver else ""
+    return Message(tensor, source, target, channel, name, consumers)
 
 
 def _saver(node):
     """A checkpoint's tensors come by messages of its own, as it takes them in parts: which one that is, or ""."""
-    return node.name if node.op == "SaveV2" else ""
+    return node.name if node.op == "SaveV2" else tags.get_str(node, tags.SAVER)
 
 
 def _check(graph, plan, tensor, consumer):

@@ -29,20 +29,28 @@ def save_in_parts(program, plan):
     messages = [m for m in part.messages if m.target == part.index] if part is not None else []
     received = {m.receive: (place, _bytes(part, plan, m.tensor)) for place, m in enumerate(messages)}
     received.update(_of_shards(graph))
-    saves = [
-        name
-        for name in graph.find(lambda op: op == "SaveV2")
-        if any(node_of(text) in received for text in graph.nodes[name].input)
-    ]
-    if not saves:
-        return program
     edit = graph.editor()
-    for name in saves:
-        _divide(graph, edit, plan, name, received)
+    for name in graph.find(lambda op: op == "SaveV2") if received else ():
+        made = _made_of(graph, name, received)
+        if made or any(node_of(text) in received for text in graph.nodes[name].input):
+            _divide(graph, edit, plan, name, received, made)
     return program.with_graph(edit.finish())
 
 
-def _divide(graph, edit, plan, name, received):
+def _made_of(graph, name, received):
+    """The tensors of a SaveV2 that are made of what is received: node to (place of the last of that, bytes)."""
+    found = {}
+    for text in graph.nodes[name].input[FIRST_SAVED:]:
+        if text[0] != "^" and node_of(text) not in received:
+            needed = [received[n] for n in graph.ancestors([node_of(text)], data_only=True) if n in received]
+            if needed:
+                found[node_of(text)] = max(needed)[0], sum(size for _, size in needed)
+    return found
+
+
+def _divide(graph, edit, plan, name, direct, made):
+    """Divides one SaveV2; direct, made: (place, bytes) of what is received, and of what is made of that."""
+    received = {**direct, **made}
     node = graph.nodes[name]
     tensors = [text for text in node.input[FIRST_SAVED:] if text[0] != "^"]
     control = [text for text in node.input if text[0] == "^"]
@@ -57,7 +65,7 @@ def _divide(graph, edit, plan, name, received):
         stem = "%s_save/%s/part_%d" % (PREFIX, name, index)
         prefixes.append(_prefix(edit, stem, node.input[0], index, len(runs), device))
         for member in members:
-            if member in sizes and before != control:
+            if node_of(tensors[member]) in direct and before != control:
                 edit.node(node_of(tensors[member])).input.extend(before)
         inputs = [prefixes[-1]]
         inputs += [_chosen(edit, "%s/%s" % (stem, kind), node.input[p], members) for p, kind in _LISTS]

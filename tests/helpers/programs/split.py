@@ -142,11 +142,15 @@ def several_copies(
     clip=0.5,
     state=True,
     recompute=False,
+    clip_after=True,
+    restored=None,
+    saved=None,
     **config,
 ):
-    """What every step gives of the whole batch, and all variables after it, of copies of a divided model."""
+    """What every step gives of the whole batch, and all variables after it, of copies of a divided model, which begins
+    with the checkpoint `restored` and writes `saved`."""
     config = {key.replace("__", "."): value for key, value in config.items()}
-    config.update({"communication.clip_after_allreduce": True, "communication.sparse_as_dense": as_dense})
+    config.update({"communication.clip_after_allreduce": clip_after, "communication.sparse_as_dense": as_dense})
     config["cluster.colocate_split_and_replicate"] = True
     common.init(epl, config)
     tf.set_random_seed(4)
@@ -156,15 +160,20 @@ def several_copies(
     labels = tf.placeholder(tf.int64, [None])
     with tf.variable_scope("model", use_resource=resource):
         fetches, step = lookup(epl, device_count, optimizer, tokens, labels, clip, state, recompute)
-    variables, history = tf.global_variables(), []
+    variables, history, saver = tf.global_variables(), [], tf.train.Saver()
     with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
+        if restored:
+            saver.restore(session, restored)
+        else:
+            session.run(tf.global_variables_initializer())
         history.append(session.run([v.value() for v in variables]))
         for number, size in enumerate(sizes):
             rng = np.random.RandomState(number)
             fed = [share_of_copy(epl, device_count, rng.randint(0, most, size)) for most in (11, CLASSES)]
             fetched = session.run(fetches + [step], dict(zip((tokens, labels), fed)))[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
+        if saved:
+            saver.save(session, saved)
     return history
 
 
@@ -208,21 +217,6 @@ def restore(epl, device_count, optimizer, path, resource=False, seed=6):
         before = session.run([v.value() for v in variables])
         session.run(step, _feeds(x, labels, 9))
         return before, session.run([v.value() for v in variables])
-
-
-def held(epl, device_count):
-    """Shapes of the variables in the session's own graph, by their names there."""
-    common.init(epl)
-    *_, step = _classifier(epl, device_count, "adam", 1)
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        del step
-        graph = epl.session.hooks.driver_of(session).graph
-    return {
-        name: [d.size for d in node.attr["shape"].shape.dim]
-        for name, node in graph.nodes.items()
-        if node.op in ("VariableV2", "VarHandleOp")
-    }
 
 
 def contents(epl, path):

@@ -9,18 +9,19 @@ from tests.helpers.programs import common
 from tests.helpers.programs.split import OPTIMIZERS, dividing_scope
 
 
-def large(epl, device_count, folder, saved=None, resource=False):
+def large(epl, device_count, folder, saved=None, resource=False, **config):
     """Trains with a table that is large enough for each device to write and read its own part of it.
 
     Args:
       folder: where the checkpoint "model" is written.
       saved: a checkpoint to begin with.
+      config: with "__" for the dot.
 
     Returns:
       (all variables before the first step, after the last and as the new checkpoint gives them back; names of what is
       gathered for checkpoints, and the slices that they are written and read in).
     """
-    common.init(epl)
+    common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
     tf.set_random_seed(4)
     ids, wanted = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None, 50])
     with tf.variable_scope("model", use_resource=resource), dividing_scope(epl, device_count):

@@ -7,14 +7,16 @@ from tests.helpers.programs import common
 from tests.helpers.programs.split import CLASSES, OPTIMIZERS, dividing_scope, history_of, share_of_copy
 
 
-def mixed(epl, device_count, optimizer, dtype, bad=(), resource=False, fixed=False, steps=4):
+def mixed(epl, device_count, optimizer, dtype, bad=(), resource=False, fixed=False, steps=4, **config):
     """A classifier in 16 bits of which one part of the bias has an infinite gradient in `bad` steps, which the plain
-    process leaves out; `fixed`: it is replicated, and devices divide a batch of fixed size.
+    process leaves out; `fixed`: it is replicated, and devices divide a batch of fixed size. `config`: with "__" for
+    the dot.
 
     Returns:
       (the history, what the loss scale is after each step; None without one).
     """
     scale = {"amp.init_loss_scale": 1024.0, "amp.incr_every_n_steps": 2} if dtype == "float16" else {}
+    scale.update({key.replace("__", "."): value for key, value in config.items()})
     common.init(epl, dict({"amp.level": "O1", "amp.dtype": dtype}, **scale))
     tf.set_random_seed(13)
     x = tf.placeholder(tf.float32, [common.BATCH if fixed else None, common.FEATURES])
