@@ -138,7 +138,7 @@ _STREAMS = [subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT]  # of worker
 
 
 def popen(command, **options):
-    """In place of subprocess.Popen: what this Python is to run as a worker of epl-launch is forked, the rest is started."""
+    """In place of subprocess.Popen: what this Python is to run as a worker is forked, the rest is started."""
     environ = options.get("env") or os.environ
     forked = isinstance(command, list) and command[0] == sys.executable and not options.get("shell")
     as_workers = [options.get(each) for each in ("stdin", "stdout", "stderr")] == _STREAMS
