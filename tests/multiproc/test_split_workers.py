@@ -22,8 +22,10 @@ from tests.numerics.test_split_models import (
     LARGE,
     LOOKUPS,
     MICRO_BATCHES,
+    MICRO_LOOKUPS,
     MIXED,
     MIXED_PROGRAM,
+    MORE_LOOKUPS,
     SPLIT,
     STAGES,
     TABLES,
@@ -120,6 +122,25 @@ def test_rows_travel(plain, two_workers, optimizer, options):
     reference = plain(TABLES, 1, optimizer, **options)
     for got in two_workers(TABLES, 2, optimizer, **options):
         check_lookups(got, reference, options)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [(2, 1), (2, 2), (4, 1)])
+def test_rows_travel_over_more_devices(plain, jobs, layout):
+    for optimizer, options in LOOKUPS + MORE_LOOKUPS:
+        reference = plain(TABLES, 1, optimizer, **options)
+        for got in jobs[layout](TABLES, layout[0] * layout[1], optimizer, **options):
+            check_lookups(got, reference, options)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [(2, 1), (2, 2), (4, 1)])
+def test_rows_travel_for_copies_and_micro_batches(plain, jobs, layout):
+    for optimizer, options in MICRO_LOOKUPS:
+        reference, _ = plain(TABLES, 1, optimizer, **options)
+        for more in ({}, {"pipeline__num_micro_batch": 2}):
+            for history, _ in jobs[layout](TABLES, 2, optimizer, **dict(options, **more)):
+                check(history, reference)
 
 
 def test_an_id_outside_of_the_table_is_named(two_workers):

@@ -111,6 +111,15 @@ LOOKUPS = [
     ("lazy", {"rows": 32, "sizes": (32, 32), "inside": True, "resource": True}),
     ("momentum", {"kind": "sum", "dtype": "int32"}),
 ]
+MORE_LOOKUPS = [
+    ("sgd", {"resource": True}),
+    ("sgd", {"kind": "twice", "rows": 32, "sizes": (32, 32)}),
+    ("adam", {"resource": True, "inside": True, "kind": "keras"}),
+    ("adagrad", {"kind": "sum", "clip": 0.1}),
+    ("lazy", {"sizes": (7, 8, 9)}),
+    ("momentum", {"resource": True, "rows": 33, "sizes": (33, 33)}),
+]
+MICRO_LOOKUPS = [("adagrad", {"clip": 0.1, "resource": True}), ("adam", {"kind": "sum"}), ("sgd", {"kind": "twice"})]
 _THERE, _BACK = ("all_to_all", "forward"), ("all_to_all", "backward")
 
 
@@ -119,13 +128,31 @@ def check_lookups(got, want, options):
     (history, exchanged), (reference, _) = got, want
     check(history, reference)
     lookups = 2 if options.get("kind") == "twice" else 1
-    assert sorted(exchanged) == [_BACK] * lookups + [_THERE] * 2 * lookups
+    assert sorted(exchanged) == [_BACK] * lookups + [_THERE] * 2 * lookups, options
 
 
 @pytest.mark.parametrize("optimizer, options", LOOKUPS)
 def test_rows_travel(plain, two_devices, optimizer, options):
     reference = plain(TABLES, 1, optimizer, **options)
     check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+
+
+@pytest.mark.exhaustive
+def test_rows_travel_over_more_devices(plain, two_devices, four_devices):
+    for optimizer, options in LOOKUPS + MORE_LOOKUPS:
+        reference = plain(TABLES, 1, optimizer, **options)
+        check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+        check_lookups(four_devices(TABLES, 4, optimizer, **options), reference, options)
+
+
+@pytest.mark.exhaustive
+def test_rows_travel_for_micro_batches(plain, two_devices, four_devices):
+    for optimizer, options in MICRO_LOOKUPS:
+        reference = plain(TABLES, 1, optimizer, **options)
+        got = two_devices(TABLES, 2, optimizer, pipeline__num_micro_batch=2, **options)
+        check_lookups(got, reference, options)
+        check(four_devices(TABLES, 2, optimizer, pipeline__num_micro_batch=2, **options)[0], reference[0])
+        check(four_devices(TABLES, 2, optimizer, **options)[0], reference[0])
 
 
 def test_an_id_outside_of_the_table_is_named(two_devices):

@@ -19,7 +19,7 @@ def trained(epl, loss, train_op, feeds, steps=STEPS):
     """Losses and variables of a loop over feeds; `feeds` is a function of the step."""
     loss = common.mean_everywhere(epl, loss)
     losses, states = [], []
-    with common.session() as sess:
+    with common.session(as_it_is=False) as sess:
         common.initialize(sess)
         for step in range(steps):
             losses.append(sess.run([loss, train_op], feeds(step))[0])
@@ -184,7 +184,7 @@ def counted_by_hand(epl, resource):
     train_op = tf.train.GradientDescentOptimizer(rate).minimize(tf.reduce_mean(data * weight))
     train_op = tf.group(train_op, step.assign(step + 1))
     weights = []
-    with common.session() as sess:
+    with common.session(as_it_is=False) as sess:
         common.initialize(sess)
         for _ in range(4):
             sess.run(train_op, {data: np.ones(common.replicas(epl), np.float32)})
@@ -267,7 +267,7 @@ def gan(epl):
     for loss in losses.values():
         common.mean_everywhere(epl, loss)
     history = []
-    with common.session() as sess:
+    with common.session(as_it_is=False) as sess:
         common.initialize(sess)
         for step in range(6):
             rng = np.random.RandomState(step)
