@@ -194,8 +194,16 @@ def rewire(edit, plan, consumers, replacement, lane=None):
       replacement: an input string, or a function from an instance's index to one.
       lane: of parts of tensors, whose instances alone are meant (epl.plan.mesh); None: all.
     """
+    givers = {giver.index for giver in plan.mesh.givers(lane)} if plan.mesh.split else None
     for instance in plan.mesh.takers(lane):
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
-            if instance in plan.instances_with(name):
-                edit.set_input(clone_tensor(name, instance.index), position, text)
+            if instance not in plan.instances_with(name):
+                continue
+            consumer = clone_tensor(name, instance.index)
+            own = node_of(edit.node(consumer).input[position])
+            edit.set_input(consumer, position, text)
+            # Where devices of a copy have the same, one gives it for all. Who takes it waits for its own too: a variable
+            # may be changed only after what its own gradient was to wait for has read it.
+            if givers is not None and instance.index not in givers:
+                edit.node(consumer).input.append("^" + own)

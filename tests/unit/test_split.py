@@ -332,3 +332,22 @@ def test_updates_in_groups_and_variables_that_are_compared(workers, devices):
         assert program.plan.part_in("kernel", index) == index and program.plan.part_in("hidden/kernel", index) == 0
     ends = [name for name in program.graph.nodes if name.endswith("_apply/call_0/part_0/group_1")]
     assert len(ends) == devices
+
+
+@pytest.mark.parametrize("level", ["", "v0", "v1"])
+def test_a_device_changes_a_variable_after_its_own_gradients_have_read_it(level):
+    """Reference variables: what one device of a copy gives for all must not let another update begin too early."""
+    with planning.capture() as graph:
+        hidden = tf.layers.dense(tf.placeholder(tf.float32, [None, 4]), 4, name="first")
+        with tf.variable_scope("", use_resource=False):
+            train(classifier(hidden=tf.layers.dense(hidden, 4, name="second")))
+    program = planning.compiled(graph, 1, 4, zero__level=level)
+    nodes = program.graph.nodes
+    changes = [n for n in nodes if "/update_second/kernel/" in n or n.startswith("epl_zero/")]
+    changes = [n for n in changes if nodes[n].op in ("ApplyAdam", "Assign")]
+    changes = [n for n in changes if nodes[n].input[0].endswith("second/kernel")]
+    assert len(changes) == 4
+    for change in changes:
+        instance = nodes[change].input[0].rpartition("second/kernel")[0]
+        reader = instance + "gradients/second/MatMul_grad/MatMul"
+        assert nodes[reader].op == "MatMul" and reader in program.graph.ancestors([change])

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
-from epl.graph.index import format_input, parse_input
+from epl.graph.index import format_input, node_of, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
@@ -29,18 +29,24 @@ def divide_updates(program, plan):
         return program
     graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
     names = {}
+    gradients = {name: node_of(text) for text, takers in plan.aggregation.consumers.items() for name, _ in takers}
     for group in groups:
-        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, owners)):
+        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, owners, gradients)):
             names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
         _wait(graph, edit, plan, update, updated)
     return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
 
 
-def _gather(graph, edit, plan, group, owners):
+def _gather(graph, edit, plan, group, owners, gradients):
     """Adds the all-gather of a group; returns for each update a dict of the index of each instance that has such a part
-    to what sets the variable there."""
+    to what sets the variable there.
+
+    Args:
+      gradients: dict of a node that takes a gradient to the node that gives it.
+    """
     mesh, copies = plan.mesh, plan.owning_group
+    givers = {giver.index for giver in mesh.givers(group.lane)}
     shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag)]
@@ -60,6 +66,10 @@ def _gather(graph, edit, plan, group, owners):
             if has_it and instance.index // mesh.lanes == here.index(update.owner):
                 own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
                 assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
+            if mesh.split and instance.index not in givers:
+                # Its own gradients wait for what else reads the variable (epl.passes.nodes.rewire).
+                own = sorted({gradients[name] for name in update.members if name in gradients})
+                assign.input.extend("^" + clone_name(name, instance.index) for name in own)
             found[-1][instance.index] = everywhere(edit, assign)
     return found
 
