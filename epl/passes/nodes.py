@@ -203,7 +203,7 @@ def rewire(edit, plan, consumers, replacement, lane=None):
             consumer = clone_tensor(name, instance.index)
             own = node_of(edit.node(consumer).input[position])
             edit.set_input(consumer, position, text)
-            # Where devices of a copy have the same, one gives it for all. Who takes it waits for its own too: a variable
+            # Where devices of a copy have the same, one gives it for all. Who takes it waits for its own: a variable
             # may be changed only after what its own gradient was to wait for has read it.
             if givers is not None and instance.index not in givers:
                 edit.node(consumer).input.append("^" + own)
