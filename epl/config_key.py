@@ -20,8 +20,7 @@ class Key:
 
     Attributes:
       name: "category.attribute".
-      type: INTEGER, NUMBER, NUMBERS or INTEGERS (a list of them, kept as a tuple), BOOL or
-        STRING.
+      type: INTEGER, NUMBER, NUMBERS or INTEGERS (a list of them, kept as a tuple), BOOL or STRING.
       default: value when nobody sets it. None is a legal value only where it is the default.
       doc: meaning and unit, in one or two sentences.
       minimum: smallest legal number, or None.
@@ -146,11 +145,9 @@ class Key:
         if not isinstance(value, (list, tuple)):
             return _WRONG
         found = [self._normal_number(each) for each in value]
-        return (
-            _WRONG
-            if any(each is _WRONG for each in found)
-            else tuple(found if self.type == INTEGERS else map(float, found))
-        )
+        if any(each is _WRONG for each in found):
+            return _WRONG
+        return tuple(found if self.type == INTEGERS else map(float, found))
 
     def text(self, value):
         """The text of which `parse` makes the legal `value`."""

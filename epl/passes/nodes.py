@@ -189,6 +189,8 @@ def tagged(node, role):
 def rewire(edit, plan, consumers, replacement, lane=None):
     """Makes consumers, in every instance, take `replacement` at their input positions.
 
+    Those of instances that gave nothing for it wait for what they took before.
+
     Args:
       consumers: (node, input position) pairs of instance 0.
       replacement: an input string, or a function from an instance's index to one.

@@ -231,22 +231,14 @@ def divide(name, value, own, parts, plan):
         return value
     size = len(value)
     if not divides(value, parts):
+        of = "copies of the model in this worker"
+        if plan.mesh.weights:
+            of = "parts of a batch that the %s have together (cluster.device_weights)" % of
         raise ValueError(
-            "'%s' is fed a batch of %d, which cannot be divided evenly over the %d copies of the model in this worker, "
-            "micro-batches%s counted (%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple "
-            "of %d: a placeholder whose first dimension is unknown takes the whole share of the worker."
-            % (
-                name,
-                size,
-                parts,
-                " and cluster.device_weights" * bool(plan.mesh.weights),
-                size,
-                parts,
-                size // parts,
-                size % parts,
-                why_in_parts(plan),
-                parts,
-            )
+            "'%s' is fed a batch of %d, which cannot be divided evenly over the %d %s, micro-batches counted "
+            "(%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple of %d: a placeholder "
+            "whose first dimension is unknown takes the whole share of the worker."
+            % (name, size, parts, of, size, parts, size // parts, size % parts, why_in_parts(plan), parts)
         )
     share = size // parts
     return value[own.start * share : own.stop * share]
