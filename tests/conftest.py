@@ -13,9 +13,12 @@ from tests.helpers.forks import Template
 from tests.helpers.halves import divided, parameters
 from tests.helpers.remote import Job
 
-# How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# How long an example takes says more about the machine than about the code. What an ordinary run draws follows from the
+# test alone, so that a run that fails tells of a change and not of chance; --exhaustive draws anew each time.
+UNTIMED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("same", derandomize=True, **UNTIMED)
+hypothesis.settings.register_profile("drawn", **UNTIMED)
+hypothesis.settings.load_profile("same")
 
 
 # What runs only if it is asked for: marker -> the options that ask for it.
@@ -35,6 +38,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("--exhaustive"):
+        hypothesis.settings.load_profile("drawn")
     given = config.getoption("--fault-seed")
     config.fault_seed = random.SystemRandom().randrange(10**6) if given is None else given
 
