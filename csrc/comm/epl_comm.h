@@ -19,7 +19,7 @@ extern "C" {
 // The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
 // declare, here and in epl/communicators/interface.py, but for members that are added at a structure's end, which
 // earlier libraries do not look at. Libraries and Python code with different numbers do not work together.
-#define EPL_COMM_INTERFACE 2
+#define EPL_COMM_INTERFACE 3
 
 typedef struct epl_comm epl_comm;
 
@@ -109,6 +109,9 @@ typedef void (*epl_done)(void* arg, int code, const char* message);
 // size): called once on the progress thread with the element count from every rank; returns the output buffer for their
 // sum, in rank order, or NULL to fail. `extra` is the root's `header` for EPL_BROADCAST.
 typedef void* (*epl_allocate)(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
+// Called on the same thread after `allocate` has returned NULL: writes why, at most `length` bytes with the 0 at their
+// end, and returns the code that all ranks get with it.
+typedef int (*epl_refusal)(void* arg, char* message, size_t length);
 
 // What the segments hold, with n = size:
 //   all_reduce      `count` elements in and out. Reduced in rank order, or, if hierarchical, within each host in rank
@@ -141,6 +144,7 @@ typedef struct {
   const uint8_t* header;  // EPL_BROADCAST, root only: small opaque bytes (e.g. a shape) handed to receivers' allocate
   size_t header_length;
   epl_allocate allocate;  // NULL when segments' `out` say where results go
+  epl_refusal refusal;    // NULL: EPL_INTERNAL and that it returned NULL
   epl_done done;          // called exactly once, on the progress thread or (invalid request) on the caller's
   void* arg;
   // NULL: the buffers lie in host memory. With "nccl" also: the CUDA stream (cudaStream_t) that makes the inputs, and

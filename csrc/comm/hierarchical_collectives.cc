@@ -236,7 +236,7 @@ Status HierarchicalCommunicator::Broadcast(const Request& request) {
     counts[request.peer] = info.count;
     out = static_cast<char*>(
         request.allocate(request.arg, counts.data(), options_.size, info.header, info.header_length));
-    if (out == nullptr) return Status(EPL_INTERNAL, what_ + ": allocate returned NULL");
+    if (out == nullptr) return Refused(request, what_ + ": ");
   }
   if (info.count > kInlineBytes / request.element) return BroadcastPieces(request, info.count, near, out);
   if (root) return Status();
@@ -341,7 +341,7 @@ Status HierarchicalCommunicator::AllGather(const Request& request) {
   if (request.collective == EPL_ALL_GATHER_V) {
     for (int rank = 1; rank < options_.size; ++rank) starts[rank] = starts[rank - 1] + counts[rank - 1];
     out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, nullptr, 0));
-    if (out == nullptr) return Status(EPL_INTERNAL, what_ + ": allocate returned NULL");
+    if (out == nullptr) return Refused(request, what_ + ": ");
   }
   const size_t step = kStripeBytes / element;
   const size_t pieces = std::max<size_t>(1, CeilDivide(*std::max_element(counts.begin(), counts.end()), step));

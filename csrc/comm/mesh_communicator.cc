@@ -150,7 +150,7 @@ Status MeshCommunicator::Allocate(const Request& request, const std::vector<size
   *out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size,
                                              announcement == nullptr ? nullptr : announcement->header,
                                              announcement == nullptr ? 0 : announcement->header_length));
-  return *out != nullptr ? Status() : Status(EPL_INTERNAL, what_ + ": allocate returned NULL");
+  return *out != nullptr ? Status() : Refused(request, what_ + ": ");
 }
 
 Status MeshCommunicator::Reductions(const Request& request) {

@@ -167,7 +167,7 @@ Status NcclCommunicator::AllocateOutput(const Request& request, const std::vecto
   const Announcement* root = request.collective == EPL_BROADCAST ? &peers_[request.peer].announcement : nullptr;
   *output = request.allocate(request.arg, counts.data(), options_.size, root == nullptr ? nullptr : root->header,
                              root == nullptr ? 0 : root->header_length);
-  if (*output == nullptr) return Status(EPL_INTERNAL, "allocate returned NULL");
+  if (*output == nullptr) return Refused(request, "");
   std::shared_ptr<void> free;
   Status status = events_->Record(request.stream, &free);
   return status.ok() ? stream_.WaitFor(free) : status;

@@ -154,6 +154,7 @@ Status MakeRequest(const epl_request& from, int rank, int size, Request* to) {
   to->peer = from.peer;
   to->scale = from.scale;
   to->allocate = from.allocate;
+  to->refusal = from.refusal;
   to->done = from.done;
   to->arg = from.arg;
   to->stream = from.stream;
@@ -178,6 +179,13 @@ Status MakeRequest(const epl_request& from, int rank, int size, Request* to) {
   }
   to->header.assign(from.header, from.header + from.header_length);
   return Check(*to, rank, size);
+}
+
+Status Refused(const Request& request, const std::string& prefix) {
+  if (request.refusal == nullptr) return Status(EPL_INTERNAL, prefix + "allocate returned NULL");
+  char message[1024] = "";
+  const int code = request.refusal(request.arg, message, sizeof(message));
+  return Status(code, prefix + message);
 }
 
 std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op,

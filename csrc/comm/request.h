@@ -32,6 +32,7 @@ struct Request {
   std::vector<size_t> send_counts;
   std::vector<uint8_t> header;
   epl_allocate allocate = nullptr;
+  epl_refusal refusal = nullptr;
   epl_done done = nullptr;
   void* arg = nullptr;
   void* stream = nullptr;
@@ -69,6 +70,9 @@ struct Request {
 
 // Copies and checks. `rank` and `size` are those of the communicator. EPL_INVALID says what to mend.
 Status MakeRequest(const epl_request& from, int rank, int size, Request* to);
+
+// Why `allocate` returned NULL, after `prefix`.
+Status Refused(const Request& request, const std::string& prefix);
 
 // "all_reduce 'grads/0' (float32, 1024 elements, sum)"
 std::string Describe(int collective, const std::string& name, int dtype, uint64_t count, int op,

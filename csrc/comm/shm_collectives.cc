@@ -64,7 +64,7 @@ Status ShmCommunicator::Chunks(const Request& request, size_t chunks, const std:
     if (!status.ok()) return status;
     if (chunks == 0) {
       chunks = num_chunks();
-      if (chunks == 0) return Status(EPL_INTERNAL, Describe(request, options_) + ": allocate returned NULL");
+      if (chunks == 0) return Refused(request, Describe(request, options_) + ": ");
     }
     drain(c, first_chunk + c);
   }

@@ -73,8 +73,7 @@ Status ShmCommunicator::AcceptMessage(const Request& request, const Announcement
   counts[request.peer] = sent.count;
   const size_t length = std::min<size_t>(sent.header_length, kMaxHeaderBytes);
   *out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, sent.header, length));
-  if (*out != nullptr) return Status();
-  return Status(EPL_INTERNAL, Describe(request, options_) + ": allocate returned NULL");
+  return *out != nullptr ? Status() : Refused(request, Describe(request, options_) + ": ");
 }
 
 }  // namespace epl

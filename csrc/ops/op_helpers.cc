@@ -1,5 +1,6 @@
 #include "op_helpers.h"
 
+#include <cstdio>
 #include <cstring>
 
 #include "tensorflow/core/framework/device_base.h"
@@ -86,6 +87,7 @@ void Call::Start() {
     request.header_length = header.size();
   }
   request.allocate = allocate ? &Call::Allocate : nullptr;
+  request.refusal = allocate ? &Call::Refusal : nullptr;
   request.done = &Call::Done;
   request.arg = this;
   request.name = name_.c_str();
@@ -118,6 +120,15 @@ void Call::Done(void* arg, int code, const char* message) {
 void* Call::Allocate(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length) {
   Call* self = static_cast<Call*>(arg);
   return self->allocate(counts, size, extra, extra_length);
+}
+
+// The peers hear of it too, whichever of them fails first: without the reason they could only say that it happened.
+int Call::Refusal(void* arg, char* message, size_t length) {
+  const tf::Status& failure = static_cast<Call*>(arg)->failure;
+  const std::string text = failure.ToString();  // "code: message" on both lines; no other way to it is on both
+  const size_t code = text.find(": ");
+  std::snprintf(message, length, "%s", text.c_str() + (code == std::string::npos ? 0 : code + 2));
+  return failure.code() == tf::errors::FailedPrecondition("").code() ? EPL_MISMATCH : EPL_INTERNAL;
 }
 
 tf::Status FillWithZeros(tf::OpKernelContext* context, epl_comm* comm, const tf::Tensor& tensor) {

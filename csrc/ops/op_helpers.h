@@ -65,6 +65,7 @@ class Call {
  private:
   static void Done(void* arg, int code, const char* message);
   static void* Allocate(void* arg, const size_t* counts, int size, const uint8_t* extra, size_t extra_length);
+  static int Refusal(void* arg, char* message, size_t length);
 
   tf::OpKernelContext* context_;
   std::shared_ptr<PoolSlot> slot_;

@@ -338,6 +338,26 @@ TEST(refused_allocation_fails_all) {
   }
 }
 
+TEST(why_an_allocation_is_refused_reaches_all) {
+  for (const std::string& backend : test::Backends()) {
+    test::Run(3, backend, [](Rank& me) {
+      Buffer buffer(10);
+      std::vector<float> room(100);
+      epl_request request = test::MakeRequest("gather", EPL_ALL_GATHER_V, EPL_FLOAT32, &buffer.segment, 1);
+      request.arg = me.rank == 1 ? nullptr : room.data();
+      request.allocate = [](void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; };
+      request.refusal = [](void*, char* message, size_t length) -> int {
+        std::snprintf(message, length, "no room for 30 numbers");
+        return EPL_MISMATCH;
+      };
+      // A rank that has all of its data is through; it learns of the refusal with what it calls next.
+      Outcome outcome = me.Run(request);
+      while (outcome.code == EPL_OK) outcome = me.Run(buffer.AllReduce("next"));
+      CHECK_THAT(outcome.code == EPL_MISMATCH && Contains(outcome.message, "no room for 30 numbers"), outcome.message);
+    });
+  }
+}
+
 TEST(no_shared_memory_is_an_error_that_all_ranks_get) {
   const test::Ranks ranks = test::Start(2, "shm", 5.0, false, [](Rank& me) {
     if (me.rank == 1) test::LimitSharedMemory();

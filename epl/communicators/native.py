@@ -46,6 +46,7 @@ STORE_GATHER = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+REFUSAL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 ALLOCATE = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
     ctypes.c_void_p,
@@ -104,6 +105,7 @@ class Request(ctypes.Structure):
         ("header", ctypes.c_char_p),
         ("header_length", ctypes.c_size_t),
         ("allocate", ALLOCATE),
+        ("refusal", REFUSAL),
         ("done", DONE),
         ("arg", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
