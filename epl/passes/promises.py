@@ -7,8 +7,8 @@ from epl.plan.names import clone_name, clone_tensor, sync_name
 
 def every_node_is_placed(graph, plan):
     """After `place`: each node that is here has a device of this worker, but for large constants."""
-    owners, here = plan.owners, plan.owning_group.index
-    nodes = [node for name, node in graph.nodes.items() if owners.get(name, here) == here or plan.is_here(name)]
+    elsewhere = plan.elsewhere
+    nodes = [node for name, node in graph.nodes.items() if name not in elsewhere]
     missing = [node.name for node in nodes if not node.device and not is_large_constant(node)]
     return ["node '%s' has no device" % name for name in missing]
 

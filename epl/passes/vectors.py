@@ -3,6 +3,8 @@
 Each function takes `add`, a function (editor, node) that adds a node and returns its name.
 """
 
+from dataclasses import replace
+
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input
@@ -16,14 +18,38 @@ def everywhere(edit, node):
     return edit.add(node).name
 
 
-def owned_by(owner, owners):
-    """A function that adds a node and puts it down in `owners` as that of one worker."""
+class Whereabouts(object):
+    """Which workers have the nodes that a pass adds, as the Plan will say.
 
-    def add(edit, node):
-        owners[node.name] = owner
-        return edit.add(node).name
+    Args:
+      plan: the Plan.
+    """
 
-    return add
+    def __init__(self, plan):
+        self._plan, self._owners, self._keepers = plan, dict(plan.owners), dict(plan.keepers)
+
+    def of_stage(self, name):
+        """A function that adds what all workers have that have the stage of a node."""
+        place = self._plan.owners.get(name)
+        return everywhere if place is None else self._adding(place, None)
+
+    def of_keeper(self, keeper, name):
+        """A function that adds what one of these alone has (`Plan.keepers`)."""
+        return self._adding(self._plan.owners.get(name), keeper)
+
+    def _adding(self, place, keeper):
+        def add(edit, node):
+            if place is not None:
+                self._owners[node.name] = place
+            if keeper is not None:
+                self._keepers[node.name] = keeper
+            return edit.add(node).name
+
+        return add
+
+    def planned(self):
+        """The Plan that knows of them."""
+        return replace(self._plan, owners=self._owners, keepers=self._keepers)
 
 
 def concatenated(edit, name, vectors, dtype, device, add):

@@ -228,9 +228,9 @@ def _chains(graph, plan, call, units, owner):
     members, by_stage = collections.defaultdict(list), collections.defaultdict(list)
     for name in graph.in_order(owner):
         members[owner[name]].append(name)
-    places = plan.owners if plan.zero is None else plan.zero.owners
+    owners = {} if plan.zero is None else plan.zero.owners
     for unit in units:
-        stages = {(plan.stage_of.get(w, 0), places.get(w, -1)) for w in unit.writes}
+        stages = {(plan.stage_of.get(w, 0), plan.owners.get(w, -1), owners.get(w, -1)) for w in unit.writes}
         by_stage[min(stages)].extend([unit] if len(stages) == 1 else [])
     chains = []
     for part, (_, ours) in enumerate(sorted(by_stage.items())):

@@ -181,7 +181,7 @@ class _Exchanges(object):
             row = Exchange(
                 name=message.send,
                 operation="send",
-                axis=STAGE if self._plan.zero is None else DATA,
+                axis=STAGE if part.channels.are_neighbours(message.source, message.target) else DATA,
                 devices=2,
                 sent_by="EplBroadcastSend",
                 num_bytes=self._bytes(tensor) or 0,

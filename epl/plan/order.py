@@ -145,7 +145,7 @@ def settle(keys, graph, plan, micro_batches=False):
 def _with_updates_last(keys, graph, plan):
     """The same with all that gives workers new variables, and what needs these, behind all others."""
     groups = [group.name for group in gathered_groups(plan)]
-    if not groups:
+    if not groups or plan.mesh.pipeline.num_workers > 1:  # the messages of a pipeline stay where they are
         return keys
     last, places, behind = graph.descendants(groups), graph.order, len(graph.nodes)
     return {name: (behind + places[name],) + tuple(key[1:]) if name in last else key for name, key in keys.items()}

@@ -23,6 +23,7 @@ from epl.plan.dgc import Dgc, plan_dgc
 from epl.plan.equal_steps import Repeated, find_repeated
 from epl.plan.generators import find_generators
 from epl.plan.gradients import Aggregation, plan_aggregation
+from epl.plan.holding import Holding
 from epl.plan.layout import make_mesh, mesh_as_marked
 from epl.plan.links import Link, link_of
 from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
@@ -40,7 +41,7 @@ from epl.plan.user_collectives import UserCollective, find_user_collectives, use
 from epl.plan.weights import check_weights
 from epl.plan.wire import Wire, plan_wire
 from epl.plan.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, workers_of
-from epl.plan.zero_owners import plan_zero
+from epl.plan.zero_owners import Places, plan_zero
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
@@ -48,7 +49,7 @@ _STRING = 7  # DataType number
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Holding):
     """What every pass works from.
 
     Attributes:
@@ -67,8 +68,10 @@ class Plan:
       prefetched: data sets whose batches are on their devices before the steps that use them.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
       micro_batches: how a training step is divided; None where it has one micro-batch.
-      owners: node to the one worker that computes it, or its first copy, by its place in `owning_group`; all compute
-        the others. Empty where each worker computes whole copies of the model. See `owner`.
+      owners: node to the one worker of a pipeline that computes it, or its first copy, by its place in `mesh.pipeline`;
+        all of them compute the others. Empty where each worker computes whole copies of the model. See `owner`.
+      keepers: node to the one worker that computes it of those that share the optimizers' state, by its place in
+        `sharing`; all of these compute the others. Empty where each worker has all of the state of its stages.
       staying: those of which one worker has all copies, though those of its stage may be in several.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
@@ -109,6 +112,7 @@ class Plan:
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
     owners: Dict[str, int] = field(default_factory=dict)
+    keepers: Dict[str, int] = field(default_factory=dict)
     staying: FrozenSet[str] = frozenset()
     link: Optional[Link] = None
     job_seed: int = 0
@@ -127,13 +131,6 @@ class Plan:
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
     borders: Dict[str, str] = field(default_factory=dict)
-
-    @property
-    def owning_group(self):
-        """The Group of the workers over which `owners` divides what is computed."""
-        if self.zero is None:
-            return self.mesh.pipeline
-        return sharing_group(self.mesh, self.mesh.copies.local if self.zero.whole_workers else 0)
 
     @property
     def added(self):
@@ -160,15 +157,6 @@ class Plan:
     def averaged(self):
         """The variables of which each copy of the model has its own value until these are averaged (local_sgd)."""
         return frozenset(name for name, placed in self.placements.items() if placed.data.kind == "partial")
-
-    def only_holder(self, variable):
-        """The place in `owning_group` of the one worker that has a variable; None where all have it, or parts."""
-        placed = self.placed(variable)
-        if placed.stage.kind == "owned":
-            return placed.stage.rank
-        if placed.data.kind == "owned" and not self.zero.whole_workers:
-            return placed.data.rank // self.zero.local
-        return None
 
     @property
     def gathered(self):
@@ -243,33 +231,6 @@ class Plan:
         mesh, span = self.mesh, self.mesh.span(stage)
         return float(span) / (mesh.copies.size if self.reduce_mean else 1 if mesh.split else mesh.num_shards)
 
-    def owner(self, name, instance):
-        """The place in `owning_group` of the one worker that computes an instance's copy of a node; None: all do."""
-        owner = self.owners.get(name)
-        if owner is None or name in self.staying or not self.mesh.is_spread:
-            return owner
-        return self.mesh.worker_of(self.stage(name), instance)
-
-    def instances_here(self, name):
-        """The instances of which this worker computes the copy of a node, alone or as all workers do."""
-        here = self.owning_group.index
-        return [i for i in self.instances_with(name) if self.owner(name, i) in (None, here)]
-
-    def is_here(self, name):
-        """True for a node of the user's of which this worker computes a copy, alone or as all workers do."""
-        owner = self.owners.get(name)
-        if owner is None or owner == self.owning_group.index:
-            return True
-        return self.mesh.is_spread and bool(self.instances_here(name))
-
-    def is_spread(self, name):
-        """Whether copies of a node, of those that one worker of a pipeline would have, lie in several."""
-        return name in self.owners and len({self.owner(name, i) for i in self.instances_with(name)}) > 1
-
-    def group_of(self, name):
-        """The Group of the copies that hold the same of a node, or of a tensor's node."""
-        return self.mesh.holding(self.stage(name))
-
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
         if self.mesh.copies.num_workers == 1:
@@ -277,7 +238,7 @@ class Plan:
         if self.local_sgd is not None:
             return self.local_sgd.num_bytes // self.local_sgd.k_steps
         wire = 0.5 if self.wire_fp16 else 1
-        groups = [g for g in self.aggregation.groups if self.zero or self.is_here(node_of(g.tensors[0]))]
+        groups = [g for g in self.aggregation.groups if self.has_stage(node_of(g.tensors[0]))]
         groups = [g for g in groups if self.group_of(g.tensors[0]).num_workers > 1]
         compressed = [g for g in groups if self.dgc is not None and self.dgc.of_group(g)]
         sent = sum(self.dgc.sent_bytes(group) for group in compressed)
@@ -377,13 +338,14 @@ def make_plan(model, config, cluster):
             merges = merges_of(model)
         if model.merge_points is None:
             drift = check_updates(model, analysis, aggregation, state)
-    zero = None
+    zero, keepers = None, {}
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
-        check_zero(config, mesh)
+        check_zero(config)
         sharing = sharing_group(mesh, config.zero.degree)
-        in_workers = sharing.size < mesh.copies.size
-        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers)
-        owners = workers_of(zero, model)
+        in_workers = sharing.num_workers == 1 and (sharing.size < mesh.copies.size or mesh.pipeline.num_workers > 1)
+        places = Places(owners, mesh.pipeline.index)
+        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places)
+        keepers = workers_of(zero, model)
         if mesh.lanes == 1:  # else the owner has a copy for each part
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
@@ -395,7 +357,7 @@ def make_plan(model, config, cluster):
         model,
         analysis,
         mesh,
-        owners if zero is None else {},
+        owners,
         find_generators(model) if mesh.copies.size > 1 else frozenset(),
         drift,
         local_sgd.variables if local_sgd is not None else frozenset(),
@@ -423,6 +385,7 @@ def make_plan(model, config, cluster):
         batch_norms=batch_norms,
         micro_batches=micro_batches,
         owners=owners,
+        keepers=keepers,
         staying=staying_of(model.graph, owners),
         placements=placements,
         compares_copies=bool(communication.check_replicas_every) and several_copies,
@@ -462,7 +425,7 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
 
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    apart = travelling_apart(plan.owners if plan.zero is None else {}, plan.stage_of, plan.mesh)
+    apart = travelling_apart(plan.owners, plan.stage_of, plan.mesh)
     aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, plan.mesh.lanes)
     wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
     return replace(plan, aggregation=aggregation, link=link, wire=wire)

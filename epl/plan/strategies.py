@@ -142,7 +142,7 @@ def _of_zero(plan):
     if plan.zero is None:
         return None
     size, zero = plan.zero.state_bytes, plan.zero
-    here = sum(size[rank] for rank in zero.of_worker(plan.owning_group.index))
+    here = sum(size[rank] for rank in zero.of_worker(plan.sharing.index))
     sent = updated_bytes(plan) + brought_bytes(plan) if plan.mesh.copies.num_workers > 1 else 0
     effect = "each device keeps its part of the optimizer's state, and gives others what it updates"
     if zero.segments:

@@ -64,11 +64,13 @@ class Zero:
       level: as configured, from "v0" to "v3".
       updates: those that are divided, in the order in which their gradients become ready.
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
-      state_bytes: of the slots of each copy, and of its parameters where these are divided.
+      state_bytes: of the slots of each copy, and of its parameters where these are divided; of a pipeline over several
+        workers, those of the stages that this worker has.
       local: copies in each worker.
       lanes: devices of a copy in a worker, where these divide tensors (epl.split); each updates its part of a variable.
-      whole_workers: whether each worker has all of the state, divided over its own copies (`zero.degree`), and shares
-        gradients with the others as data parallelism does.
+      whole_workers: whether each worker has all of the state of its stages, divided over its own copies
+        (`zero.degree`, or all copies lie in the same workers), and shares gradients with the others as data parallelism
+        does.
       segments: the epl.plan.parameters.Segments in which copies get each other's parameters.
     """
 
@@ -158,7 +160,7 @@ def sharing_group(mesh, degree):
     )
 
 
-def check_zero(config, mesh):
+def check_zero(config):
     """Raises UnsupportedError for what `zero.level` does not go together with."""
     level = config.zero.level
 
@@ -166,9 +168,6 @@ def check_zero(config, mesh):
         raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
 
     leave = "or leave zero.level at ''."
-    if mesh.pipeline.num_workers > 1:
-        advice = "Put all stages of a copy into one worker (epl-launch --gpu_per_worker), " + leave
-        refuse("a pipeline whose stages lie in several workers", advice)
     if level in PARAMETERS and config.offload.level:
         refuse("offload.level='%s'" % config.offload.level, "Use zero.level='v1', or leave offload.level at ''.")
     if level != STATE and config.communication.fp16:
@@ -182,7 +181,7 @@ def check_zero(config, mesh):
 
 
 def workers_of(zero, model):
-    """dict of node to the place in the Group of the copies of the one worker that computes it; empty where all do."""
+    """dict of node to the one worker that computes it of those that share state, by its place; empty where all do."""
     if zero.whole_workers:
         return {}
     found = {name: rank // zero.local for name, rank in zero.owners.items()}
@@ -227,16 +226,17 @@ def _travels_short(plan, group):
 
 def gathered_groups(plan):
     """The UpdateGroups whose variables owners give to all others after an update; not those that others get in
-    segments."""
+    segments. The stages of one have the same worker."""
     if plan.zero is None:
         return []
     kinds = collections.OrderedDict()
     for update in plan.zero.updates:
         if update.writes and update.variable not in plan.zero.parameters:
             lanes = tuple(plan.lanes_of(update.variable))
-            kinds.setdefault((update.call, update.dtype, lanes), []).append(update)
+            place = plan.owners.get(update.variable)
+            kinds.setdefault((update.call, update.dtype, lanes, place), []).append(update)
     found = []
-    for (call, dtype, lanes), updates in kinds.items():
+    for (call, dtype, lanes, _), updates in kinds.items():
         of_type = (dtype,) + types.SHORT_FLOATS * (dtype == _FLOAT32)
         splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
         for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
@@ -262,15 +262,16 @@ def updated_bytes(plan):
     """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
     if plan.zero is None or plan.zero.whole_workers:
         return 0
-    here = plan.zero.of_worker(plan.owning_group.index)
-    return sum(group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4) for group in gathered_groups(plan))
+    here = plan.zero.of_worker(plan.sharing.index)
+    groups = [group for group in gathered_groups(plan) if plan.has_stage(group.updates[0].variable)]
+    return sum(group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4) for group in groups)
 
 
 def brought_bytes(plan):
     """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
     if plan.zero is None or plan.zero.whole_workers:
         return 0
-    here, found = plan.zero.of_worker(plan.owning_group.index), 0
+    here, found = plan.zero.of_worker(plan.sharing.index), 0
     for segment in plan.zero.segments:
         repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
         own = [n for v, n in zip(segment.variables, segment.num_bytes) if plan.placed(v).data.rank in here]

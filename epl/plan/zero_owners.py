@@ -2,6 +2,8 @@
 
 import collections
 import logging
+from dataclasses import dataclass, field
+from typing import Dict
 
 from epl.errors import UnsupportedError
 from epl.graph import tags
@@ -16,7 +18,28 @@ from epl.rules import effects
 _LOG = logging.getLogger("epl")
 
 
-def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
+@dataclass(frozen=True)
+class Places:
+    """In which workers of a pipeline the state lies; each of them divides its own by itself.
+
+    Attributes:
+      owners: node to the place of its worker in the pipeline; nothing where each worker has all stages.
+      here: the place of this worker.
+    """
+
+    owners: Dict[str, int] = field(default_factory=dict)
+    here: int = 0
+
+    def of(self, variable):
+        """The place of a variable's worker."""
+        return self.owners.get(variable, self.here)
+
+
+# Each worker has them.
+ALL_STAGES = Places()
+
+
+def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, places=ALL_STAGES):
     """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
@@ -28,6 +51,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
       copies: the Group of those that share the state.
       lanes: those of the Mesh.
       whole_workers: as of Zero.
+      places: the Places.
 
     Returns:
       A Zero.
@@ -35,7 +59,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
     Raises:
       UnsupportedError: an update cannot be made by one copy alone; says why.
     """
-    division = _Division(model, analysis, copies.size)
+    division = _Division(model, analysis, copies.size, places)
     for call in model.apply_calls:
         division.add(call)
     division.check_slots()
@@ -44,7 +68,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
         level,
         tuple(division.updates),
         division.owners(),
-        tuple(division.state_bytes),
+        tuple(division.state_bytes[places.here]),
         copies.local,
         lanes,
         whole_workers,
@@ -52,9 +76,9 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False):
     )
 
 
-def updates_by_call(model, analysis, size):
+def updates_by_call(model, analysis, size, places=ALL_STAGES):
     """(ApplyCall, its Updates) pairs in order, for so many owners; arguments and errors as of `plan_zero`."""
-    division = _Division(model, analysis, size)
+    division = _Division(model, analysis, size, places)
     for call in model.apply_calls:
         before = len(division.updates)
         division.add(call)
@@ -77,11 +101,12 @@ class _Division(object):
 
     Attributes:
       updates: list of Updates.
-      state_bytes: of each copy of the model.
+      state_bytes: for each place of a pipeline those of each copy of the model.
       unknown: variables whose shape is not known.
     """
 
-    def __init__(self, model, analysis, size):
+    def __init__(self, model, analysis, size, places):
+        self._places = places
         self._model, self._graph, self._analysis = model, model.graph, analysis
         functions = Functions(self._graph.library)
         self._changes = {w: _changed(self._graph, w, functions) for w in analysis.writes}
@@ -90,9 +115,11 @@ class _Division(object):
         self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
         self._packed = frozenset(verdict.packed for verdict in model.scaled)
         self._before = _before_merges(model)
-        self.updates, self.state_bytes, self.unknown = [], [0] * size, []
+        self.updates, self.unknown = [], []
+        self.state_bytes = collections.defaultdict(lambda: [0] * size)
         self._parameters = frozenset(variable for segment in model.segments for variable in segment.variables)
-        self._filled = [0] * size  # by state and, where that is the same, by what is updated
+        # By state and, where that is the same, by what is updated.
+        self._filled = collections.defaultdict(lambda: [0] * size)
 
     def add(self, call):
         """Divides the updates of a call."""
@@ -183,14 +210,15 @@ class _Division(object):
 
     def _update(self, call, known, slots, members, writes):
         state, own = self._cost((known, slots, None, None))
-        owner = self._owner_of.get(known.name)
+        place, owner = self._places.of(known.name), self._owner_of.get(known.name)
+        state_bytes, filled = self.state_bytes[place], self._filled[place]
         if owner is None:
-            owner = min(range(len(self._filled)), key=lambda rank: (self.state_bytes[rank], self._filled[rank]))
+            owner = min(range(len(filled)), key=lambda rank: (state_bytes[rank], filled[rank]))
             self._owner_of[known.name] = owner
         if known.name not in self._counted:
             self._counted.add(known.name)
-            self.state_bytes[owner] += state
-            self._filled[owner] += own
+            state_bytes[owner] += state
+            filled[owner] += own
         base = known.dtype % 100
         return Update(
             call.index,

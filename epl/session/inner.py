@@ -217,6 +217,8 @@ def why_in_parts(plan):
         return "with io.prefetch_to_device each copy has its batch of the data sets already"
     if plan.local_sgd is not None:
         return "with local_sgd each copy takes steps of its own"
+    if plan.zero is not None and plan.zero.local > 1:
+        return "with zero.level the copies of the model in a worker divide the updates of variables"
     return None
 
 

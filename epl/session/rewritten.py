@@ -99,13 +99,13 @@ class Rewritten(object):
         Where there are several copies of a pipeline it is that of the first copy.
         """
         plan = self.plan
-        owner = plan.only_holder(variable)
-        if owner is None:
+        worker = plan.only_holder(variable)
+        if worker is None:
             return None
-        if plan.zero is not None:
+        if plan.is_kept(variable):
             what = "parameters" if variable in plan.zero.parameters else "the state of optimizers"
-            return plan.owning_group.workers[owner], "as zero.level divides %s" % what
-        return owner, "in which its stage of the model lies"
+            return worker, "as zero.level divides %s" % what
+        return worker, "in which its stage of the model lies"
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""

@@ -12,8 +12,10 @@ from tests.helpers.planning import by_hand
 
 # workers, devices of each, stages, chunks
 LAYOUTS = {"in a worker": (2, 2, 2, 1), "chunks": (2, 2, 4, 2), "over workers": (4, 1, 2, 1), "mixed": (4, 2, 4, 1)}
+LAYOUTS["state is divided"] = LAYOUTS["over workers"]
 STRATEGIES = ("PreferBackward", "PreferForward", "Interleaved", "ZeroBubble")
-CASES = [(name, s) for name in LAYOUTS for s in STRATEGIES if name != "chunks" or s in ("PreferForward", "Interleaved")]
+FEW = {"chunks": ("PreferForward", "Interleaved"), "state is divided": ("ZeroBubble",)}
+CASES = [(name, s) for name in LAYOUTS for s in FEW.get(name, STRATEGIES)]
 
 
 def normalised_stages(stages):
@@ -37,6 +39,7 @@ def of_worker(layout, strategy, index, micro_batches=3):
             "pipeline.strategy": strategy,
             "pipeline.num_chunks": chunks,
             "communication.sync_batch_norm": True,
+            "zero.level": "v1" if layout == "state is divided" else "",
         }
     )
     library.ops()

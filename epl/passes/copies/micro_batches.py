@@ -118,14 +118,14 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
       added: names of the new nodes, the copies among them, in creation order.
     """
     analysis, nodes = plan.analysis, plan.micro_batches.nodes
-    stage_of, owners = dict(plan.stage_of), dict(plan.owners)
-    for known in (stage_of, owners):
+    stage_of, owners, keepers = dict(plan.stage_of), dict(plan.owners), dict(plan.keepers)
+    for known in (stage_of, owners, keepers):
         known.update((copy, known[name]) for copy, name in originals.items() if name in known)
-    if stage_of or owners:
+    if stage_of or owners or keepers:
         stages = {taskgraph: stage for stage, taskgraph in enumerate(plan.micro_batches.taskgraphs)}
         for name in added:
             if name not in originals:
-                _settle(graph, name, stages, stage_of, owners)
+                _settle(graph, name, stages, stage_of, (owners, keepers))
         for name in added:
             if name not in stage_of:  # constants, which are where they are taken
                 takers = [stage_of[c] for c, _ in graph.consumers.get(name, ()) if c in stage_of]
@@ -164,11 +164,12 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
         batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
         owners=owners,
+        keepers=keepers,
         staying=with_copies(plan.staying),
     )
 
 
-def _settle(graph, name, stages, stage_of, owners):
+def _settle(graph, name, stages, stage_of, places):
     """Puts a node that joins copies where it belongs, or else what it takes first."""
     node = graph.nodes[name]
     near = [producer for producer, index in graph.inputs[name] if index >= 0]
@@ -176,8 +177,9 @@ def _settle(graph, name, stages, stage_of, owners):
         stage_of[name] = stages.get(node.attr[tags.TASKGRAPH].i, 0)
     elif near and near[0] in stage_of:
         stage_of[name] = stage_of[near[0]]
-    if near and near[0] in owners:
-        owners[name] = owners[near[0]]
+    for known in places:
+        if near and near[0] in known:
+            known[name] = known[near[0]]
 
 
 def _tensor(plan, text, micro_batch):

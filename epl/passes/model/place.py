@@ -24,7 +24,7 @@ def place(program, plan):
     on_host.update(name for name, node in graph.nodes.items() if tags.HOST in node.attr)
     if mesh.device_type != "CPU":
         on_host.update(name for name, node in graph.nodes.items() if "CPU" in node.device.upper())
-    owners, here = plan.owners, plan.owning_group.index
+    owned, elsewhere = plan.owners.keys() | plan.keepers.keys(), plan.elsewhere
     devices = [[mesh.device(device) for device in instance.devices] for instance in mesh.instances]
     stage_of, zero, device_of_group = plan.stage_of, plan.zero, {}
 
@@ -44,10 +44,10 @@ def place(program, plan):
         return [group for group in groups if not group.startswith(b"loc:@") or agrees(group, device)]
 
     for name, node in graph.nodes.items():
-        if owners.get(name, here) != here and not plan.is_here(name) or is_large_constant(node):
+        if name in elsewhere or is_large_constant(node):
             continue  # a copy of a constant would cost memory, and TensorFlow places it well by itself
         device = device_of(name)
-        everywhere = owners and name not in owners
+        everywhere = owned and name not in owned
         edit.move(name, device, functools.partial(kept, device), tags.EVERYWHERE if everywhere else None)
     return program.with_graph(edit.finish())
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
-from epl.passes.vectors import concatenated, empty, everywhere, owned_by, reshape, split
+from epl.passes.vectors import Whereabouts, concatenated, empty, reshape, split
 from epl.plan.names import tag_of
 from epl.plan.zero import scattered_groups
 
@@ -28,12 +28,12 @@ def aggregate_gradients(program, plan):
     graph = program.graph
     if not plan.aggregation.groups and not plan.aggregation.sparse:
         return program
-    edit, scattered, owners = graph.editor(), scattered_groups(plan), dict(plan.owners)
+    edit, scattered, where = graph.editor(), scattered_groups(plan), Whereabouts(plan)
     for group in plan.aggregation.groups:
         if group.name in graph.nodes:  # compressed, or in fewer bits
             continue
         if group.name in scattered:
-            _scatter(graph, edit, plan, scattered[group.name], owners)
+            _scatter(graph, edit, plan, scattered[group.name], where)
             continue
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
         edit.add(
@@ -58,19 +58,20 @@ def aggregate_gradients(program, plan):
         )
         rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.lane)
         rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.lane)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+    return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _scatter(graph, edit, plan, group, owners):
+def _scatter(graph, edit, plan, group, where):
     """One reduce-scatter of a group; each worker takes its share apart again."""
+    all_have = where.of_stage(node_of(group.tensors[0]))
     host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
-    whole = [_flat(graph, edit, plan, group, ranks, instance.index) for instance in instances]
+    whole = [_flat(graph, edit, plan, group, ranks, instance.index, all_have) for instance in instances]
     if len(whole) > 1:
         inputs = make_node("AddN", group.name + "/sum", whole, host, N=len(whole), T=Type(group.dtype))
-        whole = [everywhere(edit, inputs)]
+        whole = [all_have(edit, inputs)]
     counts = [max(1, group.size_of(each)) for each in ranks]
-    sizes = everywhere(edit, constant(group.name + "/sizes", counts, _INT64, host))
+    sizes = all_have(edit, constant(group.name + "/sizes", counts, _INT64, host))
     mean = plan.reduce_mean and len(instances) == 1
     node = make_node(
         "EplReduceScatter",
@@ -83,11 +84,11 @@ def _scatter(graph, edit, plan, group, owners):
         workers=copies.num_workers,
         reduce_op="mean" if mean else "sum",
     )
-    share = everywhere(edit, tagged(node, "collective"))
+    share = all_have(edit, tagged(node, "collective"))
     if not mean and plan.gradient_scale != 1.0:
         share = _scaled(edit, plan, group.name, share, group.dtype, plan.gradient_scale)
     for worker, own in enumerate(ranks):
-        places, add = group.of(own), owned_by(worker, owners)
+        places, add = group.of(own), where.of_keeper(worker, node_of(group.tensors[0]))
         pieces, of_each = [share], [group.size(place) for place in places]
         if not any(of_each):
             pieces = [empty(edit, "%s/none_%d" % (group.name, p), group.dtype, host, add) for p in places]
@@ -99,11 +100,12 @@ def _scatter(graph, edit, plan, group, owners):
             rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.lane)
 
 
-def _flat(graph, edit, plan, group, ranks, instance):
+def _flat(graph, edit, plan, group, ranks, instance, all_have):
     """An instance's gradients of a group as a vector, those for each worker one after the other.
 
     Args:
       ranks: for each worker those of its owners.
+      all_have: function that adds a node.
     """
     host, flat = plan.mesh.host_device, []
     stem = group.name + ("/instance_%d" % instance if instance else "")
@@ -111,17 +113,17 @@ def _flat(graph, edit, plan, group, ranks, instance):
         for place in group.of(own):
             tensor, name = instance_tensor(plan, group.tensors[place], instance), "%s/flat_%d" % (stem, place)
             device = graph.nodes[node_of(tensor)].device
-            flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, everywhere))
+            flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, all_have))
         if not group.size_of(own):
-            flat.append(_filler(edit, plan, "%s/filler_%d" % (stem, worker), group.dtype))
-    return concatenated(edit, stem + "/whole", flat, group.dtype, host, everywhere)
+            flat.append(_filler(edit, plan, "%s/filler_%d" % (stem, worker), group.dtype, all_have))
+    return concatenated(edit, stem + "/whole", flat, group.dtype, host, all_have)
 
 
-def _filler(edit, plan, name, dtype):
+def _filler(edit, plan, name, dtype, all_have):
     """A vector of one element, for a worker that has nothing to get: a share is never empty."""
     host = plan.mesh.host_device
-    zero = everywhere(edit, constant(name + "/zero", [0.0], _FLOAT32, host))
-    return everywhere(edit, make_node("Cast", name, [zero], host, SrcT=Type(_FLOAT32), DstT=Type(dtype)))
+    zero = all_have(edit, constant(name + "/zero", [0.0], _FLOAT32, host))
+    return all_have(edit, make_node("Cast", name, [zero], host, SrcT=Type(_FLOAT32), DstT=Type(dtype)))
 
 
 def _scaled(edit, plan, name, tensor, dtype, factor):

@@ -13,7 +13,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
-from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
+from epl.passes.vectors import Whereabouts, empty, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.names import clone_name, cloned_name
 from epl.plan.zero import gathered_groups
@@ -27,42 +27,43 @@ def divide_updates(program, plan):
     groups = gathered_groups(plan)
     if not groups:
         return program
-    graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
+    graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
     names = {}
     gradients = {name: node_of(text) for text, takers in plan.aggregation.consumers.items() for name, _ in takers}
     for group in groups:
-        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, owners, gradients)):
+        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, where, gradients)):
             names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
         _wait(graph, edit, plan, update, updated)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+    return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _gather(graph, edit, plan, group, owners, gradients):
+def _gather(graph, edit, plan, group, where, gradients):
     """Adds the all-gather of a group; returns for each update a dict of the index of each instance that has such a part
     to what sets the variable there.
 
     Args:
+      where: the Whereabouts of what is added.
       gradients: dict of a node that takes a gradient to the node that gives it.
     """
-    mesh, copies = plan.mesh, plan.owning_group
+    mesh, copies, all_have = plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
     givers = {giver.index for giver in mesh.givers(group.lane)}
-    shares = [_share(graph, edit, plan, group, rank, owners) for rank in range(copies.size)]
+    shares = [_share(graph, edit, plan, group, rank, where) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
-    pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag)]
+    pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag, all_have)]
     if len(group.updates) > 1:
         sizes = [group.size(place) for place in range(len(group.updates))]
-        pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, everywhere)
+        pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, all_have)
     found = []
     for place, (update, piece) in enumerate(zip(group.updates, pieces)):
         stem = "%s/%d" % (group.name, place)
         shape = group.shapes[place]
-        value = reshape(edit, stem + "/value", piece, shape, group.dtype, mesh.host_device, everywhere)
+        value = reshape(edit, stem + "/value", piece, shape, group.dtype, mesh.host_device, all_have)
         has_it = update.owner in here and update.rows_of is None and not _gives_data(graph, update)
         found.append({})
         for instance in mesh.takers(group.lane):
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
-            assign = _assign(graph, edit, update, instance.index, name, value)
+            assign = _assign(graph, edit, update, instance.index, name, value, all_have)
             if has_it and instance.index // mesh.lanes == here.index(update.owner):
                 own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
                 assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
@@ -70,18 +71,18 @@ def _gather(graph, edit, plan, group, owners, gradients):
                 # Its own gradients wait for what else reads the variable (epl.passes.nodes.rewire).
                 own = sorted({gradients[name] for name in update.members if name in gradients})
                 assign.input.extend("^" + clone_name(name, instance.index) for name in own)
-            found[-1][instance.index] = everywhere(edit, assign)
+            found[-1][instance.index] = all_have(edit, assign)
     return found
 
 
-def _assign(graph, edit, update, instance, name, value):
+def _assign(graph, edit, update, instance, name, value, all_have):
     """What sets an instance's copy of a variable, or the rows of it that were updated."""
     if update.rows_of is None:
         return assign_node(graph.nodes[clone_name(update.variable, instance)], name, value, update.dtype)
     holder, begin = graph.nodes[clone_name(update.rows_of.variable, instance)], update.rows_of.begin
     bounds = []
     for word, number in (("begin", begin), ("end", begin + update.shape[0]), ("strides", 1)):
-        bounds.append(everywhere(edit, constant("%s/%s" % (name, word), [number], _INT32, holder.device)))
+        bounds.append(all_have(edit, constant("%s/%s" % (name, word), [number], _INT32, holder.device)))
     return make_node(
         "ResourceStridedSliceAssign" if holder.op == "VarHandleOp" else "StridedSliceAssign",
         name,
@@ -93,7 +94,7 @@ def _assign(graph, edit, update, instance, name, value):
     )
 
 
-def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
+def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, waits=()):
     """Adds an all-gather of what copies of the model hold; returns its name.
 
     Args:
@@ -103,9 +104,10 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
       shares: for each copy a list of vectors, at least one; their nodes are in its worker alone.
       dtype: DataType number.
       slot, tag: as of groups.
+      all_have: function that adds a node that all have whose copies these are.
       waits: control inputs.
     """
-    copies = plan.owning_group
+    copies = plan.sharing
     here = plan.zero.of_worker(copies.index)
     own = [vector for rank in here for vector in shares[rank]]
     gather = make_node(
@@ -120,7 +122,7 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, waits=()):
         tag=tag,
         workers=copies.num_workers,
     )
-    return everywhere(edit, tagged(gather, "collective"))
+    return all_have(edit, tagged(gather, "collective"))
 
 
 def _end(edit, holder, read, add):
@@ -135,11 +137,11 @@ def _gives_data(graph, update):
     return any(consumer not in update.members for consumer in consumers)
 
 
-def _share(graph, edit, plan, group, rank, owners):
+def _share(graph, edit, plan, group, rank, where):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
     worker, lane = rank // plan.zero.local, group.lane or 0
     instance = rank % plan.zero.local * plan.zero.lanes + lane
-    add = owned_by(worker, owners)
+    add = where.of_keeper(worker, group.updates[0].variable)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):
         update = group.updates[place]

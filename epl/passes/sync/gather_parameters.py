@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from epl.graph.build import Type, make_node
 from epl.passes.sync.divide_updates import gather_from_owners
-from epl.passes.vectors import empty, everywhere, owned_by, reshape, split
+from epl.passes.vectors import Whereabouts, empty, reshape, split
 from epl.plan.gradients import num_elements
 from epl.plan.names import clone_name, micro_batch_name
 
@@ -19,24 +19,24 @@ from epl.plan.names import clone_name, micro_batch_name
 def gather_parameters(program, plan):
     """Between what reads the parameters of a segment and what takes them, an all-gather; one in each micro-batch whose
     segments wait for what differs between these."""
-    if plan.zero is None or not plan.zero.segments or plan.owning_group.num_workers == 1:
+    if plan.zero is None or not plan.zero.segments or plan.sharing.num_workers == 1:
         return program
-    edit, owners = program.graph.editor(), dict(plan.owners)
+    edit, where = program.graph.editor(), Whereabouts(plan)
     for segment in plan.zero.segments:
         copies = len(program.micro_batches.copies(segment.nodes[0]))
         for micro_batch in range(copies):
-            _gather(program.graph, edit, plan, segment, micro_batch, owners)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+            _gather(program.graph, edit, plan, segment, micro_batch, where)
+    return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _gather(graph, edit, plan, segment, micro_batch, owners):
+def _gather(graph, edit, plan, segment, micro_batch, where):
     """Replaces the nodes of a segment in one micro-batch."""
     zero, host, stem = plan.zero, plan.mesh.host_device, micro_batch_name(segment.gather, micro_batch)
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
-    shares = []
-    for rank in range(plan.owning_group.size):
-        add, flat = owned_by(rank // zero.local, owners), []
+    shares, all_have = [], where.of_stage(segment.variables[0])
+    for rank in range(plan.sharing.size):
+        add, flat = where.of_keeper(rank // zero.local, segment.variables[0]), []
         for place in places:
             if rank_of[segment.variables[place]] == rank:
                 read = graph.nodes[segment.reads[place]]
@@ -46,13 +46,13 @@ def _gather(graph, edit, plan, segment, micro_batch, owners):
     waits = [text for text in graph.nodes[nodes[0]].input if text[0] == "^"]
     slot = segment.number % plan.mesh.num_communicators
     tag = segment.tag_of(micro_batch)
-    pieces = [gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag, waits)]
+    pieces = [gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag, all_have, waits)]
     shapes = [plan.variables[segment.variables[place]] for place in places]
     if len(places) > 1:
         sizes = [num_elements(known) for known in shapes]
-        pieces = split(edit, stem + "/pieces", pieces[0], sizes, segment.dtype, host, everywhere)
+        pieces = split(edit, stem + "/pieces", pieces[0], sizes, segment.dtype, host, all_have)
     for place, piece, known in zip(places, pieces, shapes):
-        value = reshape(edit, "%s/%d/value" % (stem, place), piece, known.shape, segment.dtype, host, everywhere)
+        value = reshape(edit, "%s/%d/value" % (stem, place), piece, known.shape, segment.dtype, host, all_have)
         for instance in plan.mesh.instances:
             node = edit.node(clone_name(nodes[place], instance.index))
             node.CopyFrom(_handing_on(node, value, segment.dtype))

@@ -25,14 +25,15 @@ def group_updates(program, plan):
     if not chains:
         return program
     graph, edit = program.graph, program.graph.editor()
-    owners = dict(plan.owners)
+    owners, keepers = dict(plan.owners), dict(plan.keepers)
     for chain in chains:
         for before, group in zip([None] + chain, chain):
             for instance, place in _places(plan, group):
                 _group(graph, edit, plan, group, before, instance, place)
-            for name in (group.name,) + tuple(map(_copy_name, group.copied)) if group.writes[0] in owners else ():
-                owners[name] = owners[group.writes[0]]
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+            for known in (owners, keepers):
+                for name in (group.name,) + tuple(map(_copy_name, group.copied)) if group.writes[0] in known else ():
+                    known[name] = known[group.writes[0]]
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners, keepers=keepers))
 
 
 def _places(plan, group):

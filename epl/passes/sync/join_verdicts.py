@@ -12,7 +12,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import tagged
-from epl.passes.vectors import everywhere, owned_by
+from epl.passes.vectors import Whereabouts, everywhere
 from epl.plan.names import clone_name
 from epl.plan.zero import agreements
 
@@ -24,16 +24,16 @@ def join_verdicts(program, plan):
     found = agreements(plan)
     if not found:
         return program
-    graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
+    graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
     for agreement in found:
-        _agree(graph, edit, plan, agreement, owners)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+        _agree(graph, edit, plan, agreement, where)
+    return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _agree(graph, edit, plan, agreement, owners):
-    host, copies = plan.mesh.host_device, plan.owning_group
+def _agree(graph, edit, plan, agreement, where):
+    host, copies = plan.mesh.host_device, plan.sharing
     here = plan.zero.of_worker(copies.index)
-    said = [_said(edit, plan, agreement, rank, owners) for rank in range(copies.size)]
+    said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
     reduce = make_node(
         "EplAllReduce",
         agreement.name,
@@ -60,9 +60,9 @@ def _agree(graph, edit, plan, agreement, owners):
         set_attr(packed, "N", len([text for text in packed.input if text[0] != "^"]))
 
 
-def _said(edit, plan, agreement, rank, owners):
+def _said(edit, plan, agreement, rank, where):
     """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
-    host, add = plan.mesh.host_device, owned_by(rank // plan.zero.local, owners)
+    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, agreement.packed)
     stem, parts = "%s/from_%d" % (agreement.name, rank), agreement.parts_of(rank)
     if not parts:
         return add(edit, constant(stem, 1, _INT32, host))

@@ -26,13 +26,13 @@ def save_shards(program, plan):
     """In each SaveV2, slices in the place of what is divided and was not gathered for it."""
     if program.partitioned is None:
         return program
-    graph, edit, owners = program.graph, program.graph.editor(), dict(plan.owners)
+    graph, edit, keepers = program.graph, program.graph.editor(), dict(plan.keepers)
     for name in graph.find(lambda op: op == "SaveV2"):
         saved = saved_by(edit.peek, graph.nodes[name])
         places = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
         if any(place is not None and place.kind == "sharded" for place in places):
-            _Save(program, plan, edit, name, owners).take(saved, places)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners))
+            _Save(program, plan, edit, name, keepers).take(saved, places)
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, keepers=keepers))
 
 
 class _Save(object):
@@ -41,11 +41,11 @@ class _Save(object):
     Args:
       program, plan, edit: as in other passes.
       name: of the SaveV2.
-      owners: as of the Plan; gets what is added.
+      keepers: as of the Plan; gets what is added.
     """
 
-    def __init__(self, program, plan, edit, name, owners):
-        self._program, self._plan, self._edit, self._name, self._owners = program, plan, edit, name, owners
+    def __init__(self, program, plan, edit, name, keepers):
+        self._program, self._plan, self._edit, self._name, self._keepers = program, plan, edit, name, keepers
         self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
 
     def take(self, saved, places):
@@ -93,5 +93,5 @@ class _Save(object):
         set_attr(node, tags.SAVER, self._name)
         self._waits.append(self._edit.add(tagged(node, OF_SHARDS)).name)
         if self._plan.zero is not None:  # a part that another copy of the model owns comes here first
-            self._owners[name] = _CHIEF
+            self._keepers[name] = _CHIEF
         return name if group.index == _CHIEF else None

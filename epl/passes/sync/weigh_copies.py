@@ -108,9 +108,9 @@ class _Weighing(object):
     def planned(self, plan):
         """The Plan that knows of the products what it knows of what they are made of."""
         of = {each: node_of(t) for name, t in self._made.items() for each in (name, name + "/factor", name + "/cast")}
-        stage_of, owners = (
+        stage_of, owners, keepers = (
             dict(known, **{each: known[node] for each, node in of.items() if node in known})
-            for known in (plan.stage_of, plan.owners)
+            for known in (plan.stage_of, plan.owners, plan.keepers)
         )
         analysis = replace(plan.analysis, cloned=plan.analysis.cloned.union(of))
-        return replace(plan, stage_of=stage_of, owners=owners, analysis=analysis)
+        return replace(plan, stage_of=stage_of, owners=owners, keepers=keepers, analysis=analysis)

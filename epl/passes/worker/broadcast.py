@@ -52,7 +52,7 @@ def sync_orders(plan, variable):
 
 def _slot(plan, variable):
     mesh, placed = plan.mesh, plan.placed(variable)
-    if placed.data.kind == "owned" and plan.only_holder(variable) is not None:
+    if plan.is_kept(variable):
         return None
     if placed.is_divided or placed.stage.kind == "owned":
         group = plan.group_of(variable)

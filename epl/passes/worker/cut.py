@@ -3,7 +3,9 @@ r"""Leaves a worker of a pipeline its own part of a graph, and lets the parts se
     a (worker 0) -> b (worker 1)   becomes   a -> EplBroadcastSend        on worker 0
                                              EplBroadcastReceive -> b     on worker 1
 
-What all workers have (see epl.plan.owners) is in every part. A collective of copies that lie in several workers is in
+What all workers have (see epl.plan.owners) is in every part. Where copies of a pipeline share the state of optimizers
+(zero.level), the parts are those of all of them: what each copy has is in as many parts, and what one keeper alone has
+in one. A collective of copies that lie in several workers is in
 the parts of all of these, each of which hands in its own copies' tensors. A control edge from another worker's node is
 left out; what comes after it here waits instead for this worker's own changes of variables that it would have waited
 for, and for its own reading of variables that the program then changes itself: `tf.tuple(gradients)` before the first
@@ -22,9 +24,10 @@ from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node
 from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
+from epl.passes.holders import holders_of, is_shared
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, clone_name, cloned_name, tag_of
+from epl.plan.names import PREFIX, cloned_name, tag_of
 from epl.rules import effects
 
 _HANDLES = frozenset([20, 21])  # resource, variant
@@ -71,12 +74,22 @@ class Channels:
     They follow from the layout alone: whatever else a worker's graph holds, its channels are those of the others.
 
     Attributes:
-      size: workers of a pipeline.
+      size: workers that have parts of the same graph.
       stages: of the model.
+      block: how many of them, neighbours, have a copy of the model: one pipeline.
     """
 
     size: int
     stages: int
+    block: int
+
+    def are_neighbours(self, one, other):
+        """Whether two are of the same pipeline."""
+        return one // self.block == other // self.block
+
+    def source(self, holders, target):
+        """Who sends one what some of the others have: somebody of its own pipeline, if there is one."""
+        return next((holder for holder in holders if self.are_neighbours(holder, target)), holders[0])
 
     def fetching(self, source, target):
         """The channel for what is only fetched."""
@@ -125,19 +138,14 @@ class Part:
 
     def fetched(self, tensor):
         """The Messages by which a tensor that some workers have comes to the others who fetch it."""
-        holders = self.holders[node_of(tensor)]
-        source = holders[0]
-        return [
-            Message(
-                canonical_tensor(tensor),
-                source,
-                target,
-                self.channels.fetching(source, target),
-                "%s_fetch/%d/%s" % (PREFIX, target, canonical_tensor(tensor).replace(":", "_output_")),
-            )
-            for target in range(self.channels.size)
-            if target not in holders
-        ]
+        holders, found = self.holders[node_of(tensor)], []
+        for target in range(self.channels.size):
+            if target not in holders:
+                source = self.channels.source(holders, target)
+                name = "%s_fetch/%d/%s" % (PREFIX, target, canonical_tensor(tensor).replace(":", "_output_"))
+                channel = self.channels.fetching(source, target)
+                found.append(Message(canonical_tensor(tensor), source, target, channel, name))
+        return found
 
 
 def with_messages(program, messages):
@@ -192,64 +200,31 @@ def cut(program, plan):
       UnsupportedError: something that cannot be sent is used by two workers.
     """
     mesh, owning_group = plan.mesh, plan.owning_group
-    if owning_group.num_workers == 1 or not plan.owners:
+    if owning_group.num_workers == 1 or not plan.owners and not plan.keepers:
         return program
     graph = program.graph
-    holders = _holders(graph, plan)
-    channels = Channels(owning_group.num_workers, len(mesh.stages))
+    holders = holders_of(graph, plan)
+    channels = Channels(owning_group.num_workers, len(mesh.stages), mesh.pipeline.num_workers)
     messages = _messages(graph, plan, holders, channels)
     # Behind the communicators that workers have for other things.
-    first_slot = (
-        owning_group.communicator(0) if plan.zero is None else owning_group.communicator(mesh.num_communicators)
-    )
+    stages = mesh.pipeline
+    first_slot = stages.communicator(0) if channels.block > 1 else owning_group.communicator(mesh.num_communicators)
     part = Part(owning_group.index, owning_group.workers, graph, holders, messages, channels, first_slot)
     return replace(program, graph=_own(graph, plan, part), part=part)
-
-
-def _holders(graph, plan):
-    """Who has nodes. Those that passes have made are where what they take is, or else what takes them."""
-    own, known = {name: (owner,) for name, owner in plan.owners.items()}, {}
-    for instance in plan.mesh.instances[1:]:
-        others = own
-        if plan.mesh.is_spread:
-            others = {name: (plan.owner(name, instance),) for name in own}
-        known.update((clone_name(name, instance.index), owner) for name, owner in others.items())
-    known.update(own)
-    found, made = {}, []
-    for name, node in graph.nodes.items():
-        if name in known:
-            found[name] = known[name]
-        elif tags.EVERYWHERE not in node.attr:
-            made.append(name)
-    for name in made:
-        near = [found[producer] for producer, index in graph.inputs[name] if index >= 0 and producer in found]
-        if near:
-            found[name] = tuple(sorted(set().union(*near))) if _is_shared(graph.nodes[name]) else near[0]
-    # A gradient that one worker alone takes still comes from all copies of the model.
-    for name in reversed(made if plan.zero is None else ()):
-        near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.inputs[c][p].index >= 0}
-        if name not in found and len(near) == 1 and None not in near:
-            found[name] = near.pop()
-    return found
-
-
-def _is_shared(node):
-    """Whether several workers take part in a node that passes have made, each with its own inputs."""
-    return tags.get_str(node, tags.ROLE) == "collective" and "workers" in node.attr and node.attr["workers"].i > 1
 
 
 def _messages(graph, plan, holders, channels):
     """All messages in their order."""
     crossing = collections.defaultdict(list)
     for name, targets in holders.items():
-        shares = len(targets) > 1 and _is_shared(graph.nodes[name])
+        shares = len(targets) > 1 and is_shared(graph.nodes[name])
         for producer, index in graph.inputs[name] if not shares else ():
             for target in targets if index >= 0 else ():
                 if target not in holders.get(producer, targets):
                     key = format_input(producer, index), target, _saver(graph.nodes[name])
                     crossing[key].append(name)
     # In a pipeline nothing that all compute takes what one has; with zero.level collectives alone take each worker's.
-    for name in () if plan.zero is None else graph.nodes:
+    for name in graph.nodes if plan.keepers else ():
         own = name in holders or tags.get_str(graph.nodes[name], tags.ROLE) == "collective"
         for producer, index in () if own else graph.inputs[name]:
             for target in range(channels.size) if index >= 0 and producer in holders else ():
@@ -266,7 +241,7 @@ def _messages(graph, plan, holders, channels):
 
 def _message(graph, holders, channels, tensor, target, saver, consumers):
     producer = graph.nodes[node_of(tensor)]
-    source, backward = holders[producer.name][0], tags.phase(producer) == tags.BACKWARD
+    source, backward = channels.source(holders[producer.name], target), tags.phase(producer) == tags.BACKWARD
     channel = channels.carrying(source, target, tags.get_int(producer, tags.TASKGRAPH, -1), backward)
     name = "%s_message/%d/%s" % (PREFIX, target, tensor.replace(":", "_output_"))
     name += "/for/%s" % saver if saver else ""
@@ -315,7 +290,7 @@ def _own(graph, plan, part):
     waits = _Waits(graph, edit, plan, part)
     for name in nodes:
         if not all([producer in nodes for producer, _ in graph.inputs[name]]):
-            if len(part.holders.get(name, ())) > 1:
+            if plan.mesh.is_spread and len(part.holders.get(name, ())) > 1:
                 _hand_in_own(edit.node(name), nodes)
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)

@@ -275,9 +275,9 @@ def reads(epl, devices, counts, micro_batches):
         return losses, read, common.state(sess)
 
 
-def chief_reads(epl, devices, stages):
+def chief_reads(epl, devices, stages, **config):
     """Worker 0 alone reads variables between steps, wherever they are; returns what it has read and all variables."""
-    _, feeds, train_op = start(epl, devices, "tied_mlp", stages, 2)
+    _, feeds, train_op = start(epl, devices, "tied_mlp", stages, 2, **config)
     alone = []
     with common.session() as sess:
         common.initialize(sess)
