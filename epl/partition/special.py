@@ -187,7 +187,10 @@ def _gather(emit, node, texts, strategy, rule, choices):
     axis = strategy.inputs[0].dim
     shape, id_type, dtype = facts.shape(tensors[0]), facts.dtype(tensors[1]), facts.dtype(tensors[0])
     own, is_own = _own_rows(emit, texts[1], id_type, shape[axis])
-    zero = emit.add("ZerosLike", "zeros", [own], T=Type(id_type))
+    # No shard has the row of an id that is not in the table: this fails as a lookup in the whole one does.
+    known = dict(T=Type(id_type), rows=shape[axis], shards=1, unique=False, what=node.name)
+    all_known = emit.add("EplRouteIds", "all_in_table", [texts[1]], **known)
+    zero = emit.add("ZerosLike", "zeros", [own, "^" + all_known], T=Type(id_type))
     safe = emit.add("Select", "safe", [is_own, own, zero], T=Type(id_type))
     attrs = {key: node.attr[key] for key in node.attr if not key.startswith("_")}
     rows = emit.add(node.op, "rows", [texts[0], safe] + list(texts[2:]), **attrs)

@@ -131,10 +131,12 @@ def test_rows_do_not_travel_where_something_needs_them_in_order():
 
 
 @pytest.mark.parametrize("wrong", [-1, 11])
-def test_an_id_outside_of_the_table_is_named(free_collectives, wrong):
+@pytest.mark.parametrize("batch", [{"mine": sharded(0)}, {}])
+def test_an_id_outside_of_the_table_is_named(free_collectives, wrong, batch):
+    """Where rows travel, and where each shard looks up those that it has."""
     with capture() as graph:
         model(tf.placeholder(tf.int32, [4, 3], name="ids"), 11, 8, tf.train.GradientDescentOptimizer(0.1))
-    done = shards.partitioned(graph, 2, ["table"], {"mine": sharded(0)})
+    done = shards.partitioned(graph, 2, ["table"], batch)
     with shards.Shards(graph, done) as both:
         both.run_operations(["init"])
         ids = np.zeros([4, 3], np.int32)
