@@ -27,6 +27,7 @@ def install():
         tf_compat.wrap_apply_gradients(cls, _apply_gradients)
     tf_compat.wrap_optimizer_init(_optimizer_init)
     tf_compat.wrap_keras_optimizer_init(_optimizer_init)
+    tf_compat.wrap_keras_sums(_keras_sums)
     tf_compat.wrap_keras_metric_weight(_metric_weight)
     tf_compat.wrap_saver_build(_saver_build)
     tf_compat.wrap_graph_def(_graph_def)
@@ -187,6 +188,15 @@ def _apply_gradients(original, optimizer, *args, **kwargs):
     record.apply_calls.append((len(record.apply_calls), name, tuple(gradients)))
     with _Phase(record, tags.APPLY):
         return call()
+
+
+def _keras_sums(original, optimizer, grads_and_vars):
+    """Keras joins all gradients in one operation here, though one device has nothing to add: every update would wait
+    for the last gradient, and none could be made by itself."""
+    graph = tf.get_default_graph()
+    if tf_compat.is_function_graph(graph) or not tf_compat.sums_nothing(optimizer):
+        return original(optimizer, grads_and_vars)
+    return list(grads_and_vars)
 
 
 def _with_list_of_pairs(original, optimizer, args, kwargs):

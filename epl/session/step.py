@@ -269,7 +269,7 @@ class Step(object):
         """
         users = self._rewritten.program.source.graph
         updates = users.ancestors(self._updates, stop=self._rewritten.differing)
-        compared = users.ancestors(self._rewritten.in_one_copy(self._compared())) - updates
+        compared = users.ancestors(self._rewritten.in_one_copy(self._compared()) | self._gathered()) - updates
         return (
             [settings(self._rewritten.plan)]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
@@ -294,6 +294,12 @@ class Step(object):
         for_files = ("EplBroadcastSend", "EplBroadcastReceive")
         collectives = [name for name in self._collectives if name in nodes and nodes[name].op not in for_files]
         return collectives + [node_of(message.tensor) for message in self.messages]
+
+    def _gathered(self):
+        """What reads the parameters that are gathered: a worker's own gather takes the variables that it holds alone."""
+        zero, collectives = self._rewritten.plan.zero, set(self._collectives)
+        segments = zero.segments if zero is not None else ()
+        return {read for segment in segments if segment.gather in collectives for read in segment.reads}
 
     def _fingerprint(self):
         digest = hashlib.sha256()

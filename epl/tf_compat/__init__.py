@@ -54,7 +54,13 @@ from epl.tf_compat.graphs import (
     wrap_set_shape,
     wrap_tape_gradient,
 )
-from epl.tf_compat.keras import wrap_keras_metric_weight, wrap_keras_model, wrap_keras_optimizer_init
+from epl.tf_compat.keras import (
+    sums_nothing,
+    wrap_keras_metric_weight,
+    wrap_keras_model,
+    wrap_keras_optimizer_init,
+    wrap_keras_sums,
+)
 from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
 from epl.tf_compat.saving import (
     export_folder_of,
@@ -146,6 +152,7 @@ __all__ = [
     "set_timer",
     "share_slots",
     "stateful_types",
+    "sums_nothing",
     "tagged_graph_def",
     "tf",
     "timer_of",
@@ -168,6 +175,7 @@ __all__ = [
     "wrap_learn_config",
     "wrap_keras_model",
     "wrap_keras_optimizer_init",
+    "wrap_keras_sums",
     "wrap_monitored_training_session",
     "wrap_object_checkpoints",
     "wrap_optimizer_init",

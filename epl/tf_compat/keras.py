@@ -8,10 +8,15 @@ if line() == "tf1":
     from tensorflow.python.keras import backend as keras_backend_module
     from tensorflow.python.keras.engine import training as keras_training_module
     from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
+
+    keras_sum = None
 else:
     from keras.src import backend as keras_backend_module
     from keras.src.engine import training_v1 as keras_training_module
     from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
+    from keras.src.optimizers.legacy.optimizer_v2 import optimizer_utils as keras_optimizer_utils
+
+    keras_sum = keras_optimizer_utils.all_reduce_sum_gradients
 
 
 def wrap_keras_model(make_train_function, make_test_function, fit, save, save_weights, load_weights, csv_log, values):
@@ -35,6 +40,17 @@ def wrap_keras_model(make_train_function, make_test_function, fit, save, save_we
 def wrap_keras_optimizer_init(wrapper):
     """`wrapper(original, optimizer, ...)` around the constructor of Keras' optimizers."""
     wrap(keras_optimizer_module.OptimizerV2, "__init__", wrapper)
+
+
+def wrap_keras_sums(wrapper):
+    """`wrapper(original, optimizer, grads_and_vars)` around Keras' sum of gradients over a strategy's devices."""
+    if keras_sum is not None:
+        wrap(keras_optimizer_module.OptimizerV2, "_aggregate_gradients", wrapper)
+
+
+def sums_nothing(optimizer):
+    """Whether a Keras optimizer's sum of gradients gives back what it gets: it is Keras' own, of a single device."""
+    return optimizer.gradient_aggregator is keras_sum and not tf.distribute.has_strategy()
 
 
 def wrap_keras_metric_weight(wrapper):

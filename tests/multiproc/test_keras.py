@@ -36,6 +36,22 @@ def test_fit_evaluate_predict(jobs, plain, tmp_path, optimizer):
             assert len(log.readlines()) == 4  # the heading, and one line for each of 3 epochs
 
 
+@pytest.mark.parametrize(
+    "optimizer, level, layout",
+    [
+        ("adam", "v1", (2, 1)),
+        ("sgd", "v3", (2, 1)),
+        pytest.param("adam", "v3", (2, 2), marks=pytest.mark.exhaustive),
+        pytest.param("train", "v2", (2, 1), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_with_divided_state(jobs, plain, optimizer, level, layout):
+    """Between training steps Keras evaluates and predicts, for which parameters are gathered too."""
+    want = plain(KERAS + "fit", optimizer)
+    for got in jobs[layout](KERAS + "fit", optimizer, {"zero.level": level}):
+        assert_same_results(got, want)
+
+
 @pytest.mark.parametrize("optimizer, micro_batches", [("adam", 1), ("train", 1), ("train", 2)])
 def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer, micro_batches):
     want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
