@@ -296,7 +296,7 @@ class Step(object):
         return collectives + [node_of(message.tensor) for message in self.messages]
 
     def _gathered(self):
-        """What reads the parameters that are gathered: a worker's own gather takes the variables that it holds alone."""
+        """What reads parameters that are gathered; a worker's own gather takes those that it holds alone."""
         zero, collectives = self._rewritten.plan.zero, set(self._collectives)
         segments = zero.segments if zero is not None else ()
         return {read for segment in segments if segment.gather in collectives for read in segment.reads}
