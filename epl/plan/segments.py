@@ -17,7 +17,9 @@ from typing import Tuple
 
 import numpy as np
 
-# So many steps of memory are told apart when time is minimised; exact where the limit has fewer bytes than that.
+# Up to so many positions, all ways that are worth it are compared, at most so many of them at each position.
+_FEW, _MAX_WAYS = 16, 4096
+# For more, so many steps of memory are told apart; exact where the limit has fewer bytes than that.
 _MEMORY_STEPS = 1024
 _SEARCH_STEPS = 30
 # A peak is searched for until it is known to this part of itself.
@@ -105,7 +107,7 @@ class Chain(object):
 
     def fastest(self, limit_bytes):
         """The Segmentation that computes least again with a peak of at most `limit_bytes`; None if there is none."""
-        path = self._fastest(limit_bytes)
+        path = self._best_way(limit_bytes) if self._last < _FEW else self._fastest(limit_bytes)
         if path is None:
             path = self._least_memory(limit_bytes)  # rounding, at the very limit
         return None if path is None else self._segmentation(path)
@@ -156,6 +158,38 @@ class Chain(object):
         while j >= 0:
             path.append((came_from[j], j, True))
             j = came_from[j] - 1
+        return path[::-1]
+
+    def _best_way(self, limit):
+        """The path that takes least time; exact. At each position, ways that need more memory have to be faster."""
+        ways = [(np.zeros(1), np.zeros(1), None, None)]  # memory kept, seconds, where each comes from: (i, again), way
+        for j in range(self._last + 1):
+            found = []
+            for i in range(j + 1):
+                kept, seconds = ways[i][:2]
+                again_s = 0.0 if j == self._last else self._seconds[i, j]
+                whole, crossing = kept + self._whole[i, j], kept + self._kept[i, j]
+                for more, peak, time, again in (
+                    (whole, whole, seconds, False),
+                    (crossing, crossing + self._transient[i, j], seconds + again_s, True),
+                ):
+                    fits = np.flatnonzero(peak <= limit)
+                    found.append((more[fits], time[fits], np.full(len(fits), 2 * i + again), fits))
+            memory, seconds, origin, way = (np.concatenate(column) for column in zip(*found))
+            order = np.lexsort((seconds, memory))
+            seconds_so_far = np.minimum.accumulate(seconds[order])
+            best = order[np.r_[True, seconds_so_far[1:] < seconds_so_far[:-1]]] if len(order) else order
+            if len(best) > _MAX_WAYS:
+                best = best[np.unique(np.linspace(0, len(best) - 1, _MAX_WAYS).astype(int))]
+            ways.append((memory[best], seconds[best], origin[best], way[best]))
+        if not len(ways[-1][0]):
+            return None
+        path, j, place = [], self._last, -1  # the last way is the fastest
+        while j >= 0:
+            i, again = divmod(int(ways[j + 1][2][place]), 2)
+            place = int(ways[j + 1][3][place])
+            path.append((i, j, bool(again)))
+            j = i - 1
         return path[::-1]
 
     def _fastest(self, limit):

@@ -92,6 +92,40 @@ def test_as_good_as_trying_every_way(case, part):
     assert within.seconds <= allowed and within.peak_bytes <= max(best + 1, 1.005 * best)
 
 
+def _least_time(sizes, seconds, limit):
+    """Of every way to cut a chain and to choose what is computed again, the least time within a limit."""
+    last, best = len(sizes) - 1, [float("inf")]
+
+    def go_on(begin, kept, time):
+        for end in range(begin, last + 1):
+            whole = kept + sum(sizes[begin : end + 1])
+            if whole > limit or time >= best[0]:
+                return
+            if end == last:
+                best[0] = time
+            else:
+                go_on(end + 1, whole, time)
+                go_on(end + 1, kept + sizes[end], time + sum(seconds[begin : end + 1]))
+
+    go_on(0, 0, 0.0)
+    return best[0]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1 << 10, 1 << 28), st.floats(0.1, 10.0)), min_size=2, max_size=12),
+    st.sampled_from([0.0, 0.3, 0.5, 0.7]),
+)
+def test_a_limit_costs_no_more_time_than_it_has_to(layers, part):
+    """Tensors of any size: close to a limit, small errors in bytes would cost a segment."""
+    sizes, seconds = [size for size, _ in layers], [time for _, time in layers]
+    chain = Chain(*chain_of(sizes, seconds))
+    limit = max(chain.smallest_peak().peak_bytes, int(part * chain.everything_kept().peak_bytes))
+    found = chain.fastest(limit)
+    assert found.peak_bytes <= limit
+    assert found.seconds <= 1.0001 * _least_time(sizes, seconds, limit) + 1e-9
+
+
 @pytest.mark.parametrize("candidates", [20, 60])
 def test_fewer_candidates_serve_a_long_chain(candidates):
     spans, seconds = chain_of([100, 1, 1, 1] * 100)
