@@ -212,6 +212,13 @@ def touched_by(graph, write):
     return holders.union([variable_of(graph, write)]) - {None}
 
 
+def of_kernel(graph, write):
+    """The variables that an optimizer's own operation is given, all of which it changes: slots too."""
+    if "Apply" not in graph.nodes[write].op:
+        return frozenset()
+    return frozenset(p for p, _ in graph.inputs[write] if graph.nodes[p].op in effects.VARIABLES)
+
+
 def variables_of(graph, write, functions):
     """The variables that an operation changes, itself or in the functions that it calls."""
     node = graph.nodes[write]

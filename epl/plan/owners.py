@@ -6,7 +6,7 @@ does not depend on the data, with everything that follows from these alone.
 """
 
 from epl.graph.index import node_of
-from epl.plan.analysis import variable_of
+from epl.plan.analysis import of_kernel, variable_of
 from epl.rules import effects
 
 # They write files, or make strings for the file that the chief writes.
@@ -90,7 +90,8 @@ def _not_counted(model, analysis, variables, data):
     graph = model.graph
     writes = {}
     for name in graph.find(effects.is_write):
-        writes.setdefault(variable_of(graph, name), []).append(name)
+        for variable in of_kernel(graph, name).union([variable_of(graph, name)]):
+            writes.setdefault(variable, []).append(name)
     found = {
         v.name
         for v in model.variables.values()

@@ -9,7 +9,7 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.analysis import initial_writes, variables_of
+from epl.plan.analysis import initial_writes, of_kernel, variables_of
 from epl.plan.apply_groups import of_call, reached_in_call
 from epl.plan.gradients import size_bytes
 from epl.plan.zero import Update, Zero
@@ -280,11 +280,7 @@ def _before_merges(model):
 
 def _changed(graph, write, functions):
     """The variables that an operation changes; optimizers' kernels take all of theirs as inputs."""
-    node = graph.nodes[write]
-    found = variables_of(graph, write, functions)
-    if "Apply" in node.op:
-        found = found.union(p for p, _ in graph.inputs[write] if graph.nodes[p].op in effects.VARIABLES)
-    return found
+    return variables_of(graph, write, functions).union(of_kernel(graph, write))
 
 
 def _add_first_values(model, found):

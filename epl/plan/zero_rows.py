@@ -14,7 +14,7 @@ from epl.partition.rule import Notation
 from epl.partition.table import RULES
 from epl.plan.apply_groups import of_call
 from epl.plan.gradients import size_bytes
-from epl.plan.zero_owners import updates_by_call
+from epl.plan.zero_owners import ALL_STAGES, updates_by_call
 from epl.program.program import Gradient
 from epl.rules import effects
 
@@ -65,7 +65,7 @@ class Rows:
         return tuple(sum(self.sizes[:part]) for part in range(len(self.sizes)))
 
 
-def divided_rows(program, analysis, size):
+def divided_rows(program, analysis, size, places=ALL_STAGES):
     """The Rows of a program, as few as make the state of copies even; in order of calls, the largest first.
 
     They follow from calls in their order: what is divided stays so when the program's graph grows.
@@ -74,27 +74,30 @@ def divided_rows(program, analysis, size):
       program: an epl.program.program.Program.
       analysis: its Analysis.
       size: copies of the model among which state is divided.
+      places: the Places of a pipeline's workers, each of which divides its own state.
 
     Raises:
       UnsupportedError: an update cannot be made by one copy alone.
     """
     pairs = [variable for call in program.apply_calls for _, variable in call.gradients]
-    filled, found = [0.0] * size, []
-    for call, updates in updates_by_call(program, analysis, size):
+    filled, found = {}, []
+    for call, updates in updates_by_call(program, analysis, size, places):
         state = {u.variable: sum(size_bytes(program.variables[s]) for s in u.slots) for u in updates}
         order = sorted(updates, key=lambda u: (-state[u.variable], u.variable))
-        whole, chosen = [u for u in order if state[u.variable]], []
-        candidates = [u for u in whole if u.num_bytes >= LEAST_BYTES and pairs.count(u.variable) == 1]
-        after = _filled(filled, whole, chosen, state)
-        while candidates and max(after) > _EXCESS * sum(after) / size:
-            rows = _rows(program, analysis, call, candidates[0], size)
-            if rows is not None:
-                found.append(rows)
-                chosen.append(candidates[0])
-                whole.remove(candidates[0])
-                after = _filled(filled, whole, chosen, state)
-            candidates = candidates[1:]
-        filled = after
+        for place in sorted({places.of(update.variable) for update in updates}):
+            whole = [u for u in order if state[u.variable] and places.of(u.variable) == place]
+            candidates = [u for u in whole if u.num_bytes >= LEAST_BYTES and pairs.count(u.variable) == 1]
+            before, chosen = filled.get(place, [0.0] * size), []
+            after = _filled(before, whole, chosen, state)
+            while candidates and max(after) > _EXCESS * sum(after) / size:
+                rows = _rows(program, analysis, call, candidates[0], size)
+                if rows is not None:
+                    found.append(rows)
+                    chosen.append(candidates[0])
+                    whole.remove(candidates[0])
+                    after = _filled(before, whole, chosen, state)
+                candidates = candidates[1:]
+            filled[place] = after
     return found
 
 

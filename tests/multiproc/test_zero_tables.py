@@ -13,18 +13,33 @@ CASES = [
     (True, "adagrad", False),
     (True, "lazy", True),
 ]
+STAGES_APART = {"zero.level": "v1", "cluster.device_place_prefer_intra_node": False}
 ALL = [(sparse, name, resource) for sparse in (False, True) for name in OPTIMIZERS for resource in (False, True)]
 
 
-def check(plain, job, config, cases=CASES):
+def check(plain, job, config, cases=CASES, crews=0):
     want = plain(TABLES + "train", None, cases)
-    for got in job(TABLES + "train", config, cases):
+    for got in job(TABLES + "train", config, cases, crews):
         for case in cases:
             assert_same_training(got[case], want[case])
 
 
 def test_two_workers(plain, two_workers):
     check(plain, two_workers, {"zero.level": "v1"})
+
+
+def test_two_pipelines_of_two_workers(plain, jobs):
+    check(plain, jobs[4, 1], {"zero.level": "v1"}, CASES[::2], crews=2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2)])
+@pytest.mark.parametrize("layout, crews", [((4, 1), 2), ((2, 2), 1)])
+def test_all_cases_in_two_stages(plain, jobs, layout, crews, level, micro_batches):
+    cases = [case for case in ALL if case[1] != "sgd"]
+    config = {"zero.level": level, "pipeline.num_micro_batch": micro_batches}
+    config["cluster.device_place_prefer_intra_node"] = layout == (4, 1)
+    check(plain, jobs[layout], config, cases, crews)
 
 
 def test_two_devices(plain, jobs):
@@ -56,8 +71,8 @@ def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
     parts = [
         two_workers(TABLES + "goes_on", {"zero.level": "v1"}, 0, 1, None, first)[0],
         plain(TABLES + "goes_on", {}, 1, 2, first, second),
-        jobs[2, 2](TABLES + "goes_on", {"zero.level": "v1"}, 2, 3, second, third)[1],
-        two_workers(TABLES + "goes_on", {}, 3, 4, third)[1],
+        jobs[2, 2](TABLES + "goes_on", STAGES_APART, 2, 3, second, third, 1)[1],
+        jobs[4, 1](TABLES + "goes_on", {"zero.level": "v0"}, 3, 4, third, None, 2)[1],
     ]
     assert_same_training({key: sum((part[key] for part in parts), []) for key in want}, want)
     shapes = tf.train.load_checkpoint(first).get_variable_to_shape_map()

@@ -80,6 +80,24 @@ def test_stages_in_several_workers_have_their_own_variables():
     assert plan.only_holder("w1") == 1 and plan.only_holder("global_step") is None
 
 
+@pytest.mark.parametrize("resource", [False, True])
+def test_slots_of_a_scalar_are_with_its_stage(resource):
+    """They are no counters, though they are scalars too; the powers of beta are."""
+    with planning.capture() as graph:
+        x = planning.batch()
+        for stage in range(2):
+            with epl.replicate(1):
+                x = tf.matmul(x, planning.variable("w%d" % stage)) * tf.get_variable(
+                    "gain%d" % stage, [], use_resource=resource
+                )
+        tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(x)))
+    plan, _ = placed(graph, 2, 1)
+    assert [plan.only_holder("gain1" + slot) for slot in ("", "/Adam", "/Adam_1")] == [1, 1, 1]
+    assert plan.only_holder("beta1_power") is None
+    plan, found = placed(graph, 4, 1, zero__level="v1")
+    assert found["gain1/Adam"].stage == owned(1, 2) and plan.only_holder("gain1/Adam") in (1, 3)
+
+
 def test_local_sgd_averages_what_copies_have():
     with planning.capture() as graph:
         planning.sgd(planning.layers(1), global_step=tf.train.get_or_create_global_step())

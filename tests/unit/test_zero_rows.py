@@ -43,6 +43,20 @@ def test_state_is_divided_evenly(case):
     assert max(zero.state_bytes) <= 1.05 / 4 * sum(zero.state_bytes)
 
 
+@pytest.mark.parametrize("level", ["v0", "v1"])
+def test_state_of_a_stage_is_divided_evenly_over_its_copies(level):
+    """Each of two workers with the stage of the table has half of its slots; the other stage is small, and whole."""
+    with capture() as graph:
+        tables.build(epl, False, "adam", True, crews=2)
+    for index in range(4):
+        program = compiled(graph, 4, 1, index, zero__level=level)
+        known = program.plan.variables
+        state = {v: known[v] for update in program.plan.zero.updates for v in update.slots}
+        assert sum(program.plan.zero.state_bytes) == 4 * 2 * tables.WIDTH * (tables.ROWS if index % 2 == 0 else 4)
+        if index % 2 == 0:
+            assert held_bytes(program, state) <= 1.05 / 2 * sum(program.plan.zero.state_bytes)
+
+
 def tables_slots(graph):
     """The slots of the table."""
     return [v for v in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES) if "table/" in v.op.name]

@@ -20,10 +20,12 @@ from epl.passes.nodes import assign_node, dtype_of, read_node
 from epl.passes.saved import save_instead, saved_by
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
+from epl.plan.owners import owners_of
 from epl.plan.parameters import LEVELS
 from epl.plan.plan import mesh_of
-from epl.plan.stages import used_taskgraphs
+from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.zero import sharing_group
+from epl.plan.zero_owners import Places
 from epl.plan.zero_rows import divided_rows, rows_of_spec
 from epl.program.program import Gradient, RowsOf, Variable
 from epl.rules import effects
@@ -42,11 +44,13 @@ def divide_variables(program, target):
     apart = config.offload.level or config.dgc.sparsity or config.communication.wire_dtype != "float32"
     if apart or program.scaled or program.short or any(call.between is not None for call in program.apply_calls):
         return program
-    mesh = mesh_of(used_taskgraphs(program), config, target.cluster)
-    if mesh.copies.size == 1 or mesh.pipeline.num_workers > 1 or program.partitioned is not None:
+    used = used_taskgraphs(program)
+    mesh = mesh_of(used, config, target.cluster)
+    if mesh.copies.size == 1 or mesh.is_spread or program.partitioned is not None:
         return program
-    size = sharing_group(mesh, config.zero.degree).size
-    found = divided_rows(program, analyse(program), size)
+    size, analysis = sharing_group(mesh, config.zero.degree).size, analyse(program)
+    places = Places(owners_of(program, analysis, stages_of(program, used), mesh))
+    found = divided_rows(program, analysis, size, places)
     for rows in found:
         program = _Division(program, rows).done()
         _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))

@@ -42,43 +42,55 @@ OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
 class _Feeds(object):
     """Numbers of rows, and as which sum of them a batch is multiplied with the whole table."""
 
-    def __init__(self, epl):
-        self._epl = epl
+    def __init__(self, epl, crews):
+        self._epl, self._crews = epl, crews
         self.ids = tf.placeholder(tf.int64, [None, 3], name="ids")
 
     def of(self, step):
         rng = np.random.RandomState(step)
         # Some rows are there in each step and more than once, in all parts.
         ids = np.concatenate([rng.randint(0, ROWS, (common.BATCH, 2)), rng.randint(0, 3, (common.BATCH, 1)) * 1050], 1)
-        return {self.ids: common.share(self._epl, ids)}
+        return {self.ids: self._own(ids)}
+
+    def _own(self, ids):
+        """This worker's share; workers with stages of the same copy of the model take the same."""
+        if not self._crews:
+            return common.share(self._epl, ids)
+        index, workers = common.workers(self._epl)
+        return np.array_split(ids, self._crews)[index * self._crews // workers]
 
 
-def build(epl, sparse, optimizer, resource):
-    """(feeds, loss, train op) of a table of 2101 x 8 and a small layer."""
-    feeds = _Feeds(epl)
+def build(epl, sparse, optimizer, resource, crews=0):
+    """(feeds, loss, train op) of a table of 2101 x 8 and a small layer.
+
+    With `crews` these are two stages, and so many groups of workers take different data.
+    """
+    feeds, scope = _Feeds(epl, crews), common.scope_of(epl) if crews else common.no_scope
     with tf.variable_scope("all", use_resource=resource):
-        table = m.variable("table", [ROWS, WIDTH], seed=1)
-        if sparse:
-            rows = tf.reduce_sum(tf.nn.embedding_lookup(table, feeds.ids), axis=1)
-        else:
-            rows = tf.matmul(tf.reduce_sum(tf.one_hot(feeds.ids, ROWS), axis=1), table)
-        made = tf.matmul(rows, m.variable("kernel", [WIDTH, 4], seed=2))
-        loss = tf.reduce_mean(tf.square(made - 1.0))
+        with scope():
+            table = m.variable("table", [ROWS, WIDTH], seed=1)
+            if sparse:
+                rows = tf.reduce_sum(tf.nn.embedding_lookup(table, feeds.ids), axis=1)
+            else:
+                rows = tf.matmul(tf.reduce_sum(tf.one_hot(feeds.ids, ROWS), axis=1), table)
+        with scope():
+            made = tf.matmul(rows, m.variable("kernel", [WIDTH, 4], seed=2))
+            loss = tf.reduce_mean(tf.square(made - 1.0))
         return feeds, common.mean_everywhere(epl, loss), OPTIMIZERS[optimizer]().minimize(loss)
 
 
-def train(epl, config, cases):
-    """dict of case, (sparse, optimizer, resource), to losses and variables after each step."""
+def train(epl, config, cases, crews=0):
+    """dict of case, (sparse, optimizer, resource), to losses and variables after each step; `crews` as of `build`."""
     found = {}
     for case in cases:
         common.init(epl, config)
         with tf.Graph().as_default():
-            found[tuple(case)] = common.trained(*build(epl, *case), steps=2)[0]
+            found[tuple(case)] = common.trained(*build(epl, *case, crews), steps=2)[0]
     return found
 
 
-def goes_on(epl, config, begin, until, before=None, after=None):
+def goes_on(epl, config, begin, until, before=None, after=None, crews=0):
     """Trains from one step to another, with a checkpoint before and after: losses, and variables after each step."""
     common.init(epl, config)
-    feeds, loss, train_op = build(epl, True, "adam", True)
+    feeds, loss, train_op = build(epl, True, "adam", True, crews)
     return common.goes_on(feeds, loss, train_op, begin, until, before, after)
