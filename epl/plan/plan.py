@@ -6,7 +6,7 @@ from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import node_of
-from epl.plan.analysis import Analysis, analyse
+from epl.plan.analysis import Analysis, analyse, with_copies_of
 from epl.plan.batch_norm import plan_batch_norm
 from epl.plan.borders import check_settings, copied_for_borders, plan_borders
 from epl.plan.by_hand import check_repeated, check_replaced
@@ -323,6 +323,9 @@ def make_plan(model, config, cluster):
     local_sgd = drift = None
     if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
         local_sgd = plan_local_sgd(model, analysis, mesh, config)
+        # Gradients may do without the value of the loss, which each copy computes for the length of periods.
+        analysis = with_copies_of(model, analysis, [node_of(loss) for loss, _ in local_sgd.losses])
+        check_effects(model, analysis.cloned, config.graph.harmless_ops)
         merges = merges_of(model)
     elif mesh.copies.size > 1:
         aggregation = gradients

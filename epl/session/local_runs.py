@@ -36,7 +36,8 @@ class LocalRuns(object):
             try:
                 with job.telling_others():
                     job.check_others()
-                    values = local.without_losses(self._taken(step, feeds, run_options, metadata), len(step.losses))
+                    values = self._taken(step, feeds, run_options, metadata)
+                    values = local.without_losses(values, len(step.losses), len(plan.mesh.instances))
                 job.took_step()
                 if local.taken(plan.local_sgd):
                     self._end_period()

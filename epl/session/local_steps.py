@@ -69,16 +69,17 @@ class LocalSteps(object):
         self._waiting, self._is_late = None, False
         self._losses, self._first_loss, self._period = [], None, None
 
-    def without_losses(self, values, count):
+    def without_losses(self, values, count, copies):
         """What a step has fetched without the losses at the end, which are noted.
 
         Args:
           values: list of arrays.
-          count: number of losses.
+          count: number of losses, of all copies of the model in this worker.
+          copies: number of these.
         """
         if not count:
             return values
-        self._losses.append(float(sum(np.mean(value, dtype=np.float64) for value in values[-count:])))
+        self._losses.append(float(sum(np.mean(value, dtype=np.float64) for value in values[-count:])) / copies)
         return values[:-count]
 
     def taken(self, local_sgd):

@@ -66,7 +66,7 @@ class Step(object):
         roots = [node_of(name) for name in self.fetches] + list(targets)
         updates = rewritten.first_updates(roots, stop)
         roots += updates
-        losses = self._losses_behind(graph.ancestors(roots, stop=stop)) if plan.local_sgd is not None else ()
+        losses = self._losses_behind(graph.ancestors(roots, stop=stop)) if plan.local_sgd is not None else []
         roots += [node_of(loss) for loss in losses]
         micro_batches = rewritten.micro_batches
         gates = rewritten.gates(roots, stop)
@@ -125,8 +125,8 @@ class Step(object):
             self.is_local = bool(self.updated & plan.averaged)
             self.saved = tuple(name for name in plan.variables if saved_name(name) in reached)
             if self.is_local:
-                self.losses = losses
-                self.fetches += losses
+                self.losses = tuple(losses)
+                self.fetches += self.losses
         if rewritten.part is not None:
             self._of_pipeline(reached, stop)
         else:
@@ -146,9 +146,15 @@ class Step(object):
         return self._may_wait
 
     def _losses_behind(self, reached):
-        """The losses of which gradients are among `reached`, whether or not the program fetches them."""
-        losses = self._rewritten.plan.local_sgd.losses
-        return tuple(sorted({loss for loss, seed in losses if seed in reached}))
+        """The losses of which gradients are among `reached`, whether or not the program fetches them.
+
+        Those of all copies of the model here, where the call changes what these average.
+        """
+        plan = self._rewritten.plan
+        found = sorted({loss for loss, seed in plan.local_sgd.losses if seed in reached})
+        changed = {variable_of(self._rewritten.graph, write) for write in reached & self._rewritten.writes}
+        copies = [i.index for i in plan.mesh.instances] if changed & plan.averaged else [0]
+        return [clone_tensor(loss, i if node_of(loss) in plan.analysis.cloned else 0) for i in copies for loss in found]
 
     def _takes_several(self, reached):
         """Whether the call needs more than one micro-batch of the first replica."""

@@ -60,13 +60,14 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
 
 
 @pytest.mark.each_line
-@pytest.mark.parametrize("workers", [2, 4])
-def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers):
-    results = jobs[workers, 1](PROGRAMS + "train", ADAPTIVE, "momentum")
-    want, ends = simulated_adaptive(results[0][1], workers, 0, STEPS)
+@pytest.mark.parametrize("workers, devices", [(2, 1), (4, 1), (2, 2)])
+def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers, devices):
+    """With several devices in a worker the losses of all of them decide."""
+    results = jobs[workers, devices](PROGRAMS + "train", ADAPTIVE, "momentum")
+    want, ends = simulated_adaptive(results[0][1], workers * devices, 0, STEPS)
     assert len(set(np.diff(ends))) > 1
-    for rank, (got, _) in enumerate(results):
-        assert_states(got["states"], want, rank)
+    for worker, (got, _) in enumerate(results):
+        assert_states(got["states"], want, worker * devices)
 
 
 @pytest.mark.each_line
@@ -95,6 +96,7 @@ def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resourc
         assert_states(got["states"], want, rank)
 
 
+@pytest.mark.each_line
 def test_with_late_averages_a_checkpoint_is_the_latest_that_has_come(plain, two_workers, tmp_path):
     """After 8 steps that of the first 3; that of the first 6 is under way."""
     results = two_workers(PROGRAMS + "saved", str(tmp_path), LATE, 8, 6)
@@ -119,19 +121,25 @@ def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
             assert_same_state(one, other)
 
 
-def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, two_workers, tmp_path):
-    want, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD)
-    results = two_workers(PROGRAMS + "saved", str(tmp_path), PERIOD, 8, 6)
+@pytest.mark.parametrize("average_slots", [True, False])
+def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, two_workers, tmp_path, average_slots):
+    """Where slots stay with each copy, all go on with worker 0's."""
+    want, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD, average_slots)
+    config = dict(PERIOD, **{"local_sgd.average_slots": average_slots})
+    results = two_workers(PROGRAMS + "saved", str(tmp_path), config, 8, 6)
     found = plain("tests.helpers.programs.savers:read", results[0][1])
     assert_same_state(found, want[0]["states"][5])
+    again, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD, average_slots, found, 6)
     for rank, (going_on, _, first, resumed) in enumerate(results):
         assert first == 6
         for number, (one, other) in enumerate(zip(going_on, want[rank]["states"][8:])):
             assert_same(one["global_step"], np.int64(9 + number))
             assert_same_state(one, other)
         assert len(resumed) == 6
-        for one, other in zip(resumed, want[rank]["states"][6:]):
+        for one, other, going in zip(resumed, again[rank]["states"], want[rank]["states"][6:]):
             assert_same_state(one, other)
+            if average_slots:
+                assert_same_state(one, going)
 
 
 def test_a_training_that_ends_everywhere_at_once_ends_with_an_average(plain, two_workers, tmp_path):
