@@ -9,6 +9,7 @@ from epl import tf_compat
 from epl.communicators import library
 from epl.config import Config
 from epl.plan.names import copy_name, sync_name
+from epl.program.program import ALONE, EACH_WORKER
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
 from epl.session.agreement import (
@@ -26,7 +27,7 @@ from epl.session.agreement import (
 from epl.session.ahead import Ahead
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
 from epl.session.every_nth import EveryNth
-from epl.session.inner import InnerSession, View, divides, fed_to, own_copy, why_in_parts
+from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, own_copy, why_in_parts
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
 from epl.session.local_runs import LocalRuns
@@ -209,6 +210,9 @@ class Driver(LocalRuns):
             with self._lock:  # threads of queues make steps while the program does
                 rewritten, view = self._for_whole_batches() if whole else (self._rewritten, None)
                 step = rewritten.step(fetches, targets, feeds)
+                if not whole and looks_on(step, rewritten.plan):
+                    whole, (rewritten, view) = True, self._for_whole_batches()
+                    step = rewritten.step(fetches, targets, feeds)
                 step.whole, step.view = whole, view
                 if step.groups or any(map(rewritten.is_divided, fetches)):
                     self._inner.load(rewritten.own_graph, view)  # with the nodes of its messages, or of wholes
@@ -228,10 +232,13 @@ class Driver(LocalRuns):
             mesh = self._rewritten.plan.mesh
             devices = 1 + max(device for instance in mesh.instances[: mesh.lanes] for device in instance.devices)
             config = Config(dict(self._config.to_dict(), **{"pipeline.num_micro_batch": 1}), {})
-            link = self._job.link
+            link, role = self._job.link, None
             measured = None if link is None else lambda: link
-            cluster = self._cluster.with_devices(devices)
-            made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured), View()
+            if mesh.num_shards > 1 and not mesh.split:  # on the devices of the first of them, which have shared a batch
+                cluster, role = self._cluster, ALONE if mesh.num_workers == 1 else EACH_WORKER
+            else:
+                cluster = self._cluster.with_devices(devices)
+            made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured, role), View()
             assert made.owned == self._rewritten.owned  # whoever has a variable, or part of it, has it for both
             self._inner.load(made.own_graph, view)
             self._whole = made, view

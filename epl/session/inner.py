@@ -209,7 +209,8 @@ def why_in_parts(plan):
     Args:
       plan: the Plan.
     """
-    if plan.mesh.num_shards > 1 and not plan.mesh.split:
+    mesh = plan.mesh
+    if mesh.num_shards > 1 and not mesh.split and (mesh.num_workers > 1 or plan.zero is not None):
         return "several devices share a batch (epl.replicate(%d))" % plan.mesh.num_shards
     if plan.user_collectives:
         return "its collective '%s' (epl.ops) is one of all copies" % plan.user_collectives[0].label
@@ -220,6 +221,21 @@ def why_in_parts(plan):
     if plan.zero is not None and plan.zero.local > 1:
         return "with zero.level the copies of the model in a worker divide the updates of variables"
     return None
+
+
+def looks_on(step, plan):
+    """Whether a step is computed in one piece though a border between stages with different numbers of devices would
+    divide it: it only computes something of the batch that it is fed, and is to have all rows of that.
+
+    Stages in several workers have no such copy of the model.
+
+    Args:
+      step: a Step.
+      plan: its Plan.
+    """
+    mesh = plan.mesh
+    changes = step.updates or step.initialises or step.communicates
+    return not (mesh.is_even or mesh.block > 1 or changes or step.reads) and step.is_fed_a_batch
 
 
 def divide(name, value, own, parts, plan):

@@ -1,6 +1,7 @@
 """The user's graph as it stands, its plan and its rewritten graph; made anew when the user's graph has grown."""
 
 import hashlib
+from dataclasses import replace
 
 from epl import compiler, tf_compat
 from epl.capture.record import make_program
@@ -29,6 +30,7 @@ class Rewritten(object):
       job_seed: a number that all workers share.
       measure_link: function that returns the Link between the workers, called where groups of gradients follow from
         it; None: as is assumed for where the workers are.
+      role: what the graph is for, where that is not as it was captured (epl.program.program).
 
     Attributes:
       program: the Program of this worker.
@@ -38,10 +40,12 @@ class Rewritten(object):
     """
 
     @collector.paused()
-    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None):
+    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None):
         self.version = tf_compat.graph_version(tf_graph)
         on_gpu = collectives_on_gpu(cluster, config)
-        self.program = compiler.compile(make_program(tf_graph), config, cluster, job_seed, on_gpu, measure_link)
+        program = make_program(tf_graph)
+        program = program if role is None else replace(program, role=role)
+        self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link)
         self.graph = self.program.whole
         keys = collective_keys(self.plan, self.graph)
         self._keys = settle(keys, self.graph, self.plan, self.micro_batches.count > 1)

@@ -191,6 +191,11 @@ class Step(object):
         self.orders = _with_messages(orders, part, messages)
 
     @property
+    def is_fed_a_batch(self):
+        graph = self._rewritten.program.source.graph
+        return any(_is_batch(graph, name) for name in self._names_fed)
+
+    @property
     def updated(self):
         """Names of the variables that the call changes, in whatever way."""
         return frozenset(variable_of(self._rewritten.graph, write) for write in self._updates).difference([None])
