@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from epl import tf_compat
 from epl.capture.record import make_program
 from epl.communicators import library
-from epl.graph.build import Type, make_node
+from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
 from epl.partition import parts
 from epl.partition.conversion import part_sizes
@@ -19,7 +19,7 @@ from epl.partition.spread import Marks
 
 _JOINS = {"sum": "AddN", "max": "Maximum", "min": "Minimum", "prod": "Mul"}
 # What TensorFlow would make of so many nodes takes longer than to run them once.
-_AS_IT_IS = tf.ConfigProto()
+_AS_IT_IS = tf.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1, use_per_session_threads=True)
 _AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 _AS_IT_IS.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
 
@@ -30,17 +30,25 @@ def partitioned(graph, shards, variables=(), tensors=None):
     return partition(program, Marks(shards, frozenset(variables), tensors or {}), tf_compat.op_def)
 
 
-def simulation(done):
-    """A tf.Graph with all shards of a Partitioned program; shard i's nodes are named "shard_i/..."."""
+def simulation(done, once=frozenset(), wanted=None):
+    """A tf.Graph with all shards of a Partitioned program; shard i's nodes are named "shard_i/...".
+
+    Args:
+      done: the Partitioned.
+      once: what `alike` has found; the nodes of shard 0 serve all shards.
+      wanted: nodes; others are left out, but for what these need.
+    """
     library.ops()
     edges = {name: node for name, node in done.graph.nodes.items() if node.op in parts.EXCHANGES}
+    kept = set(done.graph.nodes) if wanted is None else done.graph.ancestors(wanted)
     result = tf.GraphDef()
     for shard in range(done.shards):
         for name, node in parts.for_shard(done, shard).nodes.items():
-            if name not in edges:
-                result.node.append(_renamed(node, shard))
-    for node in edges.values():
-        result.node.extend(_joined(node, done.shards))
+            if name in kept and name not in edges and not (shard and name in once):
+                result.node.append(_renamed(node, shard, once))
+    for name, node in edges.items():
+        if name in kept:
+            result.node.extend(_joined(node, done.shards, once))
     result.library.CopyFrom(done.graph.library)
     result.versions.CopyFrom(done.graph.versions)
     graph = tf.Graph()
@@ -49,17 +57,37 @@ def simulation(done):
     return graph
 
 
-def _in_shard(text, shard):
+def alike(done):
+    """The nodes that give all shards the same, because they compute the same of the same."""
+    graph, consumers = done.graph, {}
+    for name, node in graph.nodes.items():
+        for text in node.input:
+            consumers.setdefault(parse_input(text).node, []).append(name)
+    apart = [
+        name
+        for name, node in graph.nodes.items()
+        if node.op in parts.EXCHANGES or name in done.per_shard or getattr(tf_compat.op_def(node.op), "is_stateful", 1)
+    ]
+    found = set(apart)
+    while apart:
+        for name in consumers.get(apart.pop(), ()):
+            if name not in found:
+                found.add(name)
+                apart.append(name)
+    return frozenset(set(graph.nodes) - found)
+
+
+def _in_shard(text, shard, once=frozenset()):
     if text[0] == "^":
-        return "^" + _in_shard(text[1:], shard)
-    return "shard_%d/%s" % (shard, text)
+        return "^" + _in_shard(text[1:], shard, once)
+    return "shard_%d/%s" % (0 if once and parse_input(text).node in once else shard, text)
 
 
-def _renamed(node, shard):
+def _renamed(node, shard, once):
     copy = type(node)()
     copy.CopyFrom(node)
     copy.name = _in_shard(node.name, shard)
-    copy.input[:] = [_in_shard(text, shard) for text in node.input]
+    copy.input[:] = [_in_shard(text, shard, once) for text in node.input]
     for key in [key for key in copy.attr if key in ("_class", "_output_shapes") or key.startswith("_epl_")]:
         del copy.attr[key]
     if node.op == "VarHandleOp":
@@ -67,10 +95,10 @@ def _renamed(node, shard):
     return copy
 
 
-def _joined(node, shards):
+def _joined(node, shards, once=frozenset()):
     """What stands for a collective: the nodes that give each shard its result under the collective's name."""
     dtype, name = node.attr["T"].type, node.name
-    given = [_in_shard(node.input[0], i) for i in range(shards)]
+    given = [_in_shard(node.input[0], i, once) for i in range(shards)]
     made, count = [], iter(range(1000))
 
     def add(op, inputs, **attrs):
@@ -87,7 +115,7 @@ def _joined(node, shards):
         return whole
 
     def whole_numbers(values):
-        made.append(tf_const("joined/%s/%d" % (name, next(count)), values))
+        made.append(constant("joined/%s/%d" % (name, next(count)), values, 3))
         return made[-1].name
 
     def concatenated():
@@ -117,7 +145,7 @@ def _joined(node, shards):
         return [format_input(made[-1].name, i) for i in range(shards)]
 
     if node.op == parts.SEND_ROWS:
-        numbers = [_in_shard(node.input[1], i) for i in range(shards)]
+        numbers = [_in_shard(node.input[1], i, once) for i in range(shards)]
         pieces = []
         for rows, number in zip(given, numbers):
             add("SplitV", [rows, number, whole_numbers(0)], num_split=shards, Tlen=Type(9))
@@ -144,14 +172,6 @@ def _joined(node, shards):
     return made
 
 
-def tf_const(name, values):
-    with tf.Graph().as_default():
-        tf.constant(np.array(values, np.int32), name="value")
-        node = tf.get_default_graph().as_graph_def().node[0]
-    node.name = name
-    return node
-
-
 def joined(values, place, tolerance=0.0):
     """The whole of a tensor, of what each shard has of it."""
     if place is None or place.kind == "whole":
@@ -171,13 +191,16 @@ class Shards(object):
       done: its Partitioned program.
       tolerance: by how much shards may differ in what each of them has whole: TensorFlow's optimizer may write what
         two of them compute in two ways.
+      wanted: names of what will be run; by default all is there.
     """
 
-    def __init__(self, graph, done, tolerance=0.0):
+    def __init__(self, graph, done, tolerance=0.0, wanted=None):
         self.done = done
         self._tolerance = tolerance
+        self._once = alike(done)
+        names = None if wanted is None else [parse_input(name).node for name in wanted]
         self._whole = tf.Session(graph=graph, config=_AS_IT_IS)
-        self._parts = tf.Session(graph=simulation(done), config=_AS_IT_IS)
+        self._parts = tf.Session(graph=simulation(done, self._once, names), config=_AS_IT_IS)
 
     def __enter__(self):
         return self
@@ -191,15 +214,19 @@ class Shards(object):
 
     def run(self, tensors, feeds=None):
         """The whole of each tensor, by its name; feeds go to all shards as they are."""
-        fed = {_in_shard(name, i): value for name, value in (feeds or {}).items() for i in range(self.done.shards)}
-        names = [[_in_shard(t, i) for i in range(self.done.shards)] for t in tensors]
+        fed = {name: value for key, value in (feeds or {}).items() for name in self._names(key)}
+        names = [self._names(tensor) for tensor in tensors]
         found = self._parts.run(names, fed)
         return [joined(values, self._place(t), self._tolerance) for t, values in zip(tensors, found)]
 
     def run_operations(self, names, feeds=None):
         """Runs operations in all shards at once."""
-        fed = {_in_shard(name, i): value for name, value in (feeds or {}).items() for i in range(self.done.shards)}
-        self._parts.run([_in_shard(n, i) for n in names for i in range(self.done.shards)], fed)
+        fed = {name: value for key, value in (feeds or {}).items() for name in self._names(key)}
+        self._parts.run([each for name in names for each in self._names(name)], fed)
+
+    def _names(self, text):
+        """A tensor or an operation in each shard."""
+        return [_in_shard(text, i, self._once) for i in range(self.done.shards)]
 
     def _place(self, tensor):
         return self.done.placements.get(format_input(*parse_input(tensor)))
