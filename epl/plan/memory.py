@@ -12,7 +12,6 @@ from typing import Dict, Tuple
 
 from epl.graph import tags
 from epl.graph.index import LOOP_EDGES
-from epl.plan.cost import HEAVY
 from epl.plan.layer_wise import kernel_nodes
 from epl.plan.names import PREFIX
 from epl.rules import effects
@@ -25,8 +24,6 @@ KINDS = (VARIABLES, SLOTS, STATE, ACTIVATIONS, AGAIN, GRADIENTS, COMMUNICATION, 
 
 _LASTING = frozenset([VARIABLES, SLOTS, STATE])
 _LARGEST = 8
-# TensorFlow takes operations of less than some thousand cycles for cheap.
-_CHEAP_BYTES = 16 << 10
 _RECOMPUTED = "%s_recompute/" % PREFIX
 
 _VIEWS = frozenset(
@@ -59,6 +56,14 @@ _IN_PLACE = frozenset(
     """.split()
 )
 _NO_MEMORY = effects.VARIABLES | frozenset(["Const", "NoOp"])
+# TensorFlow runs these at once. It takes all others for long until it has run them some ninety times, however short.
+_AT_ONCE = (
+    _VIEWS
+    | _NO_MEMORY
+    | frozenset(
+        "Shape ShapeN Size Rank BroadcastArgs BroadcastGradientArgs ConcatOffset ControlTrigger LoopCond".split()
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class DeviceMemory:
         return self.points[self.peak][1][KINDS.index(kind)] if self.peak >= 0 else 0
 
 
-def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0):
+def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0, views=()):
     """The memory of each device over one run.
 
     Args:
@@ -105,11 +110,12 @@ def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=l
       device_of: function of a node's name to its device.
       fed: names of nodes that are fed and do not run; what they give belongs to the caller.
       work_bytes: function of a node's name to the bytes that the operation needs while it runs, besides its outputs.
+      views: names of nodes that change nothing of what they are given, besides those whose types tell.
 
     Returns:
       dict of device to DeviceMemory.
     """
-    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes).peaks()
+    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes, frozenset(views)).peaks()
 
 
 class _Buffer(object):
@@ -122,20 +128,24 @@ class _Buffer(object):
 
 
 class _Run(object):
-    def __init__(self, graph, roots, num_bytes, variables, device_of, fed, work_bytes):
-        self._work_bytes = work_bytes
+    def __init__(self, graph, roots, num_bytes, variables, device_of, fed, work_bytes, views):
+        self._work_bytes, self._views = work_bytes, views
         self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
         self._reached = graph.ancestors(roots, stop=fed)
+        self._idle = _idle(graph, self._reached, roots)
         self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
         self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(_LASTING), 0))
         for name, (kind, size) in variables.items():
             self._lasting[device_of(name)][kind] += size
         self._buffers = {}  # (node, output) -> _Buffer or None
         self._uses = collections.Counter(
-            each for name in self._reached for each in graph.inputs[name] if each.index >= 0 and name not in fed
+            each
+            for name in self._reached - self._idle
+            for each in graph.inputs[name]
+            if each.index >= 0 and name not in fed
         )
         self._copied = collections.Counter(
-            filter(None, (self._copy(e, n) for n in self._reached for e in graph.inputs[n]))
+            filter(None, (self._copy(e, n) for n in self._reached - self._idle for e in graph.inputs[n]))
         )
         self._kept = {root for root in roots}
         self._live = collections.defaultdict(lambda: [0] * len(KINDS))
@@ -168,14 +178,14 @@ class _Run(object):
         graph, waiting = self._graph, {}
         for name in self._reached:
             inputs = () if name in self._fed else graph.inputs[name]
-            waiting[name] = sum(producer not in self._fed and not self._goes_back(producer) for producer, _ in inputs)
+            waiting[name] = sum(not self._goes_back(producer) for producer, _ in inputs)
         first = [name for name in graph.in_order(self._reached) if not waiting[name]]
         inline = collections.deque(name for name in first if self._is_cheap(name))
-        queue = collections.deque(name for name in first if not self._is_cheap(name))
+        queue = collections.deque(name for name in reversed(first) if not self._is_cheap(name))
         while inline or queue:
             name = inline.popleft() if inline else queue.popleft()
             yield name
-            if self._goes_back(name) or name in self._fed:
+            if self._goes_back(name):
                 continue
             current = None
             for consumer, _ in graph.consumers.get(name, ()):
@@ -194,14 +204,12 @@ class _Run(object):
                 (queue.appendleft if inline else inline.append)(current)
 
     def _is_cheap(self, name):
-        op = self._graph.nodes[name].op
-        if op in _VIEWS or op in _NO_MEMORY:
-            return True
-        if op in HEAVY:
-            return False
-        sizes = list(self._num_bytes(name))
-        sizes += [self._num_bytes(p)[i] for p, i in self._graph.inputs[name] if i >= 0 and i < len(self._num_bytes(p))]
-        return max(sizes, default=0) < _CHEAP_BYTES
+        return (
+            any(name in each for each in (self._views, self._idle, self._fed)) or self._graph.nodes[name].op in _AT_ONCE
+        )
+
+    def _is_view(self, name):
+        return name in self._views or self._graph.nodes[name].op in _VIEWS
 
     def _goes_back(self, name):
         return self._graph.nodes[name].op in LOOP_EDGES
@@ -211,19 +219,19 @@ class _Run(object):
         if name in self._fed:
             return
         node, device = self._graph.nodes[name], self._device_of(name)
-        inputs = [each for each in self._graph.inputs[name] if each.index >= 0]
+        inputs = [each for each in self._graph.inputs[name] if each.index >= 0 and name not in self._idle]
         taken = [self._buffers.get(self._received(each, name)) for each in inputs]
         given = [self._buffers.get(each) for each in inputs if self._copy(each, name)]
         gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself
-        if name in self._by_kernels:
-            gives = False  # in place
+        if name in self._by_kernels or name in self._idle:
+            gives = False  # the former work in place
         if gives:
             kind = _kind(name, node)
             for index, size in enumerate(self._num_bytes(name)):
                 uses = self._uses[(name, index)]
-                if size and (uses or node.op not in _VIEWS):
+                if size and (uses or not self._is_view(name)):
                     self._make(name, index, size, uses, kind, device, node, taken)
-        work = self._work_bytes(name)
+        work = self._work_bytes(name) if name not in self._idle else 0
         if work:
             place = KINDS.index(_kind(name, node))
             self._live[device][place] += work
@@ -262,7 +270,7 @@ class _Run(object):
 
     def _make(self, name, index, size, uses, kind, device, node, taken):
         shared = None
-        if node.op in _VIEWS and taken:
+        if self._is_view(name) and taken:
             if index < len(taken) or node.op == "Switch":
                 shared = taken[index if node.op == "IdentityN" else 0]
             if shared is None:
@@ -303,6 +311,15 @@ class _Run(object):
         if device not in self._peak or total > self._peak[device][0]:
             alive = sorted(self._alive[device].values(), key=lambda b: (-b.size, b.made, b.name))[:_LARGEST]
             self._peak[device] = total, len(points) - 1, tuple((b.name, b.kind, b.size) for b in alive)
+
+
+def _idle(graph, reached, roots):
+    """Those of some nodes whose results no other one takes that counts: TensorFlow's graph optimizer drops them.
+
+    The gradients of constants are some: control inputs alone lead to them.
+    """
+    counts = [n for n in reached if n in roots or effects.kind_of(graph.nodes[n].op) not in (None, effects.PURE)]
+    return reached - graph.ancestors(counts, data_only=True)
 
 
 def _kind(name, node):

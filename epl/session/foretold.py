@@ -35,9 +35,8 @@ def foretell_program(program, batch=None):
     graph, sizes = program.graph, _Sizes(program.graph, batch or DEFAULT_BATCH)
     roots = roots_of(program)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
-    found = foretell(
-        graph, roots, sizes.of, _variables(program), lambda n: _device(graph.nodes[n]), fed, sizes.work_space
-    )
+    variables, device_of = _variables(program), lambda n: _device(graph.nodes[n])
+    found = foretell(graph, roots, sizes.of, variables, device_of, fed, sizes.work_space, sizes.same)
     reached = graph.ancestors(roots)
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
@@ -124,6 +123,15 @@ def _patches(node, op):
     return width_bytes * -(-_WORKING_SET_BYTES // unit) * places * patch
 
 
+def _keeps_order(op):
+    """The transposition leaves all dimensions where they are, as `tf.tensordot` has it do in TensorFlow 1.
+
+    TensorFlow's graph optimizer drops such ones.
+    """
+    order = tf.get_static_value(op.inputs[1])
+    return order is not None and list(order) == list(range(len(order)))
+
+
 def _threads():
     """Those that TensorFlow computes an operation with, unless it is told otherwise."""
     return len(os.sched_getaffinity(0))
@@ -134,6 +142,7 @@ class _Sizes(object):
 
     Attributes:
       unknown: names of nodes of whose outputs a shape could not be told.
+      same: names of nodes that change nothing of what they are given.
     """
 
     def __init__(self, graph, batch):
@@ -152,6 +161,7 @@ class _Sizes(object):
             name: _patches(graph.nodes[name], operations[name])
             for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
         }
+        self.same = frozenset(n for n in graph.find("Transpose".__eq__) if _keeps_order(operations[n]))
 
     def of(self, name):
         """A list with the bytes of each output of a node."""

@@ -46,6 +46,29 @@ def test_views_and_operations_in_place_need_nothing():
     assert of_nodes(nodes, ["d"], {"a": 100, "b": 100, "c": 100, "d": 1}).peak_bytes == 201
 
 
+def test_what_nobody_computes_with_is_not_made():
+    """Control inputs alone lead to the gradient of a constant: TensorFlow drops it."""
+    nodes = [("MatMul", "a", []), ("MatMul", "b", ["a"]), ("NoOp", "all", ["^b"]), ("MatMul", "c", ["a", "^all"])]
+    assert of_nodes(nodes, ["c"], {"a": 100, "b": 10, "c": 1}).peak_bytes == 101
+    nodes[1] = ("PyFunc", "b", ["a"])  # this one may have effects
+    assert of_nodes(nodes, ["c"], {"a": 100, "b": 10, "c": 1}).peak_bytes == 110
+
+
+def test_operations_wait_for_a_thread_however_short_they_are():
+    """`small` is ready before `b` and `c`, whose turns come first: what was made ready last runs first."""
+    nodes = [("MatMul", "a", []), ("MatMul", "small", ["a"]), ("MatMul", "b", ["a"]), ("MatMul", "c", ["b"])]
+    memory = of_nodes(nodes, ["c", "small"], {"a": 100, "small": 1, "b": 100, "c": 100})
+    assert [name for name, _ in memory.points] == ["a", "b", "c", "small"]
+
+
+def test_a_transposition_that_changes_nothing_needs_nothing():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [2, 3, 4])
+        same, other = tf.transpose(x, [0, 1, 2], name="same"), tf.transpose(x, [0, 2, 1], name="other")
+        tf.transpose(x, tf.placeholder(tf.int32, [3]), name="unknown")
+    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {same.op.name}, other
+
+
 def test_variables_are_there_all_the_time():
     nodes = [("VariableV2", "v", []), ("MatMul", "a", ["v"])]
     memory = of_nodes(nodes, ["a"], {"v": 7, "a": 1}, {"v": (VARIABLES, 7)})
