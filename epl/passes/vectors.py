@@ -33,6 +33,10 @@ class Whereabouts(object):
         place = self._plan.owners.get(name)
         return everywhere if place is None else self._adding(place, None)
 
+    def of_place(self, place):
+        """A function that adds what all workers have that are at a place of a pipeline."""
+        return self._adding(place, None)
+
     def of_keeper(self, keeper, name):
         """A function that adds what one of these alone has (`Plan.keepers`)."""
         return self._adding(self._plan.owners.get(name), keeper)

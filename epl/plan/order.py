@@ -6,6 +6,7 @@ from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.names import gathered_name, micro_batch_name, tag_of
+from epl.plan.verdicts import stages_verdicts
 from epl.plan.zero import agreements, gathered_groups
 
 # The role of collectives between workers that have parts of the model's tensors.
@@ -36,6 +37,8 @@ def collective_keys(plan, graph):
     among_workers = plan.zero is not None and not plan.zero.whole_workers
     for each in agreements(plan) if among_workers else ():  # when all gradients are there
         keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
+    for each in stages_verdicts(plan):
+        keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
     # Last: updates have time until all gradients are on their way.
     for group in gathered_groups(plan) if among_workers else ():
         keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
@@ -129,7 +132,7 @@ def settle(keys, graph, plan, micro_batches=False):
     if not plan.user_collectives:
         several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
         several = several or plan.zero is not None and bool(plan.zero.segments) or bool(plan.mesh.weights)
-        if plan.mesh.everywhere.num_workers > 1 and several:
+        if plan.mesh.num_workers > 1 and several:
             keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
         return _with_updates_last(keys, graph, plan)
     # Both halves of a message are one step of the order.

@@ -2,11 +2,13 @@
 
 A node is where its stage is. What every worker can compute by itself and gets the same from is in all of them:
 constants, scalars that are fed, files, data sets, and variables such as the number of the step, which change by what
-does not depend on the data, with everything that follows from these alone.
+does not depend on the data, with everything that follows from these alone. So are the loss scale of float16 and what
+leaves a step out, as the workers agree on whether all gradients are finite.
 """
 
 from epl.graph.index import node_of
 from epl.plan.analysis import of_kernel, variable_of
+from epl.plan.verdicts import gated_writes, packed_verdicts
 from epl.rules import effects
 
 # They write files, or make strings for the file that the chief writes.
@@ -40,7 +42,8 @@ def owners_of(model, analysis, stage_of, mesh):
     rest = [name for name in data if name not in differing and name not in analysis.cloned]
     needed = graph.ancestors(differing | analysis.cloned) if rest else ()
     data = [name for name in data if name in differing or name in analysis.cloned or name in needed]
-    differing |= graph.descendants(data, stop=differing, data_only=True)
+    agreed = packed_verdicts(model)
+    differing |= graph.descendants(data, stop=differing | agreed, data_only=True) - agreed
     of_stage = [mesh.worker_of(stage) for stage in range(len(mesh.stages))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
     found.update((name, of_stage[0]) for name in graph.find(effects.PLACEHOLDERS.__contains__) if name in found)
@@ -87,7 +90,9 @@ def _not_counted(model, analysis, variables, data):
       variables: names of all variables.
       data: names of what may give each worker something else.
     """
-    graph = model.graph
+    graph, agreed = model.graph, packed_verdicts(model)
+    # A write that is left out is so in all workers.
+    inside = analysis.in_control_flow - gated_writes(model)
     writes = {}
     for name in graph.find(effects.is_write):
         for variable in of_kernel(graph, name).union([variable_of(graph, name)]):
@@ -95,12 +100,12 @@ def _not_counted(model, analysis, variables, data):
     found = {
         v.name
         for v in model.variables.values()
-        if v.shape == () and not any(name in analysis.in_control_flow for name in writes.get(v.name, ()))
+        if v.shape == () and not any(name in inside for name in writes.get(v.name, ()))
     }
     while True:
         others = [name for name in variables if name not in found]
-        differing = graph.descendants(others, data_only=True)
-        differ = differing | graph.descendants(data, stop=differing, data_only=True)
+        differing = graph.descendants(others, stop=agreed, data_only=True) - agreed
+        differ = differing | graph.descendants(data, stop=differing | agreed, data_only=True) - agreed
         kept = {
             v
             for v in found

@@ -293,11 +293,11 @@ def make_plan(model, config, cluster):
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls) or model.partitioned is not None)
     used = used if len(mesh.stages) == len(used) else []
-    if model.scaled and mesh.pipeline.num_workers > 1:
+    if model.scaled and config.zero.level and mesh.pipeline.num_workers > 1:
         raise UnsupportedError(
-            'amp.dtype="float16" needs all gradients of a step in each worker, to leave the step out where one of them '
-            "is not finite, but the stages of this model lie in %d workers. Put them into one worker with several "
-            'devices, or set amp.dtype="bfloat16".' % mesh.pipeline.num_workers
+            "zero.level='%s' cannot be used with amp.dtype=\"float16\" where the stages of the model lie in several "
+            "workers (%d). Put all stages of a copy into one worker (epl-launch --gpu_per_worker), leave zero.level at "
+            "'', or set amp.dtype=\"bfloat16\"." % (config.zero.level, mesh.pipeline.num_workers)
         )
     role = _role(model, mesh)
     if role is not None:

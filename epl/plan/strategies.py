@@ -8,10 +8,11 @@ from epl.graph.index import node_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX, recomputed_name
 from epl.plan.precision import O2
+from epl.plan.verdicts import stages_verdicts
 from epl.plan.zero import brought_bytes, updated_bytes
 
 _FLOAT32 = 1
-_FLAG_BYTES = 4  # with which a worker says whether it has data left
+_FLAG_BYTES = 4  # with which a worker says whether it has data left, or its gradients are finite
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _all(program, plan, config):
     yield "optimizer.lars", ("Momentum as LARS: two norms a variable",) if config.optimizer.lars else None
     yield "optimizer.num_apply_group", _of_groups(plan)
     yield "amp.level", _of_precision(program, plan, config)
-    yield "amp.loss_scale", _of_loss_scale(program)
+    yield "amp.loss_scale", _of_loss_scale(program, plan)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
     yield "gradient_checkpoint.offload", _of_kept(program, config)
@@ -123,11 +124,12 @@ def _of_precision(program, plan, config):
     return effect, -sum(group.num_bytes for group in short)  # in float32 they would be twice as large
 
 
-def _of_loss_scale(program):
+def _of_loss_scale(program, plan):
     if not program.scaled:
         return None
     judged = sum(len(verdict.parts) for verdict in program.scaled)
-    return ("a step in which one of %d gradients is not finite is left out on all workers" % judged,)
+    how = "a step in which one of %d gradients is not finite is left out on all workers" % judged
+    return how, _FLAG_BYTES * len(stages_verdicts(plan))  # each worker of a pipeline says it of its own stages
 
 
 def _of_recomputation(program, config):

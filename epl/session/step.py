@@ -10,6 +10,7 @@ from epl.graph.index import node_of
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, touched_by, variable_of
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
+from epl.plan.verdicts import stages_verdicts
 from epl.program.placement import TURNED
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with
@@ -113,11 +114,14 @@ class Step(object):
         self.repeats = plan.steps_per_run if self.optimizes else 1
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
-        if plan.mesh.everywhere.num_workers > 1:
-            for _, name, slot, tag in collectives:
-                if name not in rewritten.idle and rewritten.has(name) and not plan.mesh.is_alone(slot):
-                    self.orders.setdefault(slot, []).append(tag)
-        self.communicates = bool(collectives) and plan.mesh.everywhere.num_workers > 1
+        between = plan.mesh.everywhere.num_workers > 1
+        within = {verdict.name for verdict in stages_verdicts(plan)}  # of a pipeline of several workers
+        for _, name, slot, tag in collectives if between or within else ():
+            if not between and name not in within:
+                continue
+            if name not in rewritten.idle and rewritten.has(name) and not plan.mesh.is_alone(slot):
+                self.orders.setdefault(slot, []).append(tag)
+        self.communicates = bool(collectives) and between or bool(self.orders)
         if plan.in_parts:
             # What one worker alone draws, reads or changes would leave the parts of others behind.
             self.communicates = self.communicates or self.reads or bool(reached & rewritten.in_step)

@@ -56,7 +56,6 @@ REFUSED = {
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
     ("float16", "groups"): ('amp.dtype="float16"', "optimizer.num_apply_group=3"),
-    ("float16", "stages_in_two_workers"): ("float16", "stages"),
 }
 
 

@@ -31,6 +31,69 @@ def test_two_workers(two_workers, kind, options):
         assert found["scales"] == by_the_book(STEPS, BAD)
 
 
+def _further(*case):
+    return pytest.param(*case, marks=pytest.mark.exhaustive)
+
+
+def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replicas=1, **layout):
+    """Stages in several workers leave out what one device leaves out, and train as it does."""
+    config = dict(OPTIONS, **options)
+    count = config.get("pipeline.num_micro_batch", 1)
+    alone = dict(config, **{"pipeline.num_micro_batch": count * replicas})
+    (want,) = jobs[1, 2](SCALED + "train", (0, 12), BAD, kind, resource, config=alone, devices=1)
+    assert want["scales"] == by_the_book(range(12), BAD)
+    config["communication.check_replicas_every"] = 1
+    results = jobs[job](SCALED + "train", (0, 12), BAD, kind, resource, config=config, stages=2, **layout)
+    assert len(results) == job[0]
+    for found in results:
+        check(found, range(12), BAD)
+        assert found["scales"] == want["scales"]
+        for state, wanted in zip(found["states"], want["states"]):
+            assert_same_state(state, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind, resource, options",
+    [
+        ("one", False, {"pipeline.num_micro_batch": 2}),  # the first stage alone has the infinite gradient
+        ("last", True, {"amp.level": "O2"}),  # the last one
+        _further("adam", True, {"pipeline.num_micro_batch": 4, "pipeline.strategy": "ZeroBubble"}),
+        _further("adam", False, {"pipeline.num_micro_batch": 4, "amp.level": "O2"}),
+        _further("clipped", True, {"pipeline.num_micro_batch": 2, "pipeline.strategy": "PreferForward"}),
+        _further("two", True, {"pipeline.num_micro_batch": 2}),
+        _further("two", False, {"gradient_checkpoint.type": "auto", "amp.loss_scale": "dynamic"}),
+    ],
+)
+def test_stages_in_two_workers(jobs, kind, resource, options):
+    assert_left_out_as_on_one_device(jobs, (2, 1), kind, resource, options, crews=1)
+
+
+@pytest.mark.parametrize(
+    "job, kind, resource, options, crews",
+    [
+        ((4, 1), "adam", True, {"pipeline.num_micro_batch": 2}, 2),
+        _further((2, 2), "one", False, {"cluster.device_place_prefer_intra_node": False}, 1),
+    ],
+)
+def test_two_replicas_of_stages_in_two_workers(jobs, job, kind, resource, options, crews):
+    assert_left_out_as_on_one_device(jobs, job, kind, resource, options, 2, crews=crews)
+
+
+def test_stages_in_two_workers_go_on_with_the_scale_of_a_checkpoint(jobs, two_workers, tmp_path):
+    """Whatever layout it comes from."""
+    common = dict(OPTIONS, **{"pipeline.num_micro_batch": 2})
+    (want,) = jobs[1, 2](SCALED + "train", (0, 10), BAD, config=common, devices=1)
+    two_workers(SCALED + "train", (0, 5), BAD, save=str(tmp_path / "stages"), config=common, stages=2, crews=1)
+    path = str(tmp_path / "stages" / "worker_0" / "model")
+    jobs[1, 2](SCALED + "train", (5, 7), BAD, restore=path, save=str(tmp_path / "one"), config=common, devices=1)
+    path = str(tmp_path / "one" / "worker_0" / "model")
+    for found in two_workers(SCALED + "train", (7, 10), BAD, restore=path, config=common, stages=2, crews=1):
+        check(found, range(7, 10), BAD, first_step=want["steps"][7])
+        assert found["scales"] == want["scales"][7:]
+        for state, wanted in zip(found["states"], want["states"][7:]):
+            assert_same_state(state, wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("bfloat16", marks=needs_bfloat16)])
 def test_gradients_in_16_bits_train_as_in_float32(plain, two_workers, dtype):
     want = plain(SCALED + "train", (0, 50), ())

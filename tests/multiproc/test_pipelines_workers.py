@@ -143,6 +143,16 @@ def test_two_pipelines_of_two_workers(by_hand, jobs, model, micro_batches):
         assert_same_training(got, want, atol=ATOL)
 
 
+def test_the_state_of_a_scalar_of_the_last_stage_is_saved(plain, jobs, two_workers, tmp_path):
+    """Only the worker that has the stage changes it, whatever its shape."""
+    config = {"amp.level": "", "amp.dtype": "bfloat16"}
+    options = dict(kind="last", config=config, save=str(tmp_path))
+    for found in two_workers("tests.helpers.programs.loss_scale:train", (0, 3), (), stages=2, crews=1, **options):
+        assert found["states"][-1]["net/alone/Adam"] > 0.2
+    tensors, _ = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path / "worker_0"))
+    assert tensors["net/alone/Adam"] == found["states"][-1]["net/alone/Adam"]
+
+
 def test_checkpoints_are_whole(plain, jobs, two_workers, two_devices, tmp_path):
     """What a pipeline over workers saves, plain TensorFlow and every other layout go on from."""
     for first, again, prefix in two_workers(PIPELINES + "saved", str(tmp_path / "model"), 1, "batch_norm_cnn", 2, 1, 1):

@@ -12,10 +12,10 @@ from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.loss_scale import plan_loss_scale
+from epl.plan.verdicts import stages_verdicts
 from tests.helpers.loss_scales import BAD, OPTIONS, by_the_book, check
 from tests.helpers.planning import capture, compiled, control_flow
 from tests.helpers.programs import loss_scale as programs
-from tests.helpers.programs import pipelines
 
 FLOAT16 = {"amp__level": "O1", "amp__dtype": "float16"}
 PREFIX = "epl_loss_scale"
@@ -282,12 +282,27 @@ def test_what_cannot_be_left_out_is_refused(build, message):
     assert one(graph, amp__loss_scale=1).graph.nodes
 
 
-def test_stages_in_several_workers_are_refused():
+@pytest.mark.parametrize("resource", [True, False])
+def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resource):
     with capture() as graph:
-        loss, _ = pipelines.tied_mlp(lambda _: epl.replicate(1), 2)
-        tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    with pytest.raises(UnsupportedError, match="the stages of this model lie in 2 workers"):
-        compiled(graph, workers=2, devices=1, pipeline__num_micro_batch=2, **FLOAT16)
+        programs.model("adam", resource, lambda stage: epl.replicate(1, name="stage_%d" % stage))
+    for index in range(4):
+        config = dict(FLOAT16, pipeline__num_micro_batch=2)
+        program = compiled(graph, workers=4, devices=1, index=index, **config)
+        nodes, plan = program.graph.nodes, program.plan
+        (verdict,) = stages_verdicts(plan)
+        assert {owner for _, owner in verdict.parts} == {0, 1} and len(verdict.parts) == 5
+        reduce = nodes[verdict.name]
+        # It is handed what this worker knows of its own gradients.
+        assert list(reduce.input) == ["%s/from_%d" % (verdict.name, index % 2)] and reduce.attr["workers"].i == 2
+        here = [nodes[group.name] for group in plan.aggregation.groups if group.name in nodes]
+        assert here and reduce.attr["comm"].i not in {node.attr["comm"].i for node in here}
+        for name in ["scale", "good_steps", "bad_steps", "taken", "left_out", "adapted"]:
+            assert "%s/%s" % (PREFIX, name) in nodes
+        for name in ["global_step", "beta1_power"]:
+            assert name in nodes and plan.placed(name) == plan.placed(PREFIX + "/scale")
+        (strategy,) = [each for each in plan.strategies if each.key.startswith("amp.loss_scale")]
+        assert strategy.sent_bytes == 4
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-r"""Lets owners of gradients agree on whether all are finite (amp.loss_scale and zero.level).
+r"""Lets owners of gradients agree on whether all are finite (amp.loss_scale, with zero.level or stages in workers).
 
     finite/0 (owner 0) \              finite/0 -> all (owner 0) \
                         packed   becomes                         EplAllReduce(min) -> packed
     finite/1 (owner 1) /              finite/1 -> all (owner 1) /
 
-What is known of gradients that nobody owns stays where it is.
+What is known of gradients that nobody owns stays where it is. With stages in several workers each worker's gradients
+are those of its stages, of one copy of the model: the others have the same, as they are aggregated by then.
 """
 
 from dataclasses import replace
@@ -14,6 +15,7 @@ from epl.graph.index import node_of
 from epl.passes.nodes import tagged
 from epl.passes.vectors import Whereabouts, everywhere
 from epl.plan.names import clone_name
+from epl.plan.verdicts import stages_verdicts
 from epl.plan.zero import agreements
 
 _INT32, _BOOL = 3, 10
@@ -21,12 +23,14 @@ _INT32, _BOOL = 3, 10
 
 def join_verdicts(program, plan):
     """One all-reduce of a number for each Verdict on gradients that have owners."""
-    found = agreements(plan)
-    if not found:
+    found, of_stages = agreements(plan), stages_verdicts(plan)
+    if not found and not of_stages:
         return program
     graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
     for agreement in found:
         _agree(graph, edit, plan, agreement, where)
+    for verdict in of_stages:
+        _agree_in_pipeline(edit, plan, verdict, where)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
@@ -48,10 +52,39 @@ def _agree(graph, edit, plan, agreement, where):
         workers=copies.num_workers,
         reduce_op="min",
     )
-    least = everywhere(edit, tagged(reduce, "collective"))
+    parts = {clone_name(name, lane) for name, _ in agreement.parts for lane in range(plan.zero.lanes)}
+    _take(edit, plan, agreement, everywhere(edit, tagged(reduce, "collective")), parts)
+
+
+def _agree_in_pipeline(edit, plan, verdict, where):
+    host, pipeline = plan.mesh.host_device, plan.mesh.pipeline
+    said = []
+    for place in range(pipeline.num_workers):
+        stem = "%s/from_%d" % (verdict.name, place)
+        said.append(_number(edit, stem, verdict.parts_of(place), host, where.of_place(place)))
+    reduce = make_node(
+        "EplAllReduce",
+        verdict.name,
+        [said[pipeline.index]] + ["^" + name for place, name in enumerate(said) if place != pipeline.index],
+        host,
+        N=1,
+        R=1,
+        num_inputs=1,
+        T=Type(_INT32),
+        comm=pipeline.communicator(0),
+        tag=verdict.tag,
+        workers=pipeline.num_workers,
+        reduce_op="min",
+    )
+    parts = {clone_name(name, i.index) for name, _ in verdict.parts for i in plan.mesh.instances}
+    _take(edit, plan, verdict, everywhere(edit, tagged(reduce, "collective")), parts)
+
+
+def _take(edit, plan, agreement, least, parts):
+    """Puts what all say into the place of what is known of each gradient."""
+    host = plan.mesh.host_device
     cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(_INT32), DstT=Type(_BOOL))
     all_finite = everywhere(edit, cast)
-    parts = {clone_name(name, lane) for name, _ in agreement.parts for lane in range(plan.zero.lanes)}
     for instance in plan.mesh.instances:
         packed = edit.node(clone_name(agreement.packed, instance.index))
         kept = [text for text in packed.input if node_of(text) not in parts]
@@ -63,7 +96,11 @@ def _agree(graph, edit, plan, agreement, where):
 def _said(edit, plan, agreement, rank, where):
     """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
     host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, agreement.packed)
-    stem, parts = "%s/from_%d" % (agreement.name, rank), agreement.parts_of(rank)
+    return _number(edit, "%s/from_%d" % (agreement.name, rank), agreement.parts_of(rank), host, add)
+
+
+def _number(edit, stem, parts, host, add):
+    """The node that is 1 where all of some truth values hold, else 0."""
     if not parts:
         return add(edit, constant(stem, 1, _INT32, host))
     packed = make_node("Pack", stem + "/packed", parts, host, N=len(parts), T=Type(_BOOL), axis=0)

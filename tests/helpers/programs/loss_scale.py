@@ -1,12 +1,13 @@
 """A model in float16 with a loss scale, whose data is infinite in chosen steps."""
 
+import contextlib
 import importlib
 import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, pipelines
 from tests.helpers.zoo import model as m
 
 FLOAT16 = {"amp.level": "O1", "amp.dtype": "float16"}
@@ -23,27 +24,33 @@ def rows(number, bad=False, place=0):
     return x, labels, rng.randint(0, 10, ROWS)
 
 
-def model(kind, resource):
-    """(loss, placeholders, training operation) of a kind of optimizer."""
+def _whole(_):
+    return contextlib.nullcontext()
+
+
+def model(kind, resource, scope=_whole):
+    """(loss, placeholders, training operation) of a kind of optimizer; `scope` gives that of a half of it."""
     x, labels = tf.placeholder(tf.float32, [None, WIDTH], "x"), tf.placeholder(tf.int64, [None], "labels")
     words = tf.placeholder(tf.int64, [None], "words")
     fed = x, labels, words
-    with tf.variable_scope("net", use_resource=resource):
-        alone = 0.0
-        if kind == "one":  # of whose gradients one alone is infinite
-            alone = tf.get_variable("alone", [], initializer=tf.ones_initializer()) * (1.0 + tf.reduce_sum(x - x))
+    with tf.variable_scope("net", use_resource=resource), scope(0):
+        alone, whole = 0.0, x
+        if kind in ("one", "last"):  # of whose gradients one alone is infinite
+            alone = _alone(whole) if kind == "one" else 0.0
             x = tf.where(tf.is_finite(x), x, tf.zeros_like(x))
         table = tf.get_variable("table", [10, 8], initializer=m.initial(7))
         hidden = m.dense(x, 8, "hidden", seed=1, activation=tf.nn.relu) + tf.gather(table, words)
         if kind == "norm":
             hidden = tf.layers.batch_normalization(hidden, momentum=0.8, training=True, name="norm")
+    with tf.variable_scope("net", use_resource=resource), scope(1):
         logits = m.dense(hidden, 3, "logits", seed=3)
-    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)) + alone
+        alone = _alone(whole) if kind == "last" else alone
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)) + alone
     step = tf.train.get_or_create_global_step()
     if kind == "norm":
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step)
-    elif kind in ("adam", "one"):
+    elif kind in ("adam", "one", "last"):
         train_op = tf.train.AdamOptimizer(0.02, epsilon=1e-3).minimize(loss, global_step=step)
     elif kind == "clipped":
         optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
@@ -67,15 +74,36 @@ def model(kind, resource):
     return loss, fed, train_op
 
 
-def train(epl, steps, bad, kind="adam", resource=True, restore=None, save=None, config=None):
+def _alone(x):
+    return tf.get_variable("alone", [], initializer=tf.ones_initializer()) * (1.0 + tf.reduce_sum(x - x))
+
+
+def train(
+    epl,
+    steps,
+    bad,
+    kind="adam",
+    resource=True,
+    restore=None,
+    save=None,
+    config=None,
+    stages=1,
+    crews=None,
+    devices=None,
+):
     """Trains steps first..last-1 of `steps`; those in `bad` have infinite data.
+
+    With two `stages` each half of the model is one. `crews` divide the data, by default all workers. `devices`, by
+    default all, are those of each worker.
 
     Returns:
       {"losses", "steps": global steps, "states": values of all variables, after each step, first values in front;
       "scales": (loss scale, good steps, bad steps) after each step}.
     """
-    common.init(epl, dict(FLOAT16, **(config or {})) if epl else None)
-    loss, placeholders, train_op = model(kind, resource)
+    with pipelines.devices_of(devices) if devices else contextlib.nullcontext():
+        common.init(epl, dict(FLOAT16, **(config or {})) if epl else None)
+    scoped = (lambda stage: epl.replicate(1, name="stage_%d" % stage)) if stages > 1 else _whole
+    loss, placeholders, train_op = model(kind, resource, scoped)
     fetched = common.mean_everywhere(epl, loss)
     variables, saver = tf.global_variables(), tf.train.Saver()
     found = {"losses": [], "states": [], "scales": []}
@@ -92,7 +120,8 @@ def train(epl, steps, bad, kind="adam", resource=True, restore=None, save=None, 
 
         note()
         for number in range(*steps):
-            values = [common.share(epl, part) for part in rows(number, number in bad, place=5 * number)]
+            whole = rows(number, number in bad, place=5 * number)
+            values = [pipelines.share(epl, part, crews or common.workers(epl)[1]) for part in whole]
             found["losses"].append(sess.run([fetched, train_op], dict(zip(placeholders, values)))[0])
             note()
             if epl:

@@ -137,7 +137,7 @@ def optimizer():
 
 
 @contextlib.contextmanager
-def _devices(count):
+def devices_of(count):
     """Gives this worker `count` devices."""
     before = os.environ["EPL_GPU_PER_WORKER"]
     os.environ["EPL_GPU_PER_WORKER"] = str(count)
@@ -157,7 +157,7 @@ def start(epl, devices, model, stages, micro_batches, **config):
     scoped = epl and not keys.get("auto.auto_parallel")
     layers, counts = keys.pop("layers", 4), keys.pop("device_counts", [1] * stages)
     if epl and keys.pop("begin", True):
-        with _devices(devices):
+        with devices_of(devices):
             common.init(epl, keys)
     loss, feeds = globals()[model](
         lambda stage: epl.replicate(counts[stage], name="stage_%d" % stage) if scoped else _nothing(), stages, layers
@@ -231,7 +231,7 @@ def resumed(epl, prefix, devices, model, stages, micro_batches, replicas, **conf
 
 def seen(epl, devices, counts):
     """The share of the rows that the second of two stages sees, in a run that does not train."""
-    with _devices(devices):
+    with devices_of(devices):
         common.init(epl, {"pipeline.num_micro_batch": 2})
     x, labels = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.float32, [None])
     with epl.replicate(counts[0]):
@@ -250,7 +250,7 @@ def reads(epl, devices, counts, micro_batches):
     """Trains two stages on a data set by gradient descent on clipped gradients; returns the losses, the numbers of the
     rows that the first stage has seen, and all variables."""
     if epl:
-        with _devices(devices):
+        with devices_of(devices):
             common.init(epl, {"pipeline.num_micro_batch": micro_batches, "communication.clip_after_allreduce": True})
     rows = tf.data.Dataset.range(96).map(lambda row: (row, tf.sin(tf.cast(row, tf.float32) * [1.0, 2.0, 3.0])))
     data = rows.batch(4 if epl else 4 * micro_batches)
@@ -343,10 +343,10 @@ def computed_wrongly(epl, devices):
 
 def fed(epl, feeds, step, micro_batches, replicas, crews=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
-    return {feeds[name]: _share(epl, values, crews) for name, values in data.items()}
+    return {feeds[name]: share(epl, values, crews) for name, values in data.items()}
 
 
-def _share(epl, rows, crews):
+def share(epl, rows, crews):
     """What this worker feeds: the rows of the replicas that it holds stages of."""
     index, workers = common.workers(epl)
     crews = min(workers, crews)

@@ -23,7 +23,7 @@ def trained(epl, devices, counts, weights=(), micro_batches=1, source="feed", re
     if epl:
         keys = {"cluster.device_weights": list(weights), "pipeline.num_micro_batch": micro_batches}
         keys.update((key.replace("__", "."), value) for key, value in config.items())
-        with pipelines._devices(devices):
+        with pipelines.devices_of(devices):
             common.init(epl, keys)
 
     numbers, tokens, x, mine = _batches(epl, counts, weights, micro_batches, replicas, source)

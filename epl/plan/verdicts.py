@@ -1,0 +1,55 @@
+"""How the workers with stages of one copy of a model come to know whether all gradients are finite (amp.loss_scale).
+
+Each looks at the gradients of its own stages. What they say together is in all of them, and so is what follows from it:
+the loss scale, its counts, and whether a step is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Tuple
+
+from epl.plan.names import PREFIX, tag_of
+
+
+@dataclass(frozen=True)
+class StagesVerdict:
+    """What all workers of a pipeline say together of the gradients of a Verdict.
+
+    Attributes:
+      name: of the collective.
+      packed: the node that packs what is known of each gradient.
+      parts: (node that says it of one gradient, the worker of the pipeline that has this) pairs.
+    """
+
+    name: str
+    packed: str
+    parts: Tuple[Tuple[str, int], ...]
+
+    @property
+    def tag(self):
+        return tag_of(self.name)
+
+    def parts_of(self, worker):
+        """The nodes of one of the workers."""
+        return [name for name, owner in self.parts if owner == worker]
+
+
+def stages_verdicts(plan):
+    """A StagesVerdict for each Verdict on gradients of stages that lie in several workers."""
+    if plan.mesh.pipeline.num_workers == 1:
+        return []
+    found = []
+    for verdict in plan.verdicts:
+        parts = tuple((part, plan.owners[part]) for part in verdict.parts if part in plan.owners)
+        if parts:
+            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, parts))
+    return found
+
+
+def packed_verdicts(model):
+    """The nodes of a Program that all workers of a pipeline have alike, though they follow from gradients."""
+    return frozenset(verdict.packed for verdict in model.scaled)
+
+
+def gated_writes(model):
+    """The operations of a Program that a step with gradients that are not finite leaves out."""
+    return frozenset(write for verdict in model.scaled for write in verdict.gates)
