@@ -284,11 +284,6 @@ PAIR_RULES = _OF_LISTS + (
     _needs("amp.decr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _shrinks,
     _without_loss_scale(
-        "optimizer.num_apply_group",
-        "whether a step is left out is known when all gradients are there, so updates cannot be made one group after "
-        "the other on the way",
-    ),
-    _without_loss_scale(
         "dgc.sparsity",
         "what is kept back of gradients is sent later, when the scale may be another, or the step one that is left out",
     ),

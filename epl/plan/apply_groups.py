@@ -13,6 +13,7 @@ from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX
+from epl.plan.verdicts import packed_verdicts
 from epl.rules import effects
 
 # Whom a node leads to, besides a unit's number.
@@ -29,6 +30,8 @@ class ApplyGroup:
     Attributes:
       name: of the node that stands for the end of the group.
       writes: the operations that change variables.
+      ends: the operations after which these are through: they themselves, or, where a step with gradients that are not
+        finite leaves them out, what has run in both cases.
       members: these, and what only they use of what is computed from gradients.
       copied: those members that are not the optimizer's: the group computes them for itself, so that who fetches a
         clipped gradient does not train.
@@ -38,6 +41,7 @@ class ApplyGroup:
 
     name: str
     writes: Tuple[str, ...]
+    ends: Tuple[str, ...]
     members: FrozenSet[str]
     copied: Tuple[str, ...]
     starts: Tuple[str, ...]
@@ -96,9 +100,9 @@ def _units(program, plan, call):
     together make one."""
     graph = program.source.graph  # in which an update takes the very gradient that the call was given
     written = {w for w in plan.analysis.writes if of_call(graph, w, call) and effects.is_write(graph.nodes[w].op)}
-    units, unit_of = [], {}
+    units, unit_of, packed, gates = [], {}, packed_verdicts(program), _gates(plan)
     for gradient, variable in call.gradients:
-        writes = reached_in_call(graph, gradient, call) & written
+        writes = reached_in_call(graph, gradient, call, packed) & written
         unit = _Unit(
             writes, _num_bytes(program.variables.get(variable)), graph.positions[node_of(canonical_tensor(gradient[0]))]
         )
@@ -107,11 +111,17 @@ def _units(program, plan, call):
             units.remove(other)
         unit_of.update((w, unit) for w in unit.writes)
         units.append(unit)
-    units = [u for u in units if u.writes and not plan.analysis.in_control_flow.intersection(u.writes)]
+    inside = plan.analysis.in_control_flow.difference(gates)
+    units = [u for u in units if u.writes and not inside.intersection(u.writes)]
     units.sort(key=lambda unit: (unit.ready, min(unit.writes)))
     for number, unit in enumerate(units):
         unit.numbers = frozenset([number])
     return units
+
+
+def _gates(plan):
+    """dict of the operations that a step with infinite gradients leaves out to what has run in both cases."""
+    return {write: around[-1] for verdict in plan.verdicts for write, around in verdict.gates.items()}
 
 
 def reached_in_call(graph, gradient, call, beyond=frozenset()):
@@ -232,16 +242,18 @@ def _chains(graph, plan, call, units, owner):
     for unit in units:
         stages = {(plan.stage_of.get(w, 0), plan.owners.get(w, -1), owners.get(w, -1)) for w in unit.writes}
         by_stage[min(stages)].extend([unit] if len(stages) == 1 else [])
-    chains = []
+    chains, gates = [], _gates(plan)
     for part, (_, ours) in enumerate(sorted(by_stage.items())):
         chain = []
         for begin, end in balanced([unit.num_bytes for unit in ours], plan.num_apply_group):
             names = [name for unit in ours[begin:end] for n in sorted(unit.numbers) for name in members[n]]
             inside = frozenset(names)
+            writes = tuple(graph.in_order(w for unit in ours[begin:end] for w in unit.writes))
             chain.append(
                 ApplyGroup(
                     "%s_apply/call_%d/part_%d/group_%d" % (PREFIX, call.index, part, len(chain)),
-                    writes=tuple(graph.in_order(w for unit in ours[begin:end] for w in unit.writes)),
+                    writes=writes,
+                    ends=tuple(gates.get(write, write) for write in writes),
                     members=inside,
                     copied=tuple(n for n in names if not of_call(graph, n, call)),
                     starts=tuple(

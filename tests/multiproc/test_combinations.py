@@ -55,7 +55,6 @@ REFUSED = {
     ("parameters", "clip_later"): ("zero.level='v3'", "communication.clip_after_allreduce=True"),
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
-    ("float16", "groups"): ('amp.dtype="float16"', "optimizer.num_apply_group=3"),
 }
 
 

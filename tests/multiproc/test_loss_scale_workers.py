@@ -13,6 +13,10 @@ ESTIMATORS = "tests.helpers.programs.estimators:"
 KERAS = "tests.helpers.programs.keras_models:"
 
 
+def _further(*case):
+    return pytest.param(*case, marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.parametrize(
     "kind, options",
     [
@@ -20,8 +24,10 @@ KERAS = "tests.helpers.programs.keras_models:"
         ("two", {"communication.fp16": True}),
         ("clipped", {"communication.sparse_as_dense": True}),
         ("adam", {"amp.level": "O2", "pipeline.num_micro_batch": 2}),
-        ("clipped", {"amp.level": "O2"}),
-        pytest.param("two", {"amp.level": "O2", "communication.sparse_as_dense": True}, marks=pytest.mark.exhaustive),
+        ("clipped", {"amp.level": "O2", "optimizer.num_apply_group": 2}),
+        _further("adam", {"zero.level": "v1", "optimizer.num_apply_group": 2}),
+        _further("two", {"zero.level": "v3", "optimizer.num_apply_group": 2, "pipeline.num_micro_batch": 2}),
+        _further("two", {"amp.level": "O2", "communication.sparse_as_dense": True}),
     ],
 )
 def test_two_workers(two_workers, kind, options):
@@ -29,10 +35,6 @@ def test_two_workers(two_workers, kind, options):
     for found in two_workers(SCALED + "train", (0, 24), BAD, kind, config=config):
         check(found, STEPS, BAD)
         assert found["scales"] == by_the_book(STEPS, BAD)
-
-
-def _further(*case):
-    return pytest.param(*case, marks=pytest.mark.exhaustive)
 
 
 def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replicas=1, **layout):
@@ -56,7 +58,7 @@ def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replica
     "kind, resource, options",
     [
         ("one", False, {"pipeline.num_micro_batch": 2}),  # the first stage alone has the infinite gradient
-        ("last", True, {"amp.level": "O2"}),  # the last one
+        ("last", True, {"amp.level": "O2", "optimizer.num_apply_group": 2}),  # the last one
         _further("adam", True, {"pipeline.num_micro_batch": 4, "pipeline.strategy": "ZeroBubble"}),
         _further("adam", False, {"pipeline.num_micro_batch": 4, "amp.level": "O2"}),
         _further("clipped", True, {"pipeline.num_micro_batch": 2, "pipeline.strategy": "PreferForward"}),

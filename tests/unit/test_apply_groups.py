@@ -243,6 +243,27 @@ def test_less_memory(monkeypatch):
     assert max(peaks[2:]) < 1.1 * parameters, peaks
 
 
+@pytest.mark.once
+def test_less_memory_with_a_loss_scale(monkeypatch):
+    """All gradients are there before the first group is updated, but not what updates need besides."""
+    monkeypatch.setattr(fused_updates, "mark", lambda *what: None)
+    peaks = []
+    for groups in (1, 6):
+        with capture() as graph:
+            train = clipped(mlp(layers=12, width=128), "lamb")
+            init = tf.global_variables_initializer()
+            program = grouped(graph, groups, amp__level="O1", amp__dtype="float16", amp__loss_scale=8.0)
+            peaks.append(peak_of_update(program.graph, init.name, train.name))
+    (chain,) = ends(program.graph)
+    left_out = {write: around[-1] for write, around in program.plan.verdicts[0].gates.items()}
+    for before, end in zip(chain, chain[1:]):
+        through = {node for node, _ in program.graph.inputs[end]}
+        writes = [write for write, last in left_out.items() if last in through]
+        assert len(writes) == len(through)
+        assert all(before in program.graph.ancestors([write]) for write in writes)
+    assert peaks[1] < 0.7 * peaks[0], peaks
+
+
 def test_nothing_is_grouped_unless_asked_for():
     with capture() as graph:
         clipped(mlp(), "adam")

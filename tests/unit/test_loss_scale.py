@@ -73,6 +73,17 @@ def test_the_skip_logic_is_that_of_the_book(kind, resource):
     assert found["scales"] == by_the_book(range(24), BAD)
 
 
+@pytest.mark.parametrize("kind, resource", [("adam", True), ("clipped", False), ("two", False)])
+def test_updates_in_groups_are_left_out_too(kind, resource):
+    options = dict(underscored(OPTIONS), amp__incr_every_n_steps=2)
+    want = train(kind, resource, steps=(0, 6), bad=BAD, **options)
+    found = train(kind, resource, steps=(0, 6), bad=BAD, optimizer__num_apply_group=3, **options)
+    check(found, range(6), BAD)
+    assert found["scales"] == want["scales"]
+    for state, wanted in zip(found["states"], want["states"]):
+        assert all(np.array_equal(state[name], value) for name, value in wanted.items())
+
+
 def test_a_scale_that_overflows_comes_down_until_gradients_are_finite():
     found = train(steps=(0, 30), amp__init_loss_scale=2.0**40)
     scales = [scale for scale, _, _ in found["scales"]]
@@ -305,12 +316,18 @@ def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resou
         assert strategy.sent_bytes == 4
 
 
+def test_stages_in_several_workers_that_share_state_are_refused():
+    with capture() as graph:
+        programs.model("adam", True, lambda stage: epl.replicate(1, name="stage_%d" % stage))
+    with pytest.raises(UnsupportedError, match="where the stages of the model lie in several workers"):
+        compiled(graph, workers=4, devices=1, zero__level="v1", **FLOAT16)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"amp.loss_scale": 128, "amp.level": "O1"}, "amp.loss_scale=128 has no effect while amp.dtype='bfloat16'"),
         (dict(programs.FLOAT16, **{"amp.decr_ratio": 2.0}), "would not make the loss scale smaller"),
-        (dict(programs.FLOAT16, **{"optimizer.num_apply_group": 2}), "num_apply_group=2 cannot be used with amp.dtype"),
         (
             dict(programs.FLOAT16, **{"amp.loss_scale": 8, "amp.incr_ratio": 3.0}),
             "has no effect while amp.loss_scale=8",

@@ -58,13 +58,14 @@ def _group(graph, edit, plan, group, before, instance, place):
     if before is not None:
         for name in group.starts:
             edit.node(copies.get(own[name], own[name])).input.append("^" + clone_name(before.name, place))
-    edit.add(_end(graph, group, [own[write] for write in group.writes], place))
+    ends = [clone_name(name, plan.copy_for(name, instance)) for name in group.ends]
+    edit.add(_end(graph, group, own[group.writes[0]], ends, place))
 
 
-def _end(graph, group, writes, place):
-    """The node that has run when all updates of a group are made."""
-    like = graph.nodes[writes[0]]
-    end = make_node("NoOp", clone_name(group.name, place), ["^" + write for write in writes], like.device)
+def _end(graph, group, write, ends, place):
+    """The node that has run when all updates of a group are made, or left out."""
+    like = graph.nodes[write]
+    end = make_node("NoOp", clone_name(group.name, place), ["^" + name for name in ends], like.device)
     for key in (tags.INSTANCE, tags.TASKGRAPH, tags.PHASE):
         if key in like.attr:
             end.attr[key].CopyFrom(like.attr[key])
