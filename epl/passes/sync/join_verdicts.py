@@ -57,6 +57,7 @@ def _agree(graph, edit, plan, agreement, where):
 
 
 def _agree_in_pipeline(edit, plan, verdict, where):
+    """Cutting leaves each worker what it says itself."""
     host, pipeline = plan.mesh.host_device, plan.mesh.pipeline
     said = []
     for place in range(pipeline.num_workers):
@@ -65,11 +66,11 @@ def _agree_in_pipeline(edit, plan, verdict, where):
     reduce = make_node(
         "EplAllReduce",
         verdict.name,
-        [said[pipeline.index]] + ["^" + name for place, name in enumerate(said) if place != pipeline.index],
+        said,
         host,
         N=1,
-        R=1,
-        num_inputs=1,
+        R=len(said),
+        num_inputs=len(said),
         T=Type(_INT32),
         comm=pipeline.communicator(0),
         tag=verdict.tag,
@@ -77,7 +78,7 @@ def _agree_in_pipeline(edit, plan, verdict, where):
         reduce_op="min",
     )
     parts = {clone_name(name, i.index) for name, _ in verdict.parts for i in plan.mesh.instances}
-    _take(edit, plan, verdict, everywhere(edit, tagged(reduce, "collective")), parts)
+    _take(edit, plan, verdict, edit.add(tagged(reduce, "collective")).name, parts)
 
 
 def _take(edit, plan, agreement, least, parts):

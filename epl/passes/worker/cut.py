@@ -290,7 +290,7 @@ def _own(graph, plan, part):
     waits = _Waits(graph, edit, plan, part)
     for name in nodes:
         if not all([producer in nodes for producer, _ in graph.inputs[name]]):
-            if plan.mesh.is_spread and len(part.holders.get(name, ())) > 1:
+            if (plan.mesh.is_spread or not plan.keepers) and len(part.holders.get(name, ())) > 1:
                 _hand_in_own(edit.node(name), nodes)
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
