@@ -9,6 +9,7 @@ graph against the smallest (1.0 is linear), and time for the most workers agains
 """
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -23,6 +24,9 @@ import epl  # noqa: E402
 from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
 from epl.graph import collector  # noqa: E402
+from epl.graph.lazy import Lazy  # noqa: E402
+from epl.passes.copies.clone import clone_instances  # noqa: E402
+from epl.passes.copies.micro_batches import copy_micro_batches  # noqa: E402
 from epl.plan.plan import make_plan  # noqa: E402
 from epl.session.rewritten import Rewritten  # noqa: E402
 
@@ -144,6 +148,42 @@ def copies_seconds(graph, train, micro_batches, devices, repeats):
     return tuple(statistics.median(each) for each in zip(*taken)) + (count,)
 
 
+def making_seconds(graph, micro_batches, devices):
+    """(seconds in which the passes that copy add copies to the graph, seconds in which NodeDefs are made of all of
+    them, number of copies)."""
+    config = epl.Config({"pipeline.num_micro_batch": micro_batches})
+    cluster = epl.Cluster(worker_num=2, worker_index=1, gpu_num_per_worker=devices)
+    spent, known = [0.0, 0.0, 0], compiler.PASSES
+
+    def timed(copying):
+        @functools.wraps(copying)
+        def run(program, plan):
+            began = time.perf_counter()
+            result = copying(program, plan)
+            added = time.perf_counter()
+            copied = [node for name, node in result.graph.nodes.items() if name not in program.graph.nodes]
+            copied = [node for node in copied if type(node) is Lazy]
+            made = time.perf_counter()
+            for node in copied:
+                node.copied()
+            spent[1] += time.perf_counter() - made
+            spent[0] += added - began
+            spent[2] += len(copied)
+            return result
+
+        return run
+
+    copying = (copy_micro_batches, clone_instances)
+    try:
+        until = known[: known.index(copying[-1]) + 1]
+        compiler.PASSES = tuple(timed(each) if each in copying else each for each in until)
+        with collector.paused():  # as a session does it
+            compiler.compile(make_program(graph), config, cluster)
+    finally:
+        compiler.PASSES = known
+    return spent
+
+
 def copies(repeats):
     """What does not depend on the number of copies, and the time for each copied operation."""
     graph, train = bert(12, 768, 1), "Adam"
@@ -155,6 +195,20 @@ def copies(repeats):
         print(
             "%2d micro-batches on %d devices: plan %.2f s, compared before the first step %.2f s, passes %.2f s, "
             "%d operations" % (micro_batches, devices, plan, lines, rest, count),
+            flush=True,
+        )
+        made = [making_seconds(graph, micro_batches, devices) for _ in range(repeats)]
+        adding, making, number = (statistics.median(each) for each in zip(*made))
+        print(
+            "%2d micro-batches on %d devices: %d copies, each %.1f us: %.1f to add it, %.1f to make its NodeDef"
+            % (
+                micro_batches,
+                devices,
+                number,
+                1e6 * (adding + making) / number,
+                1e6 * adding / number,
+                1e6 * making / number,
+            ),
             flush=True,
         )
     few, many = found[COPIES[0]], found[COPIES[-1]]

@@ -92,16 +92,14 @@ class Edges(object):
 
         Args:
           nodes: dict of name to NodeDef; new ones in creation order.
-          known: dict of name to the inputs of those whose NodeDef need not be read.
+          known: dict of name to the inputs of those new ones whose NodeDef need not be read.
         """
-        others, before = {}, self.inputs
-        for name, node in nodes.items():
-            inputs = known[name] if name in known else _inputs_of(node)
-            if name not in before or before[name] != inputs:
-                others[name] = inputs
-        if not others:
+        before = self.inputs
+        others = {name: _inputs_of(nodes[name]) for name in nodes.keys() - known.keys()}
+        if not known and all(name in before and before[name] == inputs for name, inputs in others.items()):
             return self
-        merged = dict(self.inputs)
+        merged = dict(before)
+        merged.update(zip(nodes, map(known.get, nodes)))  # for the order; what is not known follows
         merged.update(others)
         return Edges(merged)
 
@@ -377,9 +375,10 @@ class Editor(object):
         """The new Graph's nodes by type, where the old one's are known and none of them has become another."""
         if graph._by_type is None:
             return None
-        if any(node.op != graph.nodes[name].op for name, node in self._own.items() if name in graph.nodes):
+        own, before = self._own, graph.nodes
+        if any(own[name].op != before[name].op for name in own.keys() & before.keys()):
             return None
         found = dict(graph._by_type)
-        added = _by_type((name, node) for name, node in self._own.items() if name not in graph.nodes)
+        added = _by_type([(name, node) for name, node in own.items() if name not in before])
         found.update((op, found.get(op, []) + names) for op, names in added.items())
         return found

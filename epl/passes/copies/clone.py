@@ -34,6 +34,9 @@ def clone_instances(program, plan):
         marks = marks_of(**{tags.INSTANCE: instance.index})
         adjust = functools.partial(_adjust, plan, instance)
         copies = stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
+        if copies.keys() == second.keys():
+            alike.update(zip(copies.values(), map(second.__getitem__, copies)))
+            continue
         for name, copy in copies.items():
             if name in second:
                 alike[copy] = second[name]

@@ -195,7 +195,8 @@ def _copy(graph, edit, plan):
       second's, as which they are).
     """
     nodes = {name: edit.peek(name) for name in graph.in_order(plan.nodes)}
-    stamp = Stamp(nodes, lambda name: tuple(map(parse_input, nodes[name].input[:])))
+    edited = {name: tuple(map(parse_input, edit.peek(name).input[:])) for name in plan.not_awaited if name in nodes}
+    stamp = Stamp(nodes, lambda name: edited[name] if name in edited else graph.inputs[name])
     originals, alike, second = {}, {}, None
     for micro_batch in range(1, plan.count):
         marks = marks_of(**{tags.MICRO_BATCH: micro_batch})

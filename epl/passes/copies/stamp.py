@@ -3,8 +3,11 @@
 A copy of a copy is made from what the first was made from, so it costs what any copy costs.
 """
 
+import functools
+import itertools
 import operator
 import sys
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from epl.graph.index import NodeInput, format_input
 from epl.graph.lazy import Lazy
@@ -20,11 +23,10 @@ class Stamp(object):
     """
 
     def __init__(self, nodes, inputs):
-        self._slots = slots = {}
-        self._sources = []
-        for name, node in nodes.items():
-            pick = _picker([slots.setdefault(each, len(slots)) for each in inputs(name)])
-            self._sources.append((name, _source_of(node, nodes), pick))
+        self._names, self._ops, slots = list(nodes), [node.op for node in nodes.values()], {}
+        self._sources = [_source_of(node, nodes) for node in nodes.values()]
+        self._picks = [_picker([slots.setdefault(each, len(slots)) for each in inputs(name)]) for name in nodes]
+        self._producers, self._indices = zip(*slots) if slots else ((), ())
 
     def copies(self, edit, prefix, marks, adjust=None):
         """Adds a copy of each node to an Editor.
@@ -39,14 +41,15 @@ class Stamp(object):
         Returns:
           dict of original to copy, by name.
         """
-        names = {name: sys.intern(prefix + name) for name, _, _ in self._sources}
-        inputs = [NodeInput(names.get(producer, producer), index) for producer, index in self._slots]
-        nodes, picked = {}, {}
-        for original, source, pick in self._sources:
-            name = names[original]
-            picked[name] = own = pick(inputs)
-            nodes[name] = Lazy(name, source.op, _Recipe(source, prefix, marks, own, original, adjust))
-        edit.add_all(nodes, picked)
+        # There may be a million of them: what can be done without a line of Python for each is.
+        originals = self._names
+        names = dict(zip(originals, map(sys.intern, map(prefix.__add__, originals))))
+        inputs = list(map(_as_input, zip(map(names.get, self._producers, self._producers), self._indices)))
+        picked = [pick(inputs) for pick in self._picks]
+        same = map(itertools.repeat, (prefix, marks))
+        recipes = map(_as_recipe, zip(self._sources, *same, picked, originals, itertools.repeat(adjust)))
+        nodes = dict(zip(names.values(), map(Lazy, names.values(), self._ops, recipes)))
+        edit.add_all(nodes, dict(zip(nodes, picked)))
         return names
 
 
@@ -58,34 +61,41 @@ class _Source(object):
       copied: container of the names of all that is copied with it.
     """
 
-    __slots__ = ("op", "device", "template")
+    __slots__ = ("device", "template")
 
     def __init__(self, node, copied):
-        self.op, self.device, self.template = node.op, node.device, Template(node, copied)
+        self.device, self.template = node.device, Template(node, copied)
 
 
-class _Recipe(object):
-    """Makes a copy. What it is made of can be read from it, for copies of the copy."""
+class _Recipe(NamedTuple):
+    """Makes a copy. What it is made of can be read from it, for copies of the copy.
 
-    __slots__ = ("source", "prefix", "marks", "inputs", "original", "adjust")
+    Attributes:
+      source: a _Source, or the _Recipe of what it is a copy of.
+      prefix, marks, adjust: as `Stamp.copies` has them.
+      inputs: NodeInputs.
+      original: name of the node that is copied.
+    """
 
-    def __init__(self, source, prefix, marks, inputs, original, adjust):
-        above = source if isinstance(source, _Recipe) else None
-        self.source = above.source if above else source
-        self.prefix = prefix + above.prefix if above else prefix
-        self.marks = above.marks + marks if above else marks
-        self.inputs, self.original, self.adjust = inputs, original, adjust
-
-    @property
-    def op(self):
-        return self.source.op
+    source: Any
+    prefix: str
+    marks: bytes
+    inputs: Tuple[NodeInput, ...]
+    original: str
+    adjust: Optional[Callable]
 
     def __call__(self):
-        rename, inputs = self.prefix.__add__, [format_input(*each) for each in self.inputs]
-        copy = self.source.template.copy(rename, inputs, self.marks)
+        source, prefix, marks = self[:3]
+        while type(source) is _Recipe:
+            source, prefix, marks = source.source, prefix + source.prefix, source.marks + marks
+        copy = source.template.copy(prefix.__add__, [format_input(*each) for each in self.inputs], marks)
         if self.adjust is not None:
-            self.adjust(copy, self.original, self.source.device)
+            self.adjust(copy, self.original, source.device)
         return copy
+
+
+# As the constructors do it, from a tuple of all attributes.
+_as_input, _as_recipe = (functools.partial(tuple.__new__, kind) for kind in (NodeInput, _Recipe))
 
 
 def _source_of(node, copied):
