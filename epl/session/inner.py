@@ -225,7 +225,8 @@ def why_in_parts(plan):
 
 def looks_on(step, plan):
     """Whether a step is computed in one piece though a border between stages with different numbers of devices would
-    divide it: it only computes something of the batch that it is fed, and is to have all rows of that.
+    divide it: it only computes something of the batch that it is fed, and is to have all rows of that. What is merged
+    over micro-batches or copies has them anyhow.
 
     Stages in several workers have no such copy of the model.
 
@@ -235,7 +236,8 @@ def looks_on(step, plan):
     """
     mesh = plan.mesh
     changes = step.updates or step.initialises or step.communicates
-    return not (mesh.is_even or mesh.block > 1 or changes or step.reads) and step.is_fed_a_batch
+    divided = changes or step.reads or step.takes_several
+    return not (mesh.is_even or mesh.block > 1 or divided) and step.is_fed_a_batch
 
 
 def divide(name, value, own, parts, plan):

@@ -53,6 +53,7 @@ class Step(object):
       may_alias: True when a fetched array may share its memory with a variable.
       repeats: how many times a call runs it (execution.steps_per_run).
       checked: the CheckedGradients of this worker that the call computes.
+      takes_several: whether the call needs more than one micro-batch or copy of the model.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
@@ -94,7 +95,7 @@ class Step(object):
         self.trains = any(
             clone_name(n, i.index) in reached for i in instances[1:] for n in plan.analysis.cloned & reached
         ) or any(micro_batch_name(n, 1) in reached for n in micro_batches.nodes)
-        self._several = self.trains if plan.mesh.is_even else self._takes_several(reached)
+        self.takes_several = self.trains if plan.mesh.is_even else self._takes_several(reached)
         own = [each for each in rewritten.program.checked if rewritten.has(node_of(each.tensor))]
         self.checked = [each for each in own if node_of(each.tensor) in reached]
         self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
@@ -238,7 +239,7 @@ class Step(object):
         holding = plan.instances_with(node)
         instances = plan.mesh.computing(plan.stage(node)) if looked_at else holding
         count = micro_batches.count if looked_at or node in micro_batches.nodes else 1
-        if not self._several:
+        if not self.takes_several:
             instances, count = [i for i in instances if i.data == instances[0].data], 1
         span, fed = plan.mesh.span(plan.stage(node)), []
         replicas = sorted({instance.data for instance in instances})

@@ -48,20 +48,23 @@ OTHERS = collections.OrderedDict(
 MODELS = ("tied_mlp", "batch_norm_cnn")
 LEVELS = ("none", "state", "gradients", "parameters")  # of ZeRO, of which there is one at a time
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS)
-# Two that do not go together, and what the message names of them.
+# Those that do not go together, and what the message names of them.
 REFUSED = {
     ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
     ("parameters", "clip_later"): ("zero.level='v3'", "communication.clip_after_allreduce=True"),
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
+    ("float16", "stages_in_two_workers", "state"): ("zero.level='v0'", 'amp.dtype="float16"', "stages"),
+    ("float16", "stages_in_two_workers", "gradients"): ("zero.level='v1'", 'amp.dtype="float16"', "stages"),
+    ("float16", "stages_in_two_workers", "parameters"): ("zero.level='v3'", 'amp.dtype="float16"', "stages"),
 }
 
 
 def possible(combination):
     """Whether everything in it goes together, on this line."""
     used = set(combination)
-    return not any(used.issuperset(pair) for pair in REFUSED) and (
+    return not any(used.issuperset(names) for names in REFUSED) and (
         tf_compat.line() == "tf2" or "bfloat16" not in used  # TensorFlow 1.15 has no kernels
     )
 
@@ -119,9 +122,9 @@ def test_promises_are_kept(trained, alone, combination):
         assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("pair", sorted(REFUSED), ids="-".join)
-def test_what_does_not_go_together_is_refused_by_name(jobs, pair):
-    layout = LAYOUTS[next((name for name in pair if name in LAYOUTS), "two_workers")]
-    *shape, config = arguments(layout, "tied_mlp", pair)
+@pytest.mark.parametrize("names", sorted(REFUSED), ids="-".join)
+def test_what_does_not_go_together_is_refused_by_name(jobs, names):
+    layout = LAYOUTS[next((name for name in names if name in LAYOUTS), "two_workers")]
+    *shape, config = arguments(layout, "tied_mlp", names)
     for message in jobs[layout.workers, layout.devices](PIPELINES + "refused", *shape, **config):
-        assert all(words in message for words in REFUSED[pair]), message
+        assert all(words in message for words in REFUSED[names]), message

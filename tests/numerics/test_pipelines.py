@@ -111,6 +111,6 @@ def test_checkpoints_of_stages_of_different_device_counts(plain, two_devices, tm
 
 
 def test_what_is_fetched_alone_at_stages_of_different_device_counts(two_devices):
-    """A run that does not train gives what one device makes of the whole batch, or of the first device's part."""
-    for counts, want in (([2, 1], 1.0), ([1, 2], 0.5)):
-        assert two_devices(PIPELINES + "seen", 3, counts) == pytest.approx(want)
+    """A run that does not train gives what one device makes of the whole batch."""
+    for counts in [2, 1], [1, 2]:
+        assert two_devices(PIPELINES + "seen", 3, counts) == pytest.approx(1.0)

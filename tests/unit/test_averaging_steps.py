@@ -57,7 +57,7 @@ def test_adaptive_periods_follow_from_the_losses_of_all_workers(losses, first, b
         periods.append(0)
         done = False
         while not done:
-            assert local.without_losses([np.array(7), np.array(loss)], 1) == [np.array(7)]
+            assert local.without_losses([np.array(7), np.array(loss)], 1, 1) == [np.array(7)]
             periods[-1] += 1
             done = local.taken(plan)
         local.averaged({}, plan, lambda own: [own, struct.pack("<d", 3 * struct.unpack("<d", own)[0])])

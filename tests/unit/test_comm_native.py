@@ -119,6 +119,7 @@ class Rank:
             header,
             0 if header is None else len(header),
             allocate or native.ALLOCATE(),
+            native.REFUSAL(),
             native.DONE(),
             None,
         )

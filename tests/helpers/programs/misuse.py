@@ -25,9 +25,9 @@ def replicate_over(epl, device_count):
         sess.run(train_op, feeds.of(0))
 
 
-def feed_rows(epl, rows):
-    """Feeds this worker `rows` rows, which two devices are to share, then a batch that fits."""
-    common.init(epl)
+def feed_rows(epl, rows, config):
+    """Feeds this worker `rows` rows, which two devices are to share."""
+    common.init(epl, config)
     feeds = common.Feeds(epl)
     with epl.replicate(device_count=2):
         loss = common.classifier(feeds.x, feeds.labels)

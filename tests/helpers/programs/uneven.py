@@ -14,7 +14,7 @@ def start(epl, devices, counts, weights, micro_batches):
     if not epl:
         return common.no_scope, common.no_scope
     keys = {"cluster.device_weights": list(weights), "pipeline.num_micro_batch": micro_batches}
-    with pipelines._devices(devices):
+    with pipelines.devices_of(devices):
         common.init(epl, keys)
     if len(counts) == 1:
         return (lambda: epl.replicate(counts[0])), common.no_scope
