@@ -1,6 +1,6 @@
 """A worker's side of the bootstrap service, which is how workers find each other and hear of each other's end.
 
-Worker 0 serves (`BootstrapServer`), every worker including worker 0 has a `BootstrapClient`.
+Worker 0 serves (`BootstrapServer`), every worker including worker 0 has a `BootstrapClient`; `leaders.join` makes them.
 """
 
 import collections
@@ -8,11 +8,8 @@ import logging
 import threading
 import time
 
-import grpc
-
-from epl.communicators import wire
 from epl.communicators.bootstrap_server import BootstrapServer, split_address
-from epl.communicators.proof import ClientProof, Refused
+from epl.communicators.connection import CALL_TIMEOUT_S, LEAVE_TIMEOUT_S, Connection, Unreachable, WaitTimeout
 from epl.communicators.wire import EVERY_GENERATION, Ending, job_token
 from epl.errors import CommunicationError
 from epl.version import __version__
@@ -20,54 +17,46 @@ from epl.version import __version__
 __all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "WaitTimeout", "job_token"]
 
 _LOG = logging.getLogger("epl")
-_RETRY_S = 0.1
-# Whoever comes before worker 0 should not notice it late; each attempt costs next to nothing.
-_LONGEST_BACKOFF_MS = 250
-_CONNECT_TIMEOUT_MS = 5000
-# Calls that do not wait for other workers, at most. Generous: worker 0's interpreter may be busy with the user's own
-# code. Whoever gives worker 0 less time to be there gives its answers no more.
-_CALL_TIMEOUT_S = 30.0
 # On top of the time that the service itself may wait, so that its answer, which names who is missing, comes first.
 _WAIT_MARGIN_S = 10.0
-_LEAVE_TIMEOUT_S = 3.0
 _HEARTBEAT_S = 1.0
 # With many workers the service would be busy with heartbeats only.
 _HEARTBEATS_PER_S = 100.0
-# Whoever waits for longer says so, and again after as long.
-_NOTICE_S = 10.0
 
 
 # ages: worker that has joined and not left to the seconds since its last sign of life; left: those that ended in good
-# order.
-Members = collections.namedtuple("Members", "ages left")
-
-
-class WaitTimeout(CommunicationError):
-    """What was waited for did not come in time; everything else is in order."""
+# order; through: worker to the silent leader of its host, for whose sake it is not heard.
+Members = collections.namedtuple("Members", "ages left through")
+Members.__new__.__defaults__ = ({},)
 
 
 class BootstrapClient:
     """Connects to the bootstrap service of worker 0. Its methods may be called from any thread.
 
     Args:
-      address: "host:port" of worker 0.
+      address: "host:port" of worker 0, or where the leader of this host serves.
       token: the job's token (`job_token(cluster)`).
       worker_index: index of this worker.
       worker_num: number of workers.
       timeout_s: seconds to wait for worker 0 to be there; and for its answers where they take no waiting for others,
         but of these no more than 30.
+      leader: function that says who leads this host, in words, where it serves instead of worker 0.
+      root: "host:port" of worker 0, then.
 
     Raises:
+      NobodyLeads: see there; only with `leader`.
       CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.
     """
 
-    def __init__(self, address, token, worker_index, worker_num, timeout_s=600.0):
-        split_address(address)
-        self._address = address
-        self._proof = ClientProof(token, worker_index)
+    def __init__(self, address, token, worker_index, worker_num, timeout_s=600.0, leader=None, root=None):
+        self._root = root or address
+        split_address(self._root)
+        self._token = token
+        self._connection = Connection(address, token, worker_index, self._root, leader)
         self._worker = worker_index
         self._worker_num = worker_num
-        self._call_timeout_s = min(_CALL_TIMEOUT_S, timeout_s)
+        self._call_timeout_s = min(CALL_TIMEOUT_S, timeout_s)
+        self._moving = False  # from the leader, which ends, to worker 0
         self._endings = []
         self._changed = threading.Condition()
         self._callbacks = []
@@ -75,28 +64,10 @@ class BootstrapClient:
         self._stopped = threading.Event()
         self._closed = False  # worker 0 has ended in good order
         self._steps_of_service = None  # how many steps it made, if it has said so
-        self._heard_by_service = threading.Event()
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[
-                ("grpc.enable_http_proxy", 0),  # workers talk to each other directly
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", _LONGEST_BACKOFF_MS),
-                # What gRPC calls so is how long one attempt may take.
-                ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
-                ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
-                ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
-            ],
-        )
-        # gRPC works on a connection only while a call is under way or someone listens to what becomes of it; calls of
-        # `_join` are too short for that as long as worker 0 is not there.
-        self._channel.subscribe(_ignore, try_to_connect=True)
         try:
-            self._join(timeout_s)
-            self._channel.unsubscribe(_ignore)
-            self._start_watch()
+            self._enter(self._connection, timeout_s)
         except CommunicationError:
-            self._channel.close()
+            self._connection.close()
             raise
         self._heartbeats = threading.Thread(target=self._send_heartbeats, name="epl-heartbeat", daemon=True)
         self._heartbeats.start()
@@ -159,7 +130,7 @@ class BootstrapClient:
           CommunicationError: worker 0 is gone.
         """
         ending = Ending(worker, kind, step, message, generation)
-        header, _ = self._call("Fail", {"ending": vars(ending)}, timeout_s=_LEAVE_TIMEOUT_S)
+        header, _ = self._call("Fail", {"ending": vars(ending)}, timeout_s=LEAVE_TIMEOUT_S)
         return Ending(**header["ending"])
 
     def watch(self, callback):
@@ -210,14 +181,15 @@ class BootstrapClient:
         if self._closed:
             return Members({}, [0])
         header, _ = self._call("Ages", {})
-        return Members(dict(map(tuple, header["ages"])), [worker for worker, _ in header["left"]])
+        left = [worker for worker, _ in header["left"]]
+        return Members(dict(map(tuple, header["ages"])), left, dict(map(tuple, header.get("through", []))))
 
     def departed(self):
         """Workers that have ended in good order, as far as worker 0 can still say: each to the steps that it made, or
         None where it has not said."""
         if not self._closed:
             try:
-                return dict(map(tuple, self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)[0]["left"]))
+                return dict(map(tuple, self._call("Ages", {}, timeout_s=LEAVE_TIMEOUT_S)[0]["left"]))
             except CommunicationError as error:
                 _LOG.debug("worker %d cannot ask who has ended: %s", self._worker, error)
         return {0: self._steps_of_service} if self._closed else {}
@@ -225,16 +197,25 @@ class BootstrapClient:
     def unresponsive(self, max_age_s=5.0):
         """Indices of the workers that were not heard for `max_age_s` seconds, for instance because they are stopped.
 
-        When worker 0 itself does not answer, nothing is known of the others, and the result is [0].
+        When worker 0 itself does not answer, nothing is known of the others, and the result is [0]; or the leader of
+        this host. A leader alone stands for those who are not heard for its sake.
         """
         if self._closed:
             return []
         try:
-            header, _ = self._call("Ages", {}, timeout_s=_LEAVE_TIMEOUT_S)
-        except CommunicationError:
-            return [0]
+            header, _ = self._call("Ages", {}, timeout_s=LEAVE_TIMEOUT_S)
+        except CommunicationError as error:
+            return [getattr(error, "worker", 0)]
         allowed = max_age_s + self._heartbeat_interval_s() - _HEARTBEAT_S
-        return [worker for worker, age in header["ages"] if age > allowed]
+        if "through" in header:  # and so long it takes from leaders to worker 0
+            allowed += self._heartbeat_interval_s()
+        through = dict(map(tuple, header.get("through", [])))
+        return sorted({through.get(worker, worker) for worker, age in header["ages"] if age > allowed})
+
+    @property
+    def served_by(self):
+        """Index of the worker through which everything goes: 0, or that of the leader of this host."""
+        return self._connection.served_by
 
     def leave(self, steps=None):
         """Ends in good order: the others do not take the closed connection for a crash. May be called again.
@@ -248,94 +229,52 @@ class BootstrapClient:
             self._left = True
         self._stopped.set()
         try:
-            self._call("Leave", {"steps": steps}, timeout_s=_LEAVE_TIMEOUT_S)
+            self._call("Leave", {"steps": steps}, timeout_s=LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             # Worker 0 may have ended before; there is nobody left to tell.
             _LOG.debug("worker %d could not take leave: %s", self._worker, error)
-        self._channel.close()
+        self._connection.close()
 
     # The rest is internal.
-
-    def _service(self):
-        return "Worker 0 at %s" % self._address
-
-    def _join(self, timeout_s):
-        header = {"worker_num": self._worker_num, "version": __version__}
-        began = time.monotonic()
-        deadline = began + timeout_s
-        notice = began + _NOTICE_S
-        while True:
-            try:
-                # A foreign server that accepts and says nothing must not use up all the time with one call.
-                limit_s = max(0.1, min(self._call_timeout_s, deadline - time.monotonic()))
-                if not self._proof.ready:
-                    self._proof.accept(self._method("Hello")(self._proof.nonce, timeout=limit_s))
-                return self._rpc("Join", header, b"", limit_s)
-            except grpc.RpcError as error:
-                code, details = error.code(), error.details()
-            except Refused as error:
-                self._let_it_be_logged()
-                code, details = grpc.StatusCode.UNAUTHENTICATED, "this is another job: %s" % error
-            if code == grpc.StatusCode.UNAUTHENTICATED:
-                raise CommunicationError(
-                    "%s refused worker %d: %s. Another job uses this address, or EPL_JOB_TOKEN differs between "
-                    "workers. Without EPL_JOB_TOKEN the workers' machines must share the user's home folder."
-                    % (self._service(), self._worker, details)
-                )
-            if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
-                raise CommunicationError("%s refused worker %d: %s." % (self._service(), self._worker, details))
-            if time.monotonic() + _RETRY_S >= deadline:
-                raise CommunicationError(
-                    "Worker 0 at %s could not be reached within %g s: %s. See whether worker 0 was started and runs, "
-                    "whether the address is right (the first in the list of workers), and whether a firewall is "
-                    "between." % (self._address, timeout_s, details or code.name)
-                )
-            if time.monotonic() >= notice:
-                notice += _NOTICE_S
-                _LOG.info(
-                    "worker %d has waited %.0f s for worker 0 at %s, and gives up after %g s",
-                    self._worker,
-                    time.monotonic() - began,
-                    self._address,
-                    timeout_s,
-                )
-            time.sleep(_RETRY_S)
-
-    def _let_it_be_logged(self):
-        """A call without proof, so that worker 0's log tells of who came in vain."""
-        try:
-            self._method("Join")(b"", timeout=_LEAVE_TIMEOUT_S)
-        except grpc.RpcError as error:
-            _LOG.debug("%s", error)
-
-    def _method(self, name):
-        return self._channel.unary_unary("/%s/%s" % (wire.SERVICE, name))
-
-    def _rpc(self, name, header, body, timeout_s):
-        sealed, opened = self._proof.seal(name, wire.pack(header, body))
-        return wire.unpack(opened(self._method(name)(sealed, timeout=timeout_s)))
 
     def _call(self, name, header, body=b"", wait_s=None, timeout_s=None):
         if timeout_s is None:
             timeout_s = self._call_timeout_s if wait_s is None else wait_s + _WAIT_MARGIN_S
-        try:
-            return self._rpc(name, header, body, timeout_s)
-        except grpc.RpcError as error:
-            code, details = error.code(), error.details()
-        except ValueError as error:  # gRPC's answer to a call on a closed channel
-            raise CommunicationError("This worker has left the job already: %s" % error)
-        if code == grpc.StatusCode.UNAVAILABLE:
-            raise CommunicationError("%s is gone, or the network to it is cut: %s" % (self._service(), details))
-        if code == grpc.StatusCode.DEADLINE_EXCEEDED and details == "Deadline Exceeded":
-            raise CommunicationError("%s did not answer within %g s." % (self._service(), timeout_s))
-        kind = WaitTimeout if code == grpc.StatusCode.DEADLINE_EXCEEDED else CommunicationError
-        raise kind("%s%s." % (details[:1].upper(), details[1:]))
+        while True:
+            connection = self._connection
+            try:
+                return connection.call(name, header, body, timeout_s)
+            except Unreachable:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._moving, timeout_s)
+                    if self._connection is connection or self._left:
+                        raise
+            # All calls may come again, and this one may not have come to where this worker was before.
 
-    def _start_watch(self):
-        """From here on the service notices when this worker dies, and this worker when the service does."""
-        threading.Thread(target=self._watch, name="epl-watch", daemon=True).start()
-        if not self._heard_by_service.wait(self._call_timeout_s):
-            raise CommunicationError("%s did not answer within %g s." % (self._service(), self._call_timeout_s))
+    def _enter(self, connection, timeout_s):
+        """Joins there. From here on the service notices when this worker dies, and this worker when it does."""
+        header = {"worker_num": self._worker_num, "version": __version__}
+        connection.enter("Join", header, timeout_s, self._call_timeout_s)
+        heard = threading.Event()
+        threading.Thread(target=self._watch, args=(connection, heard), name="epl-watch", daemon=True).start()
+        if not heard.wait(self._call_timeout_s):
+            raise CommunicationError("%s did not answer within %g s." % (connection.who, self._call_timeout_s))
+
+    def _move(self, before):
+        """Goes on with worker 0, as the leader of this host ends."""
+        token, nonce = self._token, before.proof.nonce
+        after = Connection(self._root, token, self._worker, self._root, nonce=nonce)
+        try:
+            self._enter(after, self._call_timeout_s)
+        except CommunicationError as error:
+            after.close()
+            self._publish(Ending(0, "lost", -1, after.gone(error), EVERY_GENERATION))
+            after = before
+        with self._changed:
+            self._connection = after
+            self._moving = False
+            self._changed.notify_all()
+        before.stop_watching()  # so the leader knows
 
     def _heartbeat_interval_s(self):
         return max(_HEARTBEAT_S, self._worker_num / _HEARTBEATS_PER_S)
@@ -348,44 +287,42 @@ class BootstrapClient:
                 # The watch stream is what notices the end of worker 0; a late answer is no end.
                 _LOG.debug("heartbeat of worker %d: %s", self._worker, error)
 
-    def _watch(self):
-        method = self._channel.unary_stream("/%s/Watch" % wire.SERVICE)
-        why = "the stream ended"
-        try:
-            # No time limit: the stream lives as long as the job, and breaks with the connection.
-            sealed, opened = self._proof.seal("Watch", wire.pack({}))
-            for index, message in enumerate(method(sealed)):
-                header, _ = wire.unpack(opened(message, index))
-                self._heard_by_service.set()
-                if "ending" in header:
-                    self._publish(Ending(**header["ending"]))
-                if header.get("closed"):
-                    with self._changed:
-                        self._steps_of_service = header.get("steps")
-                        self._closed = True
-                    return
-        except grpc.RpcError as error:
-            why = error.details() or error.code().name
-        except (ValueError, CommunicationError) as error:
-            why = str(error)
-        if not self._left:
-            message = (
-                "worker 0 at %s is gone: its process was killed or crashed, its machine is gone, or the network to it "
-                "is cut (%s)" % (self._address, why)
-            )
-            self._publish(Ending(0, "lost", -1, message, EVERY_GENERATION))
+    def _watch(self, connection, heard):
+        def told(header):
+            heard.set()
+            return self._told(connection, header)
+
+        why = connection.watch({}, told)
+        with self._changed:
+            if why is None or self._left or self._moving or connection is not self._connection:
+                return
+        self._publish(Ending(connection.served_by, "lost", -1, connection.gone(why), EVERY_GENERATION))
+
+    def _told(self, connection, header):
+        """Takes what the service pushes; returns whether that is the last of it."""
+        if "ending" in header:
+            self._publish(Ending(**header["ending"]))
+        if header.get("closed"):
+            with self._changed:
+                self._steps_of_service = header.get("steps")
+                self._closed = True
+            return True
+        if header.get("move"):
+            with self._changed:
+                self._moving = True
+            self._move(connection)
+            return True
+        return False
 
     def _publish(self, ending):
         with self._changed:
+            if ending in self._endings:  # which the next service tells again
+                return
             self._endings.append(ending)
             callbacks = list(self._callbacks)
             self._changed.notify_all()
         for callback in callbacks:
             _tell(callback, ending)
-
-
-def _ignore(connectivity):
-    del connectivity
 
 
 def _tell(callback, ending):

@@ -2,34 +2,33 @@
 
 import atexit
 import errno
-import logging
 import os
 import socket
-import threading
-from concurrent.futures import Executor, Future
-
-import grpc
 
 from epl.communicators import wire
-from epl.communicators.bootstrap_state import BootstrapState, WaitError, WriteError
-from epl.communicators.proof import Refused, ServiceProof
+from epl.communicators.bootstrap_state import BootstrapState, WriteError
+from epl.communicators.service import Service, divided, paged, refuse
 from epl.errors import CommunicationError
 from epl.version import __version__
 
-_LOG = logging.getLogger("epl")
-# A watch stream with nothing to tell sends an empty message this often, so that a dead connection is noticed.
-_IDLE_WATCH_S = 5.0
 # Where worker 0 listens, if that is not its address in the list of workers.
 _BIND_ADDRESS = "EPL_BIND_ADDRESS"
-# Of values that were gathered, in one answer.
-_PAGE_BYTES = wire.MAX_MESSAGE_BYTES // 2
+_OF_LEADERS = ("Lead", "Report", "Several", "Lost", "Part")
+_FOR_MEMBERS = ("Leave", "Ages", "Set", "Get", "Clear", "Fail")
+_BROKE = (
+    "the connection to worker %d broke: its process was killed or crashed, its machine is gone, or the network to it "
+    "is cut"
+)
 _MAX_WAIT_S = 24 * 3600.0
 _STOP_GRACE_S = 1.0
 _LINGER_S = 5.0
 
 
-class BootstrapServer:
+class BootstrapServer(Service):
     """Serves keys, gatherings and endings to the workers of one job, with the token of that job.
+
+    Workers come by themselves, or through the worker that leads their host, which speaks for those that have joined
+    through it (see bootstrap_relay.py).
 
     Args:
       address: "host:port" that this worker has in the list of workers; port 0 takes any free one.
@@ -45,17 +44,10 @@ class BootstrapServer:
     """
 
     def __init__(self, address, token, worker_num, timeout_s=600.0):
+        super().__init__(token, BootstrapState(worker_num))
         self._worker_num = worker_num
         self._timeout_s = min(timeout_s, _MAX_WAIT_S)
-        self._state = BootstrapState(worker_num)
-        self._proof = ServiceProof(token)
-        self._strangers = _Strangers()
-        options = [
-            ("grpc.so_reuseport", 0),  # two jobs on one port must not share it silently
-            ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES + 1024),
-            ("grpc.max_send_message_length", wire.MAX_MESSAGE_BYTES + 1024),
-        ]
-        self._server = grpc.server(_DaemonThreads(), handlers=(self._handlers(),), options=options)
+        self._server = self._make_server()
         self.port = _bind(self._server, address)
         self._server.start()
         atexit.register(self.close)  # a script that ends with an exception ends
@@ -67,11 +59,11 @@ class BootstrapServer:
         """
         atexit.unregister(self.close)
         self._state.wait_for_leaving(_LINGER_S)
-        self._state.close()
+        self._state.close({"closed": True, "steps": dict(self._state.left()).get(0)})
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
 
-    def _handlers(self):
-        calls = {
+    def _calls(self):
+        return {
             "Join": self._join,
             "Leave": self._leave,
             "Heartbeat": self._heartbeat,
@@ -81,67 +73,53 @@ class BootstrapServer:
             "Clear": self._clear,
             "Gather": self._gather,
             "Fail": self._fail,
+            # Of leaders alone
+            "Lead": self._lead,
+            "Report": self._report,
+            "Several": self._gather_several,
+            "Lost": self._lost,
+            "Part": self._part,
         }
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(self._guarded(name, call)) for name, call in calls.items()
-        }
-        handlers["Hello"] = grpc.unary_unary_rpc_method_handler(self._hello)
-        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(self._watch)
-        return grpc.method_handlers_generic_handler(wire.SERVICE, handlers)
 
-    def _hello(self, nonce, context):
-        try:
-            return self._proof.answer(nonce)
-        except Refused as error:
-            self._turn_away(context, error)
+    def _admit(self, name, caller, header, context):
+        if header.get("for") is not None:
+            return self._spoken_for(name, caller, header, context)
+        if name in _OF_LEADERS or name == "Watch" and header.get("leads"):
+            if name != "Lead" and not self._state.is_link(caller.identity):
+                refuse(context, "this process has not said that it leads a host as worker %d" % caller.worker)
+            return caller.changed(link=caller.identity)
+        return super()._admit(name, caller, header, context)
 
-    def _open(self, name, request, context):
-        """(Caller, header, body) of a call; ends it where it does not prove the token or comes from a second process
-        of a worker."""
-        try:
-            caller, message = self._proof.open(name, request)
-        except Refused as error:
-            self._turn_away(context, error)
-        header, body = wire.unpack(message)
-        if name != "Join" and not self._state.is_member(caller.worker, caller.identity):
-            _refuse(context, "this process has not joined the job as worker %d" % caller.worker)
-        return caller, header, body
-
-    def _turn_away(self, context, error):
-        self._strangers.log(context.peer())
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is another job: %s" % error)
-
-    def _guarded(self, name, call):
-        """Turns what goes wrong in a call into a gRPC status that the client turns back."""
-
-        def serve(request, context):
-            try:
-                caller, header, body = self._open(name, request, context)
-                return caller.sealed(wire.pack(*call(caller, header, body, context)))
-            except WaitError as error:
-                code = grpc.StatusCode.DEADLINE_EXCEEDED if error.code == "timeout" else grpc.StatusCode.ABORTED
-                context.abort(code, str(error))
-            except WriteError as error:
-                _LOG.warning("refused: %s (from %s)", error, context.peer())
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-            except (KeyError, TypeError, ValueError, CommunicationError) as error:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
-
-        return serve
+    def _spoken_for(self, name, caller, header, context):
+        """The worker for whom a leader calls: with "Join" for any process that it says, then for those alone."""
+        worker, known = header["for"], self._state.is_link(caller.identity)
+        if name == "Join" and known:
+            return caller.changed(worker=worker, identity=str(header["identity"]), link=caller.identity)
+        if name not in _FOR_MEMBERS or not self._state.speaks_for(caller.identity, worker):
+            refuse(context, "worker %s has not joined the job through worker %d" % (worker, caller.worker))
+        return caller.changed(worker=worker, identity=None, link=caller.identity)
 
     # One method per call: (Caller, header, body, gRPC's context) -> (header, body)
 
     def _join(self, caller, header, _, context):
-        if header["version"] != __version__:
-            _refuse(context, "it runs epl %s, worker 0 runs epl %s" % (header["version"], __version__))
-        if header["worker_num"] != self._worker_num:
-            _refuse(
-                context, "it was started for %d workers, worker 0 for %d" % (header["worker_num"], self._worker_num)
-            )
-        problem = self._state.join(caller.worker, caller.identity)
+        self._check_fits(header, context)
+        problem = self._state.join(caller.worker, caller.identity, caller.link)
         if problem:
-            _refuse(context, problem)
+            refuse(context, problem)
         return {}, b""
+
+    def _lead(self, caller, header, _, context):
+        self._check_fits(header, context)
+        problem = self._state.lead(caller.worker, caller.link)
+        if problem:
+            refuse(context, problem)
+        return {}, b""
+
+    def _check_fits(self, header, context):
+        if header["version"] != __version__:
+            refuse(context, "it runs epl %s, worker 0 runs epl %s" % (header["version"], __version__))
+        if header["worker_num"] != self._worker_num:
+            refuse(context, "it was started for %d workers, worker 0 for %d" % (header["worker_num"], self._worker_num))
 
     def _leave(self, caller, header, _, __):
         self._state.leave(caller.worker, header.get("steps"))
@@ -152,7 +130,10 @@ class BootstrapServer:
         return {}, b""
 
     def _ages(self, _, __, ___, ____):
-        return {"ages": sorted(self._state.ages().items()), "left": self._state.left()}, b""
+        header = {"ages": sorted(self._state.ages().items()), "left": self._state.left()}
+        if self._state.has_links():
+            header["through"] = self._state.silent_through()
+        return header, b""
 
     def _set(self, caller, header, body, _):
         self._state.set(header["key"], body, caller.worker)
@@ -172,13 +153,24 @@ class BootstrapServer:
         values, missing = self._state.gather(*place, body, caller.worker, self._limit(header), context.is_active)
         if missing:
             return {"missing": missing}, b""
-        page, length = [], 0
-        for value in values[header["begin"] :]:
-            if page and length + len(value) > _PAGE_BYTES:
-                break
-            page.append(value)
-            length += len(value)
-        return {"missing": [], "lengths": [len(value) for value in page]}, b"".join(page)
+        lengths, page = paged(values, header["begin"])
+        return {"missing": [], "lengths": lengths}, page
+
+    def _gather_several(self, caller, header, body, context):
+        """`_gather` of several members of a host; "entries" are [rank, worker, length of its value]."""
+        values = divided([length for _, _, length in header["entries"]], body)
+        entries = [(rank, worker, value) for (rank, worker, _), value in zip(header["entries"], values)]
+        for _, worker, _ in entries:
+            if not self._state.speaks_for(caller.link, worker):
+                refuse(context, "worker %d has not joined the job through worker %d" % (worker, caller.worker))
+        topic, size = header["topic"], header["size"]
+        found = self._state.gather_several(topic, size, entries, self._limit(header), context.is_active)
+        values, missing, refused = found
+        answer = {"missing": missing, "refused": sorted(refused.items())}
+        if missing:
+            return answer, b""
+        lengths, page = paged(values, header["begin"])
+        return dict(answer, lengths=lengths), page
 
     def _fail(self, caller, header, _, __):
         ending = wire.Ending(**header["ending"])
@@ -186,73 +178,27 @@ class BootstrapServer:
             raise WriteError("worker %d cannot say that worker %d has ended" % (caller.worker, ending.worker))
         return {"ending": vars(self._state.fail(ending))}, b""
 
+    def _report(self, caller, header, _, __):
+        self._state.heard_through(caller.link, header["ages"])
+        return {}, b""
+
+    def _lost(self, caller, header, _, __):
+        worker = header["worker"]
+        self._state.lose_through(caller.link, worker, _BROKE % worker)
+        return {}, b""
+
+    def _part(self, caller, _, __, ___):
+        self._state.part(caller.link)
+        return {}, b""
+
     def _limit(self, header):
         return max(0.0, min(float(header["timeout_s"]), self._timeout_s))
 
-    def _watch(self, request, context):
-        """A stream of endings. That it breaks is how a worker's death is noticed."""
-        caller, _, _ = self._open("Watch", request, context)
-        context.add_callback(lambda: self._lose(caller.worker))
-        for index, header in enumerate(self._news(context)):
-            yield caller.sealed(wire.pack(header), index)
-
-    def _news(self, context):
-        yield {}  # the watcher knows from now on that it is heard
-        position = 0
-        while context.is_active():
-            endings, closed = self._state.endings_after(position, _IDLE_WATCH_S)
-            position += len(endings)
-            for ending in endings:
-                yield {"ending": vars(ending)}
-            if closed:
-                yield {"closed": True, "steps": dict(self._state.left()).get(0)}
-                return
-            if not endings:
-                yield {}
-
-    def _lose(self, worker):
-        self._state.lose(
-            worker,
-            "the connection to worker %d broke: its process was killed or crashed, its machine is gone, or the network "
-            "to it is cut" % worker,
-        )
-
-
-class _DaemonThreads(Executor):
-    """A thread for each call. Unlike those of ThreadPoolExecutor they do not keep the process alive: the watch streams
-    last as long as the job, and the interpreter would wait for them before it runs any exit handler."""
-
-    def submit(self, function, *args, **kwargs):
-        future = Future()
-        thread = threading.Thread(target=self._run, args=(future, function, args, kwargs), name="epl-bootstrap")
-        thread.daemon = True
-        thread.start()
-        return future
-
-    @staticmethod
-    def _run(future, function, args, kwargs):
-        try:
-            future.set_result(function(*args, **kwargs))
-        except BaseException as error:  # pylint: disable=broad-except
-            future.set_exception(error)  # gRPC looks at the future
-
-
-class _Strangers(object):
-    """Says of each caller without the token once that it was refused."""
-
-    def __init__(self):
-        self._logged = set()
-
-    def log(self, peer):
-        # The peer is like "ipv4:10.0.0.7:53124"; its port changes with every attempt.
-        caller = peer.rsplit(":", 1)[0]
-        if caller not in self._logged and len(self._logged) < 100:
-            self._logged.add(caller)
-            _LOG.warning("refused a connection from %s, which does not have this job's token", caller)
-
-
-def _refuse(context, why):
-    context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+    def _lose(self, caller):
+        if caller.link is not None:
+            self._state.lose_link(caller.link, _BROKE + ". The workers of its host are connected through it")
+        else:
+            self._state.lose(caller.worker, _BROKE % caller.worker)
 
 
 def _bind(server, address):

@@ -9,6 +9,8 @@ import time
 
 from epl.communicators.wire import EVERY_GENERATION, Ending
 
+# Of a leader that was not heard for so long, the members of its host are not heard for that reason.
+_SILENT_LEADER_S = 2.0
 # A waiting call wakes this often to see whether its caller is still there.
 _POLL_S = 0.5
 
@@ -25,6 +27,21 @@ class WriteError(Exception):
     """A worker would change, or has changed, what is another one's."""
 
 
+def foreign_rank(worker, topic, rank, owner):
+    """The WriteError for who comes to a gathering as another one."""
+    return WriteError("worker %d cannot come to '%s' as rank %d, which is worker %d" % (worker, topic, rank, owner))
+
+
+class _Link:
+    """The connection of the worker that leads a host, through which its members are connected."""
+
+    def __init__(self, leader, now):
+        self.leader = leader
+        self.workers = set()  # that have joined through it
+        self.heard = now
+        self.parted = False  # whether it ended in good order
+
+
 class _Gathering:
     """Values that some ranks bring; who has come stays there."""
 
@@ -38,9 +55,7 @@ class _Gathering:
             raise WriteError("worker %d comes to '%s' as rank %d of %d" % (worker, topic, rank, self._size))
         owner = self.values.get(rank, (None, worker))[1]
         if owner != worker:
-            raise WriteError(
-                "worker %d cannot come to '%s' as rank %d, which is worker %d" % (worker, topic, rank, owner)
-            )
+            raise foreign_rank(worker, topic, rank, owner)
         if rank not in self.values:
             self.values[rank] = value, worker
             if len(self.values) == self._size:
@@ -64,12 +79,16 @@ class BootstrapState:
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
         self._left = {}  # worker that ended in good order -> steps that it made
-        self._closed = False
+        self._links = {}  # identity of a leader's connection -> _Link
+        self._through = {}  # worker -> the identity of the connection through which it is connected, if it is one
+        self._closed = None
 
     # Membership
 
-    def join(self, worker, instance):
-        """Registers a worker's process. Returns what is wrong with it, or None."""
+    def join(self, worker, instance, link=None):
+        """Registers a worker's process, by itself or through a link. Returns what is wrong with it, or None.
+
+        The same process may come again another way."""
         with self._changed:
             if not 0 <= worker < self._worker_num:
                 return "there is no worker %d in a job of %d" % (worker, self._worker_num)
@@ -80,22 +99,70 @@ class BootstrapState:
                     "(TF_CONFIG task.index), and end what is left of an earlier run" % worker
                 )
             self._heard[worker] = self._clock()
+            self._through.pop(worker, None)
+            if link is not None:
+                self._through[worker] = link
+                self._links[link].workers.add(worker)
             return None
+
+    def lead(self, worker, link):
+        """Registers the connection of a worker that leads its host. Returns what is wrong with it, or None."""
+        with self._changed:
+            if not 0 <= worker < self._worker_num:
+                return "there is no worker %d in a job of %d" % (worker, self._worker_num)
+            self._links.setdefault(link, _Link(worker, self._clock()))
+            return None
+
+    def is_link(self, link):
+        with self._changed:
+            return link in self._links
 
     def is_member(self, worker, instance):
         """Whether this process is the one that joined as this worker."""
         with self._changed:
             return self._instances.get(worker) == instance
 
+    def speaks_for(self, link, worker):
+        """Whether this worker has joined through that link."""
+        with self._changed:
+            return link in self._links and worker in self._links[link].workers
+
+    def members(self):
+        """How many have joined and not left."""
+        with self._changed:
+            return len(set(self._instances).difference(self._left))
+
     def heard(self, worker):
         with self._changed:
             self._heard[worker] = self._clock()
+
+    def heard_through(self, link, ages):
+        """What a leader says of its members: [worker, seconds since it was last heard]."""
+        with self._changed:
+            now = self._links[link].heard = self._clock()
+            for worker, age in ages:
+                if self._through.get(worker) == link:
+                    self._heard[worker] = max(self._heard[worker], now - age)
 
     def ages(self):
         """Seconds since each worker that joined and has not left was last heard: {worker: seconds}."""
         with self._changed:
             now = self._clock()
             return {worker: now - then for worker, then in self._heard.items() if worker not in self._left}
+
+    def silent_through(self):
+        """[worker, the silent leader for whose sake it is not heard], of all for whom that is so."""
+        with self._changed:
+            now, found = self._clock(), []
+            for worker, identity in sorted(self._through.items()):
+                link = self._links[identity]
+                if worker not in self._left and now - link.heard > _SILENT_LEADER_S:
+                    found.append([worker, link.leader])
+            return found
+
+    def has_links(self):
+        with self._changed:
+            return bool(self._links)
 
     def leave(self, worker, steps=None):
         """The worker ends in good order, after so many steps: its silence is no ending from now on."""
@@ -112,6 +179,15 @@ class BootstrapState:
         with self._changed:
             self._changed.wait_for(through, limit_s)
 
+    def wait_for_members(self, limit_s):
+        """Until all who joined have left, or cannot be served any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.members() or self._lost(), limit_s)
+
+    def has_left(self, worker):
+        with self._changed:
+            return worker in self._left
+
     def left(self):
         """[worker, steps that it made] of those that ended in good order."""
         with self._changed:
@@ -124,6 +200,30 @@ class BootstrapState:
                 return
             self._endings.append(Ending(worker, "lost", -1, message, EVERY_GENERATION))
             self._changed.notify_all()
+
+    def lose_through(self, link, worker, message):
+        """A leader's member is gone, unless it has come another way meanwhile."""
+        with self._changed:
+            if self._through.get(worker) == link:
+                self.lose(worker, message)
+
+    def part(self, link):
+        """A leader's connection ends in good order: those who came through it have gone another way."""
+        with self._changed:
+            self._links[link].parted = True
+
+    def lose_link(self, link, message):
+        """A leader's connection broke. Its members cannot go on, but it is the leader that is gone. `message` has a
+        place for a worker's index."""
+        with self._changed:
+            found = self._links[link]
+            if found.parted:
+                return
+            behind = [worker for worker in sorted(found.workers) if self._through.get(worker) == link]
+            if found.leader not in self._left:
+                behind = [found.leader]
+            for worker in behind:
+                self.lose(worker, message % worker)
 
     def _lost(self, worker=None):
         for ending in self._endings:
@@ -143,18 +243,25 @@ class BootstrapState:
             self._changed.notify_all()
             return ending
 
+    def publish(self, ending):
+        """Tells on an ending that another service has published."""
+        with self._changed:
+            self._endings.append(ending)
+            self._changed.notify_all()
+
     def endings_after(self, position, timeout_s):
-        """Waits up to `timeout_s` for endings from `position` on. Returns (these, whether the service closes)."""
+        """Waits up to `timeout_s` for endings from `position` on. Returns (these, the last words of the service or
+        None)."""
         deadline = self._clock() + timeout_s
         with self._changed:
             while len(self._endings) <= position and not self._closed and self._clock() < deadline:
                 self._changed.wait(max(0.0, deadline - self._clock()))
             return self._endings[position:], self._closed
 
-    def close(self):
-        """Ends every wait."""
+    def close(self, last_words=None):
+        """Ends every wait. The first last words count: a dict, for those who listen for endings."""
         with self._changed:
-            self._closed = True
+            self._closed = self._closed or last_words or {"closed": True}
             self._changed.notify_all()
 
     # Keys
@@ -204,8 +311,34 @@ class BootstrapState:
           when another worker came as this rank.
         """
         with self._changed:
-            found = self._gatherings.setdefault(topic, _Gathering(size, threading.Condition(self._lock)))
-            found.bring(topic, rank, value, worker)
+            found = self._bring(topic, rank, size, value, worker)
+            return self._gathered(topic, found, size, timeout_s, alive)
+
+    def gather_several(self, topic, size, entries, timeout_s, alive):
+        """`gather` of several at once: `entries` are (rank, worker, value), none of them to wait alone.
+
+        Returns:
+          (values, missing ranks as by `gather`; {rank: why it was refused}).
+        """
+        with self._changed:
+            found, refused = self._topic(topic, size), {}
+            for rank, worker, value in entries:
+                try:
+                    self._bring(topic, rank, size, value, worker)
+                except WriteError as error:
+                    refused[rank] = str(error)
+            return self._gathered(topic, found, size, 0.0 if refused else timeout_s, alive) + (refused,)
+
+    def _topic(self, topic, size):
+        return self._gatherings.setdefault(topic, _Gathering(size, threading.Condition(self._lock)))
+
+    def _bring(self, topic, rank, size, value, worker):
+        found = self._topic(topic, size)
+        found.bring(topic, rank, value, worker)
+        return found
+
+    def _gathered(self, topic, found, size, timeout_s, alive):
+        with self._changed:
             deadline = self._clock() + timeout_s
             while len(found.values) < size:
                 left = deadline - self._clock()

@@ -8,6 +8,7 @@ bytes: nobody without the token can make one, change one, or send one again. Mes
 The service keeps nothing of a client before the first message that proves itself.
 """
 
+import copy
 import hashlib
 import hmac
 import os
@@ -33,18 +34,19 @@ class ClientProof(object):
     Args:
       token: the job's token.
       worker: index of this worker.
+      nonce: this client's random number, where it has one from an earlier connection, by which services know it.
 
     Attributes:
       nonce: this client's random number.
     """
 
-    def __init__(self, token, worker):
+    def __init__(self, token, worker, nonce=None):
         self._token = token.encode("utf-8")
         self._worker = worker
         self._key = None
         self._lock = threading.Lock()
         self._number = 0
-        self.nonce = os.urandom(NONCE_BYTES)
+        self.nonce = nonce or os.urandom(NONCE_BYTES)
 
     @property
     def ready(self):
@@ -85,12 +87,19 @@ class Caller(object):
     Attributes:
       worker: its index.
       identity: text that is another for each process.
+      link: the identity of the connection of a leader, where the call came through one.
     """
 
     def __init__(self, worker, identity, key, method, number):
         self.worker = worker
         self.identity = identity
+        self.link = None
         self._seal = lambda index, reply: _code(key, b"reply", method, number, index, reply) + reply
+
+    def changed(self, **changes):
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
 
     def sealed(self, reply, index=0):
         """Reply number `index` to the call, with its proof."""

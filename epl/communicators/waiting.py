@@ -138,10 +138,11 @@ class Wait(object):
             )
         silent = [w for w in self._awaited() if members.ages.get(w, 0.0) > self._silence_s]
         if silent:
+            first = members.through.get(silent[0], silent[0])
             raise CommunicationError(
                 "no sign of life from worker %d for %.0f s (communication.timeout_s), but worker %d waits for %s: its "
                 "process is stopped, its machine is gone, or the network to it is cut"
-                % (silent[0], members.ages[silent[0]], self._client.worker, self._what)
+                % (first, members.ages.get(first, members.ages[silent[0]]), self._client.worker, self._what)
             )
         if self._limit_s is not None and waited >= self._limit_s:
             raise WaitTimeout(

@@ -13,6 +13,9 @@ from epl.job_secret import token_of
 SERVICE = "epl.Bootstrap"
 # Addresses and digests are small; the largest values are fetch names of a step, far below this.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# What the leader of a host adds to a message that it passes on, at most; and with proof and framing.
+MAX_RELAYED_BYTES = MAX_MESSAGE_BYTES + 1024
+MAX_TRAVELLING_BYTES = MAX_RELAYED_BYTES + 1024
 EVERY_GENERATION = -1
 _LENGTH = struct.Struct(">I")
 
@@ -41,18 +44,18 @@ class Ending:
         return self.generation in (EVERY_GENERATION, generation)
 
 
-def pack(header, body=b""):
+def pack(header, body=b"", limit=MAX_MESSAGE_BYTES):
     """Makes one message.
 
     Raises:
-      CommunicationError: the message would be larger than `MAX_MESSAGE_BYTES`.
+      CommunicationError: the message would be larger than `limit` bytes.
     """
     text = json.dumps(header, sort_keys=True).encode("utf-8")
     size = _LENGTH.size + len(text) + len(body)
-    if size > MAX_MESSAGE_BYTES:
+    if size > limit:
         raise CommunicationError(
             "A message of %d bytes to the bootstrap service is too large; %d bytes are allowed. Large data belongs "
-            "into collectives." % (size, MAX_MESSAGE_BYTES)
+            "into collectives." % (size, limit)
         )
     return _LENGTH.pack(len(text)) + text + body
 

@@ -11,8 +11,8 @@ import threading
 
 import tensorflow.compat.v1 as tf
 
-from epl.communicators.bootstrap import BootstrapClient, WaitTimeout
-from epl.communicators.bootstrap_server import BootstrapServer
+from epl.communicators import leaders
+from epl.communicators.bootstrap import WaitTimeout
 from epl.communicators.pool import Pool
 from epl.communicators.waiting import wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
@@ -105,6 +105,7 @@ class Job(object):
         self._sessions = 0
         self._generation = 0
         self._broken = False
+        self._unheard = 0  # who keeps this worker from telling the others anything
         self._exchanges = 0  # in this generation
         self._met = (0, -1)  # generation and number of the latest meeting
         self._link = None
@@ -118,11 +119,7 @@ class Job(object):
     def _connect(self):
         timeout_s = self._config.communication.start_timeout_s
         token = job_token(self.cluster)
-        if self.cluster.worker_index == 0:
-            self._server = BootstrapServer(self.cluster.bootstrap_address, token, self.cluster.worker_num, timeout_s)
-        self._client = BootstrapClient(
-            self.cluster.bootstrap_address, token, self.cluster.worker_index, self.cluster.worker_num, timeout_s
-        )
+        self._server, self._client = leaders.join(self.cluster, token, timeout_s)
         if self.cluster.worker_index == 0:
             self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
         self.seed = int(self._wait(_JOB_SEED_KEY, "worker 0 to tell the job's seed", 0, limit_s=timeout_s))
@@ -372,7 +369,7 @@ class Job(object):
         if ending is not None:
             return ending.message
         finished = self._client.departed()
-        return self._wanted_more(finished) if finished else self._explain(error, [0])
+        return self._wanted_more(finished) if finished else self._explain(error, [self._unheard])
 
     def _cause(self, error):
         """The Ending behind what the communicators say; None if nobody tells it."""
@@ -383,13 +380,16 @@ class Job(object):
         return wait_for_ending(self._client, self._generation, limit_s, "why " + said)
 
     def _report(self, error):
-        """Tells the others what the communicators say, unless worker 0, through whom it would go, is silent itself."""
+        """Tells the others what the communicators say, unless those through whom it would go are silent themselves:
+        the leader of this host, or worker 0."""
         finished = self._client.departed()
         if finished:
             return self._publish("communication", self._wanted_more(finished))
         silent = [w for w in self._client.unresponsive() if w != self.cluster.worker_index]
-        if 0 in silent:
-            return None
+        for worker in (0, self._client.served_by):
+            if worker in silent:
+                self._unheard = worker
+                return None
         return self._publish("communication", self._explain(error, silent))
 
     def _wanted_more(self, finished):

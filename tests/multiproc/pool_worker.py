@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl.cluster import Cluster
-from epl.communicators.bootstrap import BootstrapClient, BootstrapServer, job_token
+from epl.communicators import leaders
+from epl.communicators.bootstrap import job_token
 from epl.communicators.library import ops
 from epl.communicators.pool import Pool
 from epl.config import Config
@@ -53,10 +54,7 @@ class Worker(object):
             self.cluster = with_gpus(self.cluster)
         self.index, self.num = self.cluster.worker_index, self.cluster.worker_num
         self.generation = -1
-        token = job_token(self.cluster)
-        address = self.cluster.bootstrap_address
-        self.server = BootstrapServer(address, token, self.num, 60) if self.index == 0 else None
-        self.client = BootstrapClient(address, token, self.index, self.num, 60)
+        self.server, self.client = leaders.join(self.cluster, job_token(self.cluster), 60)
         self.pool = Pool(self.cluster, self.config, self.client)
 
     def connect(self):

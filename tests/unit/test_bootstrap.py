@@ -67,7 +67,7 @@ def in_thread(call):
 def crash(client):
     """Ends a client the way a crash does: its connection is gone, nothing was said."""
     client._stopped.set()
-    client._channel.close()
+    client._connection.close()
 
 
 def test_keys(job):
@@ -168,7 +168,7 @@ def test_gathering_without_one_who_is_lost(job):
     waiting = in_thread(lambda: clients[0].gather("end", 0, 2, b"", 20))
     time.sleep(0.2)
     started = time.monotonic()
-    clients[1]._channel.close()
+    clients[1]._connection.close()
     assert "cannot come any more" in str(waiting())
     assert time.monotonic() - started < 3
 

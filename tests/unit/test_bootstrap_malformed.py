@@ -77,7 +77,7 @@ def test_nothing_is_read_without_the_token(service, call, message, token):
 def test_a_call_is_heard_once(service):
     """Who listens on the wire cannot send what was sent again, nor change it, nor use it for another call."""
     _, client, channel = service
-    sealed, _ = client._proof.seal("Set", wire.pack({"key": "again"}, b"1"))
+    sealed, _ = client._connection.proof.seal("Set", wire.pack({"key": "again"}, b"1"))
     changed = sealed[:-1] + b"2"
     refused = grpc.StatusCode.UNAUTHENTICATED
     assert outcome(channel, "Set", changed) == outcome(channel, "Clear", sealed) == refused
@@ -88,15 +88,15 @@ def test_a_call_is_heard_once(service):
 
 def test_calls_that_overtake_each_other(service):
     _, client, channel = service
-    calls = [client._proof.seal("Set", wire.pack({"key": "late/%d" % i}, b"1"))[0] for i in range(20)]
+    calls = [client._connection.proof.seal("Set", wire.pack({"key": "late/%d" % i}, b"1"))[0] for i in range(20)]
     assert {outcome(channel, "Set", call) for call in reversed(calls)} == {grpc.StatusCode.OK}
     assert {outcome(channel, "Set", call) for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
 
 
 def test_the_token_does_not_travel(service):
     _, client, _ = service
-    sealed, _ = client._proof.seal("Set", wire.pack({"key": "a"}, b"1"))
-    assert TOKEN.encode() not in sealed and TOKEN.encode() not in client._proof.nonce
+    sealed, _ = client._connection.proof.seal("Set", wire.pack({"key": "a"}, b"1"))
+    assert TOKEN.encode() not in sealed and TOKEN.encode() not in client._connection.proof.nonce
 
 
 @_BOUNDED
@@ -105,7 +105,7 @@ def test_malformed_messages_are_errors(service, call, message):
     _, client, channel = service
     if call in ("Leave", "Heartbeat"):
         return  # they need nothing that could be missing
-    status = outcome(channel, call, client._proof.seal(call, message)[0])
+    status = outcome(channel, call, client._connection.proof.seal(call, message)[0])
     assert status not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
     check_alive(client)
 
