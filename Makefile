@@ -4,6 +4,8 @@
 #   PYTHON_TF1=, PYTHON_TF2=  the interpreters, if they are not to be searched for
 #   ARGS=                     more arguments for pytest
 export LINE STRICT PYTHON_TF1 PYTHON_TF2
+# Where bytecode may not be kept, each of the many processes of the tests compiles TensorFlow anew, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 PYTEST = python -m pytest $$ONCE $(ARGS)
 

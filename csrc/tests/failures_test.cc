@@ -322,15 +322,20 @@ TEST(bad_arguments) {
   });
 }
 
+// A gathering whose receiver has `room`, or none: then it refuses what comes.
+epl_request GatherInto(const epl_segment* segment, float* room) {
+  epl_request request = test::MakeRequest("gather", EPL_ALL_GATHER_V, EPL_FLOAT32, segment, 1);
+  request.arg = room;
+  request.allocate = [](void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; };
+  return request;
+}
+
 TEST(refused_allocation_fails_all) {
   for (const std::string& backend : test::Backends()) {
     test::Run(2, backend, [](Rank& me) {
       Buffer buffer(10);
       std::vector<float> room(100);
-      epl_request request = test::MakeRequest("gather", EPL_ALL_GATHER_V, EPL_FLOAT32, &buffer.segment, 1);
-      request.arg = me.rank == 0 ? nullptr : room.data();
-      request.allocate = [](void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; };
-      const Outcome outcome = me.Run(request);
+      const Outcome outcome = me.Run(GatherInto(&buffer.segment, me.rank == 0 ? nullptr : room.data()));
       if (me.rank == 0)
         CHECK_THAT(outcome.code == EPL_INTERNAL && Contains(outcome.message, "allocate"), outcome.message);
       CHECK_THAT(me.Run(buffer.AllReduce("next")).code != EPL_OK, "the communicator has ended");
@@ -343,9 +348,7 @@ TEST(why_an_allocation_is_refused_reaches_all) {
     test::Run(3, backend, [](Rank& me) {
       Buffer buffer(10);
       std::vector<float> room(100);
-      epl_request request = test::MakeRequest("gather", EPL_ALL_GATHER_V, EPL_FLOAT32, &buffer.segment, 1);
-      request.arg = me.rank == 1 ? nullptr : room.data();
-      request.allocate = [](void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; };
+      epl_request request = GatherInto(&buffer.segment, me.rank == 1 ? nullptr : room.data());
       request.refusal = [](void*, char* message, size_t length) -> int {
         std::snprintf(message, length, "no room for 30 numbers");
         return EPL_MISMATCH;

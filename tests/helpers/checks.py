@@ -54,6 +54,17 @@ def assert_same_training(got, want, rtol=RTOL, atol=ATOL):
             assert_same(one[name], other[name], rtol, atol, "%s after step %d" % (name, step))
 
 
+def assert_same_fit(got, want):
+    """The same history, evaluation, predictions and weights of a Keras model."""
+    assert set(got["history"]) == set(want["history"])
+    for key in want["history"]:
+        assert_same(got["history"][key], want["history"][key], what=key)
+    assert_same(got["numbers"], want["numbers"], what="numbers")
+    assert_same(got["predictions"], want["predictions"], what="predictions")
+    for index, (weight, wanted) in enumerate(pairs(got["weights"], want["weights"])):
+        assert_same(weight, wanted, what="weight %d" % index)
+
+
 def differs(got, want, by):
     """Whether some variable of the last state is off by more than `by` of its largest magnitude."""
     return any(

@@ -265,9 +265,18 @@ class Template(object):
             os.killpg(pid, signal.SIGKILL)
 
 
-def main(path):
-    import tensorflow.compat.v1  # noqa: F401  what this process is for
+def import_tensorflow():
+    """All of TensorFlow that programs come to: what it loads when first asked for would cost each child seconds."""
+    import tensorflow as tf
 
+    tf.estimator.Estimator, tf.keras.layers.Dense  # asks for them
+    if hasattr(tf, "contrib"):
+        # Of 1.15; every function of a data set loads it, as AutoGraph looks through all modules.
+        tf.contrib.layers
+
+
+def main(path):
+    import_tensorflow()
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, "importing TensorFlow started %d threads; none of them would be in a child" % (threads - 1)
     Template(path).serve()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state, pairs
+from tests.helpers.checks import assert_same, assert_same_fit, assert_same_state, pairs
 
 UNEVEN = "tests.helpers.programs.uneven:"
 
@@ -50,10 +50,4 @@ def test_keras(jobs, plain, job, devices, counts, weights, micro_batches, source
     results = jobs[job](UNEVEN + "keras", devices, counts, weights, micro_batches, optimizer, source, short)
     assert len(results) == job[0]
     for got in results:
-        assert set(got["history"]) == set(want["history"])
-        for key in want["history"]:
-            assert_same(got["history"][key], want["history"][key], what=key)
-        assert_same(got["numbers"], want["numbers"], what="numbers")
-        assert_same(got["predictions"], want["predictions"], what="predictions")
-        for index, (weight, wanted) in enumerate(pairs(got["weights"], want["weights"])):
-            assert_same(weight, wanted, what="weight %d" % index)
+        assert_same_fit(got, want)

@@ -38,22 +38,10 @@ def _agree(graph, edit, plan, agreement, where):
     host, copies = plan.mesh.host_device, plan.sharing
     here = plan.zero.of_worker(copies.index)
     said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
-    reduce = make_node(
-        "EplAllReduce",
-        agreement.name,
-        [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here],
-        host,
-        N=1,
-        R=len(here),
-        num_inputs=len(here),
-        T=Type(_INT32),
-        comm=copies.communicator(agreement.slot),
-        tag=agreement.tag,
-        workers=copies.num_workers,
-        reduce_op="min",
-    )
+    inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
+    reduce = _least(agreement, inputs, host, copies.communicator(agreement.slot), len(here), copies.num_workers)
     parts = {clone_name(name, lane) for name, _ in agreement.parts for lane in range(plan.zero.lanes)}
-    _take(edit, plan, agreement, everywhere(edit, tagged(reduce, "collective")), parts)
+    _take(edit, plan, agreement, everywhere(edit, reduce), parts)
 
 
 def _agree_in_pipeline(edit, plan, verdict, where):
@@ -63,22 +51,28 @@ def _agree_in_pipeline(edit, plan, verdict, where):
     for place in range(pipeline.num_workers):
         stem = "%s/from_%d" % (verdict.name, place)
         said.append(_number(edit, stem, verdict.parts_of(place), host, where.of_place(place)))
+    reduce = _least(verdict, said, host, pipeline.communicator(0), len(said), pipeline.num_workers)
+    parts = {clone_name(name, i.index) for name, _ in verdict.parts for i in plan.mesh.instances}
+    _take(edit, plan, verdict, edit.add(reduce).name, parts)
+
+
+def _least(verdict, inputs, host, communicator, copies, workers):
+    """The all-reduce that gives the least of all numbers: of `copies` inputs here, of `workers` workers."""
     reduce = make_node(
         "EplAllReduce",
         verdict.name,
-        said,
+        inputs,
         host,
         N=1,
-        R=len(said),
-        num_inputs=len(said),
+        R=copies,
+        num_inputs=copies,
         T=Type(_INT32),
-        comm=pipeline.communicator(0),
+        comm=communicator,
         tag=verdict.tag,
-        workers=pipeline.num_workers,
+        workers=workers,
         reduce_op="min",
     )
-    parts = {clone_name(name, i.index) for name, _ in verdict.parts for i in plan.mesh.instances}
-    _take(edit, plan, verdict, edit.add(tagged(reduce, "collective")).name, parts)
+    return tagged(reduce, "collective")
 
 
 def _take(edit, plan, agreement, least, parts):
