@@ -17,6 +17,8 @@ from tests.numerics.test_split_models import (
     EXPERTS,
     FEATURES,
     FIXED,
+    FIXED_COPIES,
+    FIXED_PROGRAMS,
     GROUPED,
     HINTED,
     LARGE,
@@ -150,8 +152,8 @@ def test_an_id_outside_of_the_table_is_named(two_workers):
 
 @pytest.mark.parametrize("optimizer, kind, resource", FIXED[:2])
 def test_batches_of_a_fixed_size(plain, two_workers, optimizer, kind, resource):
-    reference = plain(SPLIT + "fixed_batch", 1, optimizer, kind, resource)
-    for history in two_workers(SPLIT + "fixed_batch", 2, optimizer, kind, resource):
+    reference = plain(FIXED_PROGRAMS + "fixed_batch", 1, optimizer, kind, resource)
+    for history in two_workers(FIXED_PROGRAMS + "fixed_batch", 2, optimizer, kind, resource):
         check(history, reference)
 
 
@@ -301,3 +303,11 @@ def test_estimators(plain, two_devices, two_workers, tmp_path):
     for found in jobs + two_workers(SPLIT + "estimator", 2, str(tmp_path / "two")):
         for own, whole in pairs(found, want):
             assert_same(own, whole)
+
+
+@pytest.mark.parametrize("layout, devices", [((2, 2), 2), ((4, 1), 2), ((2, 2), 4)])
+@pytest.mark.parametrize("optimizer, kind, resource", FIXED_COPIES)
+def test_copies_with_batches_of_a_fixed_size(plain, jobs, layout, devices, optimizer, kind, resource):
+    reference = plain(FIXED_PROGRAMS + "fixed_copies", 1, optimizer, kind, resource)
+    for history in jobs[layout](FIXED_PROGRAMS + "fixed_copies", devices, optimizer, kind, resource):
+        check(history, reference)

@@ -162,12 +162,14 @@ def test_an_id_outside_of_the_table_is_named(two_devices):
 
 # Rows of a data set that the graph counts, one row at a time, and a placeholder of a fixed shape.
 FIXED = [("momentum", "batches", True), ("adam", "rows", False), ("sgd", "fed", False)]
+FIXED_PROGRAMS = "tests.helpers.programs.split_fixed:"
+FIXED_COPIES = [("momentum", "batches", True), ("adam", "fed", False)]
 
 
 @pytest.mark.parametrize("optimizer, kind, resource", FIXED)
 def test_batches_of_a_fixed_size(plain, two_devices, optimizer, kind, resource):
-    reference = plain(SPLIT + "fixed_batch", 1, optimizer, kind, resource)
-    check(two_devices(SPLIT + "fixed_batch", 2, optimizer, kind, resource), reference)
+    reference = plain(FIXED_PROGRAMS + "fixed_batch", 1, optimizer, kind, resource)
+    check(two_devices(FIXED_PROGRAMS + "fixed_batch", 2, optimizer, kind, resource), reference)
 
 
 # The updates of several copies in groups, copies compared after each step.

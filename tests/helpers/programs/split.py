@@ -355,43 +355,6 @@ def several_steps(epl, device_count, steps, calls, **config):
     return history_of([loss], step, [{}] * (1 if epl else steps) * calls)
 
 
-def _rows_of(kind):
-    """(rows of features, labels) of a data set: batches of 8 that the graph knows, or a row at a time."""
-    rows, labels = common.batch(0, size=32)
-    data = tf.data.Dataset.from_tensor_slices((rows, labels)).repeat()
-    data = data.batch(8, drop_remainder=True) if kind == "batches" else data
-    x, labels = tf.data.make_one_shot_iterator(data).get_next()
-    return (x, labels) if kind == "batches" else (x[None], labels[None])
-
-
-def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
-    """A model of a batch of a fixed size, which the devices divide by rows; `kind`: "batches", "rows" or "fed"."""
-    common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
-    tf.set_random_seed(11)
-    if epl:
-        epl.set_default_strategy(epl.replicate(device_count))
-    feeds = [{}] * 3
-    if kind == "fed":
-        x, labels = tf.placeholder(tf.float32, [8, common.FEATURES]), tf.placeholder(tf.int64, [8])
-        feeds = [dict(zip((x, labels), common.batch(number))) for number in range(3)]
-    else:
-        x, labels = _rows_of(kind)
-    size = int(x.shape[0])
-    with tf.variable_scope("model", use_resource=resource):
-        hidden = tf.tensordot(tf.stack([x, 2.0 * x], 1), tf.get_variable("first", [common.FEATURES, 8]), [[2], [0]])
-        hidden = tf.nn.dropout(tf.nn.tanh(tf.reshape(hidden, [size, 16])), rate=0.25)
-        average = tf.get_variable("average", [16], trainable=False)
-        update = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(hidden, 0))
-        logits = tf.layers.dense(hidden, common.CLASSES, name="logits")
-        loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    made = OPTIMIZERS[optimizer]()
-    gradients, variables = zip(*made.compute_gradients(loss))
-    clipped, _ = tf.clip_by_global_norm(gradients, 0.5)
-    with tf.control_dependencies([update]):
-        step = made.apply_gradients(list(zip(clipped, variables)), tf.train.get_or_create_global_step())
-    return history_of([loss, logits], step, feeds)
-
-
 def history_of(fetches, step, feeds, saved=None, after=None):
     """What every step gives, and all variables after it.
 
