@@ -1,7 +1,7 @@
 """Updates of a variable that are built of TensorFlow's operations, for which EPL's native part has kernels.
 
 What is built says what it is: each operation of an update is tagged with its place in it. When a session of TensorFlow
-has given its operations devices, the native part (`csrc/ops/fuse_layer_wise.cc`) puts two operations in the place of
+has given its operations devices, the native part (`csrc/ops/fuse_layer_wise.cc`) puts one operation in the place of
 those that still are what was built, on CPUs. So programs, passes, checkpoints and exported models know TensorFlow's
 operations alone, and where there is no kernel (GPUs, 16 bits) these compute.
 """

@@ -1,13 +1,12 @@
-// Puts EplLambMoments and EplLambApply, or EplLarsSums and EplLarsApply, in the place of the operations of TensorFlow
-// that update a variable by LAMB or LARS, where these are on a CPU of this process. It sees the graph of a session
-// after its operations have got devices, so what programs build, save and export has operations of TensorFlow alone.
+// Puts EplLamb or EplLars in the place of the operations of TensorFlow that update a variable by LAMB or LARS, where
+// these are on a CPU of this process. It sees the graph of a session after its operations have got devices, so what
+// programs build, save and export has operations of TensorFlow alone.
 //
-//   grad, m, v, w -> 30 operations -> Assign w, m, v     becomes     grad -> EplLambMoments(m, v, w) -> EplLambApply(w)
+//   grad, w, m, v -> 30 operations -> Assign w, m, v     becomes     grad -> EplLamb(w, m, v)
 //
 // epl.fused_updates has tagged the operations with what they take of each other. An update stays as it is where it no
 // longer is what was built: where something stands between, or somebody else takes a part. So does one whose sums are
-// reduced over devices: the order of collectives was made for what TensorFlow's operations wait for, and one half waits
-// for more. The weight's norm, say, is known before any gradient, and may be reduced before what gradients need.
+// reduced over devices.
 #include <map>
 #include <set>
 #include <string>
@@ -62,31 +61,26 @@ struct Kind {
   bool excluded;
   std::map<std::string, std::string> writes;  // further writes, each with the node that it takes its value from
   std::map<std::string, std::vector<std::string>> sums;  // sum to the path that leads to it
-  std::string first, second;                             // the operations, "" where none is needed
-  std::vector<std::string> first_inputs, second_inputs;  // by their names
+  std::string op;
+  std::vector<std::string> inputs;  // by their names
 };
 
 const std::map<std::string, Kind>& Kinds() {
   using Names = std::vector<std::string>;
   static const auto* kinds = [] {
-    const Names moments = {"m", "v", "var", "grad", "beta1", "beta2", "power1", "power2", "epsilon", "decay"};
-    const Names lamb = {"var",   "m",      "v",      "var_sum", "step_sum", "beta1",
-                        "beta2", "power1", "power2", "epsilon", "decay",    "rate"};
-    const Names lars = {"var",  "velocity", "grad",  "var_sum", "grad_sum",
-                        "rate", "momentum", "coeff", "decay",   "epsilon"};
+    const Names lamb = {"var", "m", "v", "grad", "beta1", "beta2", "power1", "power2", "epsilon", "decay", "rate"};
+    const Names lars = {"var", "velocity", "grad", "rate", "momentum", "coeff", "decay", "epsilon"};
     const std::map<std::string, std::string> lamb_writes = {{"write_m", "new_m"}, {"write_v", "new_v"}};
     const std::map<std::string, std::string> lars_writes = {{"write_velocity", "new_velocity"}};
+    const std::map<std::string, Names> lamb_sums = {{"var_sum", {"value", "var_square"}},
+                                                    {"step_sum", {"step", "step_square"}}};
+    const std::map<std::string, Names> lars_sums = {{"var_sum", {"value", "var_square"}},
+                                                    {"grad_sum", {"own_grad", "grad_square"}}};
     auto* made = new std::map<std::string, Kind>;
-    (*made)["lamb"] =
-        Kind{false,         lamb_writes, {{"var_sum", {"value", "var_square"}}, {"step_sum", {"step", "step_square"}}},
-             "LambMoments", "LambApply", moments,
-             lamb};
-    (*made)["lamb_excluded"] = Kind{true, lamb_writes, {}, "LambMoments", "LambApply", moments, lamb};
-    (*made)["lars"] =
-        Kind{false,      lars_writes, {{"var_sum", {"value", "var_square"}}, {"grad_sum", {"own_grad", "grad_square"}}},
-             "LarsSums", "LarsApply", {"var", "grad"},
-             lars};
-    (*made)["lars_excluded"] = Kind{true, lars_writes, {}, "", "LarsApply", {}, lars};
+    (*made)["lamb"] = Kind{false, lamb_writes, lamb_sums, "Lamb", lamb};
+    (*made)["lamb_excluded"] = Kind{true, lamb_writes, {}, "Lamb", lamb};
+    (*made)["lars"] = Kind{false, lars_writes, lars_sums, "Lars", lars};
+    (*made)["lars_excluded"] = Kind{true, lars_writes, {}, "Lars", lars};
     return made;
   }();
   return *kinds;
@@ -147,55 +141,32 @@ class Update {
     }
     // Who waits for the writes. They go, and what takes their place has their names.
     std::vector<tf::Node*> after;
-    std::vector<std::pair<std::string, std::string>> names;
+    std::map<std::string, std::string> names;
     for (const auto& each : nodes_) {
       if (!IsWrite(each.first)) continue;
       for (const tf::Edge* edge : each.second->out_edges()) {
         if (edge->IsControlEdge() && !edge->dst()->IsSink()) after.push_back(edge->dst());
       }
-      names.emplace_back(each.first, each.second->name());
+      names[each.first] = each.second->name();
     }
     const std::string requested = write_->requested_device();
     for (const auto& each : names) graph_->RemoveNode(nodes_[each.first]);
 
-    const auto build = [&](const std::string& name, const std::string& op, const std::vector<std::string>& inputs,
-                           tf::Node** made) {
-      tf::NodeBuilder builder(name, prefix + op);
-      for (const std::string& input : inputs) builder.Input(given_[input].first, given_[input].second);
-      builder.Attr("T", dtype).Attr("excluded", kind_->excluded).Attr("use_locking", use_locking).Device(requested);
-      for (tf::Node* control : controls_) builder.ControlInput(control);
-      TF_RETURN_IF_ERROR(builder.Finalize(graph_, made));
-      (*made)->set_assigned_device_name(device_);
-      return tf::Status();
-    };
-    tf::Node *first = nullptr, *second = nullptr;
-    std::vector<std::string> left;
+    tf::NodeBuilder builder(names["write_var"], prefix + kind_->op);
+    for (const std::string& input : kind_->inputs) builder.Input(given_[input].first, given_[input].second);
+    builder.Attr("T", dtype).Attr("excluded", kind_->excluded).Attr("use_locking", use_locking).Device(requested);
+    for (tf::Node* control : controls_) builder.ControlInput(control);
+    tf::Node* update = nullptr;
+    TF_RETURN_IF_ERROR(builder.Finalize(graph_, &update));
+    update->set_assigned_device_name(device_);
     for (const auto& each : names) {
-      if (each.first != "write_var") left.push_back(each.second);
-    }
-    if (kind_->first.empty()) {
-      given_["var_sum"] = given_["grad_sum"] = given_["rate"];
-    } else {
-      // With LAMB the first half writes m; LARS' writes nothing.
-      const bool writes = kind_->first == "LambMoments";
-      const std::string name = writes ? left.back() : graph_->NewName(left.back() + "/sums");
-      if (writes) left.pop_back();
-      TF_RETURN_IF_ERROR(build(name, kind_->first, kind_->first_inputs, &first));
-      const char* outputs[] = {"var_sum", kind_->first == "LambMoments" ? "step_sum" : "grad_sum"};
-      for (int i = 0; i < 2; ++i) given_[outputs[i]] = Source(first, i);
-    }
-    std::string name;
-    for (const auto& each : names) {
-      if (each.first == "write_var") name = each.second;
-    }
-    TF_RETURN_IF_ERROR(build(name, kind_->second, kind_->second_inputs, &second));
-    if (first != nullptr) graph_->AddControlEdge(first, second);
-    for (const std::string& each : left) {
+      if (each.first == "write_var") continue;
       tf::Node* done = nullptr;
-      TF_RETURN_IF_ERROR(tf::NodeBuilder(each, "NoOp").Device(requested).ControlInput(second).Finalize(graph_, &done));
+      tf::NodeBuilder other(each.second, "NoOp");
+      TF_RETURN_IF_ERROR(other.Device(requested).ControlInput(update).Finalize(graph_, &done));
       done->set_assigned_device_name(device_);
     }
-    for (tf::Node* each : after) graph_->AddControlEdge(second, each);
+    for (tf::Node* each : after) graph_->AddControlEdge(update, each);
     return tf::Status();
   }
 
@@ -299,7 +270,7 @@ class Update {
   std::map<std::string, tf::Node*> nodes_;  // of the update, by their ids
   std::map<std::string, Source> given_;     // from outside
   std::map<std::string, Source> reads_;     // the variables that are read
-  std::map<std::string, Source> sums_;      // what the second half takes
+  std::map<std::string, Source> sums_;      // what the ratio is made of
   std::set<tf::Node*> inside_, controls_;   // those of nodes_; what these wait for
 };
 

@@ -1,7 +1,9 @@
-// The updates of LAMB and LARS (epl.optimizers), each in two operations, so that sums of squares can be added up
-// between them where several devices have parts of a variable. fuse_layer_wise.cc puts them in the place of the
-// operations of TensorFlow that make the same update.
+// The updates of LAMB and LARS (epl.optimizers), each in one operation that goes through a variable twice: norms are of
+// the whole variable, and the second time finds in caches what the first one has left there. fuse_layer_wise.cc puts
+// them in the place of the operations of TensorFlow that make the same update.
 #include <algorithm>
+#include <mutex>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -20,75 +22,50 @@ namespace {
 
 namespace tf = tensorflow;
 
-tf::Status Scalars(tf::shape_inference::InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
-  return tf::Status();
-}
+tf::Status NoOutputs(tf::shape_inference::InferenceContext*) { return tf::Status(); }
 
-// Both forms of an operation: of reference variables and of resource variables. A variable is MUTABLE(name), and that
-// which is only read too, as it is read where it is.
+// Both forms of an operation: of reference variables and of resource variables. A variable is VARIABLE(name).
 #define EPL_REF(name) name ": Ref(T)"
 #define EPL_RESOURCE(name) name ": resource"
 #define EPL_COMMON_ATTRS \
-  Attr("T: {float, double}").Attr("excluded: bool = false").Attr("use_locking: bool = false").SetShapeFn(Scalars)
-#define EPL_LAMB_NUMBERS \
-  Input("beta1: T").Input("beta2: T").Input("power1: T").Input("power2: T").Input("epsilon: T").Input("decay: T")
+  Attr("T: {float, double}").Attr("excluded: bool = false").Attr("use_locking: bool = false").SetShapeFn(NoOutputs)
 
-// The first half of LAMB's update: m and v of this step, the sum of the squares of the variable, and that of the step
-// before its ratio. power1 and power2: of the betas, by the steps before this one. Excluded variables have neither
-// decay nor a ratio; their sums are 0.
-#define EPL_LAMB_MOMENTS(NAME, MUTABLE)      \
-  REGISTER_OP(NAME)                          \
-      .Input(MUTABLE("m"))                   \
-      .Input(MUTABLE("v"))                   \
-      .Input(MUTABLE("var"))                 \
-      .Input("grad: T")                      \
-      .EPL_LAMB_NUMBERS.Output("var_sum: T") \
-      .Output("step_sum: T")                 \
+// power1 and power2: of the betas, by the steps before this one. Excluded variables have neither decay nor a ratio.
+#define EPL_LAMB(NAME, VARIABLE) \
+  REGISTER_OP(NAME)              \
+      .Input(VARIABLE("var"))    \
+      .Input(VARIABLE("m"))      \
+      .Input(VARIABLE("v"))      \
+      .Input("grad: T")          \
+      .Input("beta1: T")         \
+      .Input("beta2: T")         \
+      .Input("power1: T")        \
+      .Input("power2: T")        \
+      .Input("epsilon: T")       \
+      .Input("decay: T")         \
+      .Input("rate: T")          \
       .EPL_COMMON_ATTRS
 
-// The second half: the variable, by the sums of the whole variable.
-#define EPL_LAMB_APPLY(NAME, MUTABLE)    \
-  REGISTER_OP(NAME)                      \
-      .Input(MUTABLE("var"))             \
-      .Input(MUTABLE("m"))               \
-      .Input(MUTABLE("v"))               \
-      .Input("var_sum: T")               \
-      .Input("step_sum: T")              \
-      .EPL_LAMB_NUMBERS.Input("rate: T") \
+#define EPL_LARS(NAME, VARIABLE)   \
+  REGISTER_OP(NAME)                \
+      .Input(VARIABLE("var"))      \
+      .Input(VARIABLE("velocity")) \
+      .Input("grad: T")            \
+      .Input("rate: T")            \
+      .Input("momentum: T")        \
+      .Input("coeff: T")           \
+      .Input("decay: T")           \
+      .Input("epsilon: T")         \
       .EPL_COMMON_ATTRS
 
-// The first half of LARS' update: the sums of the squares of a variable and of its gradient. Excluded ones need it not.
-#define EPL_LARS_SUMS(NAME, MUTABLE) \
-  REGISTER_OP(NAME).Input(MUTABLE("var")).Input("grad: T").Output("var_sum: T").Output("grad_sum: T").EPL_COMMON_ATTRS
+EPL_LAMB("EplLamb", EPL_REF);
+EPL_LAMB("EplResourceLamb", EPL_RESOURCE);
+EPL_LARS("EplLars", EPL_REF);
+EPL_LARS("EplResourceLars", EPL_RESOURCE);
 
-// The second half: the velocity and the variable, by the sums of the whole variable.
-#define EPL_LARS_APPLY(NAME, MUTABLE) \
-  REGISTER_OP(NAME)                   \
-      .Input(MUTABLE("var"))          \
-      .Input(MUTABLE("velocity"))     \
-      .Input("grad: T")               \
-      .Input("var_sum: T")            \
-      .Input("grad_sum: T")           \
-      .Input("rate: T")               \
-      .Input("momentum: T")           \
-      .Input("coeff: T")              \
-      .Input("decay: T")              \
-      .Input("epsilon: T")            \
-      .EPL_COMMON_ATTRS
-
-EPL_LAMB_MOMENTS("EplLambMoments", EPL_REF);
-EPL_LAMB_MOMENTS("EplResourceLambMoments", EPL_RESOURCE);
-EPL_LAMB_APPLY("EplLambApply", EPL_REF);
-EPL_LAMB_APPLY("EplResourceLambApply", EPL_RESOURCE);
-EPL_LARS_SUMS("EplLarsSums", EPL_REF);
-EPL_LARS_SUMS("EplResourceLarsSums", EPL_RESOURCE);
-EPL_LARS_APPLY("EplLarsApply", EPL_REF);
-EPL_LARS_APPLY("EplResourceLarsApply", EPL_RESOURCE);
-
-// The variables among the inputs of an operation: the first ones, of which some are changed. As with TensorFlow's own
-// updates, those that are resources are locked while this object lives, and references where `use_locking` says so;
-// what others still hold of a resource is copied before it is changed.
+// The variables among the inputs of an operation: the first ones. As with TensorFlow's own updates, those that are
+// resources are locked while this object lives, and references where `use_locking` says so; what others still hold of a
+// resource is copied before it is changed.
 class Variables {
  public:
   Variables(tf::OpKernelContext* context, int count, bool use_locking) : context_(context), count_(count) {
@@ -124,12 +101,12 @@ class Variables {
     return tf::Status();
   }
 
-  // The tensor of the i-th variable, for `changed` ones not shared with anybody. All have the shape of the first one.
+  // The tensor of the i-th variable, not shared with anybody. All have the shape of the first one.
   template <typename T>
-  tf::Status Get(int i, bool changed, tf::Tensor* tensor) {
+  tf::Status Get(int i, tf::Tensor* tensor) {
     if (is_resource_) {
       tf::Tensor* own = vars_[i]->tensor();
-      if (changed && (vars_[i]->copy_on_read_mode.load() || IsShared(own)) && own->IsInitialized()) {
+      if ((vars_[i]->copy_on_read_mode.load() || IsShared(own)) && own->IsInitialized()) {
         tf::Tensor copy;
         TF_RETURN_IF_ERROR(context_->allocate_temp(own->dtype(), own->shape(), &copy));
         copy.flat<T>() = static_cast<const tf::Tensor*>(own)->flat<T>();
@@ -168,6 +145,29 @@ class Variables {
   tf::TensorShape shape_;
   std::vector<tf::Var*> vars_;
   std::vector<tf::mutex*> locked_;
+};
+
+// Large variables are updated one after the other, by all threads together. Side by side, the first pass of one would
+// push out of the caches what the first pass of the other has brought there for its second one.
+constexpr tf::int64 kLarge = 1 << 16;  // elements
+
+class LargeUpdate {
+ public:
+  explicit LargeUpdate(tf::int64 count) : is_large_(count >= kLarge) {
+    if (is_large_) Mutex().lock();
+  }
+  ~LargeUpdate() {
+    if (is_large_) Mutex().unlock();
+  }
+  LargeUpdate(const LargeUpdate&) = delete;
+  LargeUpdate& operator=(const LargeUpdate&) = delete;
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+  }
+  const bool is_large_;
 };
 
 class LayerWiseOp : public tf::OpKernel {
@@ -215,16 +215,7 @@ class LayerWiseOp : public tf::OpKernel {
     });
   }
 
-  template <typename T>
-  static tf::Status SetSum(tf::OpKernelContext* context, int output, const std::vector<double>& sums) {
-    tf::Tensor* sum = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, tf::TensorShape(), &sum));
-    double all = 0;
-    for (double each : sums) all += each;
-    sum->scalar<T>()() = static_cast<T>(all);
-    return tf::Status();
-  }
-
+  static double Total(const std::vector<double>& sums) { return std::accumulate(sums.begin(), sums.end(), 0.); }
   static size_t Blocks(tf::int64 count) { return (count + epl::kLayerBlock - 1) / epl::kLayerBlock; }
 
   bool excluded_, use_locking_;
@@ -235,124 +226,75 @@ class LambOp : public LayerWiseOp {
  public:
   using LayerWiseOp::LayerWiseOp;
 
- protected:
-  static constexpr int kNumbers = 6;
-  static constexpr int kCost = 8;
-
-  epl::LambNumbers<T> Numbers(tf::OpKernelContext* context, int first) const {
-    const T beta1 = Number<T>(context, first), beta2 = Number<T>(context, first + 1);
-    const T bias1 = 1 - Number<T>(context, first + 2) * beta1, bias2 = 1 - Number<T>(context, first + 3) * beta2;
-    const T decay = excluded_ ? T(0) : Number<T>(context, first + 5);
-    return epl::LambNumbers<T>{beta1, beta2, bias1, bias2, Number<T>(context, first + 4), decay};
-  }
-};
-
-template <typename T>
-class LambMomentsOp : public LambOp<T> {
- public:
-  using LambOp<T>::LambOp;
-
   void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, this->CheckNumbers(context, 4, 4 + this->kNumbers));
-    const epl::LambNumbers<T> numbers = this->Numbers(context, 4);
-    Variables variables(context, 3, this->use_locking_);
-    tf::Tensor m, v, var;
+    OP_REQUIRES_OK(context, CheckNumbers(context, 4, 11));
+    const T beta1 = Number<T>(context, 4), beta2 = Number<T>(context, 5);
+    const T bias1 = 1 - Number<T>(context, 6) * beta1, bias2 = 1 - Number<T>(context, 7) * beta2;
+    const T decay = excluded_ ? T(0) : Number<T>(context, 9);
+    const epl::LambNumbers<T> numbers{beta1, beta2, bias1, bias2, Number<T>(context, 8), decay};
+    T rate = Number<T>(context, 10);
+    Variables variables(context, 3, use_locking_);
+    tf::Tensor var, m, v;
     const tf::Tensor& grad = context->input(3);
     OP_REQUIRES_OK(context, variables.Lock());
-    OP_REQUIRES_OK(context, variables.Get<T>(0, true, &m));
-    OP_REQUIRES_OK(context, variables.Get<T>(1, true, &v));
-    OP_REQUIRES_OK(context, variables.Get<T>(2, false, &var));
+    OP_REQUIRES_OK(context, variables.Get<T>(0, &var));
+    OP_REQUIRES_OK(context, variables.Get<T>(1, &m));
+    OP_REQUIRES_OK(context, variables.Get<T>(2, &v));
     OP_REQUIRES_OK(context, variables.SameShape(3, grad));
-    const T *g = grad.flat<T>().data(), *w = static_cast<const tf::Tensor&>(var).flat<T>().data();
-    T *to_m = m.flat<T>().data(), *to_v = v.flat<T>().data();
-    const tf::int64 count = m.NumElements();
-    std::vector<double> var_sums(this->Blocks(count)), step_sums(var_sums.size());
-    const bool excluded = this->excluded_;
-    this->ForBlocks(context, count, this->kCost, [&](tf::int64 i, tf::int64 begin, tf::int64 size) {
-      if (excluded) {
-        epl::LambMoments(numbers, g + begin, to_m + begin, to_v + begin, size);
-      } else {
-        epl::LambMoments(numbers, g + begin, w + begin, to_m + begin, to_v + begin, size, &var_sums[i], &step_sums[i]);
-      }
-    });
-    OP_REQUIRES_OK(context, this->template SetSum<T>(context, 0, var_sums));
-    OP_REQUIRES_OK(context, this->template SetSum<T>(context, 1, step_sums));
-  }
-};
-
-template <typename T>
-class LambApplyOp : public LambOp<T> {
- public:
-  using LambOp<T>::LambOp;
-
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, this->CheckNumbers(context, 3, 6 + this->kNumbers));
-    const epl::LambNumbers<T> numbers = this->Numbers(context, 5);
-    T rate = this->template Number<T>(context, 5 + this->kNumbers);
-    if (!this->excluded_) {
-      rate *= epl::LambRatio(this->template Number<T>(context, 3), this->template Number<T>(context, 4));
+    const T* g = grad.flat<T>().data();
+    T *w = var.flat<T>().data(), *of_m = m.flat<T>().data(), *of_v = v.flat<T>().data();
+    const tf::int64 count = var.NumElements();
+    const LargeUpdate alone(count);
+    if (excluded_) {
+      ForBlocks(context, count, 2 * kCost, [&](tf::int64, tf::int64 begin, tf::int64 size) {
+        epl::LambMoments(numbers, g + begin, of_m + begin, of_v + begin, size);
+        epl::LambApply(numbers, rate, of_m + begin, of_v + begin, w + begin, size);
+      });
+      return;
     }
-    Variables variables(context, 3, this->use_locking_);
-    tf::Tensor var, m, v;
-    OP_REQUIRES_OK(context, variables.Lock());
-    OP_REQUIRES_OK(context, variables.Get<T>(0, true, &var));
-    OP_REQUIRES_OK(context, variables.Get<T>(1, false, &m));
-    OP_REQUIRES_OK(context, variables.Get<T>(2, false, &v));
-    const T *of_m = static_cast<const tf::Tensor&>(m).flat<T>().data(),
-            *of_v = static_cast<const tf::Tensor&>(v).flat<T>().data();
-    T* w = var.flat<T>().data();
-    this->ForBlocksBackward(context, var.NumElements(), this->kCost, [&](tf::int64 begin, tf::int64 size) {
+    std::vector<double> var_sums(Blocks(count)), step_sums(var_sums.size());
+    ForBlocks(context, count, kCost, [&](tf::int64 i, tf::int64 begin, tf::int64 size) {
+      epl::LambMoments(numbers, g + begin, w + begin, of_m + begin, of_v + begin, size, &var_sums[i], &step_sums[i]);
+    });
+    rate *= epl::LambRatio(static_cast<T>(Total(var_sums)), static_cast<T>(Total(step_sums)));
+    ForBlocksBackward(context, count, kCost, [&](tf::int64 begin, tf::int64 size) {
       epl::LambApply(numbers, rate, of_m + begin, of_v + begin, w + begin, size);
     });
   }
+
+ private:
+  static constexpr int kCost = 8;
 };
 
 template <typename T>
-class LarsSumsOp : public LayerWiseOp {
+class LarsOp : public LayerWiseOp {
  public:
   using LayerWiseOp::LayerWiseOp;
 
   void Compute(tf::OpKernelContext* context) override {
-    Variables variables(context, 1, use_locking_);
-    tf::Tensor var;
-    const tf::Tensor& grad = context->input(1);
-    OP_REQUIRES_OK(context, variables.Lock());
-    OP_REQUIRES_OK(context, variables.Get<T>(0, false, &var));
-    OP_REQUIRES_OK(context, variables.SameShape(1, grad));
-    const T *w = static_cast<const tf::Tensor&>(var).flat<T>().data(), *g = grad.flat<T>().data();
-    std::vector<double> var_sums(Blocks(var.NumElements())), grad_sums(var_sums.size());
-    ForBlocks(context, var.NumElements(), 2, [&](tf::int64 i, tf::int64 begin, tf::int64 size) {
-      var_sums[i] = epl::SumOfSquares(w + begin, size);
-      grad_sums[i] = epl::SumOfSquares(g + begin, size);
-    });
-    OP_REQUIRES_OK(context, SetSum<T>(context, 0, var_sums));
-    OP_REQUIRES_OK(context, SetSum<T>(context, 1, grad_sums));
-  }
-};
-
-template <typename T>
-class LarsApplyOp : public LayerWiseOp {
- public:
-  using LayerWiseOp::LayerWiseOp;
-
-  void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, CheckNumbers(context, 3, 10));
-    const T decay = excluded_ ? T(0) : Number<T>(context, 8);
-    epl::LarsNumbers<T> numbers{Number<T>(context, 6), Number<T>(context, 5), decay};
-    if (!excluded_) {
-      numbers.rate *= epl::LarsRatio(Number<T>(context, 3), Number<T>(context, 4), Number<T>(context, 7), decay,
-                                     Number<T>(context, 9));
-    }
+    OP_REQUIRES_OK(context, CheckNumbers(context, 3, 8));
+    const T decay = excluded_ ? T(0) : Number<T>(context, 6);
+    epl::LarsNumbers<T> numbers{Number<T>(context, 4), Number<T>(context, 3), decay};
     Variables variables(context, 2, use_locking_);
     tf::Tensor var, velocity;
     const tf::Tensor& grad = context->input(2);
     OP_REQUIRES_OK(context, variables.Lock());
-    OP_REQUIRES_OK(context, variables.Get<T>(0, true, &var));
-    OP_REQUIRES_OK(context, variables.Get<T>(1, true, &velocity));
+    OP_REQUIRES_OK(context, variables.Get<T>(0, &var));
+    OP_REQUIRES_OK(context, variables.Get<T>(1, &velocity));
     OP_REQUIRES_OK(context, variables.SameShape(2, grad));
     const T* g = grad.flat<T>().data();
     T *w = var.flat<T>().data(), *to = velocity.flat<T>().data();
-    ForBlocksBackward(context, var.NumElements(), 4, [&](tf::int64 begin, tf::int64 size) {
+    const tf::int64 count = var.NumElements();
+    const LargeUpdate alone(count);
+    if (!excluded_) {
+      std::vector<double> var_sums(Blocks(count)), grad_sums(var_sums.size());
+      ForBlocks(context, count, 2, [&](tf::int64 i, tf::int64 begin, tf::int64 size) {
+        epl::SumsOfSquares(w + begin, g + begin, size, &var_sums[i], &grad_sums[i]);
+      });
+      numbers.rate *= epl::LarsRatio(static_cast<T>(Total(var_sums)), static_cast<T>(Total(grad_sums)),
+                                     Number<T>(context, 5), decay, Number<T>(context, 7));
+    }
+    ForBlocksBackward(context, count, 4, [&](tf::int64 begin, tf::int64 size) {
       epl::LarsApply(numbers, g + begin, to + begin, w + begin, size);
     });
   }
@@ -360,15 +302,11 @@ class LarsApplyOp : public LayerWiseOp {
 
 #define EPL_KERNELS(NAME, KERNEL, T) \
   REGISTER_KERNEL_BUILDER(Name(NAME).Device(tf::DEVICE_CPU).TypeConstraint<T>("T"), KERNEL<T>)
-#define EPL_ALL_KERNELS(T)                                 \
-  EPL_KERNELS("EplLambMoments", LambMomentsOp, T);         \
-  EPL_KERNELS("EplResourceLambMoments", LambMomentsOp, T); \
-  EPL_KERNELS("EplLambApply", LambApplyOp, T);             \
-  EPL_KERNELS("EplResourceLambApply", LambApplyOp, T);     \
-  EPL_KERNELS("EplLarsSums", LarsSumsOp, T);               \
-  EPL_KERNELS("EplResourceLarsSums", LarsSumsOp, T);       \
-  EPL_KERNELS("EplLarsApply", LarsApplyOp, T);             \
-  EPL_KERNELS("EplResourceLarsApply", LarsApplyOp, T)
+#define EPL_ALL_KERNELS(T)                   \
+  EPL_KERNELS("EplLamb", LambOp, T);         \
+  EPL_KERNELS("EplResourceLamb", LambOp, T); \
+  EPL_KERNELS("EplLars", LarsOp, T);         \
+  EPL_KERNELS("EplResourceLars", LarsOp, T)
 
 EPL_ALL_KERNELS(float);
 EPL_ALL_KERNELS(double);

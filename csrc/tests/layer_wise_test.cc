@@ -66,15 +66,18 @@ void TestLars(size_t size) {
   const std::vector<T> g = Random<T>(size, 1), w = Random<T>(size, 2), v = Random<T>(size, 3);
   std::vector<T> new_w = w, new_v = v;
   epl::LarsApply(n, g.data(), new_v.data(), new_w.data(), size);
-  double sum = 0;
+  double g_sum = 0, w_sum = 0, got_g = -1, got_w = -1;
   for (size_t i = 0; i < size; ++i) {
     const double velocity = double(n.momentum) * v[i] + double(n.rate) * (g[i] + double(n.decay) * w[i]);
     const std::string what = "LARS of " + std::to_string(size);
     CheckNear<T>(new_v[i], velocity, what);
     CheckNear<T>(new_w[i], w[i] - velocity, what);
-    sum += double(g[i]) * g[i];
+    g_sum += double(g[i]) * g[i];
+    w_sum += double(w[i]) * w[i];
   }
-  CheckNear<T>(epl::SumOfSquares(g.data(), size), sum, "sum of " + std::to_string(size));
+  epl::SumsOfSquares(g.data(), w.data(), size, &got_g, &got_w);
+  CheckNear<T>(got_g, g_sum, "sum of " + std::to_string(size));
+  CheckNear<T>(got_w, w_sum, "sum of " + std::to_string(size));
 }
 
 TEST(layer_wise_updates) {
