@@ -4,6 +4,7 @@
     python benchmarks/execution.py --steps_per_run [--rounds 3]
     python benchmarks/execution.py --fetch_every [--rounds 3]
     python benchmarks/execution.py --xla [--models mlp bert]
+    python benchmarks/execution.py --threads [--models mlp cnn]
 
 A process for each setting, as TensorFlow's threads belong to a process, on the same cores; they take turns with a block
 of steps each, so that whatever else the machine does meets all. Printed are the medians of the blocks, and the seconds
@@ -16,6 +17,9 @@ With --fetch_every: the same workers, whose program fetches its loss, merged ove
 loss of every and of every hundredth step, and fetching nothing.
 
 With --xla: the same with XLA's clustering, by TensorFlow alone and by execution.xla.
+
+With --threads: two workers, none of which has cores of its own (`epl-launch --bind none`), with TensorFlow's number of
+threads, which is that of all cores for each of them, and with one.
 
 With --graph_optimizer: plain TensorFlow with one of its graph optimizer's switches off at a time, as ratios to all on.
 """
@@ -147,6 +151,53 @@ def serve_worker(config, fetches_loss):
             print("microseconds %.2f" % ((time.perf_counter() - began) / _TIMED_STEPS * 1e6), flush=True)
 
 
+def serve_beside(model, config):
+    """A worker that shares all cores with the others: prints the milliseconds of a step, and of all its threads."""
+    import models
+    import tensorflow.compat.v1 as tf
+
+    import epl
+
+    tf.disable_v2_behavior()
+    epl.init(epl.Config(config))
+    train = models.optimizer().minimize(models.MODELS[model]())
+    clock, processor = [], []
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(_BLOCKS):  # the first one to warm up
+            began, spent = time.perf_counter(), time.process_time()
+            for _ in range(STEPS[model]):
+                session.run(train)
+            clock.append((time.perf_counter() - began) / STEPS[model])
+            processor.append((time.process_time() - spent) / STEPS[model])
+    if jobs.rank() == 0:
+        medians = tuple(1e3 * statistics.median(seconds[1:]) for seconds in (clock, processor))
+        print("milliseconds %.3f %.3f" % medians, flush=True)
+
+
+_BLOCKS = 9
+THREADS = ({}, {"execution.num_threads": 1}, {"execution.inter_op_threads": 1})
+THREADS += ({"execution.num_threads": 1, "execution.inter_op_threads": 1},)
+
+
+def measure_threads(model, rounds):
+    """Prints what a step of two workers without cores of their own takes; jobs take turns."""
+    taken = [[] for _ in THREADS]
+    for _ in range(rounds):
+        for found, config in zip(taken, THREADS):
+            script = [os.path.abspath(__file__), "--serve_beside", model, json.dumps(config)]
+            found += jobs.numbers("epl", script, None, "milliseconds")
+    medians = [tuple(map(statistics.median, zip(*found))) for found in taken]
+    for config, (clock, processor) in zip(THREADS, medians):
+        name = " ".join("%s=%s" % item for item in config.items()) or "TensorFlow's defaults"
+        ratios = clock / medians[0][0], processor / medians[0][1]
+        print("two workers, %-6s %s" % (model, name))
+        print(
+            "  %8.2f ms a step, ratio %.3f; of processors %8.2f ms, ratio %.3f"
+            % (clock, ratios[0], processor, ratios[1])
+        )
+
+
 def measure_workers(rounds, settings):
     """Prints, for two workers, the microseconds of a step with each of the settings, and the ratio to the first one.
 
@@ -218,6 +269,8 @@ def main():
     parser.add_argument("--fetch_every", action="store_true", help="what fetching a merged loss takes instead")
     parser.add_argument("--graph_optimizer", action="store_true", help="the graph optimizer's switches instead")
     parser.add_argument("--serve_graph_optimizer", choices=sorted(STEPS), help=argparse.SUPPRESS)
+    parser.add_argument("--threads", action="store_true", help="threads of workers without cores of their own instead")
+    parser.add_argument("--serve_beside", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve_worker", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--fetches_loss", action="store_true", help=argparse.SUPPRESS)
@@ -226,6 +279,8 @@ def main():
         return serve_worker(args.serve_worker, args.fetches_loss)
     if args.serve_graph_optimizer:
         return serve_graph_optimizer(args.serve_graph_optimizer, args.rounds)
+    if args.serve_beside:
+        return serve_beside(args.serve_beside[0], json.loads(args.serve_beside[1]))
     if args.serve:
         return serve(args.serve[0], json.loads(args.serve[1]))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -233,6 +288,9 @@ def main():
     if args.steps_per_run or args.fetch_every:
         return measure_workers(args.rounds, BY_STEPS_PER_RUN if args.steps_per_run else BY_FETCH_EVERY)
     for model in args.models:
+        if args.threads:
+            measure_threads(model, args.rounds)
+            continue
         if args.graph_optimizer:
             script = [sys.executable, __file__, "--serve_graph_optimizer", model, "--rounds", str(args.rounds)]
             subprocess.run(script, check=True)
