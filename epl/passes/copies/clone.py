@@ -32,10 +32,10 @@ def clone_instances(program, plan):
         if (stages, owners) not in stamps:
             stamps[stages, owners] = _stamp(graph, plan, stages, owners)
         marks = marks_of(**{tags.INSTANCE: instance.index})
-        adjust = functools.partial(_adjust, plan, instance)
+        adjust = functools.partial(_adjust, plan, instance, {})
         copies = stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
-        if copies.keys() == second.keys():
-            alike.update(zip(copies.values(), map(second.__getitem__, copies)))
+        if list(copies) == list(second):
+            alike.update(zip(copies.values(), second.values()))
             continue
         for name, copy in copies.items():
             if name in second:
@@ -59,10 +59,14 @@ def _stamp(graph, plan, stages, owners):
     return Stamp({name: graph.nodes[name] for name in graph.in_order(cloned)}, graph.inputs.__getitem__)
 
 
-def _adjust(plan, instance, clone, original, device):
+def _adjust(plan, instance, devices, clone, original, op, device):
+    """`devices`: those that are known already, by stage and the original's."""
     if plan.is_owned(original):
-        instance = plan.mesh.instances[plan.zero.instance_of(original, instance.index)]
-    clone.device = device_of_clone(plan, original, device, instance)
-    if clone.op in effects.SOURCES:
+        instance, devices = plan.mesh.instances[plan.zero.instance_of(original, instance.index)], {}
+    key = plan.stage_of.get(original, 0), device
+    if key not in devices:
+        devices[key] = device_of_clone(plan, original, device, instance)
+    clone.device = devices[key]
+    if op in effects.SOURCES:
         # Two copies that pull from one iterator must not be merged into one by common-subexpression elimination.
         set_attr(clone, tags.ROLE, "source")

@@ -201,11 +201,11 @@ def _copy(graph, edit, plan):
     for micro_batch in range(1, plan.count):
         marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
         copies = stamp.copies(edit, micro_batch_name("", micro_batch), marks)
-        originals.update((copy, name) for name, copy in copies.items())
+        originals.update(zip(copies.values(), copies))
         if second is None:
             second = copies
         else:
-            alike.update((copy, second[name]) for name, copy in copies.items())
+            alike.update(zip(copies.values(), second.values()))
     return originals, alike
 
 

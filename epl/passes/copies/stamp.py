@@ -35,7 +35,7 @@ class Stamp(object):
           edit: the Editor.
           prefix: what the copies' names begin with.
           marks: attributes that they all have, see epl.passes.copies.template.marks_of.
-          adjust: function of (a copy that was just made, the original's name, the original's device) that changes the
+          adjust: function of (a copy that was just made, the original's name, its type, its device) that changes the
             copy further.
 
         Returns:
@@ -61,10 +61,10 @@ class _Source(object):
       copied: container of the names of all that is copied with it.
     """
 
-    __slots__ = ("device", "template")
+    __slots__ = ("op", "device", "template")
 
     def __init__(self, node, copied):
-        self.device, self.template = node.device, Template(node, copied)
+        self.op, self.device, self.template = node.op, node.device, Template(node, copied)
 
 
 class _Recipe(NamedTuple):
@@ -88,9 +88,9 @@ class _Recipe(NamedTuple):
         source, prefix, marks = self[:3]
         while type(source) is _Recipe:
             source, prefix, marks = source.source, prefix + source.prefix, source.marks + marks
-        copy = source.template.copy(prefix.__add__, [format_input(*each) for each in self.inputs], marks)
+        copy = source.template.copy(prefix.__add__, list(itertools.starmap(format_input, self.inputs)), marks)
         if self.adjust is not None:
-            self.adjust(copy, self.original, source.device)
+            self.adjust(copy, self.original, source.op, source.device)
         return copy
 
 

@@ -42,13 +42,12 @@ class Template(object):
           marks: attributes that it has besides, see `marks_of`.
         """
         copy = self._make(name=rename(self.name), input=inputs)
-        copy.MergeFromString(self._bare + marks)
+        groups = _class_of(map(rename, self._groups)) if self._groups else b""
+        copy.MergeFromString(self._bare + groups + marks)
         if self._frame is not None:
             set_attr(copy, "frame_name", rename(self._frame))
         if self._resource:
             set_attr(copy, "shared_name", rename(self._resource))
-        if self._groups:
-            copy.attr["_class"].list.s[:] = [("loc:@" + rename(group)).encode() for group in self._groups]
         return copy
 
 
@@ -59,3 +58,18 @@ def marks_of(**attrs):
       **attrs: as for `make_node`.
     """
     return make_node("", "", **attrs).SerializeToString()
+
+
+def _class_of(groups):
+    """The same with "_class", of colocation groups; written by hand, as it is another one for each copy."""
+    named = b"".join([_field(2, b"loc:@" + group.encode()) for group in groups])  # AttrValue.ListValue.s
+    return _field(5, _field(1, b"_class") + _field(2, _field(1, named)))  # an entry of NodeDef.attr; AttrValue.list
+
+
+def _field(number, content):
+    """A field of a message in protobuf's encoding, with its length before it."""
+    size, length = len(content), b""
+    while size > 127:
+        length += bytes(((size & 127) | 128,))
+        size >>= 7
+    return bytes((number << 3 | 2,)) + length + bytes((size,)) + content
