@@ -131,10 +131,12 @@ def reached_in_call(graph, gradient, call, beyond=frozenset()):
         for consumer, position in graph.consumers.get(tensor.node, ()):
             if graph.inputs[consumer][position] == tensor and of_call(graph, consumer, call):
                 found.add(consumer)
-    others = frozenset(
-        n for n in graph.descendants(found, data_only=True) if n in beyond or not of_call(graph, n, call)
-    )
-    return graph.descendants(found, stop=others, data_only=True) - others
+    consumers, inside = graph.edges.data_consumers, set()
+    while found:  # those that were reached last and belong to it; what lies beyond is not walked through
+        found = {name for name in found if name not in beyond and of_call(graph, name, call)} - inside
+        inside |= found
+        found = {consumer for name in found if name in consumers for consumer in consumers[name]}
+    return inside
 
 
 def _num_bytes(variable):
