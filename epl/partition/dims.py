@@ -279,7 +279,8 @@ def select(node, inputs, facts):
 def gather(node, inputs, facts):
     rank, ids = _rank(inputs[0], facts), _rank(inputs[1], facts)
     axis = [0] if len(inputs) < 3 else _known(facts.value(inputs[2]))
-    if rank is None or ids is None or axis is None or node.attr["batch_dims"].i or rank + ids > len(_LETTERS):
+    batched = "batch_dims" in node.attr and node.attr["batch_dims"].i  # to look an attribute up would add it
+    if rank is None or ids is None or axis is None or batched or rank + ids > len(_LETTERS):
         return None
     term, rows = _LETTERS[:rank], _LETTERS[rank : rank + ids]
     at = axis[0] % rank
@@ -371,13 +372,15 @@ def ref_merge(node, inputs, facts):
     return Notation("%s->...,*" % ",".join(["..."] * len(inputs)))
 
 
-def _integers(tensor, facts):
-    return facts.dtype(tensor) in (3, 9) and facts.shape(tensor) is not None
+def last_of_rows(inputs, facts):
+    """The position of the last input that may be numbers of rows; None where there is none."""
+    places = range(len(inputs) - 1, 0, -1)
+    return next((i for i in places if facts.dtype(inputs[i]) in (3, 9) and _rank(inputs[i], facts) == 1), None)
 
 
 def sparse_apply(node, inputs, facts):
     """A change of some rows. Shards leave out the rows of others."""
-    at = next((i for i in range(len(inputs) - 1, 0, -1) if _integers(inputs[i], facts)), None)
+    at = last_of_rows(inputs, facts)
     rank = _rank(inputs[0], facts)
     if at is None or not rank:
         return None

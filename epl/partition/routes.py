@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import conversion_cost, route_cost
+from epl.partition.dims import last_of_rows
 from epl.partition.rule import Strategy
-from epl.partition.special import last_of_integers
 from epl.partition.table import ROWS_OF_COPY
 from epl.program.placement import ROUTED, WHOLE, partial, sharded
 from epl.rules import effects
@@ -250,7 +250,7 @@ class _Region(object):
         """A change of some rows of a table."""
         if "SparseApply" not in node.op and "Scatter" not in node.op or not self._is_part_of_table(inputs[0]):
             return None
-        at = last_of_integers(inputs, self._facts) if "SparseApply" in node.op else 1
+        at = last_of_rows(inputs, self._facts) if "SparseApply" in node.op else 1
         values = at - 1 if "SparseApply" in node.op else 2
         if kinds[at] is None or kinds[values] is None or kinds[at][1] != kinds[values][1]:
             return None

@@ -8,6 +8,7 @@ is written with its local inputs as it is. `texts` are the data inputs, in the p
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import part_sizes
+from epl.partition.dims import last_of_rows
 from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
 from epl.program.placement import ROUTED, WHOLE
@@ -141,14 +142,24 @@ def _mean(emit, node, texts, strategy, rule, choices):
 
 
 def _sum(emit, node, texts, strategy, rule, choices):
-    """Axes that a step computes, for the gradient of broadcasting, have the rows too where a batch has just one row."""
-    axes = emit.facts.inputs(node.name)[1]
-    if _divided(strategy) is None or emit.facts.graph.nodes[axes.node].op == "Const":
+    """Axes that a step computes, for the gradient of broadcasting, have the rows too where a batch has just one row, or
+    lack them. Those of the graph tell the rank, by which others know where the divided dimension is."""
+    tensor, axes = emit.facts.inputs(node.name)
+    if strategy.factor is None or emit.facts.graph.nodes[axes.node].op == "Const":
         return False
-    dtype = _index_type(node, "Tidx")
-    kept = emit.integers("kept", [[strategy.inputs[0].dim]] * emit.shards, dtype)
-    others = emit.add("ListDiff", "other_axes", [texts[1], kept], T=Type(dtype), out_idx=Type(INT32))
-    return _replaced_input(emit, node, texts, 1, others)
+    dtype, text, rank = emit.facts.dtype(tensor), texts[0], len(emit.facts.shape(tensor))
+    types = dict(T=Type(dtype), Tidx=Type(_index_type(node, "Tidx")), keep_dims=True)
+    own = emit.integers("divided", [[strategy.inputs[0].dim]] * emit.shards, _index_type(node, "Tidx"))
+    if _divided(strategy) is None:
+        text, others = emit.add("Sum", "of_part", [text, own], **types), texts[1]
+    else:
+        others = emit.add("ListDiff", "other_axes", [texts[1], own], T=types["Tidx"], out_idx=Type(INT32))
+    text = emit.add("Sum", "of_others", [text, others], **types)
+    known = sorted({int(axis) % rank for axis in emit.facts.value(axes)})
+    if known and not node.attr["keep_dims"].b:
+        text = emit.add("Squeeze", "reduced", [text], T=Type(dtype), squeeze_dims=known)
+    emit.outputs(node, [text], [dtype])
+    return True
 
 
 def _weight(emit, tensor, text, dim, dtype, choices):
@@ -255,7 +266,7 @@ def _some_rows(indices_at, updates_at):
             return False
         facts = emit.facts
         tensors = facts.inputs(node.name)
-        at = indices_at if indices_at is not None else last_of_integers(tensors, facts)
+        at = indices_at if indices_at is not None else last_of_rows(tensors, facts)
         values = updates_at if updates_at is not None else at - 1
         id_type, dtype = facts.dtype(tensors[at]), facts.dtype(tensors[values])
         size = facts.shape(tensors[0])[0]
@@ -282,10 +293,6 @@ def _rows(emit, text, dtype, kept):
     axis = emit.integers("axis", [0] * emit.shards)
     types = {"Tparams": Type(dtype), "Tindices": Type(INT64), "Taxis": Type(INT32)}
     return emit.add("GatherV2", "own_rows", [text, kept, axis], **types)
-
-
-def last_of_integers(tensors, facts):
-    return next(i for i in range(len(tensors) - 1, 0, -1) if facts.dtype(tensors[i]) in (INT32, INT64))
 
 
 def _arg_max(emit, node, texts, strategy, rule, choices):

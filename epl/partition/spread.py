@@ -20,13 +20,15 @@ from epl.graph import tags, types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.partition.conversion import conversion_cost, route_cost
-from epl.partition.rule import Rule, Strategy, expand, strategies
+from epl.partition.rule import Rule, Strategy, divides, expand, strategies
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded
 from epl.rules import effects
 
 # So many floating-point operations take as long as to send a byte (epl.plan.cost has the speeds).
 _FLOPS_PER_BYTE = 1000.0
+# They give a variable itself on.
+_REFERENCES = frozenset(["RefSwitch", "RefMerge"])
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,8 @@ class _Spread(object):
         variable, dims = self._free[labelled[0][0]]
         labels, out = labelled[0][1], rule.outputs[0]
         if all(label is None or label in out for label in labels):
-            places = tuple(dims[labels.index(label)] if label in labels and label else None for label in out)
+            fit = [label for label, sizes in rule.sizes if divides(sizes, self._shards)]  # also what dimensions merge
+            places = tuple(dims[labels.index(label)] if label in labels and label in fit else None for label in out)
             self._free[Tensor(name, 0)] = variable, places
 
     def _decide(self, variable, placement):
@@ -331,10 +334,12 @@ class _Spread(object):
 
     def _fits_variables(self, strategy, name, inputs):
         """A variable itself, other than its value, cannot be brought into another place."""
-        writes = effects.is_write(self._graph.nodes[name].op)
+        op = self._graph.nodes[name].op
+        takes_itself = effects.is_write(op) or op in _REFERENCES
         for tensor, want in zip(inputs, strategy.inputs):
             op = self._graph.nodes[tensor.node].op
-            if op in effects.VARIABLES and (writes or op == "VarHandleOp") and not self._is_free(tensor):
+            itself = op == "VarHandleOp" or takes_itself and (op in effects.VARIABLES or op in _REFERENCES)
+            if itself and not self._is_free(tensor):
                 if want not in (None, self._choices.of(tensor)):
                     return False
         return True

@@ -92,8 +92,7 @@ RULES["FusedBatchNormGradV3"] = dims.channels("---c,---c,c,c,c,*->---c,c,c,*,*",
 RULES.update(_all("Softmax LogSoftmax", Notation("...c->...c", resolved=frozenset("c"))))
 RULES["SparseSoftmaxCrossEntropyWithLogits"] = dims.sparse_loss
 RULES["SoftmaxCrossEntropyWithLogits"] = Notation("bc,bc->b,bc", resolved=frozenset("c"))
-RULES.update(_all("TopK", Notation("...-->...-,...-")))
-RULES.update(_all("TopKV2", Notation("...-,*->...-,...-")))
+RULES["TopKV2"] = Notation("...-,*->...-,...-")
 RULES["InTopK"] = Notation("b-,b->b")
 RULES["InTopKV2"] = Notation("b-,b,*->b")
 RULES["Cumsum"] = dims.along_axis(linear=_FIRST)

@@ -24,10 +24,10 @@ _AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 _AS_IT_IS.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
 
 
-def partitioned(graph, shards, variables=(), tensors=None):
+def partitioned(graph, shards, variables=(), tensors=None, places=None):
     """The Partitioned program of a tf.Graph."""
     program = make_program(graph)
-    return partition(program, Marks(shards, frozenset(variables), tensors or {}), tf_compat.op_def)
+    return partition(program, Marks(shards, frozenset(variables), tensors or {}, places=places or {}), tf_compat.op_def)
 
 
 def simulation(done, once=frozenset(), wanted=None):

@@ -18,8 +18,8 @@ COUNTS = (2, 3, 4)
 class Case(object):
     """Draws the inputs of one operation, and for each number of shards how they are to lie."""
 
-    def __init__(self, draw):
-        self.draw = draw
+    def __init__(self, draw, number=0):
+        self.draw, self._number = draw, number
         self.marks = {count: {} for count in COUNTS}
         self.inputs = []
 
@@ -32,6 +32,10 @@ class Case(object):
 
     def one_of(self, *choices):
         return choices[self.draw.randint(len(choices))]
+
+    def next_of(self, *choices):
+        """Of so many cases of a maker each choice has its turn."""
+        return choices[self._number % len(choices)]
 
     def axis(self, rank):
         return int(self.draw.randint(-rank, rank))
@@ -67,15 +71,41 @@ def _broadcast(case):
 
 
 def unary(*functions):
-    return lambda case: case.one_of(*functions)(case.x(case.shape(), positive=True))
+    return lambda case: case.next_of(*functions)(case.x(case.shape(), positive=True))
 
 
 def binary(*functions):
     def make(case):
         one, other = _broadcast(case)
-        return case.one_of(*functions)(case.x(one), case.x(other))
+        return case.next_of(*functions)(case.x(one), case.x(other))
 
     return make
+
+
+def binary_by_name(case):
+    """Those of numbers above 0, of which some have no gradient."""
+    one, other = _broadcast(case)
+    op = case.next_of(*"Atan2 Div DivNoNan Minimum Pow RealDiv Xdivy Xlogy FloorDiv FloorMod Mod MulNoNan".split())
+    made = getattr(tf.raw_ops, op)(x=case.x(one, positive=True), y=case.x(other, positive=True))
+    # Of one TensorFlow 1.15 gives a gradient of the wrong shape, the others have none.
+    return tf.stop_gradient(made) if op in ("Atan2", "FloorDiv", "FloorMod", "Mod", "MulNoNan") else made
+
+
+def of_whole_numbers(case):
+    one, other = _broadcast(case)
+    x, y = case.whole_numbers(one, 20, 1), case.whole_numbers(other, 20, 1)
+    op = case.next_of(*"BitwiseAnd BitwiseOr BitwiseXor Invert TruncateDiv TruncateMod".split())
+    return tf.raw_ops.Invert(x=x) if op == "Invert" else getattr(tf.raw_ops, op)(x=x, y=y)
+
+
+def conditions(case):
+    one, other = _broadcast(case)
+    x, y = case.x(one), case.x(other)
+    op = case.next_of(*"Equal Greater GreaterEqual Less LessEqual NotEqual ApproximateEqual Logical".split())
+    if op == "Logical":
+        x, y = x > 0.0, y > 0.0
+        return tf.logical_or(tf.logical_and(x, tf.logical_not(y)), tf.logical_or(x, y))
+    return getattr(tf.raw_ops, op)(x=x, y=case.x(one) if op == "ApproximateEqual" else y)
 
 
 def reduction(function):
@@ -95,12 +125,22 @@ def mat_mul(case):
 
 def batch_mat_mul(case):
     batch, (i, k, j) = case.shape(2), case.shape(3)
-    return tf.matmul(case.x(batch + [i, k]), case.x(batch + [j, k]), transpose_b=True)
+    x, y = case.x(batch + [i, k]), case.x(batch + [k, j])
+    kinds = [op for op in ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") if hasattr(tf.raw_ops, op)]
+    op = case.next_of("transposed", *kinds)
+    if op == "transposed":
+        return tf.matmul(x, case.x(batch + [j, k]), transpose_b=True)
+    if op == "BatchMatMulV3":
+        return tf.stop_gradient(tf.raw_ops.BatchMatMulV3(x=x, y=y, Tout=tf.float32))
+    return getattr(tf.raw_ops, op)(x=x, y=y)
 
 
 def einsum(case):
     e, g, c, m, h = case.shape(5, high=4)
-    return tf.einsum("egcm,emh->egch", case.x([e, g, c, m]), case.x([e, m, h]))
+    text, inputs = "egcm,emh->egch", [case.x([e, g, c, m]), case.x([e, m, h])]
+    if case.next_of(True, False):
+        return tf.einsum(text, *inputs)
+    return tf.stop_gradient(tf.raw_ops.Einsum(inputs=inputs, equation=text))  # TensorFlow 1.15 has no gradient of it
 
 
 def tensordot(case):
@@ -110,7 +150,8 @@ def tensordot(case):
 
 def bias(case):
     shape = case.shape(case.size(2, 4))
-    return tf.nn.bias_add(case.x(shape), case.x(shape[-1:]))
+    x, shift = case.x(shape), case.x(shape[-1:])
+    return case.next_of(lambda: tf.nn.bias_add(x, shift), lambda: tf.raw_ops.BiasAddV1(value=x, bias=shift))()
 
 
 def convolution(case):
@@ -121,14 +162,14 @@ def convolution(case):
 
 def pooling(case):
     x = case.x([case.size(), 4, 4, case.size()])
-    pool = case.one_of(tf.nn.max_pool, tf.nn.avg_pool)
+    pool = case.next_of(tf.nn.max_pool, tf.nn.avg_pool)
     return pool(x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
 
 
 def batch_norm(case):
     c = case.size()
     x, gain, shift = case.x([3, 2, 2, c]), case.x([c], positive=True), case.x([c])
-    make = case.one_of(tf.raw_ops.FusedBatchNorm, tf.raw_ops.FusedBatchNormV3)
+    make = case.next_of(tf.raw_ops.FusedBatchNorm, tf.raw_ops.FusedBatchNormV2, tf.raw_ops.FusedBatchNormV3)
     return make(x=x, scale=gain, offset=shift, mean=[], variance=[], epsilon=1e-3)[0]
 
 
@@ -159,24 +200,22 @@ def sigmoid_loss(case):
 
 def arg_max(case):
     x = case.x(case.shape())
-    function = case.one_of(tf.argmax, tf.argmin)
+    function = case.next_of(tf.argmax, tf.argmin)
     return function(x, case.axis(len(x.shape)), output_type=case.one_of(tf.int32, tf.int64))
 
 
 def top_k(case):
     x = case.x([case.size(), case.size(3, 6)])
     labels = case.whole_numbers([int(x.shape[0])], int(x.shape[1]))
-    if case.draw.randint(2):
-        found = tf.raw_ops.InTopK(predictions=x, targets=labels, k=2)
-    else:
-        found = tf.raw_ops.InTopKV2(predictions=x, targets=labels, k=2)
+    found = case.next_of(tf.raw_ops.InTopK, tf.raw_ops.InTopKV2)(predictions=x, targets=labels, k=2)
     return tf.cast(found, tf.float32) + tf.nn.top_k(x, 2).values[:, 0]
 
 
 def gather(case):
     shape = case.shape(case.size(1, 3))
-    axis = case.draw.randint(len(shape))
-    return tf.gather(case.x(shape), case.whole_numbers(case.shape(case.size(1, 2)), shape[axis]), axis=axis)
+    axis = case.next_of(0, case.draw.randint(len(shape)))
+    x, ids = case.x(shape), case.whole_numbers(case.shape(case.size(1, 2)), shape[axis])
+    return tf.gather(x, ids, axis=axis) if axis or case.draw.randint(2) else tf.raw_ops.Gather(params=x, indices=ids)
 
 
 def segment_sum(case):
@@ -193,7 +232,7 @@ def one_hot(case):
 def cumulative(case):
     x = case.x(case.shape())
     axis, options = case.axis(len(x.shape)), [bool(case.draw.randint(2)) for _ in range(2)]
-    return case.one_of(tf.cumsum, tf.math.cumprod)(x, axis, *options)
+    return case.next_of(tf.cumsum, tf.math.cumprod)(x, axis, *options)
 
 
 def turned(case):
@@ -230,7 +269,7 @@ def joined(case):
     shape = case.shape()
     axis = case.draw.randint(len(shape))
     others = [size + 1 if i == axis else size for i, size in enumerate(shape)]
-    if case.draw.randint(2):
+    if case.next_of(True, False):
         return tf.concat([case.x(shape), case.x(others), case.x(shape)], axis)
     return tf.stack([case.x(shape), case.x(shape)], axis) + tf.add_n([case.x([1]), case.x([1])])
 
@@ -240,7 +279,7 @@ def divided(case):
     axis = case.draw.randint(len(shape))
     shape[axis] = 4
     x = case.x(shape)
-    parts = case.one_of(
+    parts = case.next_of(
         lambda: tf.split(x, 2, axis), lambda: tf.split(x, [3, 1], axis), lambda: tf.unstack(x, axis=axis)
     )()
     return parts[0] * 2.0 + tf.reduce_sum(parts[1])
@@ -251,25 +290,26 @@ def sliced(case):
     begin = [int(case.draw.randint(2)) for _ in shape]
     size = [s - b if case.draw.randint(2) else s - 1 for s, b in zip(shape, begin)]
     x = case.x(shape)
-    return case.one_of(lambda: tf.slice(x, begin, size), lambda: x[1:], lambda: x[0], lambda: x[..., :1])()
+    return case.next_of(lambda: tf.slice(x, begin, size), lambda: x[1:], lambda: x[0], lambda: x[..., :1])()
 
 
 def padded(case):
     shape = case.shape()
-    return tf.pad(case.x(shape), [[int(case.draw.randint(2)), int(case.draw.randint(2))] for _ in shape])
+    options = case.next_of({}, {"constant_values": 1.5}, {"mode": "SYMMETRIC"})
+    return tf.pad(case.x(shape), [[int(case.draw.randint(2)), int(case.draw.randint(2))] for _ in shape], **options)
 
 
 def repeated(case):
     shape = case.shape()
     x = case.x(shape)
-    return case.one_of(
+    return case.next_of(
         lambda: tf.tile(x, [case.size(1, 3) for _ in shape]), lambda: tf.broadcast_to(x, [case.size()] + shape)
     )()
 
 
 def chosen(case):
     shape = case.shape(2)
-    where = case.one_of(lambda: case.x(shape) > 0.0, lambda: tf.reduce_sum(case.x(shape), 1) > 0.0)()
+    where = case.next_of(lambda: case.x(shape) > 0.0, lambda: tf.reduce_sum(case.x(shape), 1) > 0.0)()
     return tf.where(where, case.x(shape), case.x(shape))
 
 
@@ -286,7 +326,10 @@ def limited(case):
 def filled(case):
     x = case.x(case.shape(2))
     sizes = tf.cast(tf.size(x), tf.float32) + tf.cast(tf.add_n(tf.shape_n([x, x])), tf.float32)[0]
-    return x * tf.fill(tf.shape(x), tf.reduce_mean(x)) + tf.zeros_like(x) + sizes
+    own = tf.raw_ops.Shape(input=x)
+    numbers = tf.cast(tf.raw_ops.Size(input=x) + tf.raw_ops.Rank(input=x) + own[1], tf.float32)
+    alike = tf.raw_ops.ZerosLike(x=x) + tf.raw_ops.OnesLike(x=x)
+    return x * tf.fill(own, tf.reduce_mean(x)) + alike + sizes + numbers
 
 
 def compared(case):
@@ -299,11 +342,13 @@ def compared(case):
 
 OTHERS = [getattr(tf.math, name) for name in "asinh atan ceil cos cosh erf erfc expm1 floor lgamma log1p".split()] + [
     tf.math.digamma,
-    tf.math.reciprocal,
     tf.math.rint,
     tf.math.sign,
     tf.math.sin,
     tf.math.sinh,
+    tf.math.tan,
+]
+MORE = [
     tf.math.softplus,
     tf.nn.leaky_relu,
     tf.nn.relu6,
@@ -314,14 +359,33 @@ OTHERS = [getattr(tf.math, name) for name in "asinh atan ceil cos cosh erf erfc 
     lambda x: tf.atanh(x * 0.4),
     lambda x: tf.acosh(x + 1.0),
     lambda x: tf.cast(tf.logical_not(tf.is_finite(tf.log(x - 1.0))), tf.float32),
+    lambda x: tf.cast(tf.logical_or(tf.is_nan(x), tf.is_inf(x)), tf.float32),
     lambda x: tf.check_numerics(x, "no number"),
+    lambda x: tf.raw_ops.Inv(x=x),
+    lambda x: tf.raw_ops.Reciprocal(x=x),
+    lambda x: tf.abs(tf.raw_ops.Round(x=x)),
+    lambda x: tf.stop_gradient(tf.raw_ops.InvGrad(y=x, dy=x)),
+    lambda x: tf.stop_gradient(tf.raw_ops.SoftplusGrad(gradients=x, features=x)),
 ]
+LINEAR = [
+    tf.negative,
+    tf.identity,
+    tf.stop_gradient,
+    lambda x: tf.cast(x, tf.float64),
+    lambda x: tf.stop_gradient(tf.raw_ops.PreventGradient(input=x)),
+    lambda x: tf.stop_gradient(tf.raw_ops.Snapshot(input=x)),
+]
+BINARY = [tf.raw_ops.Add, tf.raw_ops.AddV2, tf.subtract, tf.multiply, tf.divide, tf.maximum, tf.math.squared_difference]
 
 RULES = {
     "unary": unary(tf.tanh, tf.exp, tf.nn.relu, tf.sqrt, tf.square, tf.sigmoid, tf.rsqrt, tf.nn.elu, tf.math.log),
-    "linear": unary(tf.negative, tf.identity, tf.stop_gradient, lambda x: tf.cast(x, tf.float64)),
+    "linear": unary(*LINEAR),
     "others": unary(*OTHERS),
-    "binary": binary(tf.add, tf.subtract, tf.multiply, tf.divide, tf.maximum, tf.math.squared_difference),
+    "more": unary(*MORE),
+    "binary": binary(*[lambda x, y, each=each: each(x=x, y=y) for each in BINARY]),
+    "binary_by_name": binary_by_name,
+    "of_whole_numbers": of_whole_numbers,
+    "conditions": conditions,
     "sum": reduction(tf.reduce_sum),
     "mean": reduction(tf.reduce_mean),
     "max": reduction(tf.reduce_max),
@@ -365,11 +429,19 @@ RULES = {
 }
 
 
+# Of these each case tries another operation; of others so few choose that four cases have all.
+CHOICES = {"binary": len(BINARY), "binary_by_name": 12, "conditions": 8, "linear": len(LINEAR), "more": len(MORE)}
+CHOICES.update({"others": len(OTHERS), "of_whole_numbers": 6, "unary": 9})
 GROUPS = 8  # of makers; each is one graph
 
 
 def build(makers, seed, cases):
     """Builds some cases of each maker with their gradients in the default graph.
+
+    Args:
+      makers: name to maker.
+      seed: of what is drawn.
+      cases: how many of each, or a function from the name that says it.
 
     Returns:
       (list of Case, list of (what, name of a tensor to compare)).
@@ -377,8 +449,8 @@ def build(makers, seed, cases):
     draw = np.random.RandomState(seed)
     made, outputs, ends = [], [], []
     for name in sorted(makers):
-        for number in range(cases):
-            case, what = Case(draw), "%s %d" % (name, number)
+        for number in range(cases(name) if callable(cases) else cases):
+            case, what = Case(draw, number), "%s %d" % (name, number)
             with tf.name_scope("%s_%d" % (name, number)):
                 out = makers[name](case)
             made.append(case)
