@@ -39,7 +39,7 @@ class Marks:
       shards: how many parts.
       variables: names of the variables that are to be divided.
       tensors: canonical name of a tensor to the Placement that it is to have.
-      wishes: the same of tensors which follow a wish where that costs no more than something else.
+      preferred: the same of tensors which follow where that costs no more than something else.
       places: variable to the Placement that it is to have.
       rows: nodes that compute on a batch, of which each shard is to compute its rows.
       batches: nodes that give the batch.
@@ -48,7 +48,7 @@ class Marks:
     shards: int
     variables: FrozenSet[str] = frozenset()
     tensors: Dict[str, Placement] = field(default_factory=dict)
-    wishes: Dict[str, Placement] = field(default_factory=dict)
+    preferred: Dict[str, Placement] = field(default_factory=dict)
     places: Dict[str, Placement] = field(default_factory=dict)
     rows: FrozenSet[str] = frozenset()
     batches: FrozenSet[str] = frozenset()
@@ -323,12 +323,12 @@ class _Spread(object):
         if rule.notation.product:  # a variable that is divided, or will be, is never made whole for a product
             marked = [t for t in inputs if t in self._free and self._free[t][0] in self._marks.variables]
             marked = [t for t in marked if self._is_free(t) or self._choices.of(t) != WHOLE]
-        wishes, rows = self._wishes(name, rule), self._rows(name, inputs)
+        preferred, rows = self._preferred(name, rule), self._rows(name, inputs)
         # Rows are sent to where a batch is divided, not to divide it.
         there = [i for i in rows if i == 1]
         found = [s for s in found if not s.routed or self._lies_so(s, inputs) or self._by_rows(s, there)]
         if not marked and not self._any_divided(inputs):  # nothing that is whole, or will be, is divided without need
-            found = [s for s in found if s.factor is None or self._grants(s, wishes) or self._by_rows(s, rows)]
+            found = [s for s in found if s.factor is None or self._grants(s, preferred) or self._by_rows(s, rows)]
         keys = {each: self._key(each, rule, inputs, marked, name) for each in found}
         return min(found, key=keys.__getitem__)
 
@@ -358,12 +358,12 @@ class _Spread(object):
         names = {i: format_input(name, i) for i in range(count)}
         return {i: self._marks.tensors[each] for i, each in names.items() if each in self._marks.tensors}
 
-    def _wishes(self, name, rule):
-        """Output to the Placement that is wished for it."""
-        if not self._marks.wishes:
+    def _preferred(self, name, rule):
+        """Output to the Placement that it should have."""
+        if not self._marks.preferred:
             return {}
         names = {i: format_input(name, i) for i in range(len(rule.outputs))}
-        return {i: self._marks.wishes[each] for i, each in names.items() if each in self._marks.wishes}
+        return {i: self._marks.preferred[each] for i, each in names.items() if each in self._marks.preferred}
 
     def _rows(self, name, inputs):
         """Positions of the inputs that bring the rows of a batch to where it is to be divided."""
@@ -391,8 +391,8 @@ class _Spread(object):
         return any(strategy.inputs[i] == sharded(0) for i in rows)
 
     @staticmethod
-    def _grants(strategy, wishes):
-        return any(strategy.outputs[i] == place for i, place in wishes.items())
+    def _grants(strategy, preferred):
+        return any(strategy.outputs[i] == place for i, place in preferred.items())
 
     def _refuse_mark(self, name, wanted):
         index, place = next(iter(wanted.items()))
@@ -447,10 +447,10 @@ class _Spread(object):
             if want not in forms and WHOLE not in forms:
                 cost += conversion_cost(have, want, facts.num_bytes(tensor), shards)
         made_up = sharded(0) if strategy.factor is not None else WHOLE  # what has parts can go on in parts
-        wishes = self._wishes(name, rule)
+        preferred = self._preferred(name, rule)
         for index, place in enumerate(strategy.outputs):
-            if place.kind == "partial" or index in wishes:
-                want = wishes.get(index, made_up)
+            if place.kind == "partial" or index in preferred:
+                want = preferred.get(index, made_up)
                 cost += conversion_cost(place, want, facts.num_bytes(Tensor(name, index)), shards)
         if strategy.routed:
             cost += route_cost(facts.num_bytes(Tensor(name, 0)), facts.num_bytes(inputs[1]), shards)

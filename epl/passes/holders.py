@@ -9,13 +9,13 @@ def holders_of(graph, plan):
 
     Nodes that passes have made are where what they take is, or else what takes them.
     """
-    crew, known = _Crew(plan), {}
+    workers, known = _Workers(plan), {}
     names = plan.owners.keys() | plan.keepers.keys()
-    own = {name: crew.of(plan.owners.get(name), plan.keepers.get(name)) for name in names}
+    own = {name: workers.of(plan.owners.get(name), plan.keepers.get(name)) for name in names}
     for instance in plan.mesh.instances[1:]:
         others = own
         if plan.mesh.is_spread:
-            others = {name: crew.of(plan.owner(name, instance), None) for name in own}
+            others = {name: workers.of(plan.owner(name, instance), None) for name in own}
         known.update((clone_name(name, instance.index), owner) for name, owner in others.items())
     known.update(own)
     found, made = {}, []
@@ -31,13 +31,13 @@ def holders_of(graph, plan):
     # A gradient that one worker alone takes still comes from all copies of the model.
     for name in reversed(made if plan.owners else ()):
         near = {found.get(c) for c, p in graph.consumers.get(name, ()) if graph.inputs[c][p].index >= 0}
-        near = {crew.of_stage(each) for each in near}
+        near = {workers.of_stage(each) for each in near}
         if name not in found and len(near) == 1 and None not in near:
             found[name] = near.pop()
     return found
 
 
-class _Crew(object):
+class _Workers(object):
     """The workers that have what `Plan.owners` and `Plan.keepers` say, by their places in `Plan.owning_group`."""
 
     def __init__(self, plan):

@@ -56,6 +56,6 @@ def test_pipelines_over_workers(by_hand, jobs, model, strategy):
 
 def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
     want = by_hand("batch_norm_cnn", 2, 2, together=True)
-    config = dict(SYNCED, cluster__device_place_prefer_intra_node=False, crews=1)
+    config = dict(SYNCED, cluster__device_place_prefer_intra_node=False, groups=1)
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=WIDER_IN_STAGES)

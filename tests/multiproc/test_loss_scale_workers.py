@@ -67,29 +67,29 @@ def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replica
     ],
 )
 def test_stages_in_two_workers(jobs, kind, resource, options):
-    assert_left_out_as_on_one_device(jobs, (2, 1), kind, resource, options, crews=1)
+    assert_left_out_as_on_one_device(jobs, (2, 1), kind, resource, options, groups=1)
 
 
 @pytest.mark.parametrize(
-    "job, kind, resource, options, crews",
+    "job, kind, resource, options, groups",
     [
         ((4, 1), "adam", True, {"pipeline.num_micro_batch": 2}, 2),
         _further((2, 2), "one", False, {"cluster.device_place_prefer_intra_node": False}, 1),
     ],
 )
-def test_two_replicas_of_stages_in_two_workers(jobs, job, kind, resource, options, crews):
-    assert_left_out_as_on_one_device(jobs, job, kind, resource, options, 2, crews=crews)
+def test_two_replicas_of_stages_in_two_workers(jobs, job, kind, resource, options, groups):
+    assert_left_out_as_on_one_device(jobs, job, kind, resource, options, 2, groups=groups)
 
 
 def test_stages_in_two_workers_go_on_with_the_scale_of_a_checkpoint(jobs, two_workers, tmp_path):
     """Whatever layout it comes from."""
     common = dict(OPTIONS, **{"pipeline.num_micro_batch": 2})
     (want,) = jobs[1, 2](SCALED + "train", (0, 10), BAD, config=common, devices=1)
-    two_workers(SCALED + "train", (0, 5), BAD, save=str(tmp_path / "stages"), config=common, stages=2, crews=1)
+    two_workers(SCALED + "train", (0, 5), BAD, save=str(tmp_path / "stages"), config=common, stages=2, groups=1)
     path = str(tmp_path / "stages" / "worker_0" / "model")
     jobs[1, 2](SCALED + "train", (5, 7), BAD, restore=path, save=str(tmp_path / "one"), config=common, devices=1)
     path = str(tmp_path / "one" / "worker_0" / "model")
-    for found in two_workers(SCALED + "train", (7, 10), BAD, restore=path, config=common, stages=2, crews=1):
+    for found in two_workers(SCALED + "train", (7, 10), BAD, restore=path, config=common, stages=2, groups=1):
         check(found, range(7, 10), BAD, first_step=want["steps"][7])
         assert found["scales"] == want["scales"][7:]
         for state, wanted in zip(found["states"], want["states"][7:]):

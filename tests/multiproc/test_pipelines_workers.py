@@ -83,7 +83,7 @@ def test_a_replica_over_workers_with_different_device_counts(
 ):
     """Its parts of a micro-batch are joined, or divided, from worker to worker."""
     want = by_hand("tied_mlp", micro_batches, replicas)
-    config = {"device_counts": counts, "crews": 1, "communication__check_replicas_every": 2}
+    config = {"device_counts": counts, "groups": 1, "communication__check_replicas_every": 2}
     results = jobs[job](PIPELINES + "train", devices, "tied_mlp", len(counts), micro_batches, replicas, **config)
     assert len(results) == job[0]
     for got in results:
@@ -129,7 +129,7 @@ def test_data_read_by_one_of_several_workers_with_a_stage(plain, jobs, counts):
 
 def test_two_replicas_over_the_same_two_workers(by_hand, two_by_two):
     want = by_hand("batch_norm_cnn", 2, 2)
-    config = {"cluster__device_place_prefer_intra_node": False, "crews": 1}
+    config = {"cluster__device_place_prefer_intra_node": False, "groups": 1}
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=ATOL)
 
@@ -147,7 +147,7 @@ def test_the_state_of_a_scalar_of_the_last_stage_is_saved(plain, jobs, two_worke
     """Only the worker that has the stage changes it, whatever its shape."""
     config = {"amp.level": "", "amp.dtype": "bfloat16"}
     options = dict(kind="last", config=config, save=str(tmp_path))
-    for found in two_workers("tests.helpers.programs.loss_scale:train", (0, 3), (), stages=2, crews=1, **options):
+    for found in two_workers("tests.helpers.programs.loss_scale:train", (0, 3), (), stages=2, groups=1, **options):
         assert found["states"][-1]["net/alone/Adam"] > 0.2
     tensors, _ = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path / "worker_0"))
     assert tensors["net/alone/Adam"] == found["states"][-1]["net/alone/Adam"]

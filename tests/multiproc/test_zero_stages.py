@@ -7,7 +7,7 @@ from tests.helpers.checks import assert_same_training
 from tests.helpers.marks import needs_bfloat16
 from tests.numerics.test_pipelines import ATOL, PIPELINES
 
-APART = {"cluster__device_place_prefer_intra_node": False, "crews": 1}
+APART = {"cluster__device_place_prefer_intra_node": False, "groups": 1}
 IN_SEGMENTS = {"zero__level": "v3", "zero__segment_mb": 1e-4}
 IN_GROUPS = {"optimizer__num_apply_group": 2, "gradient_checkpoint__type": "auto"}
 MORE = pytest.mark.exhaustive
@@ -57,7 +57,7 @@ def test_two_pipelines_of_two_workers(by_hand, jobs, model, micro_batches, strat
 @pytest.mark.parametrize("level", ["v1", "v3"])
 def test_two_copies_in_each_of_two_pairs_of_workers(by_hand, jobs, level, degree):
     want = by_hand("batch_norm_cnn", 2, 4)
-    config = dict(APART, crews=2, zero__level=level, zero__degree=degree)
+    config = dict(APART, groups=2, zero__level=level, zero__degree=degree)
     for got in jobs[4, 1](PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 4, **config):
         assert_same_training(got, want, atol=ATOL)
 

@@ -17,9 +17,9 @@ STAGES_APART = {"zero.level": "v1", "cluster.device_place_prefer_intra_node": Fa
 ALL = [(sparse, name, resource) for sparse in (False, True) for name in OPTIMIZERS for resource in (False, True)]
 
 
-def check(plain, job, config, cases=CASES, crews=0):
+def check(plain, job, config, cases=CASES, groups=0):
     want = plain(TABLES + "train", None, cases)
-    for got in job(TABLES + "train", config, cases, crews):
+    for got in job(TABLES + "train", config, cases, groups):
         for case in cases:
             assert_same_training(got[case], want[case])
 
@@ -29,17 +29,17 @@ def test_two_workers(plain, two_workers):
 
 
 def test_two_pipelines_of_two_workers(plain, jobs):
-    check(plain, jobs[4, 1], {"zero.level": "v1"}, CASES[::2], crews=2)
+    check(plain, jobs[4, 1], {"zero.level": "v1"}, CASES[::2], groups=2)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2)])
-@pytest.mark.parametrize("layout, crews", [((4, 1), 2), ((2, 2), 1)])
-def test_all_cases_in_two_stages(plain, jobs, layout, crews, level, micro_batches):
+@pytest.mark.parametrize("layout, groups", [((4, 1), 2), ((2, 2), 1)])
+def test_all_cases_in_two_stages(plain, jobs, layout, groups, level, micro_batches):
     cases = [case for case in ALL if case[1] != "sgd"]
     config = {"zero.level": level, "pipeline.num_micro_batch": micro_batches}
     config["cluster.device_place_prefer_intra_node"] = layout == (4, 1)
-    check(plain, jobs[layout], config, cases, crews)
+    check(plain, jobs[layout], config, cases, groups)
 
 
 def test_two_devices(plain, jobs):

@@ -47,7 +47,7 @@ def test_state_is_divided_evenly(case):
 def test_state_of_a_stage_is_divided_evenly_over_its_copies(level):
     """Each of two workers with the stage of the table has half of its slots; the other stage is small, and whole."""
     with capture() as graph:
-        tables.build(epl, False, "adam", True, crews=2)
+        tables.build(epl, False, "adam", True, groups=2)
     for index in range(4):
         program = compiled(graph, 4, 1, index, zero__level=level)
         known = program.plan.variables

@@ -88,12 +88,12 @@ def train(
     save=None,
     config=None,
     stages=1,
-    crews=None,
+    groups=None,
     devices=None,
 ):
     """Trains steps first..last-1 of `steps`; those in `bad` have infinite data.
 
-    With two `stages` each half of the model is one. `crews` divide the data, by default all workers. `devices`, by
+    With two `stages` each half of the model is one. `groups` divide the data, by default all workers. `devices`, by
     default all, are those of each worker.
 
     Returns:
@@ -121,7 +121,7 @@ def train(
         note()
         for number in range(*steps):
             whole = rows(number, number in bad, place=5 * number)
-            values = [pipelines.share(epl, part, crews or common.workers(epl)[1]) for part in whole]
+            values = [pipelines.share(epl, part, groups or common.workers(epl)[1]) for part in whole]
             found["losses"].append(sess.run([fetched, train_op], dict(zip(placeholders, values)))[0])
             note()
             if epl:

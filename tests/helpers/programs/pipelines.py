@@ -171,10 +171,10 @@ def start(epl, devices, model, stages, micro_batches, **config):
 def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
     """Trains with EPL; `replicas` times `micro_batches` micro-batches make a global batch.
 
-    With automatic=S there are no scopes, and EPL makes S stages. `crews`, by default as many as replicas, divide the
+    With automatic=S there are no scopes, and EPL makes S stages. `groups`, by default as many as replicas, divide the
     data. The model has 4 `layers`. Other keyword arguments are configuration keys with "__" for the dot.
     """
-    automatic, crews = config.pop("automatic", 0), config.pop("crews", replicas)
+    automatic, groups = config.pop("automatic", 0), config.pop("groups", replicas)
     if automatic:
         config.update(auto__auto_parallel=True, pipeline__num_stages=automatic)
     config.update(pipeline__strategy=strategy, pipeline__num_chunks=chunks)
@@ -183,7 +183,7 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
     with common.session() as sess:
         common.initialize(sess)
         for step in range(STEPS):
-            mine = fed(epl, feeds, step, micro_batches, replicas, crews)
+            mine = fed(epl, feeds, step, micro_batches, replicas, groups)
             if step == 1:
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
@@ -341,17 +341,17 @@ def computed_wrongly(epl, devices):
         recompute._copy = original
 
 
-def fed(epl, feeds, step, micro_batches, replicas, crews=1):
+def fed(epl, feeds, step, micro_batches, replicas, groups=1):
     data = _data(feeds, step, MICRO_BATCH * micro_batches * replicas)
-    return {feeds[name]: share(epl, values, crews) for name, values in data.items()}
+    return {feeds[name]: share(epl, values, groups) for name, values in data.items()}
 
 
-def share(epl, rows, crews):
+def share(epl, rows, groups):
     """What this worker feeds: the rows of the replicas that it holds stages of."""
     index, workers = common.workers(epl)
-    crews = min(workers, crews)
-    crew, size = index * crews // workers, len(rows) // crews
-    return rows[crew * size : (crew + 1) * size]
+    groups = min(workers, groups)
+    group, size = index * groups // workers, len(rows) // groups
+    return rows[group * size : (group + 1) * size]
 
 
 def by_hand(epl, model, micro_batches, replicas, layers=4, together=False):

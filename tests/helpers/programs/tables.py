@@ -42,8 +42,8 @@ OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
 class _Feeds(object):
     """Numbers of rows, and as which sum of them a batch is multiplied with the whole table."""
 
-    def __init__(self, epl, crews):
-        self._epl, self._crews = epl, crews
+    def __init__(self, epl, groups):
+        self._epl, self._groups = epl, groups
         self.ids = tf.placeholder(tf.int64, [None, 3], name="ids")
 
     def of(self, step):
@@ -54,18 +54,18 @@ class _Feeds(object):
 
     def _own(self, ids):
         """This worker's share; workers with stages of the same copy of the model take the same."""
-        if not self._crews:
+        if not self._groups:
             return common.share(self._epl, ids)
         index, workers = common.workers(self._epl)
-        return np.array_split(ids, self._crews)[index * self._crews // workers]
+        return np.array_split(ids, self._groups)[index * self._groups // workers]
 
 
-def build(epl, sparse, optimizer, resource, crews=0):
+def build(epl, sparse, optimizer, resource, groups=0):
     """(feeds, loss, train op) of a table of 2101 x 8 and a small layer.
 
-    With `crews` these are two stages, and so many groups of workers take different data.
+    With `groups` these are two stages, and so many groups of workers take different data.
     """
-    feeds, scope = _Feeds(epl, crews), common.scope_of(epl) if crews else common.no_scope
+    feeds, scope = _Feeds(epl, groups), common.scope_of(epl) if groups else common.no_scope
     with tf.variable_scope("all", use_resource=resource):
         with scope():
             table = m.variable("table", [ROWS, WIDTH], seed=1)
@@ -79,18 +79,18 @@ def build(epl, sparse, optimizer, resource, crews=0):
         return feeds, common.mean_everywhere(epl, loss), OPTIMIZERS[optimizer]().minimize(loss)
 
 
-def train(epl, config, cases, crews=0):
-    """dict of case, (sparse, optimizer, resource), to losses and variables after each step; `crews` as of `build`."""
+def train(epl, config, cases, groups=0):
+    """dict of case, (sparse, optimizer, resource), to losses and variables after each step; `groups` as of `build`."""
     found = {}
     for case in cases:
         common.init(epl, config)
         with tf.Graph().as_default():
-            found[tuple(case)] = common.trained(*build(epl, *case, crews), steps=2)[0]
+            found[tuple(case)] = common.trained(*build(epl, *case, groups), steps=2)[0]
     return found
 
 
-def goes_on(epl, config, begin, until, before=None, after=None, crews=0):
+def goes_on(epl, config, begin, until, before=None, after=None, groups=0):
     """Trains from one step to another, with a checkpoint before and after: losses, and variables after each step."""
     common.init(epl, config)
-    feeds, loss, train_op = build(epl, True, "adam", True, crews)
+    feeds, loss, train_op = build(epl, True, "adam", True, groups)
     return common.goes_on(feeds, loss, train_op, begin, until, before, after)
