@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "op_helpers.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/lib/core/errors.h"
@@ -71,6 +73,39 @@ comm, tag, workers, scale, collective_name: as of EplAllReduce.
 sparsity: the parts of each gradient that are not sent, each for an equal share of the ramp; then the last one.
 begin_step, ramp_steps: the ramp.
 )doc");
+
+// Memory of outputs that variables keep until the next step: then that of the step before is free again, and the system
+// need not find, and clear, as much anew.
+class Spares {
+ public:
+  // Output `index` of a kernel, in memory that nobody else holds.
+  tf::Status Output(tf::OpKernelContext* context, int index, const tf::TensorShape& shape, float** data) {
+    tf::mutex_lock lock(mutex_);
+    std::vector<tf::Tensor>& known = known_[index];
+    known.erase(
+        std::remove_if(known.begin(), known.end(), [&shape](const tf::Tensor& each) { return each.shape() != shape; }),
+        known.end());
+    auto spare = std::find_if(known.begin(), known.end(), [](tf::Tensor& each) {
+      tf::TensorBuffer* buffer = tf::DMAHelper::buffer(&each);
+      return buffer == nullptr || buffer->RefCountIsOne();
+    });
+    if (spare == known.end()) {
+      tf::Tensor made;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, shape, &made));
+      if (known.size() == kMost) known.erase(known.begin());
+      spare = known.insert(known.end(), made);
+    }
+    context->set_output(index, *spare);
+    *data = reinterpret_cast<float*>(Bytes(*spare));
+    return tf::Status();
+  }
+
+ private:
+  static constexpr size_t kMost = 2;  // the variable's, and the next one
+
+  tf::mutex mutex_;
+  std::map<int, std::vector<tf::Tensor>> known_;
+};
 
 // What travels for one number: its place in the group of gradients, and itself.
 struct Entry {
@@ -143,7 +178,9 @@ class SparseAllReduceOp : public tf::AsyncOpKernel {
         }
       }
       run->starts.push_back(run->starts.back() + shape.num_elements());
-      TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &run->outputs[i]));
+      // Memory of the gradient becomes that of the sum, which comes when the gradient is not needed any more.
+      const std::vector<int> gradient(num_replicas_ == 1 && run->steps >= begin_step_ ? 1 : 0, i);
+      TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output(gradient, i, shape, &run->outputs[i]));
     }
     return tf::Status();
   }
@@ -167,7 +204,7 @@ class SparseAllReduceOp : public tf::AsyncOpKernel {
   }
 
   // New velocities and residuals, and what is sent of them.
-  tf::Status Compress(tf::OpKernelContext* context, Run* run) const {
+  tf::Status Compress(tf::OpKernelContext* context, Run* run) {
     const float clip = context->input((num_replicas_ + 4) * num_tensors_).scalar<float>()();
     // All workers' velocities together, times `scale`, are to be what the optimizer has.
     const float first = 1.0f / (scale_ * static_cast<float>(workers_));
@@ -176,24 +213,30 @@ class SparseAllReduceOp : public tf::AsyncOpKernel {
     std::vector<uint32_t> places;
     for (int i = 0; i < num_tensors_; ++i) {
       const tf::TensorShape& shape = Input(context, 0, i).shape();
-      tf::Tensor *new_velocity = nullptr, *new_residual = nullptr, *applied = nullptr;
-      TF_RETURN_IF_ERROR(context->allocate_output(num_tensors_ + i, shape, &new_velocity));
-      TF_RETURN_IF_ERROR(context->allocate_output(2 * num_tensors_ + i, shape, &new_residual));
+      float *u = nullptr, *v = nullptr;
+      TF_RETURN_IF_ERROR(spares_.Output(context, num_tensors_ + i, shape, &u));
+      TF_RETURN_IF_ERROR(spares_.Output(context, 2 * num_tensors_ + i, shape, &v));
+      tf::Tensor* applied = nullptr;
       TF_RETURN_IF_ERROR(context->allocate_output(3 * num_tensors_ + i, tf::TensorShape({}), &applied));
       applied->scalar<float>()() = 0.0f;
       const size_t count = static_cast<size_t>(shape.num_elements());
-      float* sum = Data(*run->outputs[i]);  // a place for it until the real one comes
-      AddUp(context, i, sum, count);
+      const float* sum = Data(Gradient(context, i, 0));
+      if (num_replicas_ > 1) {
+        AddUp(context, i, Data(*run->outputs[i]), count);  // a place for it until the real one comes
+        sum = Data(*run->outputs[i]);
+      }
       const float momentum = Input(context, 3, i).scalar<float>()();
       const float of_before = momentum * (begins ? first : 1.0f);
       const float* velocity = Data(Input(context, begins ? 2 : 0, i));
       const float* residual = Data(Input(context, 1, i));
-      float *u = Data(*new_velocity), *v = Data(*new_residual);
-      for (size_t k = 0; k < count; ++k) {
-        u[k] = of_before * velocity[k] + clip * sum[k];
-        v[k] = residual[k] + u[k];
-      }
-      top_k.Find(v, count, NumSent(count, run->steps), &places);
+      const auto number = [=](size_t k) { return residual[k] + (of_before * velocity[k] + clip * sum[k]); };
+      const auto make = [=](size_t begin, size_t end) {
+        for (size_t k = begin; k < end; ++k) {
+          u[k] = of_before * velocity[k] + clip * sum[k];
+          v[k] = residual[k] + u[k];
+        }
+      };
+      top_k.Find(number, make, v, count, NumSent(count, run->steps), &places);
       for (uint32_t place : places) {
         run->sent.push_back({static_cast<uint32_t>(run->starts[i]) + place, v[place]});
         u[place] = v[place] = 0.0f;
@@ -281,6 +324,7 @@ class SparseAllReduceOp : public tf::AsyncOpKernel {
   float scale_;
   std::vector<float> sparsity_;
   std::string collective_name_;
+  Spares spares_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplSparseAllReduce").Device(tf::DEVICE_CPU), SparseAllReduceOp);

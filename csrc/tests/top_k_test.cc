@@ -16,7 +16,15 @@ namespace {
 std::vector<uint32_t> Find(const std::vector<float>& values, size_t k) {
   epl::TopK top_k;
   std::vector<uint32_t> found = {7};  // is forgotten
-  top_k.Find(values.data(), values.size(), k, &found);
+  std::vector<float> made(values.size(), 1e30f);
+  size_t next = 0;
+  const auto make = [&](size_t begin, size_t end) {
+    CHECK_THAT(begin == next && end <= values.size(), std::to_string(begin));
+    std::copy(values.begin() + begin, values.begin() + end, made.begin() + begin);
+    next = end;
+  };
+  top_k.Find([&](size_t i) { return values[i]; }, make, made.data(), values.size(), k, &found);
+  CHECK_THAT(next == values.size(), "all are made: " + std::to_string(next));
   return found;
 }
 

@@ -72,8 +72,9 @@ class Hosts(object):
             run(["tc", "-n", name, "qdisc", "replace", "dev", "cable", "root"] + list(discipline))
 
     def limit_rate(self, gbit_per_s):
-        # What may pass at once, after a pause, is one of the largest packets: a cable lets nothing pass any faster.
-        self.shape("tbf", "rate", "%dmbit" % int(gbit_per_s * 1000), "burst", "64kb", "latency", "50ms")
+        # What may pass at once, after a pause, is one of the largest packets (64 KiB and its heads, or the system would
+        # cut each into small ones, which network cards do for it): a cable lets nothing pass any faster.
+        self.shape("tbf", "rate", "%dmbit" % int(gbit_per_s * 1000), "burst", "70kb", "latency", "50ms")
 
     def lose_packets(self):
         """Loses some packets in each direction: at random where the kernel can do that, else when a short queue is
