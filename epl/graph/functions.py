@@ -46,7 +46,7 @@ class Functions(object):
         Args:
           is_write: function from an operation type to bool; such an operation writes to its first input.
         """
-        first = _FIRST_ARGUMENT.get(node.op, 0 if node.op in _CALLS or node.op in self.bodies else None)
+        first = _FIRST_ARGUMENT.get(node.op, 0 if node.op in _WITH_ALL or node.op in self.bodies else None)
         if first is None:
             return set(range(len(node.input)))
         return {first + i for name in self.called_by(node) for i in self._changed_arguments(name, is_write)}
@@ -70,7 +70,8 @@ class Functions(object):
 
 # Operations that call functions with all of their inputs but for the first ones.
 _FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
-_CALLS = frozenset(["While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"])
+_WITH_ALL = frozenset(["While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"])
+CALLS = _WITH_ALL.union(_FIRST_ARGUMENT)
 
 
 def _origin(nodes, text):

@@ -117,7 +117,8 @@ class Driver(LocalRuns):
                 self._job.background.finish()
             self._make_copies(step)
             each = metadata_of(step.repeats, metadata)
-            values = last_of(each, lambda metadata: self._run_alone(step, feeds, run_options, metadata))
+            options = self._options(step, run_options)
+            values = last_of(each, lambda metadata: self._run_alone(step, feeds, options, metadata))
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.averaged)
         if step.initialises:
@@ -309,11 +310,11 @@ class Driver(LocalRuns):
             more = tuple(t for t in all_targets if t not in targets)
             return self._step(fetches + extra, targets + more, names, whole)
 
-        def run_once(agreed, metadata):
+        def run_once(agreed, options, metadata):
             self._job.pool.expect(agreed.orders)
             if not agreed.fetches and not agreed.targets:
                 return []
-            values = self._run_fed(agreed, feeds, run_options, metadata)
+            values = self._run_fed(agreed, feeds, options, metadata)
             self._job.num_updates += agreed.updates
             self._compare_copies(agreed, self._job.exchange)
             return values
@@ -321,8 +322,9 @@ class Driver(LocalRuns):
         def run(agreed):
             self._make_copies(agreed)
             self._job.pool.join(agreed.groups)
+            options = self._options(agreed, run_options)
             for each in metadata_of(agreed.repeats, metadata):
-                values[:] = [run_once(agreed, each)]
+                values[:] = [run_once(agreed, options, each)]
             return values[0]
 
         values = []  # of the latest of several steps
@@ -333,6 +335,10 @@ class Driver(LocalRuns):
             if not values or not data_has_ended(error):
                 raise
             return values[0][: len(fetches)]
+
+    def _options(self, step, run_options):
+        """The RunOptions of a step: those of the call, else those that suit a step that is repeated."""
+        return self._inner.options_of_many(step) if step.repeats > 1 and run_options is None else run_options
 
     def _run_alone(self, step, feeds, run_options, metadata):
         """Runs a step that does not communicate, once."""

@@ -78,7 +78,8 @@ class InnerSession(object):
             proto.device_count["GPU"] = 0
         elif visible_devices and not proto.gpu_options.visible_device_list:
             proto.gpu_options.visible_device_list = visible_devices
-        if mesh.num_workers > 1 and _cores() == 1:
+        self._one_core = _cores() == 1
+        if mesh.num_workers > 1 and self._one_core:
             # TensorFlow's threads look for work for a while before they sleep. What they wait for is often on its way
             # to a thread that needs this very core.
             proto.use_per_session_threads = True
@@ -169,6 +170,14 @@ class InnerSession(object):
             runner = tf_compat.NamedRunner(self._session, *names, run_options=run_options)
             self._runners[key] = runner
         return runner(values, metadata)
+
+    def options_of_many(self, step):
+        """Serialized RunOptions for a step that is run many times on end (execution.steps_per_run); None: the usual.
+
+        On one core operations run one after the other anyhow. Of a short step it takes longer to wake the thread for
+        them than to run them.
+        """
+        return tf_compat.on_calling_thread() if self._one_core and step.is_simple else None
 
     def close(self):
         self._runners.clear()

@@ -6,6 +6,7 @@ import hashlib
 
 from epl.errors import UnsupportedError
 from epl.graph import tags
+from epl.graph.functions import CALLS
 from epl.graph.index import node_of
 from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, touched_by, variable_of
@@ -52,6 +53,7 @@ class Step(object):
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
       may_alias: True when a fetched array may share its memory with a variable.
       repeats: how many times a call runs it (execution.steps_per_run).
+      is_simple: whether that takes few operations, and no loops or functions that may have many.
       checked: the CheckedGradients of this worker that the call computes.
       takes_several: whether the call needs more than one micro-batch or copy of the model.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
@@ -113,6 +115,8 @@ class Step(object):
         self.updates = bool(self._updates)
         self.optimizes = any(tags.phase(graph.nodes[w]) == tags.APPLY for w in self._updates)
         self.repeats = plan.steps_per_run if self.optimizes else 1
+        hidden = effects.CONTROL_FLOW_OPENS | CALLS
+        self.is_simple = len(reached) <= _FEW and not any(graph.nodes[n].op in hidden for n in reached)
         self.orders, self.groups, self.messages, self.only_reads = {}, [], [], False
         self._names_fed = tuple(feeds)
         between = plan.mesh.everywhere.num_workers > 1
@@ -356,6 +360,7 @@ def _with_messages(orders, part, messages):
     return found
 
 
+_FEW = 1000  # operations; they take a millisecond at least
 # The one part of what is not divided.
 _WHOLE = range(1)
 

@@ -82,6 +82,7 @@ from epl.tf_compat.sessions import (
     cluster_with_xla,
     fed_tensor_name,
     never_opened,
+    on_calling_thread,
     wrap_session,
 )
 from epl.tf_compat.training import (
@@ -138,6 +139,7 @@ __all__ = [
     "multiply_evaluation_steps",
     "never_opened",
     "never_started",
+    "on_calling_thread",
     "op_def",
     "op_defs",
     "optimizer_classes",

@@ -35,6 +35,13 @@ def test_several_steps_of_a_call_are_those_of_several_calls(plain, jobs, layout,
         check(got, want)
 
 
+def test_several_steps_on_one_core(plain, two_workers):
+    """There the thread of the call runs the operations itself."""
+    want = plain(PROGRAMS + "train")
+    for got in two_workers(PROGRAMS + "train_on_one_core", FOUR, common.BATCH // 2):
+        check(got, want)
+
+
 @pytest.mark.parametrize("sizes, last_step, want", [([12, 9], 100, [4, 8, 9]), ([12, 9], 6, [4, 8])])
 def test_monitored_sessions_end_with_the_data_of_any_worker_or_at_a_step(two_workers, sizes, last_step, want):
     assert two_workers(PROGRAMS + "monitored", FOUR, sizes, last_step) == [want, want]

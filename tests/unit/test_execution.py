@@ -1,17 +1,23 @@
 """The ConfigProto of the inner session."""
 
+import collections
 import os
+import threading
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import UnsupportedError
+from epl.session import inner, rewritten
 from epl.session.execution import session_proto
+from epl.session.step import Step
 from tests.helpers import planning
 from tests.helpers.planning import capture, plan_of
 
+Simple = collections.namedtuple("Simple", "is_simple")  # of a Step
 ON = tf.OptimizerOptions.ON_1
 
 
@@ -52,6 +58,33 @@ def test_several_steps_are_refused_for_updates_by_hand():
             tf.assign_sub(variable, 0.1 * gradient)
     with pytest.raises(UnsupportedError, match="execution.steps_per_run=4 repeats calls of optimizers"):
         plan_of(graph, workers=2, devices=1, execution__steps_per_run=4)
+
+
+@pytest.mark.parametrize("cores, is_simple, there", [(1, True, True), (1, False, False), (2, True, False)])
+def test_short_steps_on_one_core_run_on_the_thread_of_the_call(monkeypatch, cores, is_simple, there):
+    monkeypatch.setattr(inner, "_cores", lambda: cores)
+    with capture() as graph:
+        planning.sgd(planning.layers(1))
+    session = inner.InnerSession(plan_of(graph, devices=1)[1].mesh, None, Config({}, {}).execution)
+    graph_def, threads = tf.Graph(), []
+    with graph_def.as_default():
+        tf.py_func(lambda: threads.append(threading.get_ident()), [], [], name="note")
+    session.load(make_program(graph_def).graph)
+    options = session.options_of_many(Simple(is_simple))
+    session.run((), [], (), ("note",), options)
+    assert [each == threading.get_ident() for each in threads] == [there]
+
+
+def test_what_is_short():
+    """Few operations without a loop; of those the session would not know how often each runs."""
+    with capture() as graph:
+        loss = planning.layers(1)
+        train = planning.sgd(loss)
+        grown = tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x + 1.0), [tf.constant(0), loss])[1]
+        many = tf.add_n([tf.constant(float(i)) for i in range(1000)])
+    made = rewritten.Rewritten(graph, Config({}, {}), planning.cluster(devices=1), 0)
+    found = [Step(made, (each.name,), (train.name,), ()).is_simple for each in (loss, grown, many)]
+    assert found == [True, False, False]
 
 
 def test_a_variable_lets_tensorflow_1_compile_on_cpus(monkeypatch):

@@ -1,11 +1,24 @@
 """Programs of which a call of a session makes several training steps."""
 
+import os
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
 
 STEPS = 10
+
+
+def train_on_one_core(epl, *args):
+    """`train` of a worker that has a core of its own, where there are so many."""
+    cores = os.sched_getaffinity(0)
+    worker, _ = common.workers(epl)
+    os.sched_setaffinity(0, {sorted(cores)[worker % len(cores)]})
+    try:
+        return train(epl, *args)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def train(epl, config=None, batch_size=common.BATCH):
