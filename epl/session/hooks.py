@@ -40,7 +40,7 @@ def install():
 def job():
     """The process's Job; made at first use, kept by Env."""
     env = Env.get()
-    return env.state(_JOB, lambda: Job(env.cluster, env.config))
+    return _NobodyElse() if os.environ.get(PREVIEW) else env.state(_JOB, lambda: Job(env.cluster, env.config))
 
 
 def start_job(before):
@@ -90,6 +90,14 @@ def _init(original, session, target="", graph=None, config=None):
         return
     env = Env.get()
     setattr(session, _DRIVER, Driver(session.graph, config, env.config, env.cluster, job()))
+
+
+class _NobodyElse(object):
+    """The Job of a script that is run for its plan alone: what it does before its first run waits for nobody."""
+
+    def meet(self, message, limit_s=None):
+        del limit_s
+        return [message] * Env.get().cluster.worker_num
 
 
 class _Preview(object):

@@ -49,3 +49,22 @@ def test_what_workers_compare_does_not_grow_with_the_copies():
         assert run.program.source.plan.analysis.cloned <= set(make_program(graph).graph.nodes)
         found.append(run.step((), (train.name,), ()).lines())
     assert found[0] == found[1] and any("ApplyGradientDescent" in line for line in found[0])
+
+
+MONITORED = """
+import tensorflow.compat.v1 as tf
+import epl
+
+tf.disable_v2_behavior()
+epl.init(epl.Config({"zero.level": "v1"}))
+loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.ones([4, 8]), 1)))
+train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=tf.train.get_or_create_global_step())
+with tf.train.MonitoredTrainingSession() as session:
+    session.run(train)
+"""
+
+
+def test_a_plan_waits_for_no_other_worker(run, tmp_path):
+    """The session would take its checkpoint from where worker 0 says, which all must have heard."""
+    (tmp_path / "train.py").write_text(MONITORED)
+    assert "zero.level=v1" in run(tmp_path, "-m", "epl.plan", "--num_workers", "2", "train.py")
