@@ -118,17 +118,19 @@ class Chain(object):
         best = self.fastest(low)
         if best.seconds <= limit_s:
             return best
-        best = self.everything_kept()
+        too_slow, best = best.seconds, self.everything_kept()
         high = best.peak_bytes
-        for _ in range(_SEARCH_STEPS):
+        for turn in range(_SEARCH_STEPS):
             if high - low <= max(1, _TOLERANCE * high):
                 break
-            middle = (low + high) // 2
+            # By turns half-way, and where the limit lies on the line between what both ends take.
+            part = 0.5 if turn % 2 else (too_slow - limit_s) / (too_slow - best.seconds)
+            middle = low + max(1, int(part * (high - low)))
             found = self.fastest(middle)
             if found is not None and found.seconds <= limit_s:
-                best, high = found, middle
+                best, high = found, min(middle, found.peak_bytes)
             else:
-                low = middle
+                low, too_slow = middle, found.seconds if found is not None else too_slow
         return best
 
     def _smallest_peak_bytes(self):
