@@ -2,8 +2,17 @@
 # Compiles what csrc/comm declares of NCCL and of the CUDA runtime against NVIDIA's headers and links it with the real
 # library, then runs the tests of the NCCL back end against doubles of both. Needs no GPU. The wheels with the headers
 # go to build/nvidia; they are installed nowhere.
+#
+#   scripts/check_nccl.sh [--declarations]
+#
+# --declarations   without the tests, for one who runs them under the sanitizers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+case "${1:-}" in
+  "" | --declarations) ;;
+  *) echo "usage: check_nccl.sh [--declarations]" >&2 && exit 2 ;;
+esac
 
 # The NCCL of `pip install .[gpu]`. CUDA 11 beside it, because the headers of 12 include files that no wheel has; of 12
 # the runtime, which is what TensorFlow 2.15 uses. The compiler's wheel has headers that those of the runtime include.
@@ -33,4 +42,4 @@ else
   fi
   make -s -C csrc gpu-headers NVIDIA="$nvidia"
 fi
-make -s -C csrc gpu
+[ "${1:-}" = --declarations ] || make -s -j"$(nproc)" -C csrc gpu

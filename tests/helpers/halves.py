@@ -46,11 +46,6 @@ def divided(items, line):
     return found
 
 
-def parameters(item):
-    """How many parameters of an item vary by themselves."""
-    return len(_values(item))
-
-
 def _values(item):
     """The numbers of an item's parameters, one for each that varies by itself."""
     if not hasattr(item, "callspec"):

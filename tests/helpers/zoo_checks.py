@@ -9,13 +9,17 @@ from tests.helpers.covering import covering
 from tests.helpers.zoo_results import PLAIN
 
 
-def cases(*layouts, few):
-    """Parameters (layout, case): all cases for each of `layouts`; of those in `few`, every model once.
+def cases(*layouts, few, half):
+    """Parameters (layout, case): every model once for each layout; of the other cases, half for each of `layouts`.
 
-    On one of the lines: each model, and each optimizer and each way of input in each layout.
+    On both lines: each model, and each optimizer and each way of input in each layout.
+
+    Args:
+      *layouts, few: Layouts.
+      half: 0 or 1. Two calls with different ones have each case together.
     """
-    wanted = [(layout, case) for layout in layouts for case in zoo.CASES]
-    wanted += [(layout, case) for layout in few for case in zoo.CASES if case in zoo.ONE_EACH]
+    wanted = [(layout, case) for layout in layouts for case in list(zoo.CASES)[half::2] if case not in zoo.ONE_EACH]
+    wanted += [(layout, case) for layout in layouts + tuple(few) for case in zoo.CASES if case in zoo.ONE_EACH]
     both_lines = covering([_options(*each) for each in wanted], strength=1)
     for layout in layouts + tuple(few):
         for case in zoo.CASES:

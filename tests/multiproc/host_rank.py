@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from epl.communicators import native
-from tests.unit import test_comm_native as cases_of
+from tests.multiproc import test_comm_native as cases_of
 
 
 def cases(me):

@@ -7,26 +7,21 @@ import shutil
 import pytest
 
 from tests.helpers.checks import assert_same
-from tests.helpers.processes import clean_environment, python
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TIMEOUT_S = 400
 pytestmark = pytest.mark.timeout(1200)  # several processes one after the other
 
 
-def run(folder, *arguments):
-    """Runs a Python command with `folder` as working directory; returns its output, fails with it if it fails."""
-    environ = clean_environment(TF_CPP_MIN_LOG_LEVEL=3, TMPDIR=folder)
-    ended = python(arguments, environ, os.path.join(str(folder), "output.txt"), str(folder)).wait(TIMEOUT_S)
-    assert ended.code == 0, ended
-    return ended.output
+@pytest.fixture(scope="session")
+def launch(run):
+    """launch(folder, workers, devices, example, *arguments): what all workers print of a job of an example's run.sh."""
 
+    def launch_example(folder, workers, devices, example, *arguments):
+        options = ["--num_workers", workers, "--gpu_per_worker", devices, "--device", "cpu", "--log_dir", "log"]
+        script = os.path.join(ROOT, "examples", example, "run.sh")
+        return run(folder, "-m", "epl.launch", *[str(each) for each in options], script, *arguments)
 
-def launch(folder, workers, devices, example, *arguments):
-    """Runs the run.sh of an example in a job on CPU devices; returns the output of all workers."""
-    options = ["--num_workers", workers, "--gpu_per_worker", devices, "--device", "cpu", "--log_dir", "log"]
-    script = os.path.join(ROOT, "examples", example, "run.sh")
-    return run(folder, "-m", "epl.launch", *[str(each) for each in options], script, *arguments)
+    return launch_example
 
 
 def without_epl(example, folder):
@@ -75,7 +70,7 @@ def evaluation(output):
 
 
 @pytest.fixture(scope="module")
-def resnet(tmp_path_factory):
+def resnet(run, launch, tmp_path_factory):
     """(folder, output): `folder`/model is what two workers left after a few steps on the images in `folder`/data."""
     folder = tmp_path_factory.mktemp("resnet50")
     made = run(folder, os.path.join(ROOT, "examples", "resnet50", "small_data.py"), "--images", "325")
@@ -84,7 +79,8 @@ def resnet(tmp_path_factory):
     return folder, launch(folder, 2, 1, "resnet50", "--sync_batch_norm", "--print_every=1", *options)
 
 
-def test_resnet_computes_as_one_device(resnet, tmp_path):
+@pytest.mark.once
+def test_resnet_computes_as_one_device(run, resnet, tmp_path):
     folder, output = resnet
     program = without_epl("resnet50", tmp_path)
     options = resnet_options(folder / "data", tmp_path / "model") + CALM
@@ -94,7 +90,7 @@ def test_resnet_computes_as_one_device(resnet, tmp_path):
 
 
 @pytest.mark.once
-def test_resnet_counts_as_one_process(resnet, tmp_path):
+def test_resnet_counts_as_one_process(run, resnet, tmp_path):
     """The same checkpoint by one process without EPL: the same images are right. The 65 are in 3 files."""
     folder, output = resnet
     options = resnet_options(folder / "data", folder / "model")
@@ -103,7 +99,7 @@ def test_resnet_counts_as_one_process(resnet, tmp_path):
 
 
 @pytest.mark.nightly
-def test_resnet_goes_on_and_learns(resnet, tmp_path):
+def test_resnet_goes_on_and_learns(launch, resnet, tmp_path):
     folder, output = resnet
     shutil.copytree(str(folder / "model"), str(tmp_path / "model"))
     options = resnet_options(folder / "data", tmp_path / "model")
@@ -126,7 +122,7 @@ def perplexities(output):
 
 
 @pytest.mark.once
-def test_lstm_remembers_as_one_device(tmp_path):
+def test_lstm_remembers_as_one_device(run, launch, tmp_path):
     """Two epochs by one device against one by two workers and, from their checkpoint, one by two devices of a worker.
 
     A state that was lost, shared or mixed between the rows would give other losses from the second step on.
@@ -162,7 +158,7 @@ def test_lstm_remembers_as_one_device(tmp_path):
 
 
 @pytest.mark.nightly
-def test_lstm_with_dropout_learns(tmp_path):
+def test_lstm_with_dropout_learns(launch, tmp_path):
     text = os.path.join(ROOT, "LICENSE")
     options = ["--small", "--text", text, "--validation", text, "--batch_size=4", "--epochs=4", "--seed=1"]
     found = perplexities(launch(tmp_path, 2, 1, "lstm_lm", *options))
@@ -181,7 +177,7 @@ def test_lstm_with_dropout_learns(tmp_path):
         ("moe_transformer", 1, 2, ["--width=32", "--layers=1", "--experts=5", "--batch_size=16", "--steps=40"]),
     ],
 )
-def test_what_is_split_learns_as_one_device(tmp_path, example, workers, devices, options):
+def test_what_is_split_learns_as_one_device(run, launch, tmp_path, example, workers, devices, options):
     options = options + ["--print_every=4"]
     want = losses(run(tmp_path, without_epl(example, tmp_path), *options))
     output = launch(tmp_path, workers, devices, example, *options)

@@ -3,30 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLE = os.path.join(ROOT, "examples", "digits")
-TIMEOUT_S = 120
-
-
-def run(folder, *arguments):
-    """Runs a script of `folder` with this Python and returns its output; fails with it if the script does."""
-    environ = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    result = subprocess.run(
-        [sys.executable] + list(arguments),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=str(folder),
-        env=environ,
-        universal_newlines=True,
-        timeout=TIMEOUT_S,
-    )
-    assert result.returncode == 0, result.stdout
-    return result.stdout
 
 
 @pytest.fixture
@@ -47,7 +28,7 @@ def accuracy(output):
 
 
 @pytest.mark.once
-def test_plain_training_and_evaluation_agree(example):
+def test_plain_training_and_evaluation_agree(run, example):
     assert "Wrote 1438 images" in run(example, "convert.py")
     assert "already" in run(example, "convert.py")
     assert sorted(os.listdir(str(example / "data"))) == ["test.tfrecord", "train.tfrecord"]
@@ -66,13 +47,13 @@ def test_evaluation_never_imports_epl():
 
 @pytest.mark.once
 @pytest.mark.parametrize("workers, devices", [pytest.param(1, 2, marks=pytest.mark.exhaustive), (2, 1)])
-def test_bert_in_two_stages_learns(tmp_path, workers, devices):
+def test_bert_in_two_stages_learns(run, tmp_path, workers, devices):
     folder = os.path.join(ROOT, "examples", "bert_pipeline")
     sizes = {"layers": 2, "steps": 30, "batch": 8, "micro_batches": 3, "width": 32, "length": 16}
     script = [os.path.join(folder, "run.sh")] + ["--%s=%d" % item for item in sorted(sizes.items())]
     script += ["--checkpoints", str(tmp_path / "kept")]
     launch = ["-m", "epl.launch", "--num_workers", str(workers), "--gpu_per_worker", str(devices), "--device", "cpu"]
-    output = run(ROOT, *(launch + ["--log_dir", str(tmp_path)] + script))
+    output = run(tmp_path, *(launch + ["--log_dir", str(tmp_path)] + script))
     chief = "\n".join(line for line in output.splitlines() if "[worker 1]" not in line)
     losses = [float(text) for text in re.findall(r"loss ([0-9.]+)", chief)]
     assert len(losses) == 10 and losses[-1] < losses[0] - 0.5, output

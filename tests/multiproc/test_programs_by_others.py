@@ -25,42 +25,60 @@ def assert_same_training(got, want):
         assert_same(got["metrics"][name], value, what=name)
 
 
-@only_1_15
-@pytest.mark.timeout(4 * LIMIT_S)
-@pytest.mark.parametrize("program", ["bert", "bert_estimator"])
-def test_bert(jobs, plain, tmp_path, program):
-    folders = [str(tmp_path / name) for name in ("plain", "1_2", "2_1")] if program == "bert_estimator" else [None] * 3
-    want = plain(OTHERS + program, *([folders[0]] if folders[0] else []), timeout_s=LIMIT_S)
-    for layout, folder in zip(LAYOUTS, folders[1:]):
-        results = jobs[layout](OTHERS + program, *([folder] if folder else []), timeout_s=LIMIT_S)
-        assert results[0]["states"]
-        for got in results:
-            assert_same_training(got, want)
+def once_each(programs, layouts):
+    """Parameters (program, layout): by turns, each program in one of the layouts; the rest only if asked for."""
+    return [
+        pytest.param(
+            program,
+            layout,
+            id="%s-%dx%d" % ((program,) + layout),
+            marks=() if layout == layouts[number % len(layouts)] else pytest.mark.exhaustive,
+        )
+        for number, program in enumerate(programs)
+        for layout in layouts
+    ]
 
 
 @only_1_15
-@pytest.mark.timeout(4 * LIMIT_S)
-@pytest.mark.parametrize("units", [(1, 1, 1, 1), pytest.param((3, 4, 6, 3), marks=pytest.mark.exhaustive)], ids=str)
-def test_resnet_of_slim(jobs, plain, units):
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize("program, layout", once_each(["bert", "bert_estimator"], LAYOUTS))
+def test_bert(jobs, plain, tmp_path, program, layout):
+    plain_folder, folder = ([str(tmp_path / name)] if program == "bert_estimator" else [] for name in ("plain", "epl"))
+    want = plain(OTHERS + program, *plain_folder, timeout_s=LIMIT_S)
+    results = jobs[layout](OTHERS + program, *folder, timeout_s=LIMIT_S)
+    assert results[0]["states"]
+    for got in results:
+        assert_same_training(got, want)
+
+
+@only_1_15
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize(
+    "units, layout",
+    [
+        ((1, 1, 1, 1), (2, 1)),
+        pytest.param((1, 1, 1, 1), (1, 2), marks=pytest.mark.exhaustive),
+        pytest.param((3, 4, 6, 3), (1, 2), marks=pytest.mark.exhaustive),
+        pytest.param((3, 4, 6, 3), (2, 1), marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_resnet_of_slim(jobs, plain, units, layout):
     """With as few units as make one, and ResNet-50."""
     want = plain(OTHERS + "resnet", units, timeout_s=LIMIT_S)
-    for layout in LAYOUTS:
-        for got in jobs[layout](OTHERS + "resnet", units, timeout_s=LIMIT_S):
-            assert_same_training(got, want)
+    for got in jobs[layout](OTHERS + "resnet", units, timeout_s=LIMIT_S):
+        assert_same_training(got, want)
 
 
-@pytest.mark.timeout(4 * LIMIT_S)
-@pytest.mark.parametrize("program", ["canned", "gan", "language_model"])
-def test_programs_for_both_lines(jobs, plain, tmp_path, program):
-    def arguments(name):
-        return [str(tmp_path / name)] if program == "canned" else []
-
-    want = plain(OTHERS + program, *arguments("plain"), timeout_s=LIMIT_S)
-    for layout in LAYOUTS:
-        results = jobs[layout](OTHERS + program, *arguments("%d_%d" % layout), timeout_s=LIMIT_S)
-        assert results[0]["states"]  # of an Estimator the chief alone has the checkpoint
-        for got in results:
-            assert_same_training(got, want)
+@pytest.mark.timeout(3 * LIMIT_S)
+@pytest.mark.parametrize("program, layout", once_each(["canned", "gan", "language_model"], LAYOUTS[::-1]))
+def test_programs_for_both_lines(jobs, plain, tmp_path, program, layout):
+    plain_folder, folder = ([str(tmp_path / name)] if program == "canned" else [] for name in ("plain", "epl"))
+    want = plain(OTHERS + program, *plain_folder, timeout_s=LIMIT_S)
+    results = jobs[layout](OTHERS + program, *folder, timeout_s=LIMIT_S)
+    assert results[0]["states"]  # of an Estimator the chief alone has the checkpoint
+    for got in results:
+        assert_same_training(got, want)
 
 
 @pytest.mark.parametrize("resource", [False, True])

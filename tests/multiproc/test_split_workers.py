@@ -193,7 +193,7 @@ def test_copies_of_a_divided_model(plain, jobs, layout):
             check(history, reference)
 
 
-@pytest.mark.parametrize("layout, case", [((2, 2), 0), ((4, 1), 1)])
+@pytest.mark.parametrize("layout, case", [((2, 2), 0), pytest.param((4, 1), 1, marks=pytest.mark.exhaustive)])
 def test_copies_of_a_divided_model_divide_state(plain, jobs, tmp_path, layout, case):
     """With micro-batches; a checkpoint goes on in plain TensorFlow, and in the layout that wrote it."""
     (optimizer, options), saved = DIVIDED[case], str(tmp_path / "model")

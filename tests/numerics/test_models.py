@@ -7,7 +7,7 @@ from tests.helpers.zoo_results import Layout
 
 pytestmark = pytest.mark.each_line  # zoo_checks.cases says which of them need not
 
-CASES = zoo_checks.cases(Layout(1, 2), few=[Layout(1, 4), Layout(1, 2, 2)])
+CASES = zoo_checks.cases(Layout(1, 2), few=[Layout(1, 4), Layout(1, 2, 2)], half=0)
 
 
 @pytest.mark.parametrize("layout, case", CASES)
