@@ -12,9 +12,8 @@ import threading
 import tensorflow.compat.v1 as tf
 
 from epl.communicators import leaders
-from epl.communicators.bootstrap import WaitTimeout
 from epl.communicators.pool import Pool
-from epl.communicators.waiting import wait_for_ending, wait_for_key
+from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
 from epl.launch import notes
@@ -34,9 +33,16 @@ _OTHER_CANCELLED = re.compile(r"(?:worker|rank) \d+: the step was cancelled whil
 _DATA_ENDED = "OutOfRangeError"
 # Generations between two calls of epl.init; more failures than that within one job are not lived through.
 _GENERATIONS_PER_INIT = 1 << 20
-_MEET_PREFIX = "meet/g%d/%d/"
-_MEET_KEY = _MEET_PREFIX + "%d"
+_MEETING = "meet/g%d/%d/"
+_NAMED = 8  # of workers that are missing
 _TOLD_KEY = "told/%d/%s"  # after how many calls of epl.init, and a topic
+
+
+def _workers(indices):
+    """Workers in words, of many the first ones."""
+    named = ", ".join(map(str, indices[:_NAMED]))
+    more = " and %d others" % (len(indices) - _NAMED) if len(indices) > _NAMED else ""
+    return "worker%s %s%s" % ("s" if len(indices) > 1 else "", named, more)
 
 
 @contextlib.contextmanager
@@ -273,32 +279,38 @@ class Job(object):
             before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0
             self._met = (generation, number)
             try:
-                self._client.set(_MEET_KEY % (self._met + (self.cluster.worker_index,)), message)
                 with _waiting_for_all():
-                    replies = [self._wait_for(worker, limit_s) for worker in range(self.cluster.worker_num)]
+                    replies = self._gather(_MEETING % self._met, message, generation=generation, limit_s=limit_s)
             except WorkerError:
                 raise
-            except WaitTimeout as error:
-                raise CommunicationError(str(error)) from None
+            except Missing as error:
+                raise CommunicationError(
+                    "worker %d has waited %g s in vain for %s to come to the same call"
+                    % (self.cluster.worker_index, limit_s, _workers(error.ranks))
+                ) from None
             except CommunicationError:  # the chief has ended, and with it the service through which workers meet
                 ending = self._client.ending(generation, _CAUSE_WAIT_S)
                 if ending is None or ending.worker == self.cluster.worker_index:
                     raise
                 raise self._error(ending) from None
             if self.cluster.worker_index == 0 and before[1] >= 0:
-                self._client.clear(_MEET_PREFIX % before)  # whoever came to this meeting is through with that one
+                self._client.clear(_MEETING % before)  # whoever came to this meeting is through with that one
             return replies
 
-    def _wait_for(self, worker, limit_s):
-        """What a worker brought to the meeting under way."""
-        what, key = "worker %d to come to the same call" % worker, _MEET_KEY % (self._met + (worker,))
-        return self._wait(key, what, worker, generation=self._met[0], limit_s=limit_s)
+    def _gather(self, topic, message, **limits):
+        """What all workers bring to a topic, in their order."""
+        place, what = (self.cluster.worker_index, self.cluster.worker_num), "the others to come to the same call"
+        return gather(self._client, topic, *place, message, what, **self._limits(limits))
 
     def _wait(self, key, what, worker, **limits):
         """What a worker sets, see `wait_for_key`."""
+        return wait_for_key(self._client, key, what, worker, **self._limits(limits))
+
+    def _limits(self, limits):
+        """Those of a Wait, with what all of this job's waits have in common."""
         communication = self._config.communication
-        limits.update(start_s=communication.start_timeout_s, silence_s=communication.timeout_s)
-        return wait_for_key(self._client, key, what, worker, error_of=self._error, **limits)
+        own = {"start_s": communication.start_timeout_s, "silence_s": communication.timeout_s}
+        return dict(limits, error_of=self._error, **own)
 
     def tell(self, topic, data):
         """Leaves bytes for all other workers under a topic, a text; nobody waits."""

@@ -139,13 +139,12 @@ def test_a_session_is_not_waited_for_without_end(clock, monkeypatch):
     began, config = clock.now, Config({"communication.start_timeout_s": 25})
     job = Job(types.SimpleNamespace(worker_num=1, worker_index=1), config)
     job.cluster, job._client = types.SimpleNamespace(worker_num=3, worker_index=1), Client(clock, {0: 0, 1: 0, 2: 0})
-    job._client.set = lambda key, value: None
     monkeypatch.setattr(meeting, "job", lambda: job)
     monkeypatch.setattr(meeting, "several_workers", lambda: True)
     monkeypatch.setattr(meeting, "is_chief", lambda: False)
     monkeypatch.setattr(monitored.Env, "get", lambda: types.SimpleNamespace(config=config))
     with pytest.raises(
-        CommunicationError, match="worker 1 has waited 25 s in vain for worker 0 to come to the same call"
+        CommunicationError, match="worker 1 has waited 25 s in vain for workers 0, 2 to come to the same call"
     ):
         monitored._shared_checkpoint(None)
     assert clock.now - began < 30
