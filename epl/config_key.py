@@ -172,7 +172,8 @@ class Key:
         elif self.type in (INTEGER, NUMBER):
             value = _parse_number(word)
         elif self.type in _LISTS:
-            value = [_parse_number(each.strip()) for each in word.split(",")] if word else []
+            bare = word[1:-1].strip() if word[:1] == "[" and word[-1:] == "]" else word  # as files and programs have it
+            value = [_parse_number(each.strip()) for each in bare.split(",")] if bare else []
         return self.check(value, source)
 
 

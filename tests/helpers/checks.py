@@ -30,11 +30,12 @@ def assert_numbers(values, what=""):
         assert not len(wrong), "%s: %s at %s" % (what, values[tuple(wrong[0])], wrong[0].tolist())
 
 
-def pairs(got, want):
-    """(got, want) of each; `zip` would leave out what one of them has more."""
-    got, want = list(got), list(want)
-    assert len(got) == len(want), "%d, expected %d" % (len(got), len(want))
-    return list(zip(got, want))
+def pairs(*sequences):
+    """(got, want) of each, or more in a row; `zip` would leave out what one of them has more."""
+    sequences = [list(each) for each in sequences]
+    lengths = [len(each) for each in sequences]
+    assert len(set(lengths)) == 1, "different numbers of things to compare: %s" % lengths
+    return list(zip(*sequences))
 
 
 def assert_same_state(got, want, rtol=RTOL, atol=ATOL):

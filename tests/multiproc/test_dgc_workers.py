@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.checks import assert_same, assert_same_training
+from tests.helpers.checks import assert_same, assert_same_training, pairs
 from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs import common
 from tests.helpers.programs.dgc import MOMENTUM, RATE
@@ -56,13 +56,13 @@ def goes_on(dgc, workers, steps, resumed=None):
 def test_two_workers(two_workers, resource, more):
     options = dict(RAMP, **more)
     results = two_workers(PROGRAMS + "train", config_of(options), STEPS, resource)
-    for (got, initial), want in zip(results, simulated(results[0][1], 2, options)):
+    for (got, initial), want in pairs(results, simulated(results[0][1], 2, options)):
         assert_same_training(got, want)
 
 
 def test_four_workers(jobs):
     results = jobs[4, 1](PROGRAMS + "train", config_of(RAMP), STEPS)
-    for (got, _), want in zip(results, simulated(results[0][1], 4, RAMP)):
+    for (got, _), want in pairs(results, simulated(results[0][1], 4, RAMP)):
         assert_same_training(got, want)
 
 
@@ -79,7 +79,7 @@ def test_large_gradients(two_workers):
     options = dict(RAMP, sparsity=[0.9], begin=1, least=10000)
     results = two_workers(PROGRAMS + "train", config_of(options), 4, True, 4000)
     assert results[0][1]["hidden/kernel"].size == 24000
-    for (got, _), want in zip(results, simulated(results[0][1], 2, options, 4)):
+    for (got, _), want in pairs(results, simulated(results[0][1], 2, options, 4)):
         assert_same_training(got, want)
 
 
@@ -87,14 +87,14 @@ def test_recomputation_and_groups_of_updates_change_no_numbers(two_workers):
     config = {"gradient_checkpoint.type": "auto", "optimizer.num_apply_group": 2}
     want = two_workers(PROGRAMS + "train", config_of(RAMP), 12)
     got = two_workers(PROGRAMS + "train", dict(config_of(RAMP), **config), 12)
-    for (one, _), (other, _) in zip(got, want):
+    for (one, _), (other, _) in pairs(got, want):
         assert_same_training(one, other)
 
 
 def test_a_monitored_session_goes_on_with_nothing_kept_back(two_workers, tmp_path):
     initial = two_workers(PROGRAMS + "train", config_of(RAMP), 1)[0][1]
     first, second = (two_workers(PROGRAMS + "monitored", config_of(RAMP), str(tmp_path), until) for until in (10, 16))
-    for one, other, want in zip(first, second, simulated(initial, 2, RAMP, 16, resumed=10)):
+    for one, other, want in pairs(first, second, simulated(initial, 2, RAMP, 16, resumed=10)):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
 
 
@@ -104,7 +104,7 @@ def test_a_monitored_session_goes_on_with_what_was_kept_back(two_workers, jobs, 
     initial = two_workers(PROGRAMS + "train", config, 1)[0][1]
     first, second = (two_workers(PROGRAMS + "monitored", config, str(tmp_path), until) for until in (10, 16))
     dgc = begun(initial, 2, RAMP)
-    for one, other, want in zip(first, second, goes_on(dgc, 2, range(16))):
+    for one, other, want in pairs(first, second, goes_on(dgc, 2, range(16))):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
     saved = tf.train.load_checkpoint(str(tmp_path / "model.ckpt-16"))
     for kind, rows in (("velocity", dgc.u), ("residual", dgc.v)):
@@ -114,7 +114,7 @@ def test_a_monitored_session_goes_on_with_what_was_kept_back(two_workers, jobs, 
             assert_same(saved.get_tensor("epl_dgc/%s/%s" % (name, kind)), want)
     dgc.share_with(4)
     found = jobs[4, 1](PROGRAMS + "monitored", config, str(tmp_path), 20)
-    for got, want in zip(found, goes_on(dgc, 4, range(16, 20))):
+    for got, want in pairs(found, goes_on(dgc, 4, range(16, 20))):
         assert_same_training(got, want)
 
 
@@ -128,7 +128,7 @@ def test_what_is_kept_back_and_checkpoints_of_objects(two_workers, tmp_path):
 def test_bfloat16(two_workers):
     want = two_workers(PROGRAMS + "train", config_of(RAMP), STEPS)
     got = two_workers(PROGRAMS + "train", dict(config_of(RAMP), **{"amp.level": "O1"}), STEPS)
-    for (one, _), (other, _) in zip(got, want):
+    for (one, _), (other, _) in pairs(got, want):
         assert one["losses"] != other["losses"]
         # Of parts of about the same size another one may be sent.
         np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.05)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, pairs
 from tests.helpers.programs import common
 from tests.helpers.programs.local_sgd import (
     ADAPTIVE,
@@ -27,7 +27,7 @@ EVERY_THIRD = list(range(3, 40, 3))
 @pytest.mark.parametrize("optimizer, resource", [("momentum", False), ("adam", True)])
 def test_two_workers(plain, two_workers, optimizer, resource):
     want, _ = plain(PROGRAMS + "simulate", 2, optimizer, EVERY_THIRD)
-    for (got, _), rank in zip(two_workers(PROGRAMS + "train", PERIOD, optimizer, resource=resource), want):
+    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", PERIOD, optimizer, resource=resource), want):
         assert_same_training(got, rank)
 
 
@@ -35,7 +35,7 @@ def test_two_workers(plain, two_workers, optimizer, resource):
 def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
     want, _ = plain(PROGRAMS + "simulate", 2, "rows", EVERY_THIRD)
     config = dict(PERIOD, **{"gradient_checkpoint.type": "auto"})
-    for (got, _), rank in zip(two_workers(PROGRAMS + "train", config, "rows", resource=resource), want):
+    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", config, "rows", resource=resource), want):
         assert_same_training(got, rank)
 
 
@@ -55,7 +55,7 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
             want[rank]["states"].append(
                 {name: np.asarray(state[name], own.dtype) for name, own in results[0][1].items()}
             )
-    for (got, _), rank in zip(results, want):
+    for (got, _), rank in pairs(results, want):
         assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
@@ -117,7 +117,7 @@ def test_averages_of_every_step_are_data_parallel_training(plain, two_workers):
     want, _ = plain(PROGRAMS + "simulate", 1, "sgd", [])
     for got, _ in two_workers(PROGRAMS + "train", {"local_sgd.k_steps": 1}, "sgd"):
         assert len(got["states"]) == STEPS
-        for one, other in zip(got["states"], want[0]["states"]):
+        for one, other in pairs(got["states"], want[0]["states"]):
             assert_same_state(one, other)
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, 
             assert_same(one["global_step"], np.int64(9 + number))
             assert_same_state(one, other)
         assert len(resumed) == 6
-        for one, other, going in zip(resumed, again[rank]["states"], want[rank]["states"][6:]):
+        for one, other, going in pairs(resumed, again[rank]["states"], want[rank]["states"][6:]):
             assert_same_state(one, other)
             if average_slots:
                 assert_same_state(one, going)
@@ -174,7 +174,7 @@ def test_after_the_end_of_data_copies_are_averaged_before_they_go_on(two_workers
     results = two_workers(PROGRAMS + "unequal", config, sizes)
     (_, one, _), (_, other, _) = results
     mean = {name: np.mean([one[name], other[name]], axis=0) for name in one}
-    for (counts, _, after), count in zip(results, want):
+    for (counts, _, after), count in pairs(results, want):
         assert counts == [count, count]
         assert_same_state(after, mean)  # the first step's rate is 0
 

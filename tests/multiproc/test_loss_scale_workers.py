@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same_state
+from tests.helpers.checks import assert_same_state, pairs
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
 from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs.loss_scale import FLOAT16
@@ -50,7 +50,7 @@ def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replica
     for found in results:
         check(found, range(12), BAD)
         assert found["scales"] == want["scales"]
-        for state, wanted in zip(found["states"], want["states"]):
+        for state, wanted in pairs(found["states"], want["states"]):
             assert_same_state(state, wanted, atol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_stages_in_two_workers_go_on_with_the_scale_of_a_checkpoint(jobs, two_wo
     for found in two_workers(SCALED + "train", (7, 10), BAD, restore=path, config=common, stages=2, groups=1):
         check(found, range(7, 10), BAD, first_step=want["steps"][7])
         assert found["scales"] == want["scales"][7:]
-        for state, wanted in zip(found["states"], want["states"][7:]):
+        for state, wanted in pairs(found["states"], want["states"][7:]):
             assert_same_state(state, wanted, atol=1e-5)
 
 
@@ -113,7 +113,7 @@ def test_training_goes_on_with_the_scale_of_the_checkpoint(plain, two_by_two, tm
     for found in two_by_two(SCALED + "train", (10, 24), BAD, restore=path, config=OPTIONS):
         check(found, STEPS[10:], BAD, first_step=whole["steps"][10])
         assert found["scales"] == whole["scales"][10:]
-        for state, want in zip(found["states"], whole["states"][10:]):
+        for state, want in pairs(found["states"], whole["states"][10:]):
             assert_same_state(state, want)
     # Plain TensorFlow reads it; EPL reads what plain TensorFlow has written, and begins with the first scale.
     foreign = plain(SCALED + "train", (10, 12), (), restore=path, save=str(tmp_path / "plain"))

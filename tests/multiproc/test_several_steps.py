@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.checks import assert_same, assert_same_state
+from tests.helpers.checks import assert_same, assert_same_state, pairs
 from tests.helpers.programs import common
 from tests.helpers.programs.several_steps import STEPS
 
@@ -57,7 +57,7 @@ def test_losses_of_every_third_step(two_workers):
     """execution.fetch_every: training is the same; a loss between is that of an earlier step."""
     train = "tests.helpers.programs.dgc:train"
     kept = two_workers(train, {"execution.fetch_every": 3}, 8)
-    for (got, _), (want, _) in zip(kept, two_workers(train, {}, 8)):
+    for (got, _), (want, _) in pairs(kept, two_workers(train, {}, 8)):
         assert_same(got["losses"], [want["losses"][number] for number in (0, 0, 0, 3, 3, 3, 6, 6)])
-        for one, other in zip(got["states"], want["states"]):
+        for one, other in pairs(got["states"], want["states"]):
             assert_same_state(one, other)

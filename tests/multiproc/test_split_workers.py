@@ -180,7 +180,7 @@ def test_float16_in_several_copies(plain, two_by_two):
 
 def test_monitored_sessions(plain, two_workers, tmp_path):
     want = monitored_twice(plain, str(tmp_path / "plain"))
-    for of_workers, whole in zip(monitored_twice(two_workers, str(tmp_path / "split")), want):
+    for of_workers, whole in pairs(monitored_twice(two_workers, str(tmp_path / "split")), want):
         for own in of_workers:
             assert_same(own, whole)
 

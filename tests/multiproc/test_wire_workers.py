@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.helpers.checks import assert_same_training
+from tests.helpers.checks import assert_same_training, pairs
 from tests.helpers.programs import wire
 from tests.helpers.references import Half, Wire
 
@@ -55,7 +55,7 @@ def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
 @pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True), (HALF, True)])
 def test_two_workers(two_workers, form, resource):
     results = two_workers(TRAIN, config_of(form), STEPS, resource)
-    for got, want in zip(results, simulated(form, 2)):
+    for got, want in pairs(results, simulated(form, 2)):
         assert_same_training(got, want)
 
 
@@ -63,7 +63,7 @@ def test_two_workers(two_workers, form, resource):
 @pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
 def test_four_workers(jobs, form):
     results = jobs[4, 1](TRAIN, config_of(form), STEPS)
-    for got, want in zip(results, simulated(form, 4)):
+    for got, want in pairs(results, simulated(form, 4)):
         assert_same_training(got, want)
 
 
@@ -83,7 +83,7 @@ def test_devices_of_a_worker_add_up_what_they_send(two_by_two):
 )
 def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
     results = two_workers(TRAIN, dict({"communication.wire_dtype": "int8"}, **config), STEPS)
-    for got, want in zip(results, simulated("int8", 2)):
+    for got, want in pairs(results, simulated("int8", 2)):
         # A worker has the slots of its part only; a loss that is fetched is that of a micro-batch.
         got, want = (
             {"states": [{name: state[name] for name in wire.SHAPES} for state in each["states"]], "losses": []}
@@ -97,5 +97,5 @@ def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
 def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path, form):
     program = "tests.helpers.programs.wire:monitored"
     first, second = (two_workers(program, config_of(form), str(tmp_path), until) for until in (10, STEPS))
-    for one, other, want in zip(first, second, simulated(form, 2, resumed=10)):
+    for one, other, want in pairs(first, second, simulated(form, 2, resumed=10)):
         assert_same_training({key: one[key] + other[key] for key in want}, want)

@@ -5,7 +5,7 @@ import pytest
 
 from epl import tf_compat
 from tests.helpers import tricks_checks
-from tests.helpers.checks import assert_same, assert_same_state, assert_same_training
+from tests.helpers.checks import assert_same, assert_same_state, assert_same_training, pairs
 from tests.helpers.loss_scales import BAD, OPTIONS, SCALED, by_the_book, check
 from tests.helpers.marks import needs_bfloat16
 from tests.numerics.test_pipelines import ATOL, PIPELINES
@@ -128,7 +128,7 @@ def test_steps_are_left_out_together(two_workers, level, kind, resource, options
     for found in two_workers(SCALED + "train", (0, 24), BAD, kind, resource, config=config):
         check(found, range(24), BAD)
         assert found["scales"] == by_the_book(range(24), BAD)
-        for state, wanted in zip(found["states"], want["states"]):
+        for state, wanted in pairs(found["states"], want["states"]):
             assert_same_state(state, wanted)
 
 
@@ -248,7 +248,7 @@ def test_steps_are_left_out_by_all_workers_that_have_the_whole_state(two_by_two)
     config.update({"zero.level": "v1", "zero.degree": 2})
     for found in two_by_two(SCALED + "train", (0, 24), BAD, "one", False, config=config):
         check(found, range(24), BAD)
-        for state, wanted in zip(found["states"], want["states"]):
+        for state, wanted in pairs(found["states"], want["states"]):
             assert_same_state(state, wanted)
 
 

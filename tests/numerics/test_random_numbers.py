@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.helpers.checks import pairs
+
 DRAWS = "tests.helpers.programs.random_numbers:draws"
 KINDS = ["seeded", "keyed", "drawn", "records"]
 
@@ -33,7 +35,7 @@ def test_micro_batches_draw_different_numbers(two_devices, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["seeded", "keyed", "drawn"])
 def test_the_first_copy_draws_what_one_device_draws(plain, two_devices, kind):
-    for want, got in zip(plain(DRAWS, kind), two_devices(DRAWS, kind)):
+    for want, got in pairs(plain(DRAWS, kind), two_devices(DRAWS, kind)):
         assert want.keys() == got.keys()
         for name in want:
             np.testing.assert_array_equal(got[name][:1], want[name][:1], err_msg=name)

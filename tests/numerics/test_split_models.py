@@ -196,10 +196,10 @@ def check_mixed(got, want, bad=()):
     kept = [step for step in range(len(history)) if step - 1 not in bad]
     assert len(kept) == len(reference) > 2
     for step in bad:
-        for after, before in zip(history[step + 1], history[step]):
+        for after, before in pairs(history[step + 1], history[step]):
             np.testing.assert_array_equal(after, before)
     for step, whole in zip(kept, reference):
-        for own, value in zip(history[step], whole):
+        for own, value in pairs(history[step], whole):
             np.testing.assert_allclose(own, value, rtol=2e-2, atol=2e-2)
     if bad:
         scale, good = 1024.0, 0
@@ -297,7 +297,7 @@ def test_stages_in_16_bits(plain, four_devices, case, dtype):
     options = dict(CLIPPED, amp__level="O1", amp__dtype=dtype, **options)
     reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource)
     for got, want in pairs(four_devices(SPLIT + "stages", 2, optimizer, kinds, resource, **options), reference):
-        for own, whole in zip(got, want):
+        for own, whole in pairs(got, want):
             np.testing.assert_allclose(own, whole, rtol=4e-2, atol=4e-2)
 
 
@@ -314,7 +314,7 @@ def monitored_twice(call, folder):
 
 def test_monitored_sessions_and_batch_normalisation(plain, two_devices, tmp_path):
     want = monitored_twice(plain, str(tmp_path / "plain"))
-    for own, whole in zip(monitored_twice(two_devices, str(tmp_path / "split")), want):
+    for own, whole in pairs(monitored_twice(two_devices, str(tmp_path / "split")), want):
         assert_same(own, whole)
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.helpers.checks import assert_same_training
+from tests.helpers.checks import assert_same_training, pairs
 from tests.helpers.programs.optimizers import CONFIG
 
 PROGRAMS = "tests.helpers.programs.optimizers:"
@@ -29,7 +29,7 @@ def test_training_goes_on_from_a_checkpoint(plain, two_workers, tmp_path, kind):
     want, path = plain(PROGRAMS + "train", kind), str(tmp_path / "model")
     first = two_workers(PROGRAMS + "train", kind, None, 0, 10, None, path)
     second = two_workers(PROGRAMS + "train", kind, None, 10, 20, path)
-    for one, other in zip(first, second):
+    for one, other in pairs(first, second):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
 
 

@@ -325,6 +325,14 @@ def test_bool_from_environment(text, value):
 
 
 @pytest.mark.parametrize(
+    "text, value",
+    [("0.75,0.999", (0.75, 0.999)), ("[0.75, 0.999]", (0.75, 0.999)), ("[]", ()), ("", ())],
+)
+def test_list_from_environment(text, value):
+    assert Config({}, {"EPL_DGC_SPARSITY": text}).dgc.sparsity == value
+
+
+@pytest.mark.parametrize(
     "variable, text, message",
     [
         ("EPL_COMMUNICATION_FP16", "yes", '"true", "false", "1", "0"'),
@@ -335,6 +343,7 @@ def test_bool_from_environment(text, value):
         ),
         ("EPL_COMMUNICATION_MAX_SPLITS", "1.5", "an integer >= 1"),
         ("EPL_COMMUNICATION_TIMEOUT_S", "nan", "a number > 0"),
+        ("EPL_DGC_SPARSITY", "[0.75, 1]", "a list of numbers >= 0 and < 1"),
         ("EPL_COMMUNICATION_MAX_SPLIT", "3", "EPL_COMMUNICATION_MAX_SPLITS"),
         ("EPL_PIPELINE_NUM_MICRO_BATCHES", "3", "EPL_PIPELINE_NUM_MICRO_BATCH"),
         ("EPL_IO_X", "3", "belongs to no configuration key"),

@@ -13,6 +13,7 @@ from epl.graph import tags
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.verdicts import stages_verdicts
+from tests.helpers.checks import pairs
 from tests.helpers.loss_scales import BAD, OPTIONS, by_the_book, check
 from tests.helpers.planning import capture, compiled, control_flow
 from tests.helpers.programs import loss_scale as programs
@@ -80,7 +81,7 @@ def test_updates_in_groups_are_left_out_too(kind, resource):
     found = train(kind, resource, steps=(0, 6), bad=BAD, optimizer__num_apply_group=3, **options)
     check(found, range(6), BAD)
     assert found["scales"] == want["scales"]
-    for state, wanted in zip(found["states"], want["states"]):
+    for state, wanted in pairs(found["states"], want["states"]):
         assert all(np.array_equal(state[name], value) for name, value in wanted.items())
 
 
@@ -122,9 +123,9 @@ def test_what_the_program_sees_of_gradients_is_not_scaled():
     plain = train("gradients", steps=(0, 2), fetched=gradients, amp__level="", amp__dtype="bfloat16")
     for scale in (1, 1024):
         found = train("gradients", steps=(0, 2), fetched=gradients, amp__loss_scale=scale)
-        for own, want in zip(found["fetched"], plain["fetched"]):
+        for own, want in pairs(found["fetched"], plain["fetched"]):
             assert len(own) == len(want) > 4
-            for value, wanted in zip(own, want):
+            for value, wanted in pairs(own, want):
                 np.testing.assert_allclose(value, wanted, rtol=0.02, atol=0.02 * np.abs(wanted).max())
 
 

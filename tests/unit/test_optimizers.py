@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from epl import fused_updates, tf_compat
 from epl.graph import tags
 from epl.optimizers import LambOptimizer, LarsOptimizer
+from tests.helpers.checks import pairs
 from tests.helpers.references import Lamb, Lars
 
 STEPS = 20
@@ -140,7 +141,7 @@ def test_kernels_of_large_variables(resource, optimizer, monkeypatch):
                 prefix = "EplResource" if resource else "Epl"
                 assert ran == ({prefix + KERNELS[optimizer]} if with_kernels else set())
                 finals.append(session.run(tf.global_variables()))
-    for one, other in zip(*finals):
+    for one, other in pairs(*finals):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)  # sums of 20 float32 steps of about 0.1
 
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from epl.errors import PlanError, UnsupportedError
 from epl.program.placement import WHOLE, sharded
 from tests.helpers import shards, split_models
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture
 
 STEPS = 3
@@ -234,7 +234,7 @@ def test_dimensions_of_unknown_size_that_parts_would_have_to_count(rows):
     done = shards.partitioned(graph, 3, tensors={"mine": sharded(0)})
     names, fed = ["largest:0", "total:0", "gradient:0"], {"x:0": np.random.RandomState(0).normal(size=[rows, 3])}
     with shards.Shards(graph, done, 1e-12) as both:
-        for got, want in zip(both.run(names, fed), both.run_whole(names, fed)):
+        for got, want in pairs(both.run(names, fed), both.run_whole(names, fed)):
             np.testing.assert_allclose(got, want, rtol=1e-12)  # of float64: a third in float32 would not do
 
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.helpers import random_graphs, shards
+from tests.helpers.checks import pairs
 from tests.helpers.planning import capture
 
 _ROUNDING = 1e-8  # in float64, of numbers around 1
@@ -34,7 +35,7 @@ def check(seed, count, graphs, batches=(8, 5, 1)):
                 both.run_whole("train", fed)
                 both.run_operations(["train"], fed)
             fed = random_graphs.feeds(rows, seed + rows)
-            for name, got, want in zip(names, both.run(names, fed), both.run_whole(names, fed)):
+            for name, got, want in pairs(names, both.run(names, fed), both.run_whole(names, fed)):
                 what = "%s: seed %d, %d shards, %d rows" % (name, seed, count, rows)
                 np.testing.assert_allclose(got, want, rtol=_ROUNDING, atol=_ROUNDING, err_msg=what)
 

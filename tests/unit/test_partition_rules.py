@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.program.placement import WHOLE, partial, sharded
 from tests.helpers import shards
+from tests.helpers.checks import pairs
 from tests.helpers.planning import capture
 
 COUNTS = (2, 3, 4)
@@ -474,7 +475,7 @@ def check(makers, seed, cases):
         done = shards.partitioned(graph, count, tensors=marks)
         with shards.Shards(graph, done, wanted=names) as both:
             whole = both.run_whole(names) if whole is None else whole
-            for (what, _), got, want in zip(outputs, both.run(names), whole):
+            for (what, _), got, want in pairs(outputs, both.run(names), whole):
                 message = "%s, seed %d, %d shards" % (what, seed, count)
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=message)
 

@@ -11,6 +11,7 @@ from epl import tf_compat
 from epl.partition import table
 from epl.program.placement import WHOLE, sharded
 from tests.helpers import shards
+from tests.helpers.checks import pairs
 from tests.helpers.planning import capture
 from tests.unit import test_partition_rules as rules
 
@@ -126,7 +127,7 @@ def check(seed, count):
         both.run_whole("init")
         both.run_operations(["init"])
         for _ in range(2):
-            for name, got, want in zip(names, both.run(names), both.run_whole(names)):
+            for name, got, want in pairs(names, both.run(names), both.run_whole(names)):
                 what = "%s, seed %d, %d shards" % (name, seed, count)
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=what)
             both.run_whole("changes")
