@@ -9,7 +9,7 @@ import random
 import hypothesis
 import pytest
 
-from tests.helpers import deprecations, processes, zoo_results
+from tests.helpers import processes, quicker, zoo_results
 from tests.helpers.forks import Template
 from tests.helpers.halves import divided
 from tests.helpers.remote import Job
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    deprecations.leave_unchecked()
+    quicker.build_graphs_quickly()
 
 
 def _in_halves(item):
