@@ -18,5 +18,5 @@ def build_graphs_quickly():
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
-    if "tensorflow" in sys.modules:
+    if hasattr(sys.modules.get("tensorflow"), "__version__"):
         importlib.import_module("tensorflow.python.util.deprecation")._PRINT_DEPRECATION_WARNINGS = False
