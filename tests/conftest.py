@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import processes, quicker, zoo_results
 from tests.helpers.forks import Template
-from tests.helpers.halves import divided
+from tests.helpers.line_shares import divided
 from tests.helpers.remote import Job
 
 # How long an example takes says more about the machine than about the code. What an ordinary run draws follows from the
@@ -65,9 +65,9 @@ def pytest_collection_modifyitems(config, items):
         and not (item.get_closest_marker("once") and part not in (None, part_of(item)))
     ]
     if part is not None and not config.getoption("--exhaustive"):
-        both = [item for item in chosen if _in_halves(item)]
+        both = [item for item in chosen if _is_shared(item)]
         here = set(divided(both, line=0 if part == "unit" else 1))
-        chosen = [item for item in chosen if item in here or not _in_halves(item)]
+        chosen = [item for item in chosen if item in here or not _is_shared(item)]
     wanted = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
     items[:] = chosen
@@ -77,8 +77,8 @@ def pytest_collection_finish():
     quicker.build_graphs_quickly()
 
 
-def _in_halves(item):
-    """Whether each line runs about half of the cases of a test, of those that could run on both."""
+def _is_shared(item):
+    """Whether each case of a test runs on one line, of those that could run on both."""
     folder = os.path.basename(os.path.dirname(str(item.fspath)))
     return folder in ("unit", "numerics", "multiproc") and not any(
         item.get_closest_marker(mark) for mark in ("once", "each_line", "skipif", "alone")

@@ -170,6 +170,7 @@ def test_float16(plain, two_workers, optimizer, options):
         check_mixed(got, want, options["bad"])
 
 
+@pytest.mark.once
 def test_float16_in_several_copies(plain, two_by_two):
     optimizer, options = MIXED[2]
     want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
@@ -178,6 +179,7 @@ def test_float16_in_several_copies(plain, two_by_two):
             check_mixed(got, want, options["bad"])
 
 
+@pytest.mark.once
 def test_monitored_sessions(plain, two_workers, tmp_path):
     want = monitored_twice(plain, str(tmp_path / "plain"))
     for of_workers, whole in pairs(monitored_twice(two_workers, str(tmp_path / "split")), want):
@@ -193,6 +195,7 @@ def test_copies_of_a_divided_model(plain, jobs, layout):
             check(history, reference)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout, case", [((2, 2), 0), pytest.param((4, 1), 1, marks=pytest.mark.exhaustive)])
 def test_copies_of_a_divided_model_divide_state(plain, jobs, tmp_path, layout, case):
     """With micro-batches; a checkpoint goes on in plain TensorFlow, and in the layout that wrote it."""
@@ -244,6 +247,7 @@ def test_copies_of_a_divided_model_divide_state_in_each_worker(plain, jobs):
         check(got, want)
 
 
+@pytest.mark.once
 def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
     reference = plain(SPLIT + "several_copies", 1, "adam", state=False)
     for call in (two_workers, two_by_two):

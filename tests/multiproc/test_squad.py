@@ -13,6 +13,7 @@ EXAMPLE = os.path.join(ROOT, "examples", "bert_squad")
 QUESTIONS = os.path.join(EXAMPLE, "small", "train.json")
 ROWS = 4  # of a worker's batch
 COMPARED = 20  # steps; far on, small differences in rounding have grown in any training
+pytestmark = pytest.mark.once  # a whole training; other examples and BERTs are trained on both lines
 
 # Saves a BERT in the layout of published checkpoints: its own first values, and a variable that answers do without.
 PRETRAIN = """

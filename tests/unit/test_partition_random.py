@@ -43,7 +43,7 @@ def check(seed, count, graphs, batches=(8, 5, 1)):
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_random_graphs(count, part):
-    """300 graphs in all; each line has half of them."""
+    """300 graphs in all, each on one line."""
     check(10 * count + part, count, 25, (5, 1))
 
 

@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from tests.helpers.halves import half_of
+from tests.helpers.line_shares import share_of
 from tests.helpers.processes import REPOSITORY, clean_environment
 
 pytestmark = pytest.mark.once
@@ -19,7 +19,7 @@ CASES = st.integers(1, 3).flatmap(
 
 @hypothesis.given(CASES)
 def test_every_case_runs_on_one_line_and_each_line_runs_some(cases):
-    first, second = half_of(cases, 0), half_of(cases, 1)
+    first, second = share_of(cases, 0), share_of(cases, 1)
     assert first and second and sorted(first) == first and sorted(second) == second
     if len(cases) == 1:
         assert first == second == [0]
@@ -31,9 +31,17 @@ def test_every_case_runs_on_one_line_and_each_line_runs_some(cases):
 def test_every_value_of_a_product_runs_on_both_lines(rows, columns):
     cases = [(row, column) for row in range(rows) for column in range(columns)]
     for line in range(2):
-        here = [cases[place] for place in half_of(cases, line)]
+        here = [cases[place] for place in share_of(cases, line)]
         assert {row for row, _ in here} == set(range(rows)) and {column for _, column in here} == set(range(columns))
-        assert abs(2 * len(here) - len(cases)) <= 1
+    few = len(share_of(cases, 0))
+    assert len(cases) <= 4 * few and 2 * few <= len(cases) + 1
+
+
+@pytest.mark.parametrize("count, few", [(2, [0]), (3, [0]), (7, [0, 3, 6])])
+def test_the_first_line_has_a_third_where_there_is_one_parameter(count, few):
+    cases = [(value,) for value in range(count)]
+    assert share_of(cases, 0) == few
+    assert share_of(cases, 1) == sorted(set(range(count)).difference(few))
 
 
 SCRIPT = """
@@ -42,6 +50,11 @@ import pytest
 @pytest.mark.parametrize("size, name", [(1, "a"), (2, "b"), (3, "c")])
 @pytest.mark.parametrize("shape", ["x", "y"])
 def test_product(size, name, shape):
+    pass
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("shape", ["x", "y"])
+def test_square(size, shape):
     pass
 
 @pytest.mark.each_line
@@ -76,8 +89,9 @@ def collected(folder, *options):
 
 def test_what_pytest_collects(tmp_path):
     first, second = (collected(tmp_path, "--once", part) for part in ("unit", "rest"))
-    assert len(set(first) | set(second)) == 6 + 2 + 3 + 1 + 1
+    assert len(set(first) | set(second)) == 6 + 4 + 2 + 3 + 1 + 1
     both = {"test_each_line[1]", "test_each_line[2]", "test_skipped[2]", "test_one_left[1]", "test_alone"}
     assert set(first) & set(second) == both
     product = {name for name in first if name.startswith("test_product")}
     assert product == {"test_product[x-1-a]", "test_product[x-3-c]", "test_product[y-2-b]"}
+    assert {name for name in first if name.startswith("test_square")} == {"test_square[x-1]", "test_square[y-2]"}
