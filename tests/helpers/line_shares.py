@@ -66,6 +66,6 @@ def divided(items, line):
 def _values(item):
     """The identifiers of an item's parameters, one for each that varies by itself.
 
-    Not their indices, which are others in the pytest of each line.
+    Not their indices, which are others in the pytest of each line. pytest has no public name for them one by one.
     """
     return tuple(item.callspec._idlist) if hasattr(item, "callspec") else ()
