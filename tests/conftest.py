@@ -9,7 +9,7 @@ import random
 import hypothesis
 import pytest
 
-from tests.helpers import processes, quicker, zoo_results
+from tests.helpers import on_gpus, processes, quicker, zoo_results
 from tests.helpers.forks import Template
 from tests.helpers.line_shares import divided
 from tests.helpers.remote import Job
@@ -29,6 +29,7 @@ ON_REQUEST = {"exhaustive": ("--exhaustive",), "nightly": ("--nightly", "--exhau
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run all tests, every combination; takes hours")
     parser.addoption("--nightly", action="store_true", help="also run the tests marked nightly; takes minutes")
+    parser.addoption("--on-gpus", action="store_true", help="run jobs on this machine's GPUs, of which one is enough")
     parser.addoption("--fault-seed", type=int, help="of the faults that are drawn; printed, random if left out")
     parser.addoption(
         "--once",
@@ -39,6 +40,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if config.getoption("--on-gpus"):
+        on_gpus.want()
     if config.getoption("--exhaustive"):
         hypothesis.settings.load_profile("drawn")
     given = config.getoption("--fault-seed")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+from tests.helpers import on_gpus
+
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # What a caller's shell may have set must not reach the processes of a test.
 _FOREIGN = ("EPL_", "TF_CONFIG", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "CUDA_VISIBLE_DEVICES")
@@ -56,11 +58,18 @@ _TIMEOUT_S = 60
 def worker_environments(workers, devices, token="a token of the tests"):
     """The environment of each worker of a job on this host, as a launcher would set it."""
     common = {"EPL_GPU_PER_WORKER": devices, "EPL_DEVICE": "cpu", "EPL_COMMUNICATION_TIMEOUT_S": _TIMEOUT_S}
+    environments = [dict(common) for _ in range(workers)]
+    if on_gpus.wanted():
+        for index, each in enumerate(environments):
+            each.update(on_gpus.variables(index, workers))
     if workers == 1:
-        return [clean_environment(**common)]
+        return [clean_environment(**environments[0])]
     hosts = ["127.0.0.1:%d" % port for port in free_ports(workers)]
     config = [{"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}} for index in range(workers)]
-    return [clean_environment(TF_CONFIG=json.dumps(each), EPL_JOB_TOKEN=token, **common) for each in config]
+    return [
+        clean_environment(TF_CONFIG=json.dumps(each), EPL_JOB_TOKEN=token, **own)
+        for each, own in zip(config, environments)
+    ]
 
 
 _LIBC = ctypes.CDLL(None)

@@ -7,6 +7,7 @@ import traceback
 
 import tensorflow.compat.v1 as tf
 
+from tests.helpers import on_gpus
 from tests.helpers.remote import RemoteError, read_message, write_message
 
 
@@ -25,6 +26,8 @@ def main(mode, address):
     connection.connect("\0" + address)
     tf.disable_v2_behavior()
     epl = importlib.import_module("epl") if mode == "epl" else None
+    if epl and on_gpus.wanted():
+        on_gpus.divide()
     while True:
         try:
             name, args, kwargs = read_message(connection)
