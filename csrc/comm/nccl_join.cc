@@ -1,6 +1,7 @@
 #include "nccl_join.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -13,7 +14,8 @@
 namespace epl {
 namespace {
 
-// A name of this rank's GPU that no other GPU has.
+// A name of this rank's GPU that no other GPU has. Ranks that NCCL_HOSTID tells to be on different hosts may share one, as
+// for NCCL itself: it is how several are tried on a machine with a single GPU.
 Status FindDevice(const Options& options, const GpuLibraries& libraries, std::string* name) {
   int count = 0;
   Status status = libraries.Check("cudaGetDeviceCount", libraries.cuda.GetDeviceCount(&count));
@@ -25,7 +27,8 @@ Status FindDevice(const Options& options, const GpuLibraries& libraries, std::st
   if (status.ok()) {
     status = libraries.Check("cudaDeviceGetPCIBusId", libraries.cuda.GetPciBusId(bus, sizeof(bus), options.device));
   }
-  *name = Format("GPU %s of %s", bus, HostIdentity().c_str());
+  const char* host = std::getenv("NCCL_HOSTID");
+  *name = Format("GPU %s of %s", bus, host != nullptr && *host != '\0' ? host : HostIdentity().c_str());
   return status;
 }
 

@@ -14,7 +14,7 @@ import traceback
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers import zoo
+from tests.helpers import on_gpus, zoo
 
 STEPS = 6
 GLOBAL_BATCH = 8
@@ -143,6 +143,8 @@ def main(mode, folder, *names):
     if mode == "epl":
         import epl  # the plain runs must not import it
 
+        if on_gpus.wanted():
+            on_gpus.divide()
         epl.init()
         part = Part(epl)
     else:

@@ -168,6 +168,34 @@ def test_float16_on_the_wire_stays_on_the_host():
     assert reduction.device == HOST and reduction.attr["R"].i == 2
 
 
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_all_workers_gather_shares_in_the_same_place(level):
+    """Also who has none of them."""
+    with capture() as graph:
+        tf.train.AdamOptimizer(0.1).minimize(planning.layers(1))
+    devices, empty = [], 0
+    for worker in range(3):
+        done = planning.compiled(graph, 3, 1, worker, device_type="GPU", on_gpu=True, zero__level=level)
+        gathers = {n.name: n for n in of_op(done.graph, "EplAllGather")}
+        devices.append({name: node.device for name, node in gathers.items()})
+        empty += sum(done.graph.nodes[node_of(n.input[0])].op == "Empty" for n in gathers.values())
+    assert empty and devices[0] == devices[1] == devices[2]
+    assert set(devices[0].values()) == {GPU % 0}
+
+
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_shares_that_the_user_keeps_on_the_host_are_gathered_there_by_all_workers(level):
+    with capture() as graph:
+        x = planning.batch()
+        with tf.device("/cpu:0"):
+            w = planning.variable("w", [4, 4])
+        tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(tf.matmul(x, w))))
+    for worker in range(2):
+        done = planning.compiled(graph, 2, 1, worker, device_type="GPU", on_gpu=True, zero__level=level)
+        gathers = of_op(done.graph, "EplAllGather")
+        assert gathers and {node.device for node in gathers} == {HOST}
+
+
 def user_collectives():
     x = tf.square(planning.batch())
     epl.ops.all_reduce(x, "mean", name="mean")

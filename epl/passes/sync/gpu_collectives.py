@@ -82,7 +82,13 @@ def _can_become_local(graph, node):
 
 
 def _takes_from_gpu(graph, node):
-    return any("GPU" in graph.nodes[node_of(text)].device for text in node.input if text[0] != "^")
+    data = [graph.nodes[node_of(text)].device for text in node.input if text[0] != "^"]
+    if node.op != "EplAllGather" or tags.get_str(node, tags.ROLE) != "collective":
+        return any("GPU" in device for device in data)
+    # The verdict must be that of all workers, whose shares may be empty and on the host: what the others send is among
+    # the control inputs, and has the device of the user, which is none for most, where another worker has placed it.
+    others = [graph.nodes[text[1:]].device for text in node.input if text[0] == "^"]
+    return any("CPU" not in device.upper() for device in data + others)
 
 
 def _reduce_locally(edit, node):
