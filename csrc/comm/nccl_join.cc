@@ -14,8 +14,8 @@
 namespace epl {
 namespace {
 
-// A name of this rank's GPU that no other GPU has. Ranks that NCCL_HOSTID tells to be on different hosts may share one, as
-// for NCCL itself: it is how several are tried on a machine with a single GPU.
+// A name of this rank's GPU that no other GPU has. Ranks that NCCL_HOSTID tells to be on different hosts may share one,
+// as for NCCL itself: it is how several are tried on a machine with a single GPU.
 Status FindDevice(const Options& options, const GpuLibraries& libraries, std::string* name) {
   int count = 0;
   Status status = libraries.Check("cudaGetDeviceCount", libraries.cuda.GetDeviceCount(&count));

@@ -1,6 +1,7 @@
 """Compares the copies of variables that ought to be the same, over devices and workers."""
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -13,6 +14,10 @@ _ADVICE = (
     "changes the variable besides the optimizer: a branch that the data choose, an update that is run by one worker "
     "alone. docs/troubleshooting.md tells more."
 )
+
+# Of the norm of a variable: far more than the rounding of many steps, far less than an update that a copy has not made.
+_ROUNDING = 1e-3
+_PROJECTIONS, _BLOCK = 4, 1 << 16
 
 
 class Checks(object):
@@ -37,7 +42,7 @@ class Checks(object):
         return self.num_trained % self._every == 0
 
 
-def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0):
+def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0, rounded=False):
     """The digests of all local copies.
 
     Args:
@@ -46,9 +51,12 @@ def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0):
       variables: names of those that are compared.
       copies: how many there may be of one.
       part_in: function from a variable and the number of a local copy to that of the part which it has.
+      rounded: whether floating numbers may differ by rounding, as GPUs add up the rows of a sparse gradient in an order
+        that chance decides.
 
     Returns:
-      A list of (variable, [digest of each local copy], [its part]), in the order of the names.
+      A list of (variable, [digest of each local copy], [its part]), in the order of the names. A digest is a list, of a
+      hash and, of what may differ by rounding, the norm and a few projections.
     """
     found = []
     for variable in sorted(variables):
@@ -58,14 +66,39 @@ def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0):
     names = tuple(read_name(variable, index) + ":0" for variable, here in found for index in here)
     values = iter(read(names) if found else ())
     return [
-        (variable, [_digest(next(values)) for _ in here], [part_in(variable, index) for index in here])
+        (variable, [_digest(next(values), rounded) for _ in here], [part_in(variable, index) for index in here])
         for variable, here in found
     ]
 
 
-def _digest(value):
+def _digest(value, rounded):
     array = np.ascontiguousarray(value)
-    return hashlib.sha256(("%s %s " % (array.dtype.str, array.shape)).encode() + array.tobytes()).hexdigest()[:32]
+    text = hashlib.sha256(("%s %s " % (array.dtype.str, array.shape)).encode() + array.tobytes()).hexdigest()[:32]
+    return [text] + (_sketch(array) if rounded and array.dtype.kind == "f" else [])
+
+
+def _sketch(array):
+    """The norm of an array, and its products with a few vectors of random signs, the same for all arrays.
+
+    Each product of a difference is of the size of the difference's norm (Achlioptas, "Database-friendly random
+    projections", 2003), so that large arrays need not travel to be compared.
+    """
+    random, square, products = np.random.RandomState(0), 0.0, np.zeros(_PROJECTIONS)
+    signs = random.randint(0, 2, [_PROJECTIONS, _BLOCK]) * 2.0 - 1
+    flat = array.ravel()
+    for begin in range(0, flat.size, _BLOCK):
+        block = flat[begin : begin + _BLOCK].astype(np.float64)
+        square += float(block.dot(block))
+        products += signs[:, : block.size].dot(block) * (random.randint(0, 2, _PROJECTIONS) * 2.0 - 1)
+    return [math.sqrt(square)] + products.tolist()
+
+
+def _same(one, other):
+    (text, *sketch), (other_text, *other_sketch) = one, other
+    if text == other_text or len(sketch) != len(other_sketch):
+        return text == other_text
+    # A comparison with what is no number is false.
+    return bool(sketch) and all(abs(a - b) <= _ROUNDING * sketch[0] for a, b in zip(sketch, other_sketch))
 
 
 def first_difference(everyone):
@@ -82,7 +115,7 @@ def first_difference(everyone):
     for key in sorted(known):
         (digest, first), others = known[key][0], known[key][1:]
         for other, where in others:
-            if other != digest:
+            if not _same(digest, other):
                 return key[0], first, where
     return None
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.once
 VALUES = {"a": np.arange(3.0), "b": np.array(2, np.int32)}
 
 
-def own(values, copies=2, changed=None):
+def own(values, copies=2, changed=None, rounded=False):
     """The digests of a worker; `changed` (variable, copy) holds another value."""
     nodes = {read_name(variable, copy): (variable, copy) for variable in values for copy in range(copies)}
 
@@ -22,7 +22,7 @@ def own(values, copies=2, changed=None):
         found = [nodes[name[: -len(":0")]] for name in names]
         return [values[variable] + ((variable, copy) == changed) for variable, copy in found]
 
-    return replicas.digests(read, nodes, set(values), 3)
+    return replicas.digests(read, nodes, set(values), 3, rounded=rounded)
 
 
 def test_equal_copies():
@@ -57,6 +57,23 @@ def test_copies_of_one_part_are_compared(odd, found):
 @pytest.mark.parametrize("other", [np.arange(3.0, dtype=np.float32), np.arange(3.0)[None], np.array([0, 1, -2.0])])
 def test_type_shape_and_bits_count(other):
     assert replicas.first_difference([own({"a": VALUES["a"]}, 1), own({"a": other}, 1)]) is not None
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 50, 200000]), st.sampled_from(["f2", "f4", "f8"]))
+def test_copies_on_gpus_may_differ_by_rounding(seed, size, dtype):
+    random = np.random.RandomState(seed)
+    value = random.normal(size=size)
+    rounded, updated = value * (1 + 1e-6 * random.normal(size=size)), value + 0.02 * random.normal(size=size)
+    one, near, far = ([own({"a": each.astype(dtype)}, 1, rounded=True)] for each in (value, rounded, updated))
+    assert replicas.first_difference(one + near) is None
+    # By chance a single number may hardly have changed.
+    assert size == 1 or replicas.first_difference(one + far) == ("a", (0, 0), (1, 0))
+
+
+@pytest.mark.parametrize("one, other", [(3, 4), (1.0, np.nan), (0.0, 1e-9), (1.0, 1.01)])
+def test_what_is_no_rounding_counts_on_gpus(one, other):
+    found = [own({"a": np.array([each, each])}, 1, rounded=True) for each in (one, other)]
+    assert replicas.first_difference(found) == ("a", (0, 0), (1, 0))
 
 
 def test_all_workers_are_told_the_same():
