@@ -273,8 +273,8 @@ KEYS = (
         INTEGER,
         0,
         "After every so many training steps, compare digests of all variables that ought to be the same in all copies "
-        "of the model, over devices and workers; the job ends with the name of the first that is not. On GPUs, whose sums "
-        "depend on chance, floating numbers may differ by rounding (a thousandth of a variable's norm). 0: never.",
+        "of the model, over devices and workers; the job ends with the name of the first that is not. On GPUs, whose "
+        "sums depend on chance, floating numbers may differ by rounding (a thousandth of a variable's norm). 0: never.",
         minimum=0,
     ),
     Key(

@@ -466,8 +466,7 @@ class Driver(LocalRuns):
         if plan.compares_copies and self._checks.is_due(step):
             variables = plan.compared & self._values.given(step.communicates, len(plan.mesh.instances) > 1)
             nodes, copies = self._rewritten.own_graph.nodes, len(plan.mesh.instances)
-            on_gpus = plan.mesh.device_type == "GPU"
-            own = replicas.digests(self._read, nodes, variables, copies, plan.part_in, rounded=on_gpus)
+            own = replicas.digests(self._read, nodes, variables, copies, plan.part_in, plan.mesh.device_type == "GPU")
             replicas.check(own, exchange, self._checks.num_trained)
 
     def _synchronise(self, variables):

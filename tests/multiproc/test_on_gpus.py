@@ -1,4 +1,4 @@
-"""Workers on real GPUs, connected by NVIDIA's NCCL: `pytest --on-gpus tests/multiproc/test_gpus.py`.
+"""Workers on real GPUs, connected by NVIDIA's NCCL: `pytest --on-gpus tests/multiproc/test_on_gpus.py`.
 
 Here is what CPUs cannot show. With --on-gpus the other tests of jobs, such as test_combinations.py, compare what GPUs
 compute with one device as well.
