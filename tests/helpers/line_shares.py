@@ -6,6 +6,10 @@ twice the time.
 """
 
 import collections
+import os
+
+# Folders whose tests start processes, or train the same model in several ways.
+_DEAR = ("multiproc", "numerics")
 
 
 def share_of(cases, line):
@@ -49,16 +53,24 @@ def _on_both(cases, chosen):
 def divided(items, line):
     """The test items that a line runs of those that both could run.
 
+    What starts processes is dear: of such a module the tests with one case are shared out like the cases of a test.
+
     Args:
       items: of pytest, of tests with parameters or without.
       line: 0 or 1.
     """
-    tests = collections.OrderedDict()
+    tests, singles = collections.OrderedDict(), collections.OrderedDict()
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in list(tests.items()):
+        if len(cases) == 1 and os.path.basename(os.path.dirname(str(cases[0].fspath))) in _DEAR:
+            singles.setdefault(name.partition("::")[0], []).extend(tests.pop(name))
     found = []
     for cases in tests.values():
         places = share_of([_values(item) for item in cases], line)
+        found.extend(cases[place] for place in places)
+    for cases in singles.values():
+        places = share_of([(item.nodeid,) for item in cases], line)
         found.extend(cases[place] for place in places)
     return found
 

@@ -51,7 +51,6 @@ def goes_on(dgc, workers, steps, resumed=None):
     return found
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("resource, more", [(False, {}), (True, {"clip": 0.5})])
 def test_two_workers(two_workers, resource, more):
     options = dict(RAMP, **more)

@@ -73,6 +73,7 @@ def test_clipnorm_clips_the_gradient_of_the_whole_batch(plain, two_by_two):
         assert_same_fit(got, want)
 
 
+@pytest.mark.each_line
 def test_data_sets_and_weights_that_only_the_chief_finds(jobs, plain, tmp_path):
     want = plain(KERAS + "from_dataset", str(tmp_path / "plain"))
     for layout in LAYOUTS:
@@ -100,6 +101,7 @@ def test_eager_execution_off_and_nothing_else(plain, two_by_two):
         assert_same_fit(got, want)
 
 
+@pytest.mark.each_line
 def test_graphs_that_grow_between_calls(plain, two_by_two):
     want = plain(KERAS + "grown")
     for got in two_by_two(KERAS + "grown"):

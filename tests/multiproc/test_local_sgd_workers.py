@@ -39,7 +39,6 @@ def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
         assert_same_training(got, rank)
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("workers, average_slots", [(2, False), (4, True), (4, False)])
 def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
     config = dict(PERIOD, **{"local_sgd.average_slots": average_slots})
@@ -59,7 +58,6 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
         assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("workers, devices", [(2, 1), (4, 1), (2, 2)])
 def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers, devices):
     """With several devices in a worker the losses of all of them decide."""
@@ -70,7 +68,6 @@ def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers, devi
         assert_states(got["states"], want, worker * devices)
 
 
-@pytest.mark.each_line
 def test_adaptive_periods_begin_again_from_a_checkpoint(plain, two_workers, tmp_path):
     results = two_workers(PROGRAMS + "saved", str(tmp_path), ADAPTIVE, 11, 10)
     found = plain("tests.helpers.programs.savers:read", results[0][1])
@@ -86,7 +83,6 @@ def test_adaptive_periods_begin_again_from_a_checkpoint(plain, two_workers, tmp_
         assert_states(again, resumed, rank)
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("workers, resource", [(2, False), (4, True)])
 def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resource):
     config = dict(LATE, **{"local_sgd.begin_step": 2})
@@ -96,7 +92,6 @@ def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resourc
         assert_states(got["states"], want, rank)
 
 
-@pytest.mark.each_line
 def test_with_late_averages_a_checkpoint_is_the_latest_that_has_come(plain, two_workers, tmp_path):
     """After 8 steps that of the first 3; that of the first 6 is under way."""
     results = two_workers(PROGRAMS + "saved", str(tmp_path), LATE, 8, 6)

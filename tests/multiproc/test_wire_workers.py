@@ -51,7 +51,6 @@ def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
     return found
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True), (HALF, True)])
 def test_two_workers(two_workers, form, resource):
     results = two_workers(TRAIN, config_of(form), STEPS, resource)
@@ -59,7 +58,6 @@ def test_two_workers(two_workers, form, resource):
         assert_same_training(got, want)
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
 def test_four_workers(jobs, form):
     results = jobs[4, 1](TRAIN, config_of(form), STEPS)
@@ -92,7 +90,6 @@ def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
         assert_same_training(got, want)
 
 
-@pytest.mark.each_line
 @pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
 def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path, form):
     program = "tests.helpers.programs.wire:monitored"

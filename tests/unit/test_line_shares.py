@@ -72,11 +72,15 @@ def test_one_left(size):
 
 def test_alone():
     pass
+
+@pytest.mark.each_line
+def test_alone_on_each_line():
+    pass
 """
 
 
-def collected(folder, *options):
-    path = folder / "numerics" / "test_it.py"
+def collected(folder, *options, kind="numerics"):
+    path = folder / kind / "test_it.py"
     path.parent.mkdir(exist_ok=True)
     path.write_text(SCRIPT)
     config = ["-c", REPOSITORY + "/pytest.ini", "-p", "tests.conftest", "-p", "no:cacheprovider"]
@@ -89,9 +93,16 @@ def collected(folder, *options):
 
 def test_what_pytest_collects(tmp_path):
     first, second = (collected(tmp_path, "--once", part) for part in ("unit", "rest"))
-    assert len(set(first) | set(second)) == 6 + 4 + 2 + 3 + 1 + 1
-    both = {"test_each_line[1]", "test_each_line[2]", "test_skipped[2]", "test_one_left[1]", "test_alone"}
+    assert len(set(first) | set(second)) == 6 + 4 + 2 + 3 + 1 + 2
+    both = {"test_each_line[1]", "test_each_line[2]", "test_skipped[2]", "test_alone_on_each_line"}
     assert set(first) & set(second) == both
+    # Each of the tests with one case is on one of the lines, as cases of one test would be.
+    assert "test_alone" in first and "test_one_left[1]" in second
     product = {name for name in first if name.startswith("test_product")}
     assert product == {"test_product[x-1-a]", "test_product[x-3-c]", "test_product[y-2-b]"}
     assert {name for name in first if name.startswith("test_square")} == {"test_square[x-1]", "test_square[y-2]"}
+
+
+def test_unit_tests_with_one_case_run_on_both_lines(tmp_path):
+    first, second = (collected(tmp_path, "--once", part, kind="unit") for part in ("unit", "rest"))
+    assert {"test_alone", "test_one_left[1]"} <= set(first) & set(second)
