@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <future>
 #include <string>
 #include <thread>
@@ -299,6 +300,10 @@ TEST(nccl_devices_are_checked) {
                                  const Outcome same = test::Connect(&me, "same");
                                  CHECK_THAT(same.code != EPL_OK && Contains(same.message, "same GPU as rank 0"),
                                             same.message);
+                                 // As NCCL itself has it: ranks of different hosts have different GPUs.
+                                 setenv("NCCL_HOSTID", std::to_string(me.rank).c_str(), 1);
+                                 const Outcome told_apart = test::Connect(&me, "hosts");
+                                 CHECK_THAT(told_apart.code == EPL_OK, told_apart.message);
                                  me.device = me.rank == 0 ? 0 : 8;
                                  const Outcome none = test::Connect(&me, "none");
                                  CHECK_THAT(none.code != EPL_OK && Contains(none.message, "8 GPUs"), none.message);
