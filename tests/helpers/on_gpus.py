@@ -1,8 +1,8 @@
 """The tests' jobs on the GPUs of this machine instead of on CPU devices: `pytest --on-gpus`.
 
 One GPU is enough. Workers that have to share one are told apart for NCCL, which otherwise refuses two ranks of a host
-on the same GPU (NCCL_HOSTID, so that they talk over sockets as hosts do), and a worker that needs more devices than there are
-divides its GPU with TensorFlow's virtual devices.
+on the same GPU (NCCL_HOSTID, so that they talk over sockets as hosts do), and a worker that needs more devices than
+there are divides its GPU with TensorFlow's virtual devices.
 """
 
 import importlib
