@@ -304,6 +304,8 @@ TEST(nccl_devices_are_checked) {
                                  setenv("NCCL_HOSTID", std::to_string(me.rank).c_str(), 1);
                                  const Outcome told_apart = test::Connect(&me, "hosts");
                                  CHECK_THAT(told_apart.code == EPL_OK, told_apart.message);
+                                 epl_comm_destroy(me.comm);
+                                 me.comm = nullptr;
                                  me.device = me.rank == 0 ? 0 : 8;
                                  const Outcome none = test::Connect(&me, "none");
                                  CHECK_THAT(none.code != EPL_OK && Contains(none.message, "8 GPUs"), none.message);
