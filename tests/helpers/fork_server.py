@@ -3,9 +3,9 @@
     python -m tests.helpers.fork_server SOCKET
 
 It ends, and kills what it has forked, when its standard input ends. A child is like a new interpreter but for three
-things: TensorFlow's modules are there already, its hashes have its siblings' seed, and it leaves out the very end of an
-interpreter (destructors). Children of children: a command that starts this Python with `subprocess.Popen` as
-epl-launch does gets a fork as well.
+things: TensorFlow's modules are there already (and EPL's with its operations, for who imports it), its hashes have its
+siblings' seed, and it leaves out the very end of an interpreter (destructors). Children of children: a command that
+starts this Python with `subprocess.Popen` as epl-launch does gets a fork as well.
 
 Forking is safe because nothing but the import has happened: importing starts no thread where OMP_NUM_THREADS is 1,
 which is checked, and no session, device or server exists.
@@ -15,6 +15,7 @@ import atexit
 import builtins
 import ctypes
 import faulthandler
+import importlib
 import os
 import resource
 import runpy
@@ -29,10 +30,12 @@ import types
 
 from tests.helpers import quicker
 from tests.helpers.forks import SEEN_BY_IMPORTS, read_message, write_message
+from tests.helpers.ready_modules import ReadyModules
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 _FIRST_PATH = list(sys.path)
+_ready = None  # EPL's modules, once they are imported
 
 
 def die_with_parent():
@@ -52,6 +55,8 @@ def run(command, environ, cwd=None):
     code = 1
     try:
         _forget_the_parent(environ, cwd)
+        # A launcher leaves them to its workers.
+        _ready.withdraw() if command[1:3] == ["-m", "epl.launch"] else _ready.offer()
         code = _outcome(command[1:])
         threading._shutdown()  # waits for threads that are no daemons, as an interpreter's end does
         atexit._run_exitfuncs()
@@ -270,14 +275,23 @@ def import_tensorflow():
     """All of TensorFlow that programs come to: what it loads when first asked for would cost each child seconds."""
     import tensorflow as tf
 
-    tf.estimator.Estimator, tf.keras.layers.Dense  # asks for them
+    tf.estimator.Estimator, tf.keras.layers.Dense, tf.compat.v1.keras.layers.Dense  # asks for them
     if hasattr(tf, "contrib"):
         # Of 1.15; every function of a data set loads it, as AutoGraph looks through all modules.
         tf.contrib.layers
 
 
+def make_epl_ready():
+    global _ready
+    _ready = ReadyModules("epl")
+    importlib.import_module("epl.communicators.library").ops()
+    for name in ("grpc._channel", "grpc._server", "encodings.idna"):  # imported by its first call
+        importlib.import_module(name)
+
+
 def main(path):
     import_tensorflow()
+    make_epl_ready()
     quicker.build_graphs_quickly()
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, "importing TensorFlow started %d threads; none of them would be in a child" % (threads - 1)

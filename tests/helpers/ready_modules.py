@@ -1,0 +1,49 @@
+"""A package that was imported before a fork and counts as not imported after it, until somebody imports it."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import pkgutil
+import sys
+
+
+class ReadyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """All modules of a package, imported.
+
+    Once they are offered, whoever imports the package gets all of them at once, as they are. A package of the same name
+    that the path has at another place first is imported as ever.
+    """
+
+    def __init__(self, name):
+        self._name = name
+        self._untouched = True
+        package = importlib.import_module(name)
+        for found in pkgutil.walk_packages(package.__path__, name + "."):
+            if not found.name.endswith(".__main__"):
+                importlib.import_module(found.name)
+        self._modules = {key: sys.modules[key] for key in list(sys.modules) if key.partition(".")[0] == name}
+
+    def offer(self):
+        """To be called when they are not in sys.modules. Does nothing once they were used, and may have changed."""
+        self.withdraw()
+        if self._untouched:
+            sys.meta_path.insert(0, self)
+
+    def withdraw(self):
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name:
+            return None
+        self.withdraw()
+        found = importlib.machinery.PathFinder.find_spec(name)
+        if found is not None and found.origin == self._modules[name].__file__:
+            found.loader = self
+        return found
+
+    def create_module(self, spec):
+        return self._modules[spec.name]
+
+    def exec_module(self, module):
+        self._untouched = False
+        sys.modules.update(self._modules)
