@@ -17,7 +17,7 @@ help: ## this list
 	@echo; sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make the environments .venv/tf1 and .venv/tf2, native part included
-	@scripts/lines.sh 'python -c "import sys, tensorflow as tf; print(\"Python %d.%d, TensorFlow\" % sys.version_info[:2], tf.__version__)" 2>/dev/null'
+	@scripts/together.sh 'python -c "import sys, tensorflow as tf; print(\"Python %d.%d, TensorFlow\" % sys.version_info[:2], tf.__version__)" 2>/dev/null'
 
 demo: ## train on handwritten digits with two workers, evaluate the checkpoint without EPL
 	@scripts/lines.sh --first scripts/demo.sh

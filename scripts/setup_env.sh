@@ -22,9 +22,13 @@ apt_install() {
     return 1
   fi
   say "installing $* with apt-get"
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get -qq -o Acquire::Retries=3 update >/dev/null
-  apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y --no-install-recommends "$@" >/dev/null
+  mkdir -p .venv
+  (
+    flock 9  # both lines may be set up at the same time
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq -o Acquire::Retries=3 update >/dev/null
+    apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y --no-install-recommends "$@" >/dev/null
+  ) 9>.venv/apt.lock
 }
 
 find_python() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Like lines.sh with one command, but for both TensorFlow lines at the same time. The output of each line comes in one
-# piece, when it has ended.
+# Like lines.sh with one command, but for both TensorFlow lines at the same time, their environments included. The
+# output of each line comes in one piece, when it has ended.
 #
 #   scripts/together.sh 'COMMAND'
 #
@@ -8,40 +8,52 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-served=()
-for line in ${LINE:-tf2 tf1}; do
-  status=0
-  scripts/setup_env.sh "$line" || status=$?
-  case $status in
-    0) served+=("$line") ;;
-    3) [ "${STRICT:-}" != 1 ] || exit 1 ;;
-    *) exit $status ;;
-  esac
-done
-if [ ${#served[@]} -lt 2 ]; then
-  exec scripts/lines.sh "$@"
-fi
-
 folder=$(mktemp -d)
 jobs=()
 stop() {
   trap - EXIT INT TERM
-  for job in "${jobs[@]}"; do kill -INT "$job" 2>/dev/null; done
+  for job in "${jobs[@]}"; do kill -INT -- "-$job" 2>/dev/null; done
   wait
   rm -rf "$folder"
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-echo "running for ${served[*]} at the same time; what they say comes when they have ended"
-for line in "${served[@]}"; do
-  once=$([ "$line" = "${served[-1]}" ] && echo unit || echo rest)
-  # Jobs in the background ignore SIGINT, unless they have a process group of their own.
+# Starts a command in the background. Jobs there ignore SIGINT, unless they have a process group of their own.
+start() {
   set -m
-  LINE=$line ONCE="--once $once" scripts/lines.sh "$@" >"$folder/$line" 2>&1 &
+  "$@" &
   jobs+=($!)
   set +m
+}
+
+read -ra lines <<<"${LINE:-tf2 tf1}"
+for line in "${lines[@]}"; do start scripts/setup_env.sh "$line"; done
+served=()
+for index in "${!lines[@]}"; do
+  status=0
+  wait "${jobs[$index]}" || status=$?
+  case $status in
+    0) served+=("${lines[$index]}") ;;
+    3) [ "${STRICT:-}" != 1 ] || exit 1 ;;
+    *) exit $status ;;
+  esac
 done
+jobs=()
+if [ ${#served[@]} -lt 2 ]; then
+  rm -rf "$folder"
+  exec scripts/lines.sh "$@"
+fi
+
+# Runs the commands for a line.
+run_for() {
+  local once
+  once=$([ "$1" = "${served[-1]}" ] && echo unit || echo rest)
+  LINE=$1 ONCE="--once $once" scripts/lines.sh "${@:2}" >"$folder/$1" 2>&1
+}
+
+echo "running for ${served[*]} at the same time; what they say comes when they have ended"
+for line in "${served[@]}"; do start run_for "$line" "$@"; done
 failed=0
 for index in "${!served[@]}"; do
   wait "${jobs[$index]}" || failed=1

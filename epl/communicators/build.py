@@ -7,7 +7,7 @@ Two libraries land in `epl/communicators/lib/`:
     runs this file. Both may lie side by side, so one checkout serves both lines.
 
 `python epl/communicators/build.py` builds in place in a checkout; `setup.py` calls `build()` for `pip install .`. What
-is up to date is not built again: each object remembers a digest of its command, its source and the headers it includes.
+is up to date is not built again: each object remembers a digest of its command, its source and what that includes.
 
 This file imports nothing else of epl, because it runs before epl can be imported.
 
@@ -17,12 +17,12 @@ number of cores).
 """
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,7 +32,8 @@ COMM_LIBRARY = "libepl_comm.so"
 _COMPILE_TIMEOUT_S = 1200
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
-_FILES_WORTH_A_HEADER = 4  # a precompiled header takes as long as two or three files
+# Into so many files are the kernels put together: TensorFlow's headers take most of the time of compiling one.
+_UNITS = 2
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _GLOO_PROBE = """
 #include <gloo/context.h>
@@ -60,7 +61,11 @@ def ops_library(line):
     return "epl_ops-%s.so" % line
 
 
-def build(output=None, work=None, root=_ROOT, log=print):
+def _say(text):
+    print(text + "\n", end="", flush=True)  # in one piece, as several compilers run at a time
+
+
+def build(output=None, work=None, root=_ROOT, log=_say):
     """Builds both libraries and returns their paths.
 
     Args:
@@ -78,11 +83,17 @@ def build(output=None, work=None, root=_ROOT, log=print):
     os.makedirs(work, exist_ok=True)
     compiler = _find_compiler()
     tensorflow = _find_tensorflow()
-    with open(os.path.join(work, "lock"), "w") as lock:
-        # Both lines may be built at the same time, and they share the objects of the communicators.
+    comm = _build_comm(compiler, root, output, os.path.join(work, "comm"), log)
+    return [comm, _build_ops(compiler, tensorflow, root, output, work, log)]
+
+
+@contextlib.contextmanager
+def _alone_in(folder):
+    """Makes a folder, and no other process is in it meanwhile."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        comm = _build_comm(compiler, root, output, work, log)
-        return [comm, _build_ops(compiler, tensorflow, root, output, work, log)]
+        yield
 
 
 def _build_comm(compiler, root, output, work, log):
@@ -90,13 +101,13 @@ def _build_comm(compiler, root, output, work, log):
     flags = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-I" + folder] + _WARNINGS
     libraries = ["-pthread", "-lrt", "-ldl"]
     sources = _sources(folder)
-    if _with_gloo(compiler, work):
-        flags.append("-DEPL_WITH_GLOO")
-        libraries.insert(0, "-lgloo")
-    else:
-        log("epl: Gloo was not found: this build is without communication.backend=gloo")
-    target = os.path.join(output, COMM_LIBRARY)
-    return _build_library(compiler, sources, flags, libraries, target, os.path.join(work, "comm"), log)
+    with _alone_in(work):  # both lines may be built at the same time
+        if _with_gloo(compiler, work):
+            flags.append("-DEPL_WITH_GLOO")
+            libraries.insert(0, "-lgloo")
+        else:
+            log("epl: Gloo was not found: this build is without communication.backend=gloo")
+        return _build_library(compiler, sources, flags, libraries, os.path.join(output, COMM_LIBRARY), work, log)
 
 
 def _build_ops(compiler, tensorflow, root, output, work, log):
@@ -115,7 +126,9 @@ def _build_ops(compiler, tensorflow, root, output, work, log):
     libraries = ["-L" + output, "-l:" + COMM_LIBRARY, "-Wl,-rpath,$ORIGIN"] + tensorflow["link"]
     target = os.path.join(output, ops_library(line))
     work = os.path.join(work, "ops-" + line)
-    return _build_library(compiler, _sources(folder), flags, libraries, target, work, log, "precompiled.h")
+    with _alone_in(work):
+        units = _put_together(_sources(folder), work)
+        return _build_library(compiler, units, flags, libraries, target, work, log)
 
 
 def _sources(folder):
@@ -127,24 +140,26 @@ def _sources(folder):
     return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".cc"))
 
 
-def _build_library(compiler, sources, flags, libraries, target, work, log, common=None):
-    """Compiles what is out of date, links when anything changed, returns `target`.
+def _put_together(sources, work):
+    """Writes files that include all sources, about as much each; returns them."""
+    shares = [[] for _ in range(_UNITS)]
+    for source in sorted(sources, key=os.path.getsize, reverse=True):
+        min(shares, key=lambda share: sum(map(os.path.getsize, share))).append(source)
+    units = []
+    for number, share in enumerate(shares):
+        units.append(os.path.join(work, "unit_%d.cc" % number))
+        _write(units[-1], "".join('#include "%s"\n' % source for source in sorted(share)))
+    return units
 
-    `common`: name of a header beside the sources that is compiled once where many of them are out of date.
-    """
+
+def _build_library(compiler, sources, flags, libraries, target, work, log):
+    """Compiles what is out of date, links when anything changed, returns `target`."""
     if not sources:
         raise BuildError("There are no C++ sources for %s." % target)
-    os.makedirs(work, exist_ok=True)
     jobs = int(os.environ.get("EPL_BUILD_JOBS", "0")) or os.cpu_count() or 1
     command = compiler + flags + shlex.split(os.environ.get("EPL_CXXFLAGS", ""))
-    header = []
-    if common and sum(_known(command, source, work) is None for source in sources) >= _FILES_WORTH_A_HEADER:
-        log("epl: compiling what all of %s include" % os.path.relpath(os.path.dirname(sources[0]), _ROOT))
-        header = _precompile(command, os.path.join(os.path.dirname(sources[0]), common), work)
     with ThreadPoolExecutor(jobs) as executor:
-        objects = list(executor.map(lambda source: _compile(command, source, work, log, header), sources))
-    if header:
-        os.remove(header[1] + ".gch")  # hundreds of megabytes
+        objects = list(executor.map(lambda source: _compile(command, source, work, log), sources))
     # Compared as a digest too: a library from other objects (a branch, other flags) may be younger than these.
     # -z defs: what is missing shows here and not when the library is loaded.
     link = compiler + ["-shared", "-Wl,-z,defs", "-o", target + ".tmp"] + [path for path, _ in objects] + libraries
@@ -159,40 +174,18 @@ def _build_library(compiler, sources, flags, libraries, target, work, log, commo
     return target
 
 
-def _object(command, source, work):
-    """(command that compiles a source, its object file without the ending)."""
+def _compile(command, source, work, log):
+    """Returns (object file, digest of everything that went into it)."""
     base = os.path.join(work, os.path.basename(source)[: -len(".cc")])
-    return command + ["-c", source, "-o", base + ".o"], base
-
-
-def _known(command, source, work):
-    """The digest of everything that went into an object that is up to date; None for another one."""
-    command, base = _object(command, source, work)
+    command = command + ["-c", source, "-o", base + ".o"]
     known = _read(base + ".json")
     if known and os.path.exists(base + ".o"):
         known = json.loads(known)
         if known["digest"] == _inputs_digest(command, known["inputs"]):
-            return known["digest"]
-    return None
-
-
-def _precompile(command, header, work):
-    """Compiles a header; returns the flags with which compilers use that. Those that cannot read it as text."""
-    copy = os.path.join(work, os.path.basename(header))
-    shutil.copy(header, copy)
-    _run(command + ["-x", "c++-header", copy, "-o", copy + ".gch"], "compiling %s" % header)
-    return ["-include", copy]
-
-
-def _compile(command, source, work, log, header):
-    """Returns (object file, digest of everything that went into it)."""
-    digest = _known(command, source, work)
-    command, base = _object(command, source, work)
-    if digest is not None:
-        return base + ".o", digest
+            return base + ".o", known["digest"]
     log("epl: compiling %s" % os.path.relpath(source, os.path.dirname(os.path.dirname(os.path.dirname(source)))))
-    _run(command + header + ["-MMD", "-MF", base + ".d"], "compiling %s" % source)  # -MMD leaves system headers out
-    inputs = [path for path in _read_dependencies(base + ".d") if os.path.dirname(path) != work]
+    _run(command + ["-MMD", "-MF", base + ".d"], "compiling %s" % source)  # -MMD leaves system headers out
+    inputs = _read_dependencies(base + ".d")
     digest = _inputs_digest(command, inputs)
     _write(base + ".json", json.dumps({"inputs": inputs, "digest": digest}))
     return base + ".o", digest
