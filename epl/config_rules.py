@@ -322,10 +322,4 @@ PAIR_RULES = _OF_LISTS + (
     _needs(
         "gradient_checkpoint.memory_limit_mb", "gradient_checkpoint.type", ("auto",), 'gradient_checkpoint.type="auto"'
     ),
-    _needs(
-        "gradient_checkpoint.check_gradients",
-        "gradient_checkpoint.type",
-        ("auto", "collection"),
-        "gradient_checkpoint.type",
-    ),
 )

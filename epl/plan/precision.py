@@ -16,6 +16,9 @@ _FLOAT32, _BOOL = 1, 10
 # They give the value of a variable itself.
 _READS = frozenset(["Identity", "ReadVariableOp"])
 
+# Kinds of operations that may be told to stay in float32, though they are more than a function of their inputs.
+_COMPUTE = (effects.SEEDED, effects.KEYED, effects.DRAWN, effects.IMPURE, effects.CALL, effects.PURE)
+
 
 @dataclass(frozen=True)
 class Computed:
@@ -42,7 +45,7 @@ class Precision:
       dtype: DataType number of the 16-bit type.
       computed: by node, in an order in which producers come first.
       shapes: nodes that look at the shape of what is computed in 16 bits.
-      others: (node, reason) of what stays in float32 although a table has its type.
+      others: (node, reason) of what stays in float32, forward and backward.
     """
 
     dtype: int
@@ -115,7 +118,7 @@ class _Decisions(object):
         form = self._form(node)
         if form is None:
             if not self._is_neutral(node):
-                self._float32.add(name)
+                self._stays(node, "no list" if node.op not in self._black else "custom list")
             return
         attr, positions = form
         producers = [node_of(node.input[position]) for position in positions]
@@ -126,10 +129,19 @@ class _Decisions(object):
                 why = "after %s" % next(p for p in producers if p in self._computed)
             self._computed[name] = Computed(name, attr, positions, why)
             return
-        if kind is not None and reason:
-            self._others.append((name, reason))
-        if reason or kind is None:
+        if reason:
+            self._stays(node, reason)
+        elif kind is None:
             self._float32.add(name)
+
+    def _stays(self, node, reason):
+        """Notes why a node stays in float32, unless it has nothing to do with that, as an update or with integers."""
+        self._float32.add(node.name)
+        listed = node.op in self._black or precision.precision_of(node.op) is not None
+        computes = tags.phase(node) in (tags.FORWARD, tags.BACKWARD) and tags.FORWARD_OP not in node.attr
+        computes = computes and effects.kind_of(node.op) in (None, *_COMPUTE)
+        if listed or computes and any(value.type == _FLOAT32 for value in node.attr.values()):
+            self._others.append((node.name, reason))
 
     def _in_float32(self, node, kind, attr, producers):
         """Why a node stays in float32; "" where nothing has been decided for what it takes; None where it does not."""

@@ -136,6 +136,22 @@ def test_scaled_losses(jobs, plain, layout, kind):
             assert_same_state(one, other)
 
 
+@pytest.mark.parametrize("layout, kind", [((1, 2), "fixed"), ((2, 1), "dynamic")], ids=str)
+def test_scaled_losses_of_float16(jobs, plain, layout, kind):
+    """With `amp.loss_scale=1` it is the program that scales, and that leaves steps out."""
+    want = plain(REFUSED + "loss_scale", kind)
+    config = {"amp.level": "O1", "amp.dtype": "float16", "amp.loss_scale": 1}
+    for got in jobs[layout](REFUSED + "loss_scale", kind, config):
+        np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
+        assert not np.array_equal(got["losses"], want["losses"])
+        for before, after, wanted in zip(got["states"], got["states"][1:], want["states"][1:]):
+            assert_same_state(after, wanted, rtol=0.02, atol=0.005)
+            same = [
+                np.array_equal(before[n], after[n]) for n in after if "loss_scale" not in n and "good_steps" not in n
+            ]
+            assert len(same) > 3 and all(same) == np.array_equal(wanted["global_step"], before["global_step"])
+
+
 def test_tape(two_devices, plain):
     assert_same_state(two_devices(REFUSED + "tape"), plain(REFUSED + "tape"))
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
+import epl
 from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import ConfigError, GradientError
@@ -13,18 +14,19 @@ from epl.program.program import CheckedGradient
 from epl.session.first_gradients import FirstGradients
 from tests.helpers.checks import assert_same
 from tests.helpers.planning import ROWS, capture, compiled, control_flow
-from tests.unit.test_recompute import attention, branches, convolutions, loops, minimize, mlp, with_dropout
+from tests.unit.test_recompute import attention, branches, convolutions, dense, loops, minimize, mlp, with_dropout
 
-CHECK = {"gradient_checkpoint__type": "auto", "gradient_checkpoint__check_gradients": True}
+CHECK_ALONE = {"gradient_checkpoint__check_gradients": True}
+CHECK = dict(CHECK_ALONE, gradient_checkpoint__type="auto")
 
 
-def pairs(build, tampered=lambda graph: graph):
+def pairs(build, tampered=lambda graph: graph, config=CHECK):
     """(CheckedGradients, their values) of the first step of a model."""
     with control_flow("v1"), capture(seed=5) as graph:
         loss = build()
         minimize(loss)
         init = tf.global_variables_initializer()
-        program = compiled(make_program(graph), 1, 1, **CHECK)
+        program = compiled(make_program(graph), 1, 1, **config)
     width = next(n.attr["shape"].shape.dim[1].size for n in program.graph.nodes.values() if n.name == "x")
     with tf.Graph().as_default():
         tf.import_graph_def(tampered(program.graph).to_graph_def(tf.GraphDef), name="")
@@ -54,6 +56,27 @@ def test_equal_to_the_last_bit(build):
     for each, (with_, without) in zip(checked, values):
         np.testing.assert_array_equal(with_, without, err_msg=each.variable)
     FirstGradients().compare(checked, values)
+
+
+def marked():
+    """A model of which the user has marked a part."""
+    x = tf.placeholder(tf.float32, [ROWS, 8], name="x")
+    with epl.recompute():
+        for i in range(3):
+            x = dense(x, 8, i)
+    return tf.reduce_mean(tf.square(dense(x, 8, 3)))
+
+
+def test_what_the_user_marked_is_compared_too():
+    checked, values = pairs(marked, config=CHECK_ALONE)
+    assert len(checked) == 5  # three biases need nothing that is computed again
+    for each, (with_, without) in zip(checked, values):
+        np.testing.assert_array_equal(with_, without, err_msg=each.variable)
+
+
+def test_nothing_to_compare():
+    with pytest.raises(ConfigError, match="has nothing to compare: .* or mark what .* with epl.recompute"):
+        pairs(mlp, config=CHECK_ALONE)
 
 
 def test_the_first_one_that_differs_is_named():

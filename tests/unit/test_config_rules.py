@@ -49,7 +49,6 @@ pytestmark = pytest.mark.once
         ({"pipeline.num_stages": 2}, "has no effect while auto.auto_parallel=False"),
         ({"gradient_checkpoint.type": "collection", "gradient_checkpoint.end_taskgraph": 1}, "has no effect while"),
         ({"gradient_checkpoint.memory_limit_mb": 10}, "has no effect while gradient_checkpoint.type=''"),
-        ({"gradient_checkpoint.check_gradients": True}, "has no effect while gradient_checkpoint.type=''"),
         ({"cluster.run_visible_devices": "1,0,1"}, "names a device twice"),
     ],
 )

@@ -202,18 +202,36 @@ def test_a_missing_kernel_is_named():
     assert not [n for n in one(graph, amp__level="").graph.nodes if n.startswith("epl_")]
 
 
-@needs_bfloat16
 def test_the_table(caplog):
+    with capture() as graph:
+        loss, _, _ = mlp()
+    logging.getLogger("epl").propagate = True
+    with caplog.at_level("INFO", "epl"):
+        one(
+            graph,
+            amp__debug_log=True,
+            amp__dtype="float16",
+            amp__loss_scale=1,
+            amp__custom_black_list="Add,AddV2,BiasAdd",
+        )
+    rows = {
+        line.split()[0]: line.split() for line in caplog.text.splitlines() if line.startswith(("net/", loss.op.name))
+    }
+    assert rows["net/MatMul"][1:5] == ["MatMul", "16", "bits", "list"] and rows["net/MatMul"][-2] == "2"
+    add = graph.get_operation_by_name("net/add").type
+    assert rows["net/add"][1:] == [add, "float32", "custom", "list", "0", "0"]
+    assert rows["net/Relu"][1:] == ["Relu", "float32", "after", "net/add", "0", "0"]
+    assert rows[loss.op.name][1:] == ["Mean", "float32", "no", "list", "0", "0"]
+
+
+def test_the_table_of_what_follows(caplog):
     with capture() as graph:
         mlp()
     logging.getLogger("epl").propagate = True
     with caplog.at_level("INFO", "epl"):
-        one(graph, amp__debug_log=True)
-    lines = caplog.text.splitlines()
-    row = next(line.split() for line in lines if line.startswith("net/Relu "))
+        one(graph, amp__debug_log=True, amp__dtype="float16", amp__loss_scale=1)
+    row = next(line.split() for line in caplog.text.splitlines() if line.startswith("net/Relu "))
     assert row[1:5] == ["Relu", "16", "bits", "after"] and row[-2:] == ["0", str(16 * 2)]
-    product = next(line.split() for line in lines if line.startswith("net/MatMul "))
-    assert product[1:5] == ["MatMul", "16", "bits", "list"] and product[-2] == "2"
 
 
 @needs_bfloat16

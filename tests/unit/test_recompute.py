@@ -141,6 +141,47 @@ def calls_python():
     return tf.reduce_mean(tf.square(x))
 
 
+def several_losses():
+    """Losses of several heads on one trunk, one of them from its middle, and one that is collected."""
+    x = data()
+    losses = []
+    for i in range(8):
+        x = dense(x, 8, i)
+        if i in (3, 7):
+            losses += [
+                tf.reduce_mean(tf.square(dense(x, 4, 20 + i, None))),
+                tf.reduce_mean(tf.abs(dense(x, 2, 30 + i))),
+            ]
+    tf.losses.add_loss(0.1 * tf.reduce_mean(tf.square(x)))
+    return tf.add_n(losses) + tf.losses.get_total_loss()
+
+
+def looks_on():
+    """Summaries of what is in the middle, and a queue that it goes through."""
+    x = data()
+    for i in range(8):
+        x = dense(x, 8, i)
+        tf.summary.histogram("layer%d" % i, x)
+        if i == 4:
+            queue = tf.FIFOQueue(4, [tf.float32], [[ROWS, 8]])
+            with tf.control_dependencies([queue.enqueue(x), tf.summary.merge_all()]):
+                x = x + tf.stop_gradient(queue.dequeue())
+    return tf.reduce_mean(tf.square(x))
+
+
+def keras_branches():
+    """Layers of Keras, of which two do something else in training: as branches, whose predicate is the phase."""
+    layers = tf.keras.layers
+    training = tf.keras.backend.learning_phase() if tf_compat.line() == "tf1" else tf.placeholder_with_default(True, [])
+    x = data()
+    for i in range(4):
+        kernel = tf.keras.initializers.RandomNormal(stddev=0.4, seed=i)
+        x = layers.Dense(8, activation="tanh", kernel_initializer=kernel)(x)
+        x = layers.BatchNormalization()(x, training=training)
+        x = layers.Dropout(0.2, seed=i)(x, training=training)
+    return tf.reduce_mean(tf.square(x))
+
+
 MODELS = [
     mlp,
     mlp_of_resources,
@@ -154,6 +195,9 @@ MODELS = [
     products,
     attention,
     calls_python,
+    several_losses,
+    looks_on,
+    keras_branches,
 ]
 OPTIMIZERS = {"sgd": lambda: tf.train.GradientDescentOptimizer(0.1), "adam": lambda: tf.train.AdamOptimizer(0.01)}
 
@@ -164,9 +208,9 @@ def minimize(loss, optimizer="adam"):
         return OPTIMIZERS[optimizer]().minimize(loss)
 
 
-def check(build, values, optimizer="adam"):
+def check(build, values, optimizer="adam", version="v1"):
     """Trains with and without; returns (Model, Recomputation, Graph)."""
-    with control_flow("v1"), capture(seed=5) as graph:
+    with control_flow(version), capture(seed=5) as graph:
         loss = build()
         train = minimize(loss, optimizer)
         init = tf.global_variables_initializer()
@@ -189,10 +233,35 @@ def test_the_same_to_the_last_bit(build):
     check(build, AUTO)
 
 
+@pytest.mark.parametrize("build", [branches, loops, keras_branches], ids=lambda build: build.__name__)
+def test_control_flow_of_functions(build):
+    check(build, AUTO, version="v2")
+
+
 @pytest.mark.parametrize("build", [mlp, tied, products], ids=lambda build: build.__name__)
 def test_updates_that_need_no_slots(build):
     """Nothing but the read of a variable stands between the pass that reads it and its update."""
     check(build, AUTO, "sgd")
+
+
+def test_tensorflows_optimizer_does_not_merge_them_with_the_first():
+    """Of what is computed twice by the same operation from the same inputs it would keep one."""
+    with control_flow("v1"), capture() as graph:
+        train = minimize(mlp())
+        init = tf.global_variables_initializer()
+        model, plan = planned(graph, AUTO)
+        after = with_copies(model.graph, plan)
+    twice = [name for group in plan.groups for name in group.nodes if model.graph.nodes[name].op == "Tanh"]
+    assert len(twice) >= 3
+    with tf.Graph().as_default():
+        tf.import_graph_def(after.to_graph_def(tf.GraphDef), name="")
+        with tf.Session() as session:
+            session.run(init.name)
+            metadata = tf.RunMetadata()
+            options = tf.RunOptions(output_partition_graphs=True)
+            session.run(train.name, {"x:0": np.ones((ROWS, 8), np.float32)}, options, metadata)
+    left = {node.name for graph in metadata.partition_graphs for node in graph.node}
+    assert left.issuperset(twice) and left.issuperset(map(recomputed_name, twice))
 
 
 def test_every_copy_waits_for_a_gradient():

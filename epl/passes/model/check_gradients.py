@@ -9,6 +9,7 @@ wait for dx'', which is made of the variables as they are before.
 
 from dataclasses import replace
 
+from epl.errors import ConfigError
 from epl.graph import tags
 from epl.graph.build import make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
@@ -24,11 +25,20 @@ def check_gradients(program, target):
     """Copies of the backward pass that take nothing that is computed again; `program.checked` says of what.
 
     Each stage of a pipeline takes from others the gradients that these have.
+
+    Raises:
+      ConfigError: nothing is computed again, nor was anything to be.
     """
     if not target.config.gradient_checkpoint.check_gradients or not program.computed:
         return program
     graph = program.graph
     again = {recomputed_name(n): n for n in graph.nodes if recomputed_name(n) in graph.nodes}
+    if not again and not target.config.gradient_checkpoint.type:
+        raise ConfigError(
+            "gradient_checkpoint.check_gradients=True has nothing to compare: no operation is computed again. Set "
+            'gradient_checkpoint.type to "auto" or "collection", or mark what is to be computed again with '
+            "epl.recompute()."
+        )
     stage_of = stages_of(program, used_taskgraphs(program))
     gradients = {
         canonical_tensor(text): variable

@@ -157,9 +157,9 @@ def supervisor_of_another(epl):
 # What serves.
 
 
-def trained(epl, make_optimizer, steps=4, bad_step=None):
+def trained(epl, make_optimizer, steps=4, bad_step=None, config=None):
     """Losses and variables. At `bad_step` one row of the global batch gives gradients that are not finite."""
-    common.init(epl)
+    common.init(epl, config)
     feeds = common.Feeds(epl)
     loss = common.classifier(feeds.x, feeds.labels)
     train_op = make_optimizer().minimize(loss, tf.train.get_or_create_global_step())
@@ -181,17 +181,17 @@ def _trained(epl, feeds, loss, train_op, steps=4, bad_step=None):
     return {"losses": losses, "states": states}
 
 
-def loss_scale(epl, kind):
+def loss_scale(epl, kind, config=None):
     """Optimizers that scale the loss, and leave a step out whose gradients are not finite."""
     inner = lambda: tf.train.MomentumOptimizer(0.1, 0.9)  # noqa: E731
     if kind == "contrib":
         mixed = importlib.import_module("tensorflow.contrib.mixed_precision")
         manager = lambda: mixed.ExponentialUpdateLossScaleManager(128.0, 2)  # noqa: E731
-        return trained(epl, lambda: mixed.LossScaleOptimizer(inner(), manager()), bad_step=1)
+        return trained(epl, lambda: mixed.LossScaleOptimizer(inner(), manager()), bad_step=1, config=config)
     scale = {"dynamic": "dynamic", "fixed": 64.0}[kind]
     enable = tf.train.experimental.enable_mixed_precision_graph_rewrite
     try:
-        return trained(epl, lambda: enable(inner(), scale), bad_step=1 if kind == "dynamic" else None)
+        return trained(epl, lambda: enable(inner(), scale), bad_step=1 if kind == "dynamic" else None, config=config)
     finally:
         tf.train.experimental.disable_mixed_precision_graph_rewrite()
 
