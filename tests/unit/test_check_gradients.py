@@ -69,7 +69,7 @@ def marked():
 
 def test_what_the_user_marked_is_compared_too():
     checked, values = pairs(marked, config=CHECK_ALONE)
-    assert len(checked) == 5  # three biases need nothing that is computed again
+    assert len(checked) == 5  # the others need nothing that is computed again
     for each, (with_, without) in zip(checked, values):
         np.testing.assert_array_equal(with_, without, err_msg=each.variable)
 
