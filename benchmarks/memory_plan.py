@@ -126,7 +126,7 @@ def measured(program, init):
 
     TensorFlow counts all CPU devices of a process as the first one; whose an operation is, the program tells.
     """
-    library.ops()
+    library.load()
     copies = len(program.plan.mesh.instances)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(program.graph.to_graph_def(tf.GraphDef), name="")

@@ -67,7 +67,7 @@ from epl.passes.worker.cut import cut
 from epl.passes.worker.read_ahead import read_ahead
 from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
-from epl.passes.worker.save import save_in_parts
+from epl.passes.worker.save import save_by_file
 from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
 from epl.passes.worker.write_once import write_once
@@ -143,7 +143,7 @@ PASSES = (
     save_averages,
     read_ahead,  # after cutting, as each worker reads for its own copies
     time_reads,  # after what reads before the step; of what is left after cutting
-    save_in_parts,  # last, as it orders the messages of the cut that checkpoints take
+    save_by_file,  # last, as it orders the messages of the cut that checkpoints take
 )
 
 
@@ -221,7 +221,7 @@ class _Runner(object):
         return after
 
     def _check(self, program, before, where, promise, plan):
-        problems = lint(program.graph, tf_compat.op_def, changed_since=before, alike=program.alike)
+        problems = lint(program.graph, tf_compat.op_def, changed_since=before, represented=program.representatives)
         if promise is not None and not problems:
             problems = promise(program.graph, plan)
         if problems:

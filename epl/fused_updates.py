@@ -36,7 +36,7 @@ def mark(kind, given, values, named, writes):
     """
     if tf.executing_eagerly() or next(iter(values.values())).dtype.base_dtype not in _DTYPES:
         return
-    library.ops()
+    library.load()
     _Marks(kind, given, values, named, writes).make()
 
 

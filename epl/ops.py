@@ -53,7 +53,9 @@ def all_reduce(tensor, op="sum", name=None):
     tensor = _input(tensor)
     _check_reduction(op, tensor)
     with tf.get_default_graph().gradient_override_map(_GRADIENT_OF):
-        return _ops().epl_all_reduce([tensor], N=1, R=1, workers=_workers(), reduce_op=op, name=name or "all_reduce")[0]
+        return _kernels().epl_all_reduce(
+            [tensor], N=1, R=1, workers=_workers(), reduce_op=op, name=name or "all_reduce"
+        )[0]
 
 
 def reduce(tensor, root=0, op="sum", name=None):
@@ -76,7 +78,7 @@ def reduce(tensor, root=0, op="sum", name=None):
     tensor = _input(tensor)
     _check_reduction(op, tensor)
     root = _worker(root, "root")
-    return _ops().epl_reduce(tensor, root=root, workers=_workers(), reduce_op=op, name=name or "reduce")
+    return _kernels().epl_reduce(tensor, root=root, workers=_workers(), reduce_op=op, name=name or "reduce")
 
 
 def broadcast(tensor, root=0, name=None):
@@ -95,7 +97,7 @@ def broadcast(tensor, root=0, name=None):
 
     Gradient: at the root the sum of the workers' gradients, elsewhere zeros.
     """
-    return _ops().epl_broadcast(
+    return _kernels().epl_broadcast(
         _input(tensor), root=_worker(root, "root"), workers=_workers(), name=name or "broadcast"
     )
 
@@ -118,7 +120,7 @@ def all_gather(tensor, name=None):
     """
     tensor = _input(tensor)
     with tf.get_default_graph().gradient_override_map(_GRADIENT_OF):
-        return _ops().epl_all_gather([tensor], workers=_workers(), name=name or "all_gather")
+        return _kernels().epl_all_gather([tensor], workers=_workers(), name=name or "all_gather")
 
 
 def reduce_scatter(tensor, op="sum", sizes=None, name=None):
@@ -141,7 +143,7 @@ def reduce_scatter(tensor, op="sum", sizes=None, name=None):
     """
     tensor = _input(tensor)
     _check_reduction(op, tensor)
-    return _ops().epl_reduce_scatter(
+    return _kernels().epl_reduce_scatter(
         tensor, _numbers(sizes), workers=_workers(), reduce_op=op, name=name or "reduce_scatter"
     )
 
@@ -162,7 +164,7 @@ def all_to_all(tensor, splits=None, name=None):
 
     Gradient: the rows' gradients, sent back to where the rows came from.
     """
-    received, received_splits = _ops().epl_all_to_all(
+    received, received_splits = _kernels().epl_all_to_all(
         _input(tensor), _numbers(splits), workers=_workers(), name=name or "all_to_all"
     )
     return received if splits is None else (received, received_splits)
@@ -185,7 +187,7 @@ def send(tensor, source, target, name=None):
 
     Gradient: on `source` the gradient of what was received, sent back; zeros elsewhere.
     """
-    return _ops().epl_send(
+    return _kernels().epl_send(
         _input(tensor),
         source=_worker(source, "source"),
         target=_worker(target, "target"),
@@ -226,7 +228,7 @@ def recv(message, shape=None, dtype=None, name=None):
     known = tensor.shape if shape is None else None
     shape = tf.shape(tensor, out_type=tf.int64) if shape is None else shape
     source, target = sent.get_attr("source"), sent.get_attr("target")
-    received = _ops().epl_recv(
+    received = _kernels().epl_recv(
         message, _numbers(shape), source=source, target=target, workers=_workers(), name=name or "recv"
     )
     if known is not None:
@@ -244,11 +246,11 @@ def barrier(name=None):
       An operation that ends when it has begun on all workers.
     """
     _check_graph_mode()
-    return _ops().epl_barrier(workers=_workers(), name=name or "barrier")
+    return _kernels().epl_barrier(workers=_workers(), name=name or "barrier")
 
 
-def _ops():
-    return library.ops()
+def _kernels():
+    return library.load()
 
 
 def _workers():

@@ -101,7 +101,7 @@ class BootstrapRelay(Service):
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
         self._seat.leave()
         try:
-            self._link.call("Part", {}, b"", LEAVE_TIMEOUT_S)
+            self._link.call("Detach", {}, b"", LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             _LOG.debug("worker %d could not take leave as the leader of its host: %s", self._worker, error)
         self._link.close()
@@ -188,16 +188,16 @@ class BootstrapRelay(Service):
 
     def _ask(self, topic, size, entries, timeout_s):
         """See Gatherings."""
-        refused, values, parts = {}, [], _parts(entries)
+        refused, values, pages = {}, [], _pages(entries)
         while True:
-            part = parts.pop(0) if parts else []
-            header = {"topic": topic, "size": size, "begin": len(values), "timeout_s": 0.0 if parts else timeout_s}
-            header["entries"] = [[rank, worker, len(value)] for rank, worker, value in part]
-            body = b"".join(value for _, _, value in part)
+            page = pages.pop(0) if pages else []
+            header = {"topic": topic, "size": size, "begin": len(values), "timeout_s": 0.0 if pages else timeout_s}
+            header["entries"] = [[rank, worker, len(value)] for rank, worker, value in page]
+            body = b"".join(value for _, _, value in page)
             limit_s = header["timeout_s"] + _WAIT_MARGIN_S
             answer, body = self._link.call("Several", header, body, limit_s, wire.MAX_RELAYED_BYTES)
             refused.update(map(tuple, answer["refused"]))
-            if parts:
+            if pages:
                 continue
             if answer["missing"]:
                 return None, answer["missing"], refused
@@ -253,13 +253,13 @@ def _time_of(context):
     return CALL_TIMEOUT_S if left is None else max(0.0, left - _ANSWER_S)
 
 
-def _parts(entries):
+def _pages(entries):
     """The entries in lists, none of which has more bytes than one message should; a large value has its own."""
-    parts, length = [[]], 0
+    pages, length = [[]], 0
     for entry in entries:
-        if parts[-1] and length + len(entry[2]) > PAGE_BYTES:
-            parts.append([])
+        if pages[-1] and length + len(entry[2]) > PAGE_BYTES:
+            pages.append([])
             length = 0
-        parts[-1].append(entry)
+        pages[-1].append(entry)
         length += len(entry[2])
-    return parts
+    return pages

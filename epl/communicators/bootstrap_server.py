@@ -13,7 +13,7 @@ from epl.version import __version__
 
 # Where worker 0 listens, if that is not its address in the list of workers.
 _BIND_ADDRESS = "EPL_BIND_ADDRESS"
-_OF_LEADERS = ("Lead", "Report", "Several", "Lost", "Part")
+_OF_LEADERS = ("Lead", "Report", "Several", "Lost", "Detach")
 _FOR_MEMBERS = ("Leave", "Ages", "Set", "Get", "Clear", "Fail")
 _BROKE = (
     "the connection to worker %d broke: its process was killed or crashed, its machine is gone, or the network to it "
@@ -78,7 +78,7 @@ class BootstrapServer(Service):
             "Report": self._report,
             "Several": self._gather_several,
             "Lost": self._lost,
-            "Part": self._part,
+            "Detach": self._detach,
         }
 
     def _admit(self, name, caller, header, context):
@@ -187,8 +187,8 @@ class BootstrapServer(Service):
         self._state.lose_through(caller.link, worker, _BROKE % worker)
         return {}, b""
 
-    def _part(self, caller, _, __, ___):
-        self._state.part(caller.link)
+    def _detach(self, caller, _, __, ___):
+        self._state.detach(caller.link)
         return {}, b""
 
     def _limit(self, header):

@@ -39,7 +39,7 @@ class _Link:
         self.leader = leader
         self.workers = set()  # that have joined through it
         self.heard = now
-        self.parted = False  # whether it ended in good order
+        self.detached = False  # whether it ended in good order
 
 
 class _Gathering:
@@ -207,17 +207,17 @@ class BootstrapState:
             if self._through.get(worker) == link:
                 self.lose(worker, message)
 
-    def part(self, link):
+    def detach(self, link):
         """A leader's connection ends in good order: those who came through it have gone another way."""
         with self._changed:
-            self._links[link].parted = True
+            self._links[link].detached = True
 
     def lose_link(self, link, message):
         """A leader's connection broke. Its members cannot go on, but it is the leader that is gone. `message` has a
         place for a worker's index."""
         with self._changed:
             found = self._links[link]
-            if found.parted:
+            if found.detached:
                 return
             behind = [worker for worker in sorted(found.workers) if self._through.get(worker) == link]
             if found.leader not in self._left:
@@ -249,14 +249,14 @@ class BootstrapState:
             self._endings.append(ending)
             self._changed.notify_all()
 
-    def endings_after(self, position, timeout_s):
-        """Waits up to `timeout_s` for endings from `position` on. Returns (these, the last words of the service or
+    def endings_after(self, seen, timeout_s):
+        """Waits up to `timeout_s` for endings beside the first `seen`. Returns (these, the last words of the service or
         None)."""
         deadline = self._clock() + timeout_s
         with self._changed:
-            while len(self._endings) <= position and not self._closed and self._clock() < deadline:
+            while len(self._endings) <= seen and not self._closed and self._clock() < deadline:
                 self._changed.wait(max(0.0, deadline - self._clock()))
-            return self._endings[position:], self._closed
+            return self._endings[seen:], self._closed
 
     def close(self, last_words=None):
         """Ends every wait. The first last words count: a dict, for those who listen for endings."""

@@ -144,7 +144,7 @@ class Connection(object):
             if self._leader is not None and code == grpc.StatusCode.UNAVAILABLE:
                 raise NobodyLeads("%s is gone: %s" % (self.who, details))
             if time.monotonic() + _RETRY_S >= deadline:
-                raise self._late(timeout_s, details or code.name)
+                raise self._timed_out(timeout_s, details or code.name)
             if time.monotonic() >= notice:
                 notice += _NOTICE_S
                 _LOG.info(
@@ -156,7 +156,7 @@ class Connection(object):
                 )
             time.sleep(_RETRY_S)
 
-    def _late(self, timeout_s, details):
+    def _timed_out(self, timeout_s, details):
         if self._leader is not None:
             return CommunicationError(
                 "Worker %d could not join within %g s: %s. %s connects the workers of this host with worker 0 at "

@@ -10,8 +10,8 @@ from epl.errors import CommunicationError
 _LOADED = {}
 
 
-def ops():
-    """The module with the wrappers of the operations: `ops().epl_all_reduce(...)` and so on. Loaded once.
+def load():
+    """The module with the wrappers of the operations: `load().epl_all_reduce(...)` and so on. Loaded once.
 
     Raises:
       CommunicationError: the operations are not built, not for the TensorFlow that runs, or not from the sources of
@@ -52,7 +52,7 @@ def collectives_on_gpu(cluster, config):
     """
     if not gpu.uses_nccl(cluster, config):
         return False
-    ops()
+    load()
     if tf_compat.has_kernel("EplAllReduce", "GPU"):
         return True
     if config.communication.backend == "nccl":

@@ -117,10 +117,10 @@ class Service:
 
     def _news(self, context):
         yield {}  # the watcher knows from now on that it is heard
-        position = 0
+        seen = 0
         while context.is_active():
-            endings, last_words = self._state.endings_after(position, _IDLE_WATCH_S)
-            position += len(endings)
+            endings, last_words = self._state.endings_after(seen, _IDLE_WATCH_S)
+            seen += len(endings)
             for ending in endings:
                 yield {"ending": vars(ending)}
             if last_words:

@@ -121,7 +121,7 @@ class Graph(object):
         self.versions = versions
         self._edges = edges
         self._made = made  # (reference to the Graph it was made from, names changed or added, names placed elsewhere)
-        self._positions = None
+        self._creation_index = None
         self._order = None
         self._by_type = by_type
 
@@ -172,11 +172,11 @@ class Graph(object):
         return self.edges.consumers
 
     @property
-    def positions(self):
+    def creation_index(self):
         """dict of node name to its place in creation order."""
-        if self._positions is None:
-            self._positions = {name: i for i, name in enumerate(self.nodes)}
-        return self._positions
+        if self._creation_index is None:
+            self._creation_index = {name: i for i, name in enumerate(self.nodes)}
+        return self._creation_index
 
     @property
     def order(self):
@@ -248,8 +248,7 @@ class Graph(object):
 
     def in_order(self, names):
         """`names` sorted by creation, so that every process sees the same order."""
-        positions = self.positions
-        return sorted(names, key=positions.__getitem__)
+        return sorted(names, key=self.creation_index.__getitem__)
 
     def editor(self):
         return Editor(self)

@@ -4,7 +4,7 @@ from epl.graph import types
 from epl.graph.index import LOOP_EDGES, Edges, Graph
 
 
-def lint(graph, op_def, changed_since=None, alike=frozenset()):
+def lint(graph, op_def, changed_since=None, represented=frozenset()):
     """Returns a list of problems, empty when there are none.
 
     Checked are: inputs exist and come before control inputs, no cycle outside loops, types fit, colocation groups name
@@ -14,8 +14,8 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
-      alike: container of the names of nodes whose types and colocation are those of another one that is checked, as
-        all are copies of one node: of these only the edges are checked.
+      represented: container of the names of nodes whose types and colocation are those of another one that is checked,
+        as all are copies of one node: of these only the edges are checked.
     """
     before, changed, moved = {}, graph.nodes, {}
     if changed_since is not None:
@@ -24,9 +24,11 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
             changed, moved = graph.changes_since(changed_since)
         else:
             # Removing a node may harm those that did not change: what they take may be gone.
-            nodes, known = changed_since.nodes, alike
-            alike = frozenset(name for name, node in graph.nodes.items() if name in known or nodes.get(name) is node)
-    groups = _check_groups(graph, _others(changed, alike)) + _check_groups(graph, _others(moved, alike))
+            nodes, known = changed_since.nodes, represented
+            represented = frozenset(
+                name for name, node in graph.nodes.items() if name in known or nodes.get(name) is node
+            )
+    groups = _check_groups(graph, _others(changed, represented)) + _check_groups(graph, _others(moved, represented))
     problems = _check_inputs(graph, changed) + groups
     if problems:
         return problems
@@ -36,7 +38,9 @@ def lint(graph, op_def, changed_since=None, alike=frozenset()):
         problems = _check_acyclic(graph)
     elif len(before) < len(graph.nodes):  # nothing old takes anything new, so a cycle is among what is new
         problems = _check_acyclic(_without(graph, changed, before))
-    return problems + _check_types(graph, op_def, _others(_with_unchanged_consumers(graph, before, changed), alike))
+    return problems + _check_types(
+        graph, op_def, _others(_with_unchanged_consumers(graph, before, changed), represented)
+    )
 
 
 def _others(nodes, names):

@@ -5,7 +5,7 @@ variables have them.
 """
 
 from epl.graph.index import format_input
-from epl.partition.conversion import part_sizes, part_starts
+from epl.partition.conversion import shard_sizes, shard_starts
 from epl.partition.emit import type_list
 
 # Wholes of less than this take less time than messages of their parts.
@@ -26,20 +26,20 @@ def strings_of(node, count):
 
 def slice_text(shape, dim, start, size):
     """How TensorFlow writes a part of one dimension of a tensor, for SaveV2 and RestoreV2."""
-    parts = ["%d,%d" % (start, size) if each == dim else "-" for each in range(len(shape))]
-    return ("%s %s" % (" ".join(map(str, shape)), ":".join(parts))).encode()
+    extents = ["%d,%d" % (start, size) if each == dim else "-" for each in range(len(shape))]
+    return ("%s %s" % (" ".join(map(str, shape)), ":".join(extents))).encode()
 
 
 def slice_size(text):
     """How many elements `slice_text` speaks of."""
-    *shape, parts = text.decode().split()
+    *shape, extents = text.decode().split()
     count = 1
-    for size, part in zip(shape, parts.split(":")):
-        count *= int(size if part == "-" else part.split(",")[1])
+    for size, extent in zip(shape, extents.split(":")):
+        count *= int(size if extent == "-" else extent.split(",")[1])
     return count
 
 
-def saved_in_parts(facts, choices, node):
+def saved_by_shard(facts, choices, node):
     """Places of those inputs of a SaveV2 that it is to take from each shard; of another operation none."""
     if node.op != "SaveV2":
         return frozenset()
@@ -63,7 +63,7 @@ def _is_large(facts, place, tensor):
     )
 
 
-def restored_part(emit, facts, tensor, shape, dim):
+def restored_shard(emit, facts, tensor, shape, dim):
     """The part of a shard of what a RestoreV2 gives, read from the checkpoint by itself.
 
     Args:
@@ -87,11 +87,11 @@ def restored_part(emit, facts, tensor, shape, dim):
     found = [strings_of(graph.nodes[each.node], len(dtypes)) for each in (names, slices)]
     if None in found or found[1][source.index]:
         return None
-    parts = zip(part_starts(shape[dim], emit.shards), part_sizes(shape[dim], emit.shards))
+    slices = zip(shard_starts(shape[dim], emit.shards), shard_sizes(shape[dim], emit.shards))
     inputs = [
         format_input(*prefix),
         emit.strings("name", [[found[0][source.index]]] * emit.shards),
-        emit.strings("slice", [[slice_text(shape, dim, start, size)] for start, size in parts]),
+        emit.strings("slice", [[slice_text(shape, dim, start, size)] for start, size in slices]),
     ]
     inputs += [text for text in node.input if text[0] == "^"]
     return emit.add("RestoreV2", "restore", inputs, dtypes=type_list([dtypes[source.index]]))

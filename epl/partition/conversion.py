@@ -10,13 +10,13 @@ from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE
 START_BYTES = 16 * 1024
 
 
-def part_sizes(size, shards):
+def shard_sizes(size, shards):
     """How many of `size` things each shard has: the first ones have one more where it does not divide."""
     quotient, rest = divmod(size, shards)
     return [quotient + (index < rest) for index in range(shards)]
 
 
-def part_starts(size, shards):
+def shard_starts(size, shards):
     """The first of the things that each shard has."""
     quotient, rest = divmod(size, shards)
     return [index * quotient + min(index, rest) for index in range(shards)]

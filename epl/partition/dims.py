@@ -42,7 +42,7 @@ def channels(last, first, **options):
     return lambda node, inputs, facts: notations.get(_text(node, "data_format"))
 
 
-def alike(term, linear=False):
+def variadic(term, linear=False):
     """Any number of inputs that all have the same dimensions as the output."""
 
     def make(node, inputs, facts):

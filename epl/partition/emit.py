@@ -5,8 +5,8 @@ from tensorflow.core.framework import attr_value_pb2
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
-from epl.partition.conversion import part_sizes, part_starts
-from epl.partition.parts import COLLECTIVES, SEND_ROWS, Collective
+from epl.partition.conversion import shard_sizes, shard_starts
+from epl.partition.partitioned import COLLECTIVES, SEND_ROWS, Collective
 from epl.program.placement import SUM
 
 INT32, INT64, FLOAT, DOUBLE, BOOL, STRING = 3, 9, 1, 2, 10, 7
@@ -23,7 +23,7 @@ class Emit(object):
 
     Attributes:
       nodes: name to NodeDef.
-      per_shard, collectives: as in epl.partition.parts.Partitioned.
+      per_shard, collectives: as in epl.partition.partitioned.Partitioned.
       routes: what is known of ids that travel (epl.partition.routed).
     """
 
@@ -101,16 +101,16 @@ class Emit(object):
 
     def starts(self, name, size, dtype=INT32):
         """A constant: where a shard's part of a dimension begins."""
-        return self.integers(name, part_starts(size, self.shards), dtype)
+        return self.integers(name, shard_starts(size, self.shards), dtype)
 
     def collective(self, kind, text, dtype, tensor, num_bytes, combine=SUM, wanted_by="", **attrs):
         """Adds a collective of one tensor; booleans travel as numbers.
 
         Args:
-          kind: as in epl.partition.parts.COLLECTIVES.
+          kind: as in epl.partition.partitioned.COLLECTIVES.
           text: the tensor in a shard.
           dtype: its DataType number.
-          tensor, num_bytes, wanted_by: as in epl.partition.parts.Collective.
+          tensor, num_bytes, wanted_by: as in epl.partition.partitioned.Collective.
           combine: of an all-reduce or reduce-scatter.
           **attrs: "dim", "size" and so on.
         """
@@ -130,7 +130,7 @@ class Emit(object):
           rows: the tensor, those for shard 0 first.
           counts: how many are for each, a vector of int64.
           dtype: of the rows.
-          tensor, num_bytes: as in epl.partition.parts.Collective.
+          tensor, num_bytes: as in epl.partition.partitioned.Collective.
 
         Returns:
           (the rows that come, those of shard 0 first; how many come from each).
@@ -158,23 +158,23 @@ def type_list(dtypes):
 
 
 def slice_of(emit, text, dtype, shape, dim):
-    """A shard's part of a dimension of a tensor that it has whole."""
+    """A shard of a dimension of a tensor that each has whole."""
     size, rank = shape[dim], len(shape)
     if size is not None:
-        begins = [[start if i == dim else 0 for i in range(rank)] for start in part_starts(size, emit.shards)]
-        sizes = [[part if i == dim else -1 for i in range(rank)] for part in part_sizes(size, emit.shards)]
+        begins = [[start if i == dim else 0 for i in range(rank)] for start in shard_starts(size, emit.shards)]
+        sizes = [[length if i == dim else -1 for i in range(rank)] for length in shard_sizes(size, emit.shards)]
         begin, extent = emit.integers("begin", begins), emit.integers("size", sizes)
     else:
         whole = emit.add("Shape", "shape", [text], T=Type(dtype), out_type=Type(INT32))
-        extent = parts_of(emit, whole, [dim], rank, INT32)
-        begin = _part_starts(emit, whole, dim, rank)
+        extent = shard_sizes_vector(emit, whole, [dim], rank, INT32)
+        begin = _shard_starts_vector(emit, whole, dim, rank)
     return emit.add("Slice", "part", [text, begin, extent], T=Type(dtype), Index=Type(INT32))
 
 
-def parts_of(emit, text, dims, rank, dtype):
-    """A vector of sizes with some that are known only when a step runs as those of a shard's part; -1 stays -1.
+def shard_sizes_vector(emit, text, dims, rank, dtype):
+    """A vector of sizes with some that are known only when a step runs as those of a shard; -1 stays -1.
 
-    The part of shard i of n things is (n + shards - 1 - i) // shards, as `part_sizes` has it.
+    Shard i of n things has (n + shards - 1 - i) // shards, as `shard_sizes` has it.
     """
 
     def vector(name, inside, outside):
@@ -190,7 +190,7 @@ def parts_of(emit, text, dims, rank, dtype):
     return add("FloorDiv", "part_sizes", add("Add", "more", text, over), vector("parts", lambda i: emit.shards, 1))
 
 
-def _part_starts(emit, whole, dim, rank):
+def _shard_starts_vector(emit, whole, dim, rank):
     """Where a shard's part of a dimension begins, as a vector, of the vector of sizes of the whole."""
 
     def vector(name, inside, outside):
@@ -254,13 +254,13 @@ def local_shape(emit, text, tensor_value, dims, rank, dtype):
         for shard in range(emit.shards):
             row = [int(each) for each in tensor_value]
             for dim, size in dims.items():
-                row[dim] = -1 if row[dim] == -1 else part_sizes(row[dim], emit.shards)[shard]
+                row[dim] = -1 if row[dim] == -1 else shard_sizes(row[dim], emit.shards)[shard]
             rows.append(row)
         return emit.integers("local_shape", rows, dtype)
     unknown = [dim for dim, size in dims.items() if size is None]
     if unknown:
-        text = parts_of(emit, text, unknown, rank, dtype)
-    known = {dim: part_sizes(size, emit.shards) for dim, size in dims.items() if size is not None}
+        text = shard_sizes_vector(emit, text, unknown, rank, dtype)
+    known = {dim: shard_sizes(size, emit.shards) for dim, size in dims.items() if size is not None}
     return replaced(emit, text, known, rank, dtype) if known else text
 
 

@@ -10,7 +10,7 @@ Megatron-LM (Shoeybi et al., 2019, section 3) computes the loss of a divided voc
 from tensorflow.core.framework import attr_value_pb2
 
 from epl.graph.build import Type
-from epl.partition.conversion import part_sizes
+from epl.partition.conversion import shard_sizes
 from epl.partition.emit import BOOL, INT32
 
 
@@ -30,11 +30,11 @@ class _Rows(object):
         size = emit.facts.shape(tensor)[-1]
         self.row_bytes = emit.facts.num_bytes(tensor) // max(1, size or 32)
         largest = self.reduced("Max", text, "largest")
-        self.shifted = self.op("Sub", "shifted", text, self.all_reduced(largest, "max"))
-        self.exps = self.op("Exp", "exps", self.shifted)
+        self.shifted = self.add("Sub", "shifted", text, self.all_reduced(largest, "max"))
+        self.exps = self.add("Exp", "exps", self.shifted)
         self.own_sums = self.reduced("Sum", self.exps, "own_sums")
 
-    def op(self, op, name, *texts):
+    def add(self, op, name, *texts):
         return self._emit.add(op, name, list(texts), T=Type(self.dtype))
 
     def reduced(self, op, text, name, keep_dims=True):
@@ -61,7 +61,7 @@ def softmax(emit, node, texts, strategy, rule, choices):
     if not _is_divided(strategy, rule):
         return False
     rows = _Rows(emit, node, texts[0], emit.facts.inputs(node.name)[0])
-    emit.outputs(node, [rows.op("RealDiv", "softmax", rows.exps, rows.all_reduced(rows.own_sums))], [rows.dtype])
+    emit.outputs(node, [rows.add("RealDiv", "softmax", rows.exps, rows.all_reduced(rows.own_sums))], [rows.dtype])
     return True
 
 
@@ -69,8 +69,8 @@ def log_softmax(emit, node, texts, strategy, rule, choices):
     if not _is_divided(strategy, rule):
         return False
     rows = _Rows(emit, node, texts[0], emit.facts.inputs(node.name)[0])
-    logs = rows.op("Log", "logs", rows.all_reduced(rows.own_sums))
-    emit.outputs(node, [rows.op("Sub", "log_softmax", rows.shifted, logs)], [rows.dtype])
+    logs = rows.add("Log", "logs", rows.all_reduced(rows.own_sums))
+    emit.outputs(node, [rows.add("Sub", "log_softmax", rows.shifted, logs)], [rows.dtype])
     return True
 
 
@@ -80,9 +80,9 @@ def softmax_loss(emit, node, texts, strategy, rule, choices):
         return False
     rows = _Rows(emit, node, texts[0], emit.facts.inputs(node.name)[0])
     sums = rows.all_reduced(rows.own_sums)
-    each = rows.op("Sub", "minus_log", rows.op("Log", "logs", sums), rows.shifted)
-    own = rows.reduced("Sum", rows.op("Mul", "weighted", texts[1], each), "own_loss", keep_dims=False)
-    gradient = rows.op("Sub", "gradient", rows.op("RealDiv", "softmax", rows.exps, sums), texts[1])
+    each = rows.add("Sub", "minus_log", rows.add("Log", "logs", sums), rows.shifted)
+    own = rows.reduced("Sum", rows.add("Mul", "weighted", texts[1], each), "own_loss", keep_dims=False)
+    gradient = rows.add("Sub", "gradient", rows.add("RealDiv", "softmax", rows.exps, sums), texts[1])
     emit.outputs(node, [rows.all_reduced(own), gradient], [rows.dtype] * 2)
     return True
 
@@ -95,17 +95,17 @@ def sparse_softmax_loss(emit, node, texts, strategy, rule, choices):
     rows = _Rows(emit, node, texts[0], logits)
     size, label_type = emit.facts.shape(logits)[-1], emit.facts.dtype(labels)
     own = emit.add("Sub", "own_label", [texts[1], emit.starts("start", size, label_type)], T=Type(label_type))
-    depth = emit.integers("classes", part_sizes(size, emit.shards))
+    depth = emit.integers("classes", shard_sizes(size, emit.shards))
     truth = [emit.number("true", 1, BOOL), emit.number("false", 0, BOOL)]
     is_label = emit.add("OneHot", "is_label", [own, depth] + truth, T=Type(BOOL), TI=Type(label_type), axis=-1)
-    zeros = rows.op("ZerosLike", "zeros", rows.shifted)
+    zeros = rows.add("ZerosLike", "zeros", rows.shifted)
     picked = emit.add("Select", "picked", [is_label, rows.shifted, zeros], T=Type(rows.dtype))
     picked = rows.reduced("Sum", picked, "own_logit")
     packed = emit.add("Pack", "both", [rows.own_sums, picked], T=Type(rows.dtype), N=2, axis=0)
     both = emit.add("Unpack", "both_of_all", [rows.all_reduced(packed, times=2)], T=Type(rows.dtype), num=2, axis=0)
-    loss = rows.without_last(rows.op("Sub", "loss", rows.op("Log", "logs", both), both + ":1"))
-    gradient = rows.op(
-        "Sub", "gradient", rows.op("RealDiv", "softmax", rows.exps, both), emit.cast(is_label, BOOL, rows.dtype)
+    loss = rows.without_last(rows.add("Sub", "loss", rows.add("Log", "logs", both), both + ":1"))
+    gradient = rows.add(
+        "Sub", "gradient", rows.add("RealDiv", "softmax", rows.exps, both), emit.cast(is_label, BOOL, rows.dtype)
     )
     loss = _or_nan(emit, rows, loss, texts[1], label_type, size)
     emit.outputs(node, [loss, gradient], [rows.dtype] * 2)

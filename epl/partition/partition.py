@@ -28,7 +28,7 @@ def partition(program, marks, op_def):
       op_def: function from operation type to OpDef, None for unknown types.
 
     Returns:
-      An epl.partition.parts.Partitioned.
+      An epl.partition.partitioned.Partitioned.
 
     Raises:
       PlanError: a mark that an operation cannot fulfil.

@@ -8,10 +8,10 @@ import collections
 from epl.graph.index import Graph, format_input
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.lazy import copy_of
-from epl.partition.checkpoints import restored_part, saved_in_parts
-from epl.partition.conversion import conversion, conversion_cost, part_sizes
+from epl.partition.checkpoints import restored_shard, saved_by_shard
+from epl.partition.conversion import conversion, conversion_cost, shard_sizes
 from epl.partition.emit import Emit, on_one_shard, slice_of
-from epl.partition.parts import Partitioned, WholeInputs
+from epl.partition.partitioned import Partitioned, WholeInputs
 from epl.partition.routed import routed_writer
 from epl.partition.special import writer_of
 from epl.program.placement import SUM, WHOLE, sharded
@@ -27,7 +27,7 @@ def rewrite(facts, choices, shards):
         emit.begin(node)
         strategy, inputs = choices.strategy.get(name), facts.inputs(name)
         wants = strategy.inputs if strategy is not None else (WHOLE,) * len(inputs)
-        apart = saved_in_parts(facts, choices, node)
+        apart = saved_by_shard(facts, choices, node)
         wants = [None if place in apart else want for place, want in enumerate(wants)]
         if name not in choices.rule:
             brought = [t for t, want in zip(inputs, wants) if want == WHOLE and choices.of(t) != WHOLE]
@@ -70,7 +70,7 @@ def _write_variable(emit, node, place):
     copy = copy_of(node)
     copy.attr.pop("_output_shapes", None)
     values = []
-    for size in part_sizes(node.attr["shape"].shape.dim[place.dim].size, emit.shards):
+    for size in shard_sizes(node.attr["shape"].shape.dim[place.dim].size, emit.shards):
         copy.attr["shape"].shape.dim[place.dim].size = size
         value = type(copy.attr["shape"])()
         value.CopyFrom(copy.attr["shape"])
@@ -111,7 +111,7 @@ class _Forms(object):
         if have == WHOLE and want.kind == "partial":
             return on_one_shard(emit, own, dtype)
         if have == WHOLE:
-            read = restored_part(emit, facts, tensor, shape, want.dim)
+            read = restored_shard(emit, facts, tensor, shape, want.dim)
             return read or slice_of(emit, own, dtype, shape, want.dim)
         if want != WHOLE and (tensor in self._through_whole or not _directly(have, want)):
             whole = self.text(tensor, WHOLE)

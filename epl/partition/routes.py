@@ -176,7 +176,7 @@ class _Region(object):
 
     def grown(self):
         """This region with all that follows; None where something does not go with rows in another order."""
-        late, waiting = set(), self._waiting
+        undecided, waiting = set(), self._waiting
         while waiting:
             name = waiting.popleft()
             for consumer in sorted(set(self._graph.edges.data_consumers.get(name, ()))):
@@ -185,14 +185,14 @@ class _Region(object):
                 inputs = self._facts.inputs(consumer)
                 found = self._visit(self._graph.nodes[consumer], inputs)
                 if found is None:  # another input may still come to be known
-                    late.add(consumer)
+                    undecided.add(consumer)
                     continue
                 strategy, kinds = found
                 self.strategies[consumer] = strategy
                 self._known.update((Tensor(consumer, i), kind) for i, kind in kinds.items())
                 if kinds:
                     waiting.append(consumer)
-        return self if late.issubset(self.strategies) else None
+        return self if undecided.issubset(self.strategies) else None
 
     def _visit(self, node, inputs):
         """(Strategy, number of an output to what it is) of a node that takes what is routed; None for others."""
@@ -225,7 +225,7 @@ class _Region(object):
         if op == "L2Loss" and words == [_ROWS]:
             self._comes_apart(kinds)
             return Strategy(None, (ROUTED,), (partial(),)), {}
-        if op in LOOKUPS and words[1] == _IDS and self._is_part_of_table(inputs[0]):
+        if op in LOOKUPS and words[1] == _IDS and self._is_sharded_table(inputs[0]):
             self._comes_apart(kinds[1:2])
             places = (sharded(0), ROUTED) + (WHOLE,) * (len(inputs) - 2)
             return Strategy(None, places, (ROUTED,)), {0: (_ROWS, kinds[1][1])}
@@ -242,13 +242,13 @@ class _Region(object):
         if not all(isinstance(kind[1], tuple) and kind[1][:1] == ("unique",) for kind in kinds if kind):
             self.adds_up = False
 
-    def _is_part_of_table(self, tensor):
+    def _is_sharded_table(self, tensor):
         shape = self._facts.shape(tensor)
         return self._choices.of(tensor) == sharded(0) and bool(shape) and shape[0] == self._rows
 
     def _update(self, node, inputs, kinds):
         """A change of some rows of a table."""
-        if "SparseApply" not in node.op and "Scatter" not in node.op or not self._is_part_of_table(inputs[0]):
+        if "SparseApply" not in node.op and "Scatter" not in node.op or not self._is_sharded_table(inputs[0]):
             return None
         at = last_of_rows(inputs, self._facts) if "SparseApply" in node.op else 1
         values = at - 1 if "SparseApply" in node.op else 2

@@ -7,7 +7,7 @@ is written with its local inputs as it is. `texts` are the data inputs, in the p
 
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
-from epl.partition.conversion import part_sizes
+from epl.partition.conversion import shard_sizes
 from epl.partition.dims import last_of_rows
 from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
@@ -132,7 +132,7 @@ def _mean(emit, node, texts, strategy, rule, choices):
     size = emit.facts.shape(tensor)[dim]
     own = emit.add("Mean", "of_part", texts, T=Type(dtype), Tidx=node.attr["Tidx"], keep_dims=node.attr["keep_dims"].b)
     if size is not None:
-        weights = [part / float(size) for part in part_sizes(size, emit.shards)]
+        weights = [count / float(size) for count in shard_sizes(size, emit.shards)]
         mean = emit.add("Mul", "weighted", [own, emit.number("weight", weights, dtype)], T=Type(dtype))
     else:
         weight = _weight(emit, tensor, texts[0], dim, dtype, choices)
@@ -172,15 +172,15 @@ def _weight(emit, tensor, text, dim, dtype, choices):
     return emit.add("RealDiv", "weight", [own, emit.cast(whole, INT32, dtype)], T=Type(dtype))
 
 
-def _counted_from_part(emit, ids, dtype, size):
+def _counted_from_shard(emit, ids, dtype, size):
     """Ids of rows, counted from where a shard's part of them begins."""
     return emit.add("Sub", "local", [ids, emit.starts("start", size, dtype)], T=Type(dtype))
 
 
 def _own_rows(emit, ids, dtype, size):
     """(ids counted from where a shard's rows begin, whether they are its own)."""
-    own = _counted_from_part(emit, ids, dtype, size)
-    count = emit.integers("rows", part_sizes(size, emit.shards), dtype)
+    own = _counted_from_shard(emit, ids, dtype, size)
+    count = emit.integers("rows", shard_sizes(size, emit.shards), dtype)
     above = emit.add("GreaterEqual", "above", [own, emit.integers("zero", [0] * emit.shards, dtype)], T=Type(dtype))
     below = emit.add("Less", "below", [own, count], T=Type(dtype))
     return own, emit.add("LogicalAnd", "is_own", [above, below])
@@ -191,7 +191,7 @@ def _gather(emit, node, texts, strategy, rule, choices):
     facts = emit.facts
     tensors = facts.inputs(node.name)
     if strategy.inputs[1] == ROUTED:
-        texts[1] = _counted_from_part(emit, texts[1], facts.dtype(tensors[1]), facts.shape(tensors[0])[0])
+        texts[1] = _counted_from_shard(emit, texts[1], facts.dtype(tensors[1]), facts.shape(tensors[0])[0])
         return _replaced_input(emit, node, texts, 1, texts[1])
     if strategy.factor is None or _divided(strategy) is not None or strategy.inputs[0].kind != "sharded":
         return False
@@ -226,7 +226,7 @@ def _one_hot(emit, node, texts, strategy, rule, choices):
     facts, id_type = emit.facts, _index_type(node, "TI")
     size = facts.shape(Tensor(node.name, 0))[_divided(strategy)]
     own = emit.add("Sub", "local", [texts[0], emit.starts("start", size, id_type)], T=Type(id_type))
-    depth = emit.integers("depth", part_sizes(size, emit.shards))
+    depth = emit.integers("depth", shard_sizes(size, emit.shards))
     copy = type(node)()
     copy.CopyFrom(node)
     copy.attr.pop("_output_shapes", None)
@@ -244,7 +244,7 @@ def _segment_sum(emit, node, texts, strategy, rule, choices):
     own, is_own = _own_rows(emit, texts[1], id_type, size)
     nowhere = emit.add("Fill", "nowhere", _filled_like(emit, own, id_type, -1), T=Type(id_type), index_type=Type(INT32))
     ids = emit.add("Select", "own_or_nowhere", [is_own, own, nowhere], T=Type(id_type))
-    count = emit.integers("count", part_sizes(size, emit.shards), _index_type(node, "Tnumsegments"))
+    count = emit.integers("count", shard_sizes(size, emit.shards), _index_type(node, "Tnumsegments"))
     copy = type(node)()
     copy.CopyFrom(node)
     copy.attr.pop("_output_shapes", None)
@@ -271,7 +271,7 @@ def _some_rows(indices_at, updates_at):
         id_type, dtype = facts.dtype(tensors[at]), facts.dtype(tensors[values])
         size = facts.shape(tensors[0])[0]
         if strategy.inputs[at] == ROUTED:
-            return _replaced_input(emit, node, texts, at, _counted_from_part(emit, texts[at], id_type, size))
+            return _replaced_input(emit, node, texts, at, _counted_from_shard(emit, texts[at], id_type, size))
         own, is_own = _own_rows(emit, texts[at], id_type, size)
         where = emit.add("Where", "where", [is_own], T=Type(10))
         squeezed = emit.integers("flat", [[-1]] * emit.shards)

@@ -133,17 +133,16 @@ class _Spread(object):
         for name, place in self._marks.places.items():
             self._place_variable(name, place)
         # A first value says nothing of how a variable is used.
-        late = graph.descendants(graph.find(effects.SETS.__contains__), data_only=True)
+        initialised = graph.descendants(graph.find(effects.SETS.__contains__), data_only=True)
         for name in order:
-            if name not in late:
+            if name not in initialised:
                 self._visit(name)
         while self._undecided:
             self._decide(next(iter(self._undecided)), WHOLE)
         for name in order:
-            if name in late:
+            if name in initialised:
                 self._visit(name)
-        positions = graph.order
-        self._choices.order = sorted(self._choices.strategy, key=positions.__getitem__)
+        self._choices.order = sorted(self._choices.strategy, key=graph.order.__getitem__)
         return self._choices
 
     def _place_variable(self, name, place):
@@ -414,7 +413,7 @@ class _Spread(object):
         preferred = marked and (strategy.factor in rule.notation.preferred or strategy.routed)
         cost = self._cost(strategy, rule, inputs, name)
         # Rows of which the parts exchange a few numbers are not moved, however few they are.
-        moves_rows = strategy.factor not in rule.notation.resolved and self._has_parts_of(rule, inputs)
+        moves_rows = strategy.factor not in rule.notation.resolved and self._takes_shards(rule, inputs)
         # What has a letter everywhere stays apart in all that follows; and parts are better than the whole.
         ins, outs = rule.dims(strategy.factor) if strategy.factor else ((), ())
         everywhere = strategy.factor is not None and min(list(ins) + list(outs)) >= 0
@@ -424,7 +423,7 @@ class _Spread(object):
         not_by_rows = bool(rows) and not self._by_rows(strategy, rows)
         return left_whole, moves_rows, not preferred, cost, not_by_rows, not everywhere, idle, moved
 
-    def _has_parts_of(self, rule, inputs):
+    def _takes_shards(self, rule, inputs):
         """Whether an input lies divided along a factor over which the parts communicate by themselves."""
         for tensor, labels in zip(inputs, rule.inputs):
             place = self._choices.of(tensor)

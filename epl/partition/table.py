@@ -115,7 +115,7 @@ RULES["Transpose"] = dims.transpose
 RULES["Reshape"] = dims.reshape("*")
 RULES["ExpandDims"] = dims.reshape("*")
 RULES["Squeeze"] = dims.reshape()
-RULES["AddN"] = dims.alike("...", linear=True)
+RULES["AddN"] = dims.variadic("...", linear=True)
 RULES["Pack"] = dims.pack
 RULES["Unpack"] = dims.unpack
 RULES["ConcatV2"] = dims.concat

@@ -8,7 +8,7 @@ from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
-from epl.partition.parts import EXCHANGES, SEND_ROWS
+from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.names import clone_tensor, first_value_name
 from epl.program.program import Variable
 

@@ -83,7 +83,7 @@ def _divided(model, initial):
     found = {node_of(tensor) for tensor in done.placements}
     found.update(each.node for each in done.collectives)
     found.update(done.per_shard)
-    return sorted(found.union(initial), key=model.graph.positions.__getitem__)
+    return sorted(found.union(initial), key=model.graph.creation_index.__getitem__)
 
 
 def _of_queues(graph, changing, initial):

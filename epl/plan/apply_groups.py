@@ -104,7 +104,9 @@ def _units(program, plan, call):
     for gradient, variable in call.gradients:
         writes = reached_in_call(graph, gradient, call, packed) & written
         unit = _Unit(
-            writes, _num_bytes(program.variables.get(variable)), graph.positions[node_of(canonical_tensor(gradient[0]))]
+            writes,
+            _num_bytes(program.variables.get(variable)),
+            graph.creation_index[node_of(canonical_tensor(gradient[0]))],
         )
         for other in [u for u in units if u in {unit_of.get(w) for w in writes}]:
             unit.absorb(other)

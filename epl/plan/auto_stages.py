@@ -241,22 +241,24 @@ def _stages_of_ops(graph, costs, row, ends):
     stage_of_piece = []
     for stage, (begin, end) in enumerate(zip([0] + ends, ends)):
         stage_of_piece.extend([stage] * (end - begin))
-    stage_of = {name: stage_of_piece[piece] for name, piece in row.position.items()}
+    stage_of = {name: stage_of_piece[piece] for name, piece in row.piece_of.items()}
     first_use = {}
-    names = list(costs.ops)
+    names = list(costs.operations)
     for name in reversed(names):
         if name not in stage_of:
-            uses = [stage_of.get(c, first_use.get(c)) for c, _ in graph.consumers.get(name, ()) if c in costs.ops]
+            uses = [
+                stage_of.get(c, first_use.get(c)) for c, _ in graph.consumers.get(name, ()) if c in costs.operations
+            ]
             first_use[name] = min([use for use in uses if use is not None], default=None)
     for name in names:
         if name in stage_of:
             continue
         inputs = [stage_of[node_of(t)] for t in graph.nodes[name].input if node_of(t) in stage_of]
-        if costs.ops[name].from_variables and graph.nodes[name].op not in effects.VARIABLES and inputs:
+        if costs.operations[name].from_variables and graph.nodes[name].op not in effects.VARIABLES and inputs:
             stage_of[name] = max(inputs)
         else:
             stage_of[name] = first_use[name] or 0
-    for name in graph.in_order(graph.descendants(row.position)):
+    for name in graph.in_order(graph.descendants(row.piece_of)):
         if name not in stage_of and tags.phase(graph.nodes[name]) == tags.FORWARD:
             inputs = [stage_of[node_of(t)] for t in graph.nodes[name].input if node_of(t) in stage_of]
             stage_of[name] = max(inputs, default=0)
@@ -266,7 +268,7 @@ def _stages_of_ops(graph, costs, row, ends):
 def _shared(graph, costs, stage_of):
     """Variables with users in several stages."""
     found = []
-    for name in costs.ops:
+    for name in costs.operations:
         if graph.nodes[name].op in effects.VARIABLES:
             stages = {stage_of[user] for user in _direct_users(graph, costs, name)}
             if len(stages) > 1:
@@ -279,9 +281,9 @@ def _direct_users(graph, costs, variable):
     found, stack = [], [variable]
     while stack:
         for consumer, position in graph.consumers.get(stack.pop(), ()):
-            if consumer not in costs.ops or graph.nodes[consumer].input[position][0] == "^":
+            if consumer not in costs.operations or graph.nodes[consumer].input[position][0] == "^":
                 continue
-            if costs.ops[consumer].from_data:
+            if costs.operations[consumer].from_data:
                 found.append(consumer)
             elif graph.nodes[consumer].op in ("Identity", "ReadVariableOp", "Cast", "Transpose"):
                 stack.append(consumer)

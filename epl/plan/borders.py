@@ -47,7 +47,7 @@ def plan_borders(model, analysis, stage_of, mesh, merged):
         return {}
     _check_sources(model, analysis)
     edges = list(_crossing(model.graph, analysis, stage_of, mesh, merged))
-    tensors = sorted({tensor for tensor, _ in edges}, key=lambda t: (model.graph.positions[node_of(t)], t))
+    tensors = sorted({tensor for tensor, _ in edges}, key=lambda t: (model.graph.creation_index[node_of(t)], t))
     differ = differing(model.graph, analysis.varying, merged)
     merging = Merging(model.graph, [node_of(tensor) for tensor in tensors], differ, frozenset())
     ways = {tensor: _way(model, merging, differ, tensor) for tensor in tensors}

@@ -72,13 +72,13 @@ class Costs:
     """Estimates for a forward pass.
 
     Attributes:
-      ops: dict of operation to OpCost, in creation order.
+      operations: dict of their names to OpCost, in creation order.
       bytes_of: function of a canonical tensor name to its bytes.
       kept: canonical names of the tensors that the backward pass uses.
       speeds: what was assumed.
     """
 
-    ops: Any
+    operations: Any
     bytes_of: Any
     kept: FrozenSet[str]
     speeds: Speeds
@@ -156,7 +156,7 @@ def stage_costs(graph, costs, stage_of, num_stages):
       A list with one StageCost per stage.
     """
     times = [[0.0, 0.0, 0.0] for _ in range(num_stages)]
-    for name, cost in costs.ops.items():
+    for name, cost in costs.operations.items():
         sums = times[stage_of.get(name, 0)]
         for i, seconds in enumerate((cost.forward_s, cost.backward_s, cost.weight_s)):
             sums[i] += seconds
@@ -173,10 +173,10 @@ def cut_bytes(graph, costs, stage_of, num_stages):
     """
     crossing = [0] * max(0, num_stages - 1)
     last_use = {}
-    for name in costs.ops:
+    for name in costs.operations:
         for text in graph.nodes[name].input:
             producer = node_of(text)
-            if text[0] != "^" and producer in costs.ops and costs.ops[producer].from_data:
+            if text[0] != "^" and producer in costs.operations and costs.operations[producer].from_data:
                 tensor = canonical_tensor(text)
                 last_use[tensor] = max(last_use.get(tensor, 0), stage_of.get(name, 0))
     for tensor, last in last_use.items():
@@ -258,7 +258,7 @@ def _traffic(op, inputs, outputs, sizes):
     if op in _FREE:
         return 0
     written = sum(sizes.num_bytes(tensor) for tensor in outputs)
-    if op in _PARTS:  # reads of its first input only what it gives on
+    if op in _READS_SLICE:  # reads of its first input only what it gives on
         return 2 * written
     return written + sum(sizes.num_bytes(tensor) for tensor in inputs)
 
@@ -369,7 +369,7 @@ _FREE = (
     | frozenset(["NextIteration", "RefNextIteration", "LoopCond"])
     | frozenset(["Const", "NoOp", "ReadVariableOp", "Assert", "IsVariableInitialized", "VarIsInitializedOp"])
 )
-_PARTS = frozenset(
+_READS_SLICE = frozenset(
     [
         "Gather",
         "GatherV2",

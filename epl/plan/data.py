@@ -11,7 +11,7 @@ from typing import Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.bodies import Bodies
-from epl.plan import data_ops as ops
+from epl.plan import data_ops
 from epl.plan.records import find_records
 
 _LOG = logging.getLogger("epl")
@@ -110,7 +110,7 @@ def plan_data(graph, io, worker_num, training=True):
 
 
 def _has_data(bodies):
-    return any(node.op in ops.ITERATORS | ops.DEQUEUES for node in bodies.main.nodes.values())
+    return any(node.op in data_ops.ITERATORS | data_ops.DEQUEUES for node in bodies.main.nodes.values())
 
 
 def _nothing_found(io, training):
@@ -149,7 +149,9 @@ class _Files(object):
         self.records = {}
 
     def find(self):
-        readers = [(body, node) for body in self._bodies.all() for node in body.nodes.values() if node.op in ops.READS]
+        readers = [
+            (body, node) for body in self._bodies.all() for node in body.nodes.values() if node.op in data_ops.READS
+        ]
         for body, node in readers:
             self._reader(body, node)
         # Files that hold names of files are read whole by every worker: their own lists are not divided.
@@ -174,10 +176,10 @@ class _Files(object):
         return names
 
     def _reader(self, body, node):
-        if node.op in ops.QUEUE_READS:
+        if node.op in data_ops.QUEUE_READS:
             self._queue(body, node.input[1])
         else:
-            self._names(body, node, 0, whole=node.op not in ops.FILE_READS)
+            self._names(body, node, 0, whole=node.op not in data_ops.FILE_READS)
 
     def _names(self, body, node, position, whole=True):
         """File names come into a node. `whole`: they are a list, unless an outer data set hands them in one by one."""
@@ -191,10 +193,10 @@ class _Files(object):
         """Follows names through queues and iterators. True when they come from there."""
         found = False
         for node in nodes:
-            if node.op in ops.DEQUEUES:
+            if node.op in data_ops.DEQUEUES:
                 self._queue(body, node.input[0])
                 found = True
-            elif node.op in ops.GET_NEXT:
+            elif node.op in data_ops.GET_NEXT:
                 self._iterator(body, node.input[0])
                 found = True
         return found
@@ -206,9 +208,9 @@ class _Files(object):
             if key in self._seen:
                 continue
             self._seen.add(key)
-            if "Targuments" not in call.node.attr and not ops.is_dataset(call.node.op):
+            if "Targuments" not in call.node.attr and not data_ops.is_dataset(call.node.op):
                 for index in arguments:
-                    self._names(call.body, call.node, index + (call.node.op in ops.BRANCHES), whole)
+                    self._names(call.body, call.node, index + (call.node.op in data_ops.BRANCHES), whole)
                 continue
             captured = len(call.node.attr["Targuments"].list.type)
             elements = len(body.arguments) - captured
@@ -227,11 +229,11 @@ class _Files(object):
                 "an argument. Set io.slicing=False and divide the files in the program, with tf.data's shard()."
                 % body.name
             )
-        if node.op in ops.TENSOR_SOURCES:
+        if node.op in data_ops.TENSOR_SOURCES:
             self._tensors(body, node)
             return
-        inputs = [t for t in ops.data_sets_of(body, node)]
-        if ops.reads_records(self._bodies, node) or not inputs:
+        inputs = [t for t in data_ops.data_sets_of(body, node)]
+        if data_ops.reads_records(self._bodies, node) or not inputs:
             self.records.setdefault(
                 (body.name, node.name), RecordShare(body.name, node.name, _label(body.name, node.name))
             )
@@ -249,18 +251,18 @@ class _Files(object):
             self._list(body, node, tuple(positions))
 
     def _queue(self, body, text):
-        queue = ops.behind_identities(body, text)
+        queue = data_ops.behind_identities(body, text)
         key = ("queue", body.name, queue.name)
         if key in self._seen:
             return
         self._seen.add(key)
         for node in list(body.nodes.values()):
-            if node.op in ops.ENQUEUES and ops.behind_identities(body, node.input[0]) is queue:
+            if node.op in data_ops.ENQUEUES and data_ops.behind_identities(body, node.input[0]) is queue:
                 values = [i for i in range(1, len(node.input)) if node.input[i][0] != "^"]
                 nodes, _ = body.ancestors([node.input[i] for i in values])
                 if self._through_resources(body, nodes):
                     continue
-                if node.op in ops.ENQUEUES_ONE:
+                if node.op in data_ops.ENQUEUES_ONE:
                     raise UnsupportedError(
                         "io.slicing cannot divide the queue '%s', to which '%s' adds file names one by one. Add the "
                         "whole list with enqueue_many, as tf.train.string_input_producer does."
@@ -269,9 +271,9 @@ class _Files(object):
                 self._list(body, node, tuple(values))
 
     def _iterator(self, body, text):
-        iterator = ops.behind_identities(body, text)
+        iterator = data_ops.behind_identities(body, text)
         for node in list(body.nodes.values()):
-            if node.op == "MakeIterator" and ops.behind_identities(body, node.input[1]) is iterator:
+            if node.op == "MakeIterator" and data_ops.behind_identities(body, node.input[1]) is iterator:
                 self._elements(body, node.input[0])
         if iterator.op == "OneShotIterator":
             factory = self._bodies.functions[iterator.attr["dataset_factory"].func.name]
@@ -287,7 +289,7 @@ class _Files(object):
                 "io.slicing: '%s' takes lists that '%s' has shuffled; workers shuffle differently, so their shares "
                 "would overlap. Shuffle with the data set's shuffle() instead." % (node.name, shuffles[0].name)
             )
-        what = ops.behind_identities(body, node.input[positions[0]], through_shapes=True)
+        what = data_ops.behind_identities(body, node.input[positions[0]], through_shapes=True)
         self.lists[body.name, node.name] = ListShare(
             body.name,
             node.name,
@@ -311,7 +313,7 @@ def _digest(body, node, positions):
     """Of the content of lists that are constants; "" where any of them is not."""
     digest = hashlib.sha256()
     for position in positions:
-        constant = ops.behind_identities(body, node.input[position], through_shapes=True)
+        constant = data_ops.behind_identities(body, node.input[position], through_shapes=True)
         if constant is None or constant.op != "Const":
             return ""
         digest.update(constant.attr["value"].tensor.SerializeToString())

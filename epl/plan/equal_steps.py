@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
-from epl.plan import data_ops as ops
+from epl.plan import data_ops
 from epl.plan.names import PREFIX, tag_of
 from epl.rules import effects
 
@@ -54,7 +54,7 @@ def find_repeated(model, analysis, mesh, io):
     found = {}
     for name in graph.in_order(graph.ancestors(updates)):
         node = graph.nodes[name]
-        if node.op in ops.GET_NEXT and name not in analysis.in_control_flow:
+        if node.op in data_ops.GET_NEXT and name not in analysis.in_control_flow:
             iterator = _iterator(bodies, node)
             if iterator in found:
                 raise UnsupportedError(
@@ -82,7 +82,7 @@ def _gives_data(node):
 
 
 def _iterator(bodies, node):
-    iterator = ops.iterator_of(bodies.main, node.input[0])
+    iterator = data_ops.iterator_of(bodies.main, node.input[0])
     if iterator is None:
         raise UnsupportedError(
             "%s: '%s' takes data from an iterator that is fed as a string handle, so it is not known which data set "

@@ -128,7 +128,7 @@ class _Exchanges(object):
                 continue
             if tags.get_str(node, tags.ROLE) == OF_SHARDS:
                 if not name.startswith(joined_name("")):  # the comparison of batches, which no collective stands for
-                    found.append((name, self._row(node, SHARD, self._plan.mesh.parts.size)))
+                    found.append((name, self._row(node, SHARD, self._plan.mesh.shard_group.size)))
             else:
                 found.append((name, self._row(node, *self._axis(node))))
         return found
@@ -203,8 +203,8 @@ class _Exchanges(object):
                 copy = handed.node if name == each.node else name[: len(name) - len(each.node)] + handed.node
                 size = self._size_of(copy if copy in self._graph.nodes else handed.node, handed.index)
                 if size is None:
-                    parts = self._plan.mesh.num_shards if each.kind in ("all_gather", "all_to_all") else 1
-                    size = each.num_bytes // parts
+                    shards = self._plan.mesh.num_shards if each.kind in ("all_gather", "all_to_all") else 1
+                    size = each.num_bytes // shards
                 carrier = self._graph.nodes.get(joined_name(name))
                 row = Exchange(
                     name=name,

@@ -67,7 +67,7 @@ def why(program, exchange):
 def _placements(program, max_rows):
     done, variables = program.partitioned, program.plan.variables
     places = {name: placed.shard for name, placed in program.plan.placements.items() if placed.is_divided}
-    divided = sorted(places, key=program.source.graph.positions.__getitem__)
+    divided = sorted(places, key=program.source.graph.creation_index.__getitem__)
     rows = [("divided variable", "shape", "dimension", "devices")]
     for name in divided[:max_rows]:
         rows.append((name, str(list(variables[name].shape)), str(places[name].dim), str(done.shards)))

@@ -209,8 +209,8 @@ class _ByHand(object):
         self._graph = model.graph
 
     def of(self, call):
-        order = self._graph.positions
-        return _unique(sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))]))
+        created = self._graph.creation_index
+        return _unique(sorted(call.gradients, key=lambda item: created[node_of(canonical_tensor(item[0].values))]))
 
     def consumers(self, call, tensor):
         return _consumers(self._graph, tensor, lambda node: node.name in call.between)
@@ -293,8 +293,8 @@ class _AfterGradients(object):
         # Operations between that no gradient flows into (the learning rate, say) are harmless: they consume no
         # boundary.
         self._between[call.index] = between
-        order = self._graph.positions
-        return _unique(sorted(found, key=lambda item: order[node_of(canonical_tensor(item[0].values))]))
+        created = self._graph.creation_index
+        return _unique(sorted(found, key=lambda item: created[node_of(canonical_tensor(item[0].values))]))
 
     def consumers(self, call, tensor):
         between = self._between[call.index]
@@ -334,7 +334,7 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
     """The DenseGroups of a call; in none are gradients beside others that travel in another form (dgc.sparsity,
     communication.wire_dtype)."""
     apart = {each.gradient for each in model.compressed + model.coded}
-    positions = model.graph.positions
+    created = model.graph.creation_index
     kinds = {}
     for gradient, variable in gradients:
         if gradient.indices is None:
@@ -347,10 +347,10 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
     groups = []
     for kind in sorted(kinds):
         own_lanes, members = kinds[kind]
-        parts = model.partitioned.shards if kind[2] else 1
-        dense = sorted(members, key=lambda item: positions[node_of(canonical_tensor(item[0].values))])
+        shards = model.partitioned.shards if kind[2] else 1
+        dense = sorted(members, key=lambda item: created[node_of(canonical_tensor(item[0].values))])
         width = types.DTYPE_BYTES.get(kind[0], 4)
-        sized = [(g, num_elements(v) * width // parts) for g, v in dense]
+        sized = [(g, num_elements(v) * width // shards) for g, v in dense]
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
         for members in cut_evenly(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):

@@ -172,22 +172,24 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None):
       PlanError: no cuts keep the limit; says what the smallest peak would be.
     """
     nodes = [n for n in forward.nodes if among is None or n in among]
-    positions = {name: i for i, name in enumerate(nodes)}
+    index_of = {name: i for i, name in enumerate(nodes)}
     last, used = {}, {forward.root(tensor) for _, _, tensor in forward.uses}
     for i, name in enumerate(nodes):
         for tensor in forward.inputs(name):
             last[forward.root(tensor)] = i
     spans = {}
     for tensor in sorted(used.union(last)):
-        first = positions.get(node_of(tensor))
+        first = index_of.get(node_of(tensor))
         if first is not None and node_of(tensor) in forward.repeatable:
             spans[tensor] = Span(first, max(first, last.get(tensor, first)), costs.bytes_of(tensor), tensor in used)
     if not spans:
         return frozenset(), None, None
-    seconds = [costs.ops[n].forward_s if n in costs.ops and n in forward.repeatable else 0.0 for n in nodes]
+    seconds = [
+        costs.operations[n].forward_s if n in costs.operations and n in forward.repeatable else 0.0 for n in nodes
+    ]
     chain = Chain(list(spans.values()), seconds)
     if limit_bytes is None:
-        allowed = sum(cost.total_s for cost in costs.ops.values()) / 3
+        allowed = sum(cost.total_s for cost in costs.operations.values()) / 3
         cuts = chain.smallest_peak_within(allowed)
     else:
         cuts = chain.fastest(limit_bytes)

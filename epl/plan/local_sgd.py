@@ -28,7 +28,7 @@ class AverageGroup:
       num_bytes: of one copy of them.
       slot: communicator of the group of all copies.
       tag: of the collective.
-      late_name, late_tag: of the all-reduce of what they were at the end of a period (local_sgd.overlap).
+      overlapped_name, overlapped_tag: of the all-reduce of what they were at the end of a period (local_sgd.overlap).
     """
 
     name: str
@@ -39,12 +39,12 @@ class AverageGroup:
     tag: int
 
     @property
-    def late_name(self):
+    def overlapped_name(self):
         return self.name + "/late"
 
     @property
-    def late_tag(self):
-        return tag_of(self.late_name)
+    def overlapped_tag(self):
+        return tag_of(self.overlapped_name)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _MERGED = frozenset([MEAN, SUM, MAX, MIN])
 _KEEPS = frozenset(
     "Identity Cast StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims EnsureShape".split()
 )
-_PARTS = frozenset("StridedSlice Slice GatherV2 Gather Split SplitV Unpack Transpose Tile BroadcastTo".split())
+_REARRANGES = frozenset("StridedSlice Slice GatherV2 Gather Split SplitV Unpack Transpose Tile BroadcastTo".split())
 _TERMS = frozenset("Add AddV2 Sub AddN BiasAdd".split())
 _DIVISIONS = frozenset("RealDiv Div DivNoNan".split())
 _JOINS = frozenset("Pack Concat ConcatV2".split())
@@ -159,7 +159,7 @@ def _combined(op, inputs):
     if op == "Sub":
         inputs = [inputs[0], _OPPOSITE[inputs[1]]]
     first, kinds = inputs[0], set(inputs)
-    if op in _KEEPS | _PARTS:
+    if op in _KEEPS | _REARRANGES:
         return first if kinds <= {first, SAME} and all(kind == SAME for kind in inputs[1:]) else None
     if op == "Neg":
         return _OPPOSITE[first]

@@ -244,7 +244,7 @@ class Mesh:
         return self.instances if lane is None else self.givers(lane)
 
     @property
-    def parts(self):
+    def shard_group(self):
         """The Group of those that have a part each of the tensors of one model replica."""
         return self.group(SHARD)
 
@@ -291,7 +291,7 @@ class Mesh:
         """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
         for those of all workers."""
         if self.split:
-            groups = [self.copies, self.parts]
+            groups = [self.copies, self.shard_group]
         else:
             groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
         count = self.num_communicators

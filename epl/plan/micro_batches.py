@@ -69,8 +69,8 @@ class MicroBatches:
       reads: reads of state that must see the change which the micro-batch before made: node to variables.
       gradients: those that are accumulated, in the order in which they become ready.
       roots: what a session may run of it.
-      parts: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the same
-        step (of a second optimizer, say) are in none: they run when the update has.
+      action_of: node to (kind, stage): which action of the schedule computes it. Nodes that wait for an update in the
+        same step (of a second optimizer, say) are in none: they run when the update has.
       not_awaited: node to control inputs that it does without, as they would make a gradient of a stage's inputs wait
         for those of its weights.
       in_control_flow: nodes inside a loop or a branch of control flow v1.
@@ -86,7 +86,7 @@ class MicroBatches:
     reads: Dict[str, Tuple[str, ...]]
     gradients: Tuple[Accumulated, ...]
     roots: Tuple[Root, ...]
-    parts: Dict[str, Tuple[str, int]]
+    action_of: Dict[str, Tuple[str, int]]
     not_awaited: Dict[str, FrozenSet[str]]
     in_control_flow: FrozenSet[str]
     taskgraphs: Tuple[int, ...]
@@ -122,7 +122,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
     _check(graph, nodes)
     _check_by_hand(graph, nodes, accumulated)
     updates = [n for n in inside if effects.is_write(graph.nodes[n].op) and tags.phase(graph.nodes[n]) == tags.APPLY]
-    late = graph.descendants(updates) if updates else ()
+    after_update = graph.descendants(updates) if updates else ()
     used = used_taskgraphs(model)
     pipeline = config.pipeline
     order = schedule(
@@ -131,10 +131,10 @@ def plan_micro_batches(model, config, analysis, aggregation):
         pipeline.num_micro_batch,
         pipeline.num_chunks,
     )
-    parts, not_awaited = _parts(graph, nodes.difference(late), stages_of(model, used)), {}
+    action_of, not_awaited = _actions_of(graph, nodes.difference(after_update), stages_of(model, used)), {}
     if any(action.kind == WEIGHT for actions in order for action in actions):
-        parts = _with_weights(graph, parts, analysis.in_control_flow)
-        not_awaited = _not_awaited(graph, parts)
+        action_of = _with_weights(graph, action_of, analysis.in_control_flow)
+        not_awaited = _not_awaited(graph, action_of)
     return MicroBatches(
         count=pipeline.num_micro_batch,
         mean=config.communication.gradients_reduce_method == "mean",
@@ -144,7 +144,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
         reads={name: variables for name, variables in state.reads.items() if name in nodes},
         gradients=tuple(gradients),
         roots=tuple(_roots(model, graph, gradients, writes, nodes)),
-        parts=parts,
+        action_of=action_of,
         not_awaited=not_awaited,
         in_control_flow=analysis.in_control_flow,
         taskgraphs=tuple(t.index for t in used) or (0,),
@@ -158,7 +158,7 @@ def _accumulated(graph, aggregation):
     for group in aggregation.groups:
         found.extend((tensor, None) for tensor in group.tensors)
     found.extend((sparse.values, sparse.indices) for sparse in aggregation.sparse)
-    found.sort(key=lambda pair: (graph.positions[node_of(pair[0])], pair[0]))
+    found.sort(key=lambda pair: (graph.creation_index[node_of(pair[0])], pair[0]))
     return [
         Accumulated(
             "%s_accumulate/gradient_%d" % (PREFIX, index),
@@ -257,17 +257,17 @@ def _roots(model, graph, gradients, writes, nodes):
         if not own:
             continue
         ends = [node_of(t) for name in own for t in (by_tensor[name].values, by_tensor[name].indices) if t]
-        part = frozenset(graph.ancestors(ends) & nodes)
-        covered |= part
-        found.append(Root("call_%d" % call.index, part, tuple(by_tensor[t].name for t in own), ()))
+        needed = frozenset(graph.ancestors(ends) & nodes)
+        covered |= needed
+        found.append(Root("call_%d" % call.index, needed, tuple(by_tensor[t].name for t in own), ()))
     together = collections.OrderedDict()
     for write in writes:
         if write in nodes and write not in covered:
             waiting = tuple(sorted({c for c, _ in graph.consumers.get(write, ())})) or (write,)
             together.setdefault(waiting, []).append(write)
     for index, members in enumerate(together.values()):
-        part = frozenset(graph.ancestors(members) & nodes)
-        found.append(Root("state_%d" % index, part, (), tuple(members)))
+        needed = frozenset(graph.ancestors(members) & nodes)
+        found.append(Root("state_%d" % index, needed, (), tuple(members)))
     return found
 
 
@@ -279,55 +279,58 @@ def _used_by(graph, gradient, call):
     )
 
 
-def _parts(graph, nodes, stage_of):
-    """Which part of the schedule each node is in. A forward part needs none of a later stage, a backward part none of
+def _actions_of(graph, nodes, stage_of):
+    """Which action of the schedule computes each node. One forward needs none of a later stage, one backward none of
     an earlier one, so what a tag says gives way to that."""
-    parts = {}
+    action_of = {}
     for name in graph.in_order(nodes):
         node = graph.nodes[name]
-        known = [parts[node_of(text)] for text in node.input if node_of(text) in parts]
+        known = [action_of[node_of(text)] for text in node.input if node_of(text) in action_of]
         own = stage_of.get(name, 0)
         behind = [stage for kind, stage in known if kind == BACKWARD]
         if behind or tags.phase(node) == tags.BACKWARD:
-            parts[name] = (BACKWARD, min([own] + behind))
+            action_of[name] = (BACKWARD, min([own] + behind))
         else:
-            parts[name] = (FORWARD, max([own] + [stage for _, stage in known]))
-    return parts
+            action_of[name] = (FORWARD, max([own] + [stage for _, stage in known]))
+    return action_of
 
 
-def _with_weights(graph, parts, in_control_flow):
+def _with_weights(graph, action_of, in_control_flow):
     """The same with what earlier stages do not need of a backward part (gradients of weights) in a part of its own.
 
     Loops and branches stay in one piece.
     """
     handed_on = [
         name
-        for name, part in parts.items()
-        if part[0] == BACKWARD
+        for name, action in action_of.items()
+        if action[0] == BACKWARD
         and (
-            name in in_control_flow or any(_at_another_stage(parts, part, c) for c, _ in graph.consumers.get(name, ()))
+            name in in_control_flow
+            or any(_at_another_stage(action_of, action, c) for c, _ in graph.consumers.get(name, ()))
         )
     ]
-    early = graph.ancestors(handed_on, stop=frozenset(n for n in parts if parts[n][0] == FORWARD), data_only=True)
+    early = graph.ancestors(
+        handed_on, stop=frozenset(n for n in action_of if action_of[n][0] == FORWARD), data_only=True
+    )
     return {
         name: (WEIGHT, stage) if kind == BACKWARD and name not in early else (kind, stage)
-        for name, (kind, stage) in parts.items()
+        for name, (kind, stage) in action_of.items()
     }
 
 
-def _at_another_stage(parts, part, consumer):
-    other = parts.get(consumer)
-    return other is not None and other[0] == BACKWARD and other != part
+def _at_another_stage(action_of, action, consumer):
+    other = action_of.get(consumer)
+    return other is not None and other[0] == BACKWARD and other != action
 
 
-def _not_awaited(graph, parts):
+def _not_awaited(graph, action_of):
     """tf.gradients makes what is handed on wait until all gradients of an operation are there; only memory asks for
     that."""
     found = {}
-    for name, (kind, _) in parts.items():
+    for name, (kind, _) in action_of.items():
         if kind == BACKWARD:
             waits = [text for text in graph.nodes[name].input if text[0] == "^"]
-            late = frozenset(text for text in waits if parts.get(text[1:], (None,))[0] == WEIGHT)
-            if late:
-                found[name] = late
+            dropped = frozenset(text for text in waits if action_of.get(text[1:], (None,))[0] == WEIGHT)
+            if dropped:
+                found[name] = dropped
     return found

@@ -82,17 +82,17 @@ def snapshot_name():
     return "%s_average/snapshot" % PREFIX
 
 
-def late_average_name():
+def overlapped_average_name():
     """The node whose run averages what they were then."""
     return "%s_average/late" % PREFIX
 
 
-def apply_late_name():
+def apply_average_name():
     """The node whose run gives the copies that average, to which they add what they have done since."""
     return "%s_average/apply" % PREFIX
 
 
-def late_name(variable):
+def overlapped_name(variable):
     """The node that holds a variable's latest such average."""
     return "%s_average/late/%s" % (PREFIX, variable)
 

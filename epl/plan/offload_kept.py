@@ -53,7 +53,7 @@ def plan_kept(program, analysis):
     sizes = {name: size for name, size in sizes.items() if size > least}
     found = [c for c in copies(graph, sizes, host, inside, (tags.BACKWARD,)) if c.after is not None]
     tensors = {copy.tensor for copy in found}
-    order = sorted(tensors, key=lambda tensor: (graph.positions[node_of(tensor)], tensor))
+    order = sorted(tensors, key=lambda tensor: (graph.creation_index[node_of(tensor)], tensor))
     return Kept(tuple(order), tuple(found))
 
 

@@ -23,25 +23,25 @@ def collective_keys(plan, graph):
       plan: an epl.plan.plan.Plan.
       graph: the user's Graph, in whose creation order the keys are.
     """
-    positions = graph.positions
+    created = graph.creation_index
     keys = {}
 
     def put(name, slot, tag, tensors):
-        last = max(positions[node_of(t)] for t in tensors)
+        last = max(created[node_of(t)] for t in tensors)
         keys[name] = (last, name, plan.group_of(tensors[0]).communicator(slot), tag)
 
     for group in plan.aggregation.groups:
         if plan.wire is None or group.name not in plan.wire.groups:
             put(group.name, group.slot, group.tag, group.tensors)
-    keys.update(_of_wire(plan, positions))
+    keys.update(_of_wire(plan, created))
     among_workers = plan.zero is not None and not plan.zero.whole_workers
     for each in agreements(plan) if among_workers else ():  # when all gradients are there
-        keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
+        keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
     for each in stages_verdicts(plan):
-        keys[each.name] = (len(positions) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
+        keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
     # Last: updates have time until all gradients are on their way.
     for group in gathered_groups(plan) if among_workers else ():
-        keys[group.name] = (len(positions), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
+        keys[group.name] = (len(created), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
     keys.update(_of_parameters(plan, graph) if among_workers else ())
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):
@@ -56,7 +56,7 @@ def collective_keys(plan, graph):
         for group in plan.local_sgd.groups:
             put(group.name, group.slot, group.tag, group.variables)
             if plan.local_sgd.overlap:
-                put(group.late_name, group.slot, group.late_tag, group.variables)
+                put(group.overlapped_name, group.slot, group.overlapped_tag, group.variables)
     for merge in plan.merges:
         if merge.over_workers:
             put(merge.name, 0, merge.tag, (merge.source,))
@@ -64,11 +64,11 @@ def collective_keys(plan, graph):
         put(each.name, 0, each.tag, (each.get_next,))
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
-        keys[collective.name] = (positions[collective.place] - 0.5, collective.name, 0, collective.tag)
+        keys[collective.name] = (created[collective.place] - 0.5, collective.name, 0, collective.tag)
     for variable in plan.gathered:  # no step of training needs them
         name = gathered_name(variable)
         if name in graph.nodes:
-            keys[name] = (len(positions), name, plan.mesh.copies.communicator(0), tag_of(name))
+            keys[name] = (len(created), name, plan.mesh.copies.communicator(0), tag_of(name))
     keys.update(keys_of_shards(graph))
     return keys
 
@@ -85,13 +85,13 @@ def _of_parameters(plan, graph):
     return keys
 
 
-def _of_wire(plan, positions):
+def _of_wire(plan, created):
     """The same of gradients that travel in fewer bits: sums are sent when the next gradients are on their way, which
     they would keep waiting otherwise."""
     keys, slots = {}, {}
     for group in plan.aggregation.groups if plan.wire is not None else ():
         if group.name in plan.wire.groups:
-            last = max(positions[node_of(t)] for t in group.tensors)
+            last = max(created[node_of(t)] for t in group.tensors)
             slots.setdefault(plan.mesh.copies.communicator(group.slot), []).append((last, group))
     for comm, groups in slots.items():
         groups.sort(key=lambda item: item[0])
@@ -106,8 +106,8 @@ def keys_of_shards(graph):
     """The same of the collectives between workers that have parts of the model's tensors (epl.split)."""
     nodes = [graph.nodes[name] for name in graph.find(_EXCHANGES.__contains__)]
     nodes = [node for node in nodes if tags.get_str(node, tags.ROLE) == OF_SHARDS]
-    positions = graph.positions
-    return {n.name: (positions[n.name], n.name, n.attr["comm"].i, n.attr["tag"].i) for n in nodes}
+    created = graph.creation_index
+    return {n.name: (created[n.name], n.name, n.attr["comm"].i, n.attr["tag"].i) for n in nodes}
 
 
 def settle(keys, graph, plan, micro_batches=False):

@@ -82,7 +82,7 @@ def find_divisible(program, analysis):
     """
     graph = program.graph
     around = {name for verdict in program.scaled for names in verdict.gates.values() for name in names}
-    late = after_updates(program, analysis)
+    after_update = after_updates(program, analysis)
     reads, whole = collections.OrderedDict(), collections.OrderedDict()
     for variable in _trained(program):
         known = program.variables.get(variable)
@@ -97,7 +97,7 @@ def find_divisible(program, analysis):
             if consumer in analysis.in_control_flow and not _is_gated(consumer, around, graph):
                 why = "'%s' takes it in a branch or a loop" % consumer
             elif is_read(node, graph.nodes[variable]):
-                found.extend([consumer] if consumer not in late else [])
+                found.extend([consumer] if consumer not in after_update else [])
             elif not _leaves_alone(node):
                 why = "'%s' (%s) takes it itself" % (consumer, node.op)
         if why:

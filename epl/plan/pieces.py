@@ -21,13 +21,13 @@ class Piece:
 
     Attributes:
       name: for people: the scope, or the first operation.
-      ops: that depend on data, in an order in which they can run.
+      operations: that depend on data, in an order in which they can run.
       seconds: estimated time of forward and backward pass.
       bytes_before: of the tensors that cross the border between the piece before and this one.
     """
 
     name: str
-    ops: Tuple[str, ...]
+    operations: Tuple[str, ...]
     seconds: float
     bytes_before: int
 
@@ -39,12 +39,12 @@ class Row:
     Attributes:
       pieces: in order; data flows forward only.
       kept_whole: names of the repeated blocks that are not cut.
-      position: dict of operation to its piece: those that depend on data, and all of a loop or of branches that do.
+      piece_of: dict of operation to its piece: those that depend on data, and all of a loop or of branches that do.
     """
 
     pieces: Tuple[Piece, ...]
     kept_whole: Tuple[str, ...]
-    position: Dict[str, int]
+    piece_of: Dict[str, int]
 
 
 def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
@@ -73,7 +73,7 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     crossing = _bytes_before(graph, costs, place)
     bodies = _components(graph, in_control_flow)
     together = _intervals(graph, costs, place, bodies)
-    heavy = _heavy_positions(graph, order)
+    heavy = _heavy_indices(graph, order)
     # A loop with matrix products inside begins a piece.
     starts = _without(heavy, together) | {b for b, e in together if any(b <= i < e for i in heavy)}
     named = _named_blocks(graph, order, heavy)
@@ -87,9 +87,9 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     if repeats > 2 or len(cut) + 1 >= wanted:
         starts, blocks = cut, blocks + typed
     if not heavy:
-        starts = _without({i for i, name in enumerate(order) if costs.ops[name].forward_s > 0}, together)
+        starts = _without({i for i, name in enumerate(order) if costs.operations[name].forward_s > 0}, together)
     # Reading and preparing data is no stage of its own.
-    learning = next((i for i, name in enumerate(order) if costs.ops[name].from_variables), 0)
+    learning = next((i for i, name in enumerate(order) if costs.operations[name].from_variables), 0)
     starts = {i for i in starts if i > learning}
     names = {begin: name for begin, _, name in named}
     names[0] = names.get(learning)
@@ -97,20 +97,22 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
     borders = [0] + sorted(starts) + [len(order)]
     for begin, end in zip(borders, borders[1:]):
         members = tuple(order[begin:end])
-        seconds = sum(costs.ops[name].total_s for name in members)
+        seconds = sum(costs.operations[name].total_s for name in members)
         name = names.get(begin) or _name_of(members, costs)
         pieces.append(Piece(name, members, seconds, crossing[begin] if begin else 0))
-    position = {name: i for i, piece in enumerate(pieces) for name in piece.ops}
+    piece_of = {name: i for i, piece in enumerate(pieces) for name in piece.operations}
     for body in bodies:  # the counter of a loop depends on no data
-        here = [position[name] for name in body if name in place]
-        position.update((name, here[0]) for name in body if here and name in costs.ops)
-    kept = [pieces[position[order[begin]]].name for begin, _ in sorted(blocks)] if order else []
-    return Row(tuple(pieces), tuple(kept), position)
+        here = [piece_of[name] for name in body if name in place]
+        piece_of.update((name, here[0]) for name in body if here and name in costs.operations)
+    kept = [pieces[piece_of[order[begin]]].name for begin, _ in sorted(blocks)] if order else []
+    return Row(tuple(pieces), tuple(kept), piece_of)
 
 
 def _linear_order(graph, costs):
     """Operations that depend on data, each after those that it needs; else in the order of creation."""
-    chosen = [n for n, cost in costs.ops.items() if cost.from_data and graph.nodes[n].op not in _CREATED_WHERE_USED]
+    chosen = [
+        n for n, cost in costs.operations.items() if cost.from_data and graph.nodes[n].op not in _CREATED_WHERE_USED
+    ]
     rank = {name: i for i, name in enumerate(chosen)}
     users, waiting = collections.defaultdict(list), {}
     for name in chosen:
@@ -139,7 +141,7 @@ def _bytes_before(graph, costs, place):
     for name, i in place.items():
         for text in graph.nodes[name].input:
             producer = node_of(text)
-            if text[0] == "^" or producer not in costs.ops or not costs.ops[producer].from_data:
+            if text[0] == "^" or producer not in costs.operations or not costs.operations[producer].from_data:
                 continue
             tensor = canonical_tensor(text)
             # What waits for nothing is made where it is first used.
@@ -157,8 +159,8 @@ def _bytes_before(graph, costs, place):
     return crossing
 
 
-def _heavy_positions(graph, order):
-    """Positions of matrix products and convolutions, those in functions (loops, calls) included."""
+def _heavy_indices(graph, order):
+    """Indices of matrix products and convolutions, those in functions (loops, calls) included."""
     functions = Functions(graph.library)
     nodes = [graph.nodes[name] for name in order]
     return {i for i, n in enumerate(nodes) if n.op in HEAVY or functions.calls(n, lambda m: m.op in HEAVY, "heavy")}
@@ -173,9 +175,9 @@ def _without(starts, intervals):
 
 
 def _intervals(graph, costs, place, bodies):
-    """Runs of positions (first, last + 1) that must stay together; no two overlap."""
+    """Runs of indices (first, last + 1) that must stay together; no two overlap."""
     groups = list(bodies)
-    for name, cost in costs.ops.items():
+    for name, cost in costs.operations.items():
         node = graph.nodes[name]
         if cost.held and node.op not in effects.VARIABLES and node.op not in effects.SHARED_RESOURCES:
             groups.append([name] + [consumer for consumer, _ in graph.consumers.get(name, ())])
@@ -184,9 +186,9 @@ def _intervals(graph, costs, place, bodies):
             groups.append([name] + _users(graph, costs, variable))
     found = []
     for group in _joined(groups):
-        positions = [place[name] for name in group if name in place]
-        if len(positions) > 1:
-            found.append((min(positions), max(positions) + 1))
+        indices = [place[name] for name in group if name in place]
+        if len(indices) > 1:
+            found.append((min(indices), max(indices) + 1))
     merged = []
     for begin, end in sorted(found):
         if merged and begin < merged[-1][1]:
@@ -250,8 +252,8 @@ def _users(graph, costs, variable):
     found, stack = [], [variable]
     while stack:
         for consumer, position in graph.consumers.get(stack.pop(), ()):
-            if consumer in costs.ops and parse_input(graph.nodes[consumer].input[position]).index >= 0:
-                (found if costs.ops[consumer].from_data else stack).append(consumer)
+            if consumer in costs.operations and parse_input(graph.nodes[consumer].input[position]).index >= 0:
+                (found if costs.operations[consumer].from_data else stack).append(consumer)
     return found
 
 
@@ -273,8 +275,8 @@ def _named_blocks(graph, order, heavy):
             families[parent, stem].append((begin, end, scope, signature))
     chosen = []
     for _, family in sorted(families.items(), key=lambda item: (sum(b - e for b, e, _, _ in item[1]), item[0])):
-        ((_, alike),) = collections.Counter(signature for _, _, _, signature in family).most_common(1)
-        if alike < 2 or 2 * alike <= len(family):
+        ((_, most),) = collections.Counter(signature for _, _, _, signature in family).most_common(1)
+        if most < 2 or 2 * most <= len(family):
             continue
         members = sorted((begin, end, scope) for begin, end, scope, _ in family)
         apart = all(a[1] <= b[0] for a, b in zip(members, members[1:]))
@@ -318,8 +320,10 @@ def _typed_blocks(graph, order, starts, crossing):
 
 def _name_of(members, costs):
     """The scope that all operations that learn share, or the first parts of the first's and the last's names."""
-    working = [name for name in members if costs.ops[name].forward_s > 0] or list(members) or ["model"]
-    working = [name for name in working if name in costs.ops and costs.ops[name].from_variables] or working
+    working = [name for name in members if costs.operations[name].forward_s > 0] or list(members) or ["model"]
+    working = [
+        name for name in working if name in costs.operations and costs.operations[name].from_variables
+    ] or working
     shared = []
     for words in zip(*(name.split("/") for name in working)):
         if len(set(words)) > 1:

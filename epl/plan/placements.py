@@ -9,12 +9,12 @@ First values, broadcasts, checkpoints and the checks that copies stay the same g
     zero.level: state, and parameters      owned(copy of the model)  whole              whole
     local_sgd, if it is averaged           partial(mean)             whole              whole
     a generator of random numbers          own(turned)               whole              whole
-    what each copy sets by its own data    own(alike)                whole              whole
+    what each copy sets by its own data    own(as first)             whole              whole
     what is left over, the filling of      own                       whole              whole
       queues
 """
 
-from epl.program.placement import ALIKE, EVERYWHERE, MEAN, OWN, TURNED, WHOLE, Placed, own, owned, partial
+from epl.program.placement import AS_FIRST, EVERYWHERE, MEAN, OWN, TURNED, WHOLE, Placed, own, owned, partial
 
 
 def place_variables(model, analysis, mesh, stage_owners, generators, drifting, averaged, zero):
@@ -50,7 +50,7 @@ def place_variables(model, analysis, mesh, stage_owners, generators, drifting, a
         elif name in averaged:
             data = partial(MEAN)
         elif name in drifting and name not in trained:
-            data = own(ALIKE)
+            data = own(AS_FIRST)
         stage = owned(stage_owners[name], mesh.pipeline.num_workers) if name in stage_owners else WHOLE
         placed = Placed(data, stage, divided.get(name, WHOLE))
         if placed != EVERYWHERE:

@@ -98,7 +98,7 @@ def blocks_of(program):
         kinds[node_of(tensor)].append(_kind(place))
     step = graph.ancestors(program.plan.analysis.writes)
     nodes = [name for name in graph.nodes if name in step and _is_shown(graph.nodes[name])]
-    nodes.sort(key=graph.positions.__getitem__)
+    nodes.sort(key=graph.creation_index.__getitem__)
     found = Blocks(1, {})
     for depth in (1, 2, 3):
         counts = collections.OrderedDict()

@@ -90,7 +90,7 @@ class Plan(Holding):
       verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
       strategies: the epl.plan.strategies.Strategies that are in force.
-      partitioned: the epl.partition.parts.Partitioned of a model that is split; None for others.
+      partitioned: the epl.partition.partitioned.Partitioned of a model that is split; None for others.
       borders: tensor to how it comes to a stage with another number of devices, see epl.plan.borders.
     """
 
@@ -150,8 +150,8 @@ class Plan(Holding):
         """The variables of which all copies are compared, as they are to be the same."""
         if not self.compares_copies:
             return frozenset()
-        alike = (v for v in self.variables.values() if self.placed(v.name).data == WHOLE)
-        return frozenset(v.name for v in alike if v.dtype % 100 != _STRING)
+        whole = (v for v in self.variables.values() if self.placed(v.name).data == WHOLE)
+        return frozenset(v.name for v in whole if v.dtype % 100 != _STRING)
 
     @property
     def averaged(self):
@@ -172,7 +172,7 @@ class Plan(Holding):
     @property
     def saves_together(self):
         """Whether worker 0 needs the others to write a checkpoint."""
-        return self.in_parts or bool(self.gathered)
+        return self.shards_span_workers or bool(self.gathered)
 
     def stage(self, name):
         """The stage of a node, or of a tensor's node."""
@@ -201,21 +201,21 @@ class Plan(Holding):
         return self.group_of(tensor).size
 
     @property
-    def in_parts(self):
+    def shards_span_workers(self):
         """Whether several workers divide the tensors of one copy of the model."""
-        return self.partitioned is not None and self.mesh.parts.num_workers > 1
+        return self.partitioned is not None and self.mesh.shard_group.num_workers > 1
 
-    def is_in_parts(self, variable):
-        """Whether several workers have a part each of a variable, so that none has all of it."""
-        return self.in_parts and self.placed(variable).is_divided
+    def spans_workers(self, variable):
+        """Whether several workers have a shard each of a variable, so that none has all of it."""
+        return self.shards_span_workers and self.placed(variable).is_divided
 
-    def part_in(self, variable, index):
-        """The number of the part that an instance of this worker, given by its own, has of a variable; 0 of one that
+    def shard_of(self, variable, index):
+        """The number of the shard that an instance of this worker, given by its own, has of a variable; 0 of one that
         each has whole."""
         return self.mesh.instances[index].shard if self.placed(variable).is_divided else 0
 
     def lanes_of(self, variable):
-        """The lanes of this worker that have a part each of a variable; [None] where each instance has all of it."""
+        """The lanes of this worker that have a shard each of a variable; [None] where each instance has all of it."""
         return range(self.mesh.lanes) if self.placed(variable).is_divided else [None]
 
     @property
@@ -349,7 +349,7 @@ def make_plan(model, config, cluster):
         places = Places(owners, mesh.pipeline.index)
         zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places)
         keepers = workers_of(zero, model)
-        if mesh.lanes == 1:  # else the owner has a copy for each part
+        if mesh.lanes == 1:  # else the owner has a copy for each shard
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None

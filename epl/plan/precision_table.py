@@ -19,10 +19,10 @@ def table(program, decisions, casts):
         added[name] += cast not in first
         first.add(cast)
     rows = [("operation", "type", "computed in", "because of", "casts", "bytes saved")]
-    saved_in_all, positions = 0, program.graph.positions
+    saved_in_all, created = 0, program.graph.creation_index
     decided = {name: (_SIXTEEN, known.reason) for name, known in decisions.computed.items()}
     decided.update((name, (_THIRTY_TWO, reason)) for name, reason in decisions.others)
-    for name in sorted(decided, key=positions.__getitem__):
+    for name in sorted(decided, key=created.__getitem__):
         (bits, reason), node = decided[name], program.graph.nodes[name]
         saved = _saved(program, name) if bits == _SIXTEEN else 0
         saved_in_all += saved

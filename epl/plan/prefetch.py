@@ -7,13 +7,13 @@ from typing import Tuple
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
-from epl.plan import data_ops as ops
+from epl.plan import data_ops
 from epl.plan.names import PREFIX, clone_name, micro_batch_name
 
 _LOG = logging.getLogger("epl")
 
 _KEY = "io.prefetch_to_device"
-_HANDLES = ops.ITERATOR_HANDLES | frozenset(["Identity"])
+_HANDLES = data_ops.ITERATOR_HANDLES | frozenset(["Identity"])
 _SAVES = frozenset(["SerializeIterator", "DeserializeIterator"])
 # Strings, handles and variants live on the host.
 _OF_HOST = frozenset([7, 20, 21])
@@ -77,10 +77,10 @@ def find_prefetched(model, analysis, mesh, io):
         )
     graph, main = model.graph, Bodies(model.graph).main
     updates = [name for name in analysis.writes if tags.phase(graph.nodes[name]) == tags.APPLY]
-    reads = graph.in_order(graph.find(ops.GET_NEXT.__contains__))
+    reads = graph.in_order(graph.find(data_ops.GET_NEXT.__contains__))
 
     def iterator_of(name, position=0):
-        return ops.iterator_of(main, graph.nodes[name].input[position])
+        return data_ops.iterator_of(main, graph.nodes[name].input[position])
 
     iterators = {name: iterator_of(name) for name in reads}
     saved = {iterator_of(name) for name in graph.find(_SAVES.__contains__)}

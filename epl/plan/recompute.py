@@ -144,13 +144,13 @@ def _groups(forward, analysis, levels, kept, fixed):
     for name in graph.in_order(copied):
         members[group_of[name]].append(name)
     groups, chosen, offenders = [], [], set()
-    for key in sorted(members, key=lambda k: graph.positions[k]):
+    for key in sorted(members, key=lambda k: graph.creation_index[k]):
         nodes = members[key]
         triggers, level = _triggers(graph, forward, analysis, levels, nodes, [user for user, _ in users[key]])
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
-        before, late = _changes_after(graph, analysis, levels, level, nodes)
-        offenders |= late
+        before, changed_reads = _changes_after(graph, analysis, levels, level, nodes)
+        offenders |= changed_reads
         shared = frozenset(t for n in nodes for t in forward.inputs(n) if node_of(t) in copied and available(t))
         groups.append(Group(tuple(nodes), shared, tuple(triggers), tuple(before)))
         chosen.extend(users[key])
@@ -171,7 +171,7 @@ def _connected(graph, forward, copied, available):
         for tensor in forward.inputs(name):
             producer = node_of(tensor)
             if producer in copied and not available(tensor):
-                first, second = sorted((find(name), find(producer)), key=graph.positions.__getitem__)
+                first, second = sorted((find(name), find(producer)), key=graph.creation_index.__getitem__)
                 leader[second] = first
     return {name: find(name) for name in copied}
 
@@ -207,8 +207,8 @@ def _triggers(graph, forward, analysis, levels, nodes, users):
             else:
                 stack.append(producer)
     follows = graph.descendants(nodes, data_only=True)
-    late = sorted((n for n in found if n in follows), key=lambda n: (levels[n], graph.positions[n]))
-    return late[:_MAX_TRIGGERS], level
+    triggers = sorted((n for n in found if n in follows), key=lambda n: (levels[n], graph.creation_index[n]))
+    return triggers[:_MAX_TRIGGERS], level
 
 
 def _changes_after(graph, analysis, levels, level, nodes):
@@ -220,15 +220,15 @@ def _changes_after(graph, analysis, levels, level, nodes):
             variable = _variable_read(graph, producer) if index >= 0 else None
             if variable is not None:
                 readers[variable].add(name)
-    before, late = [], set()
+    before, changed_reads = [], set()
     for write in analysis.writes if readers else ():
         variable = variable_of(graph, write)
         if variable in readers:
             if levels[write] < level:
                 before.extend((reader, write) for reader in graph.in_order(readers[variable]))
             else:
-                late |= readers[variable]
-    return before, late
+                changed_reads |= readers[variable]
+    return before, changed_reads
 
 
 def _variable_read(graph, name):

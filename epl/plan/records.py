@@ -1,7 +1,7 @@
 """Behind which data sets records are divided over the workers (io.shard_dataset)."""
 
 from epl.errors import PlanError, UnsupportedError
-from epl.plan import data_ops as ops
+from epl.plan import data_ops
 
 
 def find_records(bodies, worker_num, with_files):
@@ -62,11 +62,11 @@ class _Walk(object):
         self.skipped = False
 
     def follow(self, body, text):
-        node = ops.behind_identities(body, text)
+        node = data_ops.behind_identities(body, text)
         if node is None:
             return
-        inputs = ops.data_sets_of(body, node)
-        if ops.reads_records(self._bodies, node):
+        inputs = data_ops.data_sets_of(body, node)
+        if data_ops.reads_records(self._bodies, node):
             self._reading(body, node, inputs)
         elif node.op == "TensorDataset":
             self.single.append(node.name)
@@ -99,7 +99,7 @@ _SLOPPY_INPUT = {"ParallelInterleaveDataset": -3, "ExperimentalParallelInterleav
 
 
 def _reads_files(node):
-    return node.op in ops.RECORD_READS
+    return node.op in data_ops.RECORD_READS
 
 
 def _unordered(body, texts):
@@ -110,7 +110,7 @@ def _unordered(body, texts):
 
 def _is_unordered(body, node):
     if node.op in _SLOPPY_INPUT:
-        sloppy = ops.behind_identities(body, node.input[_SLOPPY_INPUT[node.op]])
+        sloppy = data_ops.behind_identities(body, node.input[_SLOPPY_INPUT[node.op]])
         # A flag that is not a constant may be on.
         return sloppy is None or sloppy.op != "Const" or list(sloppy.attr["value"].tensor.bool_val) != [False]
     return (
@@ -142,7 +142,7 @@ def _size(body, node):
     """The number of elements where it can be seen, else None."""
     if node.op != "TensorSliceDataset":
         return None
-    constant = ops.behind_identities(body, node.input[0])
+    constant = data_ops.behind_identities(body, node.input[0])
     if constant is None or constant.op != "Const":
         return None
     return constant.attr["value"].tensor.tensor_shape.dim[0].size

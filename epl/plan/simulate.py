@@ -189,9 +189,9 @@ def _time_of(durations):
     return time_of
 
 
-def _deadlock(schedule, positions, home, num_stages, ends):
+def _deadlock(schedule, next_action, home, num_stages, ends):
     """Names the actions that wait for each other."""
-    heads = {d: actions[positions[d]] for d, actions in enumerate(schedule) if positions[d] < len(actions)}
+    heads = {d: actions[next_action[d]] for d, actions in enumerate(schedule) if next_action[d] < len(actions)}
     device = min(heads)
     seen, chain = {}, []
     while device not in seen:

@@ -28,12 +28,12 @@ def stages_of(model, used):
         return {}
     graph = model.graph
     nodes = graph.nodes
-    position = {t.index: i for i, t in enumerate(used)}
+    stage_of_taskgraph = {t.index: i for i, t in enumerate(used)}
     stage = {}
     for name, node in nodes.items():
         index = tags.get_int(node, tags.TASKGRAPH, -1)
-        if index in position:
-            stage[name] = position[index]
+        if index in stage_of_taskgraph:
+            stage[name] = stage_of_taskgraph[index]
     _settle_slots(nodes, stage)
     # Producers decide first (a sum goes to its terms), then consumers (an input pipeline).
     for name in nodes:

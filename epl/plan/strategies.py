@@ -127,7 +127,7 @@ def _of_precision(program, plan, config):
 def _of_loss_scale(program, plan):
     if not program.scaled:
         return None
-    judged = sum(len(verdict.parts) for verdict in program.scaled)
+    judged = sum(len(verdict.flags) for verdict in program.scaled)
     how = "a step in which one of %d gradients is not finite is left out on all workers" % judged
     return how, _FLAG_BYTES * len(stages_verdicts(plan))  # each worker of a pipeline says it of its own stages
 

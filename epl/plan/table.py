@@ -87,7 +87,7 @@ def _facts(plan, program):
         )
     facts.append(("variables", "%d" % len(plan.variables)))
     if plan.partitioned is not None:
-        facts.extend(_of_parts(plan))
+        facts.extend(_of_shards(plan))
     if plan.local_sgd is not None:
         facts.extend(_of_local_sgd(plan))
     elif mesh.copies.size > 1:
@@ -138,7 +138,7 @@ def _change(count):
     return "%s%s" % ("-" if count < 0 else "+", bytes_text(abs(count))) if count else "as without"
 
 
-def _of_parts(plan):
+def _of_shards(plan):
     done = plan.partitioned
     divided = sum(placed.is_divided for placed in plan.placements.values())
     facts = [("divided variables", "%d, over %d devices" % (divided, done.shards))]

@@ -18,7 +18,6 @@ class UserCollective:
 
     Attributes:
       name: its node.
-      op: type of the node.
       tag: of the collective; a send and its recv have the same.
       label: what it is called between workers.
       place: the node whose place in the user's graph is its place in the order.
@@ -27,7 +26,6 @@ class UserCollective:
     """
 
     name: str
-    op: str
     tag: int
     label: str
     place: str
@@ -75,13 +73,12 @@ def user_collectives(graph):
 def _collective(node, sends, recvs, worker):
     name = node.name
     if node.op not in ("EplSend", "EplRecv"):
-        return UserCollective(name, node.op, tag_of(name), name, name)
+        return UserCollective(name, tag_of(name), name, name)
     send = sends.get(name, name)
     source, target = node.attr["source"].i, node.attr["target"].i
     concerned = source if node.op == "EplSend" else target
     return UserCollective(
         name,
-        node.op,
         tag_of(send),
         send,
         # Both halves have one place: with two, large messages and collectives between them could wait for each other.

@@ -17,20 +17,20 @@ class StagesVerdict:
     Attributes:
       name: of the collective.
       packed: the node that packs what is known of each gradient.
-      parts: (node that says it of one gradient, the worker of the pipeline that has this) pairs.
+      flags: (node that says it of one gradient, the worker of the pipeline that has this) pairs.
     """
 
     name: str
     packed: str
-    parts: Tuple[Tuple[str, int], ...]
+    flags: Tuple[Tuple[str, int], ...]
 
     @property
     def tag(self):
         return tag_of(self.name)
 
-    def parts_of(self, worker):
+    def flags_of(self, worker):
         """The nodes of one of the workers."""
-        return [name for name, owner in self.parts if owner == worker]
+        return [name for name, owner in self.flags if owner == worker]
 
 
 def stages_verdicts(plan):
@@ -39,9 +39,9 @@ def stages_verdicts(plan):
         return []
     found = []
     for verdict in plan.verdicts:
-        parts = tuple((part, plan.owners[part]) for part in verdict.parts if part in plan.owners)
-        if parts:
-            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, parts))
+        flags = tuple((flag, plan.owners[flag]) for flag in verdict.flags if flag in plan.owners)
+        if flags:
+            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags))
     return found
 
 

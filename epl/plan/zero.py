@@ -13,7 +13,7 @@ from typing import Dict, FrozenSet, Optional, Tuple
 from epl.errors import UnsupportedError
 from epl.graph import types
 from epl.graph.index import canonical_tensor
-from epl.partition.conversion import part_sizes
+from epl.partition.conversion import shard_sizes
 from epl.plan.gradients import cut_evenly
 from epl.plan.merge_points import in_lane
 from epl.plan.names import PREFIX, tag_of
@@ -254,7 +254,7 @@ def _shape(plan, update, node, lane):
     if lane is None:
         return update.shape
     dim, shards = plan.partitioned.placements[canonical_tensor(node)].dim, plan.mesh.num_shards
-    size = part_sizes(update.shape[dim], shards)[plan.mesh.instances[lane].shard]
+    size = shard_sizes(update.shape[dim], shards)[plan.mesh.instances[lane].shard]
     return update.shape[:dim] + (size,) + update.shape[dim + 1 :]
 
 
@@ -286,26 +286,26 @@ class Agreement:
     Attributes:
       name: of the collective.
       packed: the node that packs what is known of each gradient.
-      parts: (node that says it of one gradient, its owner) pairs.
+      flags: (node that says it of one gradient, its owner) pairs.
       slot, tag: as of groups.
     """
 
     name: str
     packed: str
-    parts: Tuple[Tuple[str, int], ...]
+    flags: Tuple[Tuple[str, int], ...]
     slot: int
     tag: int
 
-    def parts_of(self, rank):
+    def flags_of(self, rank):
         """The nodes of an owner."""
-        return [name for name, owner in self.parts if owner == rank]
+        return [name for name, owner in self.flags if owner == rank]
 
 
 def agreements(plan):
     """An Agreement for each Verdict on gradients that have owners."""
     found = []
     for verdict in plan.verdicts if plan.zero is not None else ():
-        owned = tuple((part, plan.zero.owners[part]) for part in verdict.parts if part in plan.zero.owners)
+        owned = tuple((flag, plan.zero.owners[flag]) for flag in verdict.flags if flag in plan.zero.owners)
         if owned:
             name = "%s_zero/%s" % (PREFIX, verdict.packed)
             found.append(Agreement(name, verdict.packed, owned, 0, tag_of(name)))

@@ -147,8 +147,8 @@ class _Division(object):
 
     def _units(self, call):
         """(variable, what its gradients lead to in the call), in the order in which gradients become ready."""
-        reached, order = collections.OrderedDict(), self._graph.positions
-        ready = sorted(call.gradients, key=lambda item: order[node_of(canonical_tensor(item[0].values))])
+        reached, created = collections.OrderedDict(), self._graph.creation_index
+        ready = sorted(call.gradients, key=lambda item: created[node_of(canonical_tensor(item[0].values))])
         for gradient, variable in ready:
             found = reached_in_call(self._graph, gradient, call, self._packed) - self._before
             rows_of = self._model.variables[variable].rows_of if variable in self._model.variables else None

@@ -1,6 +1,6 @@
 """Which updates of optimizers are divided by rows under ZeRO, as whole variables would not come out even.
 
-A variable whose rows are divided has parts: of its slots, which stay where they are, and of itself while an update is
+A variable whose rows are divided has shards: of its slots, which stay where they are, and of itself while an update is
 made. What the update computes has to be the same for each row by itself, whatever the others are: an operation of
 TensorFlow's optimizers, or plain ones that work element by element or on the rows of a sparse gradient.
 """
@@ -42,11 +42,11 @@ class Rows:
       variable: name.
       gradient: the Gradient that the call was given.
       slots: the variables of the optimizer, of the variable's shape.
-      region: what is computed for each part by itself.
+      region: what is computed for each shard by itself.
       reads: reads of the variable and its slots that do not belong to the call, to what they read.
       kinds: nodes whose results have all rows, or some, to "rows" or "picked".
       shape: of the variable.
-      sizes: rows of each part.
+      sizes: rows of each shard.
     """
 
     call: int
@@ -61,8 +61,8 @@ class Rows:
 
     @property
     def begins(self):
-        """The first row of each part."""
-        return tuple(sum(self.sizes[:part]) for part in range(len(self.sizes)))
+        """The first row of each shard."""
+        return tuple(sum(self.sizes[:shard]) for shard in range(len(self.sizes)))
 
 
 def divided_rows(program, analysis, size, places=ALL_STAGES):
@@ -124,7 +124,7 @@ def _rows(program, analysis, call, update, size):
         if graph.nodes[name].op in _READS and not of_call(graph, name, call)
     }
     region = _region(graph, call, update, holders, reads)
-    if region & analysis.in_control_flow or not all(_may_lie_in_parts(graph, slot, region) for slot in update.slots):
+    if region & analysis.in_control_flow or not all(_may_be_sharded(graph, slot, region) for slot in update.slots):
         return None
     taken = [c for c, p in graph.consumers[node_of(gradient.values)] if graph.inputs[c][p] == _tensor(gradient.values)]
     given = [c for name in region for c in graph.edges.data_consumers.get(name, ())]
@@ -134,7 +134,7 @@ def _rows(program, analysis, call, update, size):
     if kinds is None:
         return None
     least, more = divmod(shape[0], size)
-    sizes = tuple(least + (part < more) for part in range(size))
+    sizes = tuple(least + (shard < more) for shard in range(size))
     return Rows(call.index, update.variable, gradient, update.slots, region, reads, kinds, shape, sizes)
 
 
@@ -153,8 +153,8 @@ def _region(graph, call, update, holders, reads):
     return update.members | (frozenset(found) & graph.ancestors(update.members))
 
 
-def _may_lie_in_parts(graph, slot, region):
-    """Whether all that takes a slot besides its update can take parts of it."""
+def _may_be_sharded(graph, slot, region):
+    """Whether all that takes a slot besides its update can take shards of it."""
     reference = graph.nodes[slot].op != "VarHandleOp"
     for consumer in graph.edges.data_consumers.get(slot, ()):
         op = graph.nodes[consumer].op
@@ -224,7 +224,7 @@ def _is_zero(node):
 
 
 def rows_of_spec(spec, kind, rows):
-    """The TensorSpec of a part of a tensor."""
+    """The TensorSpec of a shard of a tensor."""
     if spec is None or not spec.shape:
         return spec
     return spec._replace(shape=((rows if kind == _ROWS else -1),) + tuple(spec.shape)[1:])

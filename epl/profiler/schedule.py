@@ -40,8 +40,8 @@ class ScheduleHook(TraceHook):
 
     def on_trace(self, run, metadata):
         rewritten = self._driver.rewritten
-        mesh, parts = rewritten.plan.mesh, rewritten.micro_batches.parts
-        own = {name: part for name, part in parts.items() if mesh.worker_of(part[1]) == mesh.pipeline.index}
+        mesh, action_of = rewritten.plan.mesh, rewritten.micro_batches.action_of
+        own = {name: action for name, action in action_of.items() if mesh.worker_of(action[1]) == mesh.pipeline.index}
         found = actions(executions(metadata), own) if mesh.readers[1] == 0 else []
         everyone = gather("schedule", run, found)
         if everyone is None:
@@ -61,12 +61,12 @@ class ScheduleHook(TraceHook):
         _LOG.info("schedule of run %d, idle for %.1f %%: %s", run, 100 * self.timeline.bubble, self.path)
 
 
-def actions(found, parts):
+def actions(found, action_of):
     """When a worker worked on each action of its schedule.
 
     Args:
       found: Executions of a run.
-      parts: node of the user's to (kind, stage), for the worker's own stages.
+      action_of: node of the user's to (kind, stage), for the worker's own stages.
 
     Returns:
       A list of [kind, stage, micro-batch, begin, start, end] with microseconds since the epoch: when its first
@@ -77,10 +77,10 @@ def actions(found, parts):
     for each in found:
         copy = _COPY.match(stem(each.name))
         name, micro_batch = (copy.group(2), int(copy.group(1))) if copy else (stem(each.name), 0)
-        if name not in parts:
+        if name not in action_of:
             continue
         # `found` is in the order of starts.
-        key, end = parts[name] + (micro_batch,), each.start_us + each.duration_us
+        key, end = action_of[name] + (micro_batch,), each.start_us + each.duration_us
         first, busy, last = times.get(key, (each.start_us, 0, each.start_us))
         times[key] = (first, busy + max(0, end - max(each.start_us, last)), max(last, end))
     return [list(key + (first, last - busy, last)) for key, (first, busy, last) in sorted(times.items())]

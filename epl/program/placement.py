@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 SUM, MAX, MIN, PROD, MEAN = "sum", "max", "min", "prod", "mean"
 # How values begin of which each rank has its own: each by itself, as the first rank's, or as one made of that by rank.
-BY_ITSELF, ALIKE, TURNED = "", "alike", "turned"
+BY_ITSELF, AS_FIRST, TURNED = "", "as first", "turned"
 
 
 @dataclass(frozen=True, order=True)
@@ -19,7 +19,7 @@ class Placement:
       combine: of a partial tensor: "sum", "mean", "max", "min" or "prod".
       rank: of the owner.
       among: of how many neighbouring ranks one is the owner; where the axis has more, each so many have one.
-      begins: how values of which each rank has its own begin: BY_ITSELF, ALIKE or TURNED.
+      begins: how values of which each rank has its own begin: BY_ITSELF, AS_FIRST or TURNED.
     """
 
     kind: str

@@ -126,13 +126,13 @@ class Verdict:
     """Where a program says whether all gradients that are judged together are finite.
 
     Attributes:
-      parts: the nodes that say it of one gradient each.
+      flags: the nodes that say it of one gradient each.
       packed: the node that puts these into a vector.
       gates: each operation that is left out where one is not, to the nodes that stand around it; the last of them has
         run in both cases.
     """
 
-    parts: Tuple[str, ...]
+    flags: Tuple[str, ...]
     packed: str
     gates: Dict[str, Tuple[str, ...]]
 
@@ -220,15 +220,15 @@ class Program:
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
       automatic: the epl.plan.auto_stages.AutoStages where EPL chose the stages, else None.
       micro_batches: the Unrolled that says which nodes have a copy for each micro-batch; None before the copies.
-      alike: node to another one of which it is a copy: its type, the types that it takes and gives, and its TaskGraph
-        are the same.
+      representatives: node to another one of which it is a copy: its type, the types that it takes and gives, and its
+        TaskGraph are the same.
       plan: the epl.plan.plan.Plan that the passes go by; None before there is one.
       source: the Program for which the plan was made, with one copy of the model; None before that.
       part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
         where one worker computes it.
       stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
-      partitioned: the epl.partition.parts.Partitioned where devices have parts of tensors (epl.split); its graph is
-        that of one of them.
+      partitioned: the epl.partition.partitioned.Partitioned where devices have shards of tensors (epl.split); its graph
+        is that of one of them.
       merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
       segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
         all of them.
@@ -253,7 +253,7 @@ class Program:
     forward_op: Optional[Callable] = None
     automatic: Optional[Any] = None
     micro_batches: Optional[Any] = None
-    alike: Dict[str, str] = field(default_factory=dict)
+    representatives: Dict[str, str] = field(default_factory=dict)
     stateful: FrozenSet[str] = frozenset()
     plan: Optional[Any] = None
     source: Optional[Any] = None

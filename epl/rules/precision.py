@@ -26,7 +26,7 @@ _TYPES = {
     """,
     SHAPE: "Shape Size Rank",
 }
-_KIND_OF = {op: kind for kind, ops in _TYPES.items() for op in ops.split()}
+_KIND_OF = {op: kind for kind, names in _TYPES.items() for op in names.split()}
 
 
 def precision_of(op):

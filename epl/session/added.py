@@ -112,5 +112,5 @@ def _held_in(path, variable, plan):
         copies = plan.mesh.copies
         own = value[copies.index] if len(value) == copies.num_workers else value.mean(axis=0, dtype=np.float64)
         value = (own / plan.gathered_scale).astype(value.dtype)
-    alike = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(variable.dtype % 100)
-    return value if alike else None
+    fits = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(variable.dtype % 100)
+    return value if fits else None

@@ -19,13 +19,13 @@ from epl.errors import WorkerError
 _DIGEST_BYTES = 16
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 
-# What one worker wants to run: names as the user knows them, and variables that have new first values. `alike`: further
-# variables with new first values that other workers have given them too if they have done the same, to a digest of what
-# was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`: a step
-# with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers take
-# alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none. `parts`:
-# variables of which each worker has a part (epl.split), and that this one has given new values.
-Vote = collections.namedtuple("Vote", "session fetches targets fresh kind alike messages whole steps parts")
+# What one worker wants to run: names as the user knows them, and variables that have new first values. `constants`:
+# further variables with new first values that other workers have given them too if they have done the same, to a digest
+# of what was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`:
+# a step with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers
+# take alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
+# `sharded`: variables of which each worker has a shard (epl.split), and that this one has given new values.
+Vote = collections.namedtuple("Vote", "session fetches targets fresh kind constants messages whole steps sharded")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
@@ -109,9 +109,9 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
     if over:
         raise SessionOver(over)
     _check_steps(votes)
-    _check_parts(votes)
+    _check_sharded(votes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
-    fresh = tuple(_union([v.fresh for v in votes] + [_not_alike(v.alike for v in votes)]))
+    fresh = tuple(_union([v.fresh for v in votes] + [_differing(v.constants for v in votes)]))
     if fresh:
         _check_variables(exchange, fresh, describe)
         _check_holders(votes, fresh, holder)
@@ -151,11 +151,11 @@ def _digest(session, fingerprint):
 
 def _news(vote, describe):
     """A digest of the variables that have new first values, and of what they are."""
-    if not vote.fresh and not vote.alike and not vote.parts:
+    if not vote.fresh and not vote.constants and not vote.sharded:
         return _NO_NEWS
-    fresh = ["%s %s" % (name, describe(name)) for name in vote.fresh] + ["part of %s" % name for name in vote.parts]
-    alike = ["%s %s" % item for item in sorted(vote.alike.items())]
-    return _digest_of_names(fresh) + _digest_of_names(alike)
+    fresh = ["%s %s" % (name, describe(name)) for name in vote.fresh] + ["part of %s" % name for name in vote.sharded]
+    constants = ["%s %s" % item for item in sorted(vote.constants.items())]
+    return _digest_of_names(fresh) + _digest_of_names(constants)
 
 
 def _digest_of_names(names):
@@ -170,7 +170,7 @@ def _union(lists):
     return sorted(found)
 
 
-def _not_alike(values):
+def _differing(values):
     """Variables that not every worker has given the same value, out of the workers' dicts of variable to digest."""
     values = list(values)
     return [name for name in _union(values) if len({each.get(name) for each in values}) > 1]
@@ -197,12 +197,12 @@ def _check_steps(votes):
         )
 
 
-def _check_parts(votes):
+def _check_sharded(votes):
     """What is divided over workers is given new values by all of them or by none."""
     for worker, vote in enumerate(votes):
-        differing = sorted(set(vote.parts).symmetric_difference(votes[0].parts))
+        differing = sorted(set(vote.sharded).symmetric_difference(votes[0].sharded))
         if differing:
-            has, lacks = (0, worker) if differing[0] in votes[0].parts else (worker, 0)
+            has, lacks = (0, worker) if differing[0] in votes[0].sharded else (worker, 0)
             raise WorkerError(
                 "worker %d has given the variable '%s' a new value (by its initializer, or from a checkpoint), and "
                 "worker %d has not. Each worker has a part of it, as epl.split divides it, so every worker must "
@@ -257,9 +257,9 @@ def _check_holders(votes, names, holder):
     """Raises WorkerError where a variable was given a value by others than the worker whose value of it counts."""
     for name in names:
         worker, why = holder(name) or (None, None)
-        if worker is None or name in votes[worker].fresh or name in votes[worker].alike:
+        if worker is None or name in votes[worker].fresh or name in votes[worker].constants:
             continue
-        other = next(index for index, vote in enumerate(votes) if name in vote.fresh or name in vote.alike)
+        other = next(index for index, vote in enumerate(votes) if name in vote.fresh or name in vote.constants)
         raise WorkerError(
             "the variable '%s' is taken from worker %d, %s, but worker %d has given it a value and worker %d has not: "
             "all workers must restore a checkpoint, initialise variables or assign to them at the same point of the "

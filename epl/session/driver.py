@@ -27,7 +27,7 @@ from epl.session.agreement import (
 from epl.session.ahead import Ahead
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
 from epl.session.every_nth import EveryNth
-from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, own_copy, why_in_parts
+from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, own_copy, why_divided
 from epl.session.input_stats import InputStats
 from epl.session.job import FromPeer
 from epl.session.local_runs import LocalRuns
@@ -104,8 +104,8 @@ class Driver(LocalRuns):
     def _run(self, fetches, targets, feeds, run_options, metadata):
         names = tuple(feeds)
         step = self._step(fetches, targets, names)
-        if names and not all(divides(feeds[fed], parts[0][2]) for fed, parts in zip(names, step.feeds) if parts):
-            step = self._step(fetches, targets, names, why_in_parts(self._rewritten.plan) is None)
+        if names and not all(divides(feeds[fed], copies[0][2]) for fed, copies in zip(names, step.feeds) if copies):
+            step = self._step(fetches, targets, names, why_divided(self._rewritten.plan) is None)
         if step.repeats > 1:
             check_repeated(feeds, step.repeats)
         if step.is_local:
@@ -122,8 +122,8 @@ class Driver(LocalRuns):
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.averaged)
         if step.initialises:
-            in_parts = frozenset(filter(self._rewritten.plan.is_in_parts, step.initialises))
-            self._values.first(step.initialises, step.alike, in_parts)
+            sharded = frozenset(filter(self._rewritten.plan.spans_workers, step.initialises))
+            self._values.first(step.initialises, step.constants, sharded)
             self._values.to_begin(step.begins_anew)
             restore(self._inner.run, self._rewritten.plan, self._values, step, feeds)
         if step.changes and not step.communicates:
@@ -156,7 +156,7 @@ class Driver(LocalRuns):
         the same local steps, their variables are averaged.
         """
         if not self._over:
-            self._check_late()
+            self._finish_pending()
         if self._cluster.worker_num == 1 and self._local.behind:
             self._average()
         if self._number is None or self._over:
@@ -253,7 +253,7 @@ class Driver(LocalRuns):
                 return  # another thread was faster
             plan = rewritten.plan
             if plan.mesh.everywhere.size > 1 or plan.mesh.num_workers > 1 or rewritten.micro_batches.count > 1:
-                library.ops()
+                library.load()
             if self._inner is None:
                 options = self._config.execution
                 self._inner = InnerSession(plan.mesh, self._session_config, options, self._cluster.visible_device_list)
@@ -298,7 +298,7 @@ class Driver(LocalRuns):
     def _run_together(self, step, fetches, targets, names, feeds, run_options=None, metadata=None, steps=None):
         """Runs a step that communicates; one at a time in this process. `steps`: of local_sgd, before it; by default
         those until now."""
-        self._check_late()
+        self._finish_pending()
         kind, messages = TOGETHER, ()
         if step.only_reads:
             kind, messages = READS, self._rewritten.rows(step.alone().messages)
@@ -390,15 +390,15 @@ class Driver(LocalRuns):
     def _up_to_date(self, vote):
         """The Vote with the session's number and the variables that have new first values now."""
         values = self._values
-        if vote.session == self._number and not (values.to_send or vote.fresh or vote.alike or vote.parts):
+        if vote.session == self._number and not (values.to_send or vote.fresh or vote.constants or vote.sharded):
             return vote  # as in most steps
-        fresh, parts = tuple(sorted(values.fresh)), tuple(sorted(values.parts))
-        return vote._replace(session=self._number, fresh=fresh, alike=dict(values.alike), parts=parts)
+        fresh, sharded = tuple(sorted(values.fresh)), tuple(sorted(values.sharded))
+        return vote._replace(session=self._number, fresh=fresh, constants=dict(values.constants), sharded=sharded)
 
     def _settle(self, vote, fresh):
         """Gives variables with new first values the same on all workers."""
-        if fresh or vote.alike or vote.parts:
-            self._values.agreed(fresh, vote.alike, vote.parts)
+        if fresh or vote.constants or vote.sharded:
+            self._values.agreed(fresh, vote.constants, vote.sharded)
         if fresh:
             self._synchronise(list(fresh))
 
@@ -466,7 +466,7 @@ class Driver(LocalRuns):
         if plan.compares_copies and self._checks.is_due(step):
             variables = plan.compared & self._values.given(step.communicates, len(plan.mesh.instances) > 1)
             nodes, copies = self._rewritten.own_graph.nodes, len(plan.mesh.instances)
-            own = replicas.digests(self._read, nodes, variables, copies, plan.part_in, plan.mesh.device_type == "GPU")
+            own = replicas.digests(self._read, nodes, variables, copies, plan.shard_of, plan.mesh.device_type == "GPU")
             replicas.check(own, exchange, self._checks.num_trained)
 
     def _synchronise(self, variables):

@@ -147,7 +147,7 @@ class _Sizes(object):
 
     def __init__(self, graph, batch):
         if graph.find(lambda op: op.startswith("Epl")):
-            library.ops()  # for the shapes of EPL's own operations
+            library.load()  # for the shapes of EPL's own operations
         self._batch, self.unknown, self._known = batch, set(), {}
         graph_def = graph.to_graph_def(tf.GraphDef)
         for node in graph_def.node:

@@ -207,12 +207,12 @@ def own_copy(value):
     return value if not isinstance(value, np.ndarray) or value.flags.owndata else value.copy()
 
 
-def divides(value, parts):
+def divides(value, count):
     """Whether a fed value's first dimension divides evenly."""
-    return parts == 1 or np.ndim(value) == 0 or len(value) % parts == 0
+    return count == 1 or np.ndim(value) == 0 or len(value) % count == 0
 
 
-def why_in_parts(plan):
+def why_divided(plan):
     """Why a batch has to be divided over the copies of the model, in words; None where one of them can compute it all.
 
     Args:
@@ -249,17 +249,17 @@ def looks_on(step, plan):
     return not (mesh.is_even or mesh.block > 1 or divided) and step.is_fed_a_batch
 
 
-def divide(name, value, own, parts, plan):
-    """Of `parts` equal parts of a fed value's first dimension those whose numbers are in the range `own`; scalars are
+def divide(name, value, own, count, plan):
+    """Of `count` equal slices of a fed value's first dimension those whose numbers are in the range `own`; scalars are
     handed on whole.
 
     Raises:
       ValueError: the first dimension does not divide, and the plan says that it has to.
     """
-    if parts == 1 or np.ndim(value) == 0:
+    if count == 1 or np.ndim(value) == 0:
         return value
     size = len(value)
-    if not divides(value, parts):
+    if not divides(value, count):
         of = "copies of the model in this worker"
         if plan.mesh.weights:
             of = "parts of a batch that the %s have together (cluster.device_weights)" % of
@@ -267,9 +267,9 @@ def divide(name, value, own, parts, plan):
             "'%s' is fed a batch of %d, which cannot be divided evenly over the %d %s, micro-batches counted "
             "(%d = %d x %d + %d), and one of them alone cannot compute it: %s. Feed a multiple of %d: a placeholder "
             "whose first dimension is unknown takes the whole share of the worker."
-            % (name, size, parts, of, size, parts, size // parts, size % parts, why_in_parts(plan), parts)
+            % (name, size, count, of, size, count, size // count, size % count, why_divided(plan), count)
         )
-    share = size // parts
+    share = size // count
     return value[own.start * share : own.stop * share]
 
 
@@ -285,10 +285,10 @@ def fed_to(step, feeds, kept, plan):
     if not (feeds or kept or step.open_gates):
         return (), []
     names, values = list(kept), list(kept.values())
-    for fed, parts in zip(feeds, step.feeds):
-        for name, own, of in parts:
+    for fed, copies in zip(feeds, step.feeds):
+        for name, own, count in copies:
             names.append(name)
-            values.append(divide(fed, feeds[fed], own, of, plan))
+            values.append(divide(fed, feeds[fed], own, count, plan))
     names.extend(step.open_gates)
     values.extend(_NOTHING for _ in step.open_gates)
     return tuple(names), values

@@ -3,7 +3,7 @@
 import threading
 
 from epl import tf_compat
-from epl.plan.names import apply_late_name, average_name, late_average_name, late_name, snapshot_name
+from epl.plan.names import apply_average_name, average_name, overlapped_average_name, overlapped_name, snapshot_name
 from epl.session.inner import own_copy
 from epl.session.local_steps import LocalSteps, first_step, kept
 
@@ -17,7 +17,7 @@ class LocalRuns(object):
 
     def __init__(self):
         self._local = LocalSteps()
-        self._late = None  # the Work of an average that has begun and has not been applied
+        self._pending_average = None  # the Work of an average that has begun and has not been applied
         self._local_turn = threading.RLock()  # threads of a program take their steps one after the other
 
     def _run_local(self, step, feeds, run_options, metadata):
@@ -28,7 +28,7 @@ class LocalRuns(object):
                 self._run_together(self._step((), (), ()), (), (), (), {})
             self._make_copies(step)
             if not local.started:
-                self._late = None
+                self._pending_average = None
                 first = first_step(self._read, self._rewritten.own_graph, self._graph, self._values.valued)
                 local.begin(first, self._kept())
             if local.ended:
@@ -43,7 +43,7 @@ class LocalRuns(object):
                     self._end_period()
             except Exception:
                 local.end()
-                self._late = None
+                self._pending_average = None
                 raise
         return values
 
@@ -61,13 +61,13 @@ class LocalRuns(object):
         if not local_sgd.overlap or self._local.place <= local_sgd.begin_step:
             self._average()
             return
-        self._apply_late()
-        self._begin_late()
+        self._apply_pending()
+        self._begin_average()
 
     def _average(self):
         """Gives all copies of the model the average of their variables; all workers take part."""
-        self._check_late()
-        self._late = None
+        self._finish_pending()
+        self._pending_average = None
         with self._job.lock:
             self._run_average(average_name(), self._local.steps)
             self._local.averaged(self._kept(), self._rewritten.plan.local_sgd, self._job.exchange)
@@ -79,35 +79,35 @@ class LocalRuns(object):
         else:
             self._run_step(step, {}, None, None)
 
-    def _begin_late(self):
+    def _begin_average(self):
         """Begins to average what the copies are now."""
-        late, steps = self._rewritten.plan.averaged, self._local.steps
+        averaged, steps = self._rewritten.plan.averaged, self._local.steps
         self._inner.run((), [], (), (snapshot_name(),))
-        self._local.late(self._kept(without=late))
+        self._local.overlapped(self._kept(without=averaged))
         with self._job.lock:
             self._job.ready()
-        self._step((), (late_average_name(),), ())  # made before others can come to change the graph
-        self._late = self._job.background.start(lambda: self._run_average(late_average_name(), steps))
+        self._step((), (overlapped_average_name(),), ())  # made before others can come to change the graph
+        self._pending_average = self._job.background.start(lambda: self._run_average(overlapped_average_name(), steps))
 
-    def _apply_late(self):
+    def _apply_pending(self):
         """Gives the copies the average of the period before, to which they add what they have done since."""
-        if self._late is None:
+        if self._pending_average is None:
             return
-        self._late.outcome()
-        self._late = None
-        self._inner.run((), [], (), (apply_late_name(),))
+        self._pending_average.outcome()
+        self._pending_average = None
+        self._inner.run((), [], (), (apply_average_name(),))
         names = sorted(self._rewritten.plan.averaged) if self._writes_files else []
-        values = self._read(tuple(late_name(name) + ":0" for name in names)) if names else []
+        values = self._read(tuple(overlapped_name(name) + ":0" for name in names)) if names else []
         self._local.came(dict(zip(names, values)))
 
-    def _check_late(self):
+    def _finish_pending(self):
         """Before anything else communicates: waits for the average under way, and raises what it has come to."""
-        if self._late is None or self._job.background.is_here:
+        if self._pending_average is None or self._job.background.is_here:
             return
         try:
-            self._late.outcome()
+            self._pending_average.outcome()
         except Exception:
-            self._late = None
+            self._pending_average = None
             self._local.end()
             raise
 

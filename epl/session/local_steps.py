@@ -22,7 +22,7 @@ class LocalSteps(object):
         self._since = 0  # steps since the copies were the same
         self._kept = None  # variable to its value then, on the worker that writes checkpoints
         self._waiting = None  # with overlap, what else was so when the copies began their average under way
-        self._is_late = False  # whether they have been averaged late since they were the same
+        self._is_overlapped = False  # whether they have been averaged late since they were the same
         self._losses = []  # of this period's steps, where periods follow from them
         self._first_loss = self._period = None  # the mean of the first period's, and how many steps this one has
 
@@ -34,7 +34,7 @@ class LocalSteps(object):
     @property
     def behind(self):
         """Whether the copies differ by steps of their own."""
-        return self._since > 0 or self.ended or self._is_late
+        return self._since > 0 or self.ended or self._is_overlapped
 
     @property
     def place(self):
@@ -52,7 +52,7 @@ class LocalSteps(object):
             return
         if averaged & variables:
             self.steps, self._since, self._kept, self.ended = 0, 0, None, False
-            self._waiting, self._is_late = None, False
+            self._waiting, self._is_overlapped = None, False
         else:
             for variable in variables:
                 self._kept.pop(variable, None)
@@ -66,7 +66,7 @@ class LocalSteps(object):
           kept: variables to their values, for checkpoints; empty on other workers.
         """
         self.steps, self._since, self._first, self._kept, self.ended = 0, 0, first, dict(kept), False
-        self._waiting, self._is_late = None, False
+        self._waiting, self._is_overlapped = None, False
         self._losses, self._first_loss, self._period = [], None, None
 
     def without_losses(self, values, count, copies):
@@ -106,18 +106,18 @@ class LocalSteps(object):
             of_workers = [struct.unpack("<d", each)[0] for each in exchange(own)]
             self._adapt(local_sgd, float(np.mean(of_workers)))
         self._since, self._kept, self.ended = 0, dict(kept), False
-        self._waiting, self._is_late = None, False
+        self._waiting, self._is_overlapped = None, False
 
-    def late(self, kept):
+    def overlapped(self, kept):
         """The copies have begun to average what they are now, and go on (local_sgd.overlap).
 
         Args:
           kept: as for `begin`, but for the variables that are averaged.
         """
-        self._since, self._is_late, self._waiting = 0, True, dict(kept)
+        self._since, self._is_overlapped, self._waiting = 0, True, dict(kept)
 
     def came(self, averages):
-        """What they had begun to average has come: with what `late` was given it is what checkpoints get.
+        """What they had begun to average has come: with what `overlapped` was given it is what checkpoints get.
 
         Args:
           averages: variables to their averages; empty on other workers.

@@ -42,7 +42,7 @@ class Checks(object):
         return self.num_trained % self._every == 0
 
 
-def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0, rounded=False):
+def digests(read, nodes, variables, copies, shard_of=lambda variable, index: 0, rounded=False):
     """The digests of all local copies.
 
     Args:
@@ -50,13 +50,13 @@ def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0, r
       nodes: container of the names of this worker's nodes.
       variables: names of those that are compared.
       copies: how many there may be of one.
-      part_in: function from a variable and the number of a local copy to that of the part which it has.
+      shard_of: function from a variable and the number of a local copy to that of the shard which it has.
       rounded: whether floating numbers may differ by rounding, as GPUs add up the rows of a sparse gradient in an order
         that chance decides.
 
     Returns:
-      A list of (variable, [digest of each local copy], [its part]), in the order of the names. A digest is a list, of a
-      hash and, of what may differ by rounding, the norm and a few projections.
+      A list of (variable, [digest of each local copy], [its shard]), in the order of the names. A digest is a list, of
+      a hash and, of what may differ by rounding, the norm and a few projections.
     """
     found = []
     for variable in sorted(variables):
@@ -66,7 +66,7 @@ def digests(read, nodes, variables, copies, part_in=lambda variable, index: 0, r
     names = tuple(read_name(variable, index) + ":0" for variable, here in found for index in here)
     values = iter(read(names) if found else ())
     return [
-        (variable, [_digest(next(values), rounded) for _ in here], [part_in(variable, index) for index in here])
+        (variable, [_digest(next(values), rounded) for _ in here], [shard_of(variable, index) for index in here])
         for variable, here in found
     ]
 
@@ -102,16 +102,16 @@ def _same(one, other):
 
 
 def first_difference(everyone):
-    """The first variable of which copies of a part differ, as (name, (worker, copy), (worker, copy)); None for none.
+    """The first variable of which copies of a shard differ, as (name, (worker, copy), (worker, copy)); None for none.
 
     Args:
       everyone: what `digests` returned, by worker. A worker without a variable has no part in its comparison.
     """
     known = {}
     for worker, found in enumerate(everyone):
-        for variable, copies, parts in found:
-            for copy, (digest, part) in enumerate(zip(copies, parts)):
-                known.setdefault((variable, part), []).append((digest, (worker, copy)))
+        for variable, copies, shards in found:
+            for copy, (digest, shard) in enumerate(zip(copies, shards)):
+                known.setdefault((variable, shard), []).append((digest, (worker, copy)))
     for key in sorted(known):
         (digest, first), others = known[key][0], known[key][1:]
         for other, where in others:

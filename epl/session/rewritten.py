@@ -53,10 +53,10 @@ class Rewritten(object):
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}
         self._writes = frozenset(self.plan.analysis.writes)
-        self._kept_alike = self._in_step = self._writes & self.plan.analysis.cloned
+        self._in_all_copies = self._in_step = self._writes & self.plan.analysis.cloned
         if self.plan.partitioned is not None:  # each device gives its parts values; all draw the same numbers
             drawn = self.plan.analysis.cloned.intersection(self.graph.find(effects.RANDOM.__contains__))
-            self._kept_alike |= drawn.union(self.plan.analysis.initial_writes)
+            self._in_all_copies |= drawn.union(self.plan.analysis.initial_writes)
             self._in_step |= drawn & self.graph.ancestors(self._writes)
         self._differing = None
         self._remote_reads = {}
@@ -163,9 +163,9 @@ class Rewritten(object):
         return done is not None and name in done.placements and self.graph.nodes[node_of(name)].op != "VarHandleOp"
 
     @property
-    def kept_alike(self):
+    def in_all_copies(self):
         """Operations that run in all copies of the model in this worker, if in any."""
-        return self._kept_alike
+        return self._in_all_copies
 
     @property
     def in_step(self):

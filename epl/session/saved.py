@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.05
 # Of communication.timeout_s: whoever waits says so before the others lose patience with it.
 _PATIENCE = 0.8
 # By one of these a checkpoint, a file of Keras, a SavedModel is known.
-_PARTS = ("", ".index", "/saved_model.pb")
+_SUFFIXES = ("", ".index", "/saved_model.pb")
 
 
 def are_several():
@@ -145,13 +145,13 @@ def check_seen(path):
 
 
 def _looks_of(path):
-    """[which part of a saved file it is known by, its size, when it was written]; None where there is none."""
-    for part in _PARTS:
-        name = _text(path) + part
+    """[the suffix of the file that it is known by, its size, when it was written]; None where there is none."""
+    for suffix in _SUFFIXES:
+        name = _text(path) + suffix
         try:
             if not tf.io.gfile.isdir(name):
                 found = tf.io.gfile.stat(name)
-                return [part, found.length, found.mtime_nsec]
+                return [suffix, found.length, found.mtime_nsec]
         except tf.errors.OpError:
             continue
     return None

@@ -8,8 +8,8 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import CALLS
 from epl.graph.index import node_of
-from epl.plan.alike import first_values
 from epl.plan.analysis import batch_placeholder, touched_by, variable_of
+from epl.plan.constant_values import constant_digests
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
 from epl.plan.verdicts import stages_verdicts
 from epl.program.placement import TURNED
@@ -27,7 +27,8 @@ class Step(object):
     Attributes:
       fetches: tensor names, in the order of the call.
       targets: operation names; the call's own, and those which further instances must run along.
-      feeds: for each fed tensor a list of (tensor name, part, parts): which part of the fed value that tensor gets.
+      feeds: for each fed tensor a list of (tensor name, range, count): of so many equal slices of the fed value that
+        tensor gets those in the range.
       orders: communicator of the pool to the tags of its collectives in order.
       groups: the Communicators for that which not all workers have.
       communicates: True when there is any collective with other workers.
@@ -37,7 +38,8 @@ class Step(object):
         tensor that is its name.
       begins_anew: those that passes have added for each rank, and that begin anew with what it initialises.
       added: other variables which passes have added and which the call needs.
-      alike: those of `initialises` that every worker gives the same value in this way, to a digest of that.
+      constants: those of `initialises` that every worker gives the same value, made of constants alone, to a digest of
+        that.
       updates: True when the call changes variables, in whatever way.
       changes: names of variables that the call changes other than that, in the same way in every copy of this worker.
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
@@ -84,7 +86,7 @@ class Step(object):
             for m in range(1, micro_batches.count)
         ]
         reached |= graph.ancestors(changes, stop=stop)
-        copies = graph.in_order(reached & rewritten.kept_alike)
+        copies = graph.in_order(reached & rewritten.in_all_copies)
         along = updates + changes + [clone_name(w, i.index) for w in copies for i in plan.instances_with(w)[1:]]
         # A message that is sent is received too.
         along += [rewritten.partners[n] for n in graph.in_order(reached & set(rewritten.partners))]
@@ -107,7 +109,7 @@ class Step(object):
         self.restores = restored_with(plan, graph, initial)
         self.begins_anew = own_beside(plan, given)
         self.added = frozenset(v.name for v in plan.added if v.name in reached) - self.initialises
-        self.alike = self._alike(initial, stop) if plan.mesh.num_workers > 1 else {}
+        self.constants = self._constants(initial, stop) if plan.mesh.num_workers > 1 else {}
         self.changes = rewritten.changed_by(reached & rewritten.writes)
         collectives = sorted(rewritten.keys[n] for n in rewritten.keys if n in reached)
         self._collectives = [name for _, name, _, _ in collectives]
@@ -127,7 +129,7 @@ class Step(object):
             if name not in rewritten.idle and rewritten.has(name) and not plan.mesh.is_alone(slot):
                 self.orders.setdefault(slot, []).append(tag)
         self.communicates = bool(collectives) and between or bool(self.orders)
-        if plan.in_parts:
+        if plan.shards_span_workers:
             # What one worker alone draws, reads or changes would leave the parts of others behind.
             self.communicates = self.communicates or self.reads or bool(reached & rewritten.in_step)
         if plan.local_sgd is not None:
@@ -221,12 +223,12 @@ class Step(object):
         step._carry([m for m in self.messages if m.consumers or m.target == place])
         return step
 
-    def _alike(self, initial, fed):
+    def _constants(self, initial, fed):
         # Each worker turns the state of a generator of random numbers after it has got worker 0's.
         plan, placed = self._rewritten.plan, self._rewritten.plan.placed
         # Only the worker of the first copy gives a variable its first value; of others it may be the second.
         initial = {w: v for w, v in initial.items() if placed(v).data.begins != TURNED and not plan.is_spread(v)}
-        digests = first_values(self._rewritten.graph, initial, fed)
+        digests = constant_digests(self._rewritten.graph, initial, fed)
         several = {v for v, times in collections.Counter(initial.values()).items() if times > 1}
         return {initial[w]: digest for w, digest in digests.items() if initial[w] not in several}
 
@@ -236,7 +238,7 @@ class Step(object):
         if not self.trains and plan.mesh.is_even:
             return [(name, _WHOLE, 1)]
         if plan.partitioned is not None:
-            return self._fed_to_parts(name, plan.instances_with(node))
+            return self._fed_to_shards(name, plan.instances_with(node))
         is_batch = _is_batch(self._rewritten.program.source.graph, name)
         # Where stages have different numbers of devices, rows that are only looked at are those of the first copy too.
         looked_at = is_batch and not plan.mesh.is_even
@@ -258,12 +260,12 @@ class Step(object):
                 micro_batch = replicas.index(instance.data) * count + m
                 place = instance.shard // span % shares
                 first = micro_batch * total + sum(weights[:place])
-                parts = range(first, first + weights[place]), len(replicas) * count * total
+                slices = range(first, first + weights[place]), len(replicas) * count * total
                 tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
-                fed.append((tensor,) + (parts if is_batch else (_WHOLE, 1)))
+                fed.append((tensor,) + (slices if is_batch else (_WHOLE, 1)))
         return fed
 
-    def _fed_to_parts(self, name, instances):
+    def _fed_to_shards(self, name, instances):
         """The devices of a model replica take the same; what is a batch is divided over the replicas of this worker."""
         if self._rewritten.is_divided(name):
             raise UnsupportedError(
@@ -275,10 +277,10 @@ class Step(object):
         is_batch, fed = _is_batch(self._rewritten.program.source.graph, name), []
         for instance in instances:
             for m in range(count):
-                part = replicas.index(instance.data) * count + m
+                micro_batch = replicas.index(instance.data) * count + m
                 tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
-                parts = range(part, part + 1), len(replicas) * count
-                fed.append((tensor,) + (parts if is_batch else (_WHOLE, 1)))
+                slices = range(micro_batch, micro_batch + 1), len(replicas) * count
+                fed.append((tensor,) + (slices if is_batch else (_WHOLE, 1)))
         return fed
 
     def lines(self):

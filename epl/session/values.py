@@ -10,34 +10,34 @@ class Values(object):
     Attributes:
       valued: variables that have had a first value at all.
       fresh: those with values that other workers may not have.
-      alike: those whose new values others have too if they made them alike, to how they were made.
-      parts: those of which each worker has a part (epl.split), and that each has given a value for itself.
+      constants: those whose new values others have too if they made them alike, to how they were made.
+      sharded: those of which each worker has a shard (epl.split), and that each has given a value for itself.
       uncopied: those with values that their other copies in this worker do not have.
     """
 
     def __init__(self, lock):
         self._lock = lock
-        self.valued, self.fresh, self.alike, self.uncopied = set(), set(), {}, set()
-        self.parts = set()
+        self.valued, self.fresh, self.constants, self.uncopied = set(), set(), {}, set()
+        self.sharded = set()
 
     @property
     def to_send(self):
         """Whether other workers may not have all of them."""
-        return bool(self.fresh or self.alike or self.parts)
+        return bool(self.fresh or self.constants or self.sharded)
 
     def given(self, by_workers, by_copies):
         """Those that have been given their values everywhere: by other workers, in the other copies of this worker."""
         waiting = (self.fresh if by_workers else set()) | (self.uncopied if by_copies else set())
         return self.valued - waiting
 
-    def first(self, variables, alike, divided=frozenset()):
-        """They were given first values; `alike` says of some how, as every worker may have done; of `divided` each
-        has a part, so that every worker must have given it one."""
+    def first(self, variables, constants, sharded=frozenset()):
+        """They were given first values; `constants` says of some how, as every worker may have done; of `sharded` each
+        has a shard, so that every worker must have given it one."""
         with self._lock:
-            self.parts |= variables & divided
+            self.sharded |= variables & sharded
             for variable in variables:
-                if variable in alike and variable not in self.fresh:
-                    self.alike[variable] = alike[variable]
+                if variable in constants and variable not in self.fresh:
+                    self.constants[variable] = constants[variable]
                 else:
                     self.fresh.add(variable)
             self.uncopied |= variables
@@ -70,14 +70,14 @@ class Values(object):
             self.fresh |= self.valued & variables
             self.uncopied |= self.valued & variables
 
-    def agreed(self, fresh, alike, parts=()):
-        """All workers will be sent `fresh`; those of `alike` that are not among them they have alike, and have given
-        values to all of `parts`."""
+    def agreed(self, fresh, constants, sharded=()):
+        """All workers will be sent `fresh`; those of `constants` that are not among them they have alike, and
+        have given values to all of `sharded`."""
         with self._lock:
             self.fresh |= set(fresh)  # others may want more of them sent, for as long as it takes to succeed
-            for variable in alike:
-                self.alike.pop(variable, None)
-            self.parts.difference_update(parts)
+            for variable in constants:
+                self.constants.pop(variable, None)
+            self.sharded.difference_update(sharded)
 
     def sent(self, variables, known):
         """All workers have the same; `known` are those that this worker has."""

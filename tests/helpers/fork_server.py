@@ -284,7 +284,7 @@ def import_tensorflow():
 def make_epl_ready():
     global _ready
     _ready = ReadyModules("epl")
-    importlib.import_module("epl.communicators.library").ops()
+    importlib.import_module("epl.communicators.library").load()
     for name in ("grpc._channel", "grpc._server", "encodings.idna"):  # imported by its first call
         importlib.import_module(name)
 

@@ -44,7 +44,7 @@ def plan_of(graph, workers=1, devices=2, index=0, **config):
 
 def compiled(graph, workers=1, devices=2, index=0, job_seed=0, device_type="CPU", on_gpu=False, **config):
     """The Program of a worker for a tf.Graph, or for a Program that was captured."""
-    library.ops()  # so that the types of EPL's own operations are checked too
+    library.load()  # so that the types of EPL's own operations are checked too
     values = Config({key.replace("__", "."): value for key, value in config.items()})
     place = cluster(workers, devices, index, device_type)
     program = make_program(graph) if isinstance(graph, tf.Graph) else graph

@@ -11,10 +11,10 @@ from epl.capture.record import make_program
 from epl.communicators import library
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
-from epl.partition import parts
-from epl.partition.conversion import part_sizes
+from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
 from epl.partition.partition import partition
+from epl.partition.partitioned import ALL_GATHER, ALL_REDUCE, EXCHANGES, REDUCE_SCATTER, SEND_ROWS, for_shard
 from epl.partition.spread import Marks
 
 _JOINS = {"sum": "AddN", "max": "Maximum", "min": "Minimum", "prod": "Mul"}
@@ -35,15 +35,15 @@ def simulation(done, once=frozenset(), wanted=None):
 
     Args:
       done: the Partitioned.
-      once: what `alike` has found; the nodes of shard 0 serve all shards.
+      once: what `same_everywhere` has found; the nodes of shard 0 serve all shards.
       wanted: nodes; others are left out, but for what these need.
     """
-    library.ops()
-    edges = {name: node for name, node in done.graph.nodes.items() if node.op in parts.EXCHANGES}
+    library.load()
+    edges = {name: node for name, node in done.graph.nodes.items() if node.op in EXCHANGES}
     kept = set(done.graph.nodes) if wanted is None else done.graph.ancestors(wanted)
     result = tf.GraphDef()
     for shard in range(done.shards):
-        for name, node in parts.for_shard(done, shard).nodes.items():
+        for name, node in for_shard(done, shard).nodes.items():
             if name in kept and name not in edges and not (shard and name in once):
                 result.node.append(_renamed(node, shard, once))
     for name, node in edges.items():
@@ -57,7 +57,7 @@ def simulation(done, once=frozenset(), wanted=None):
     return graph
 
 
-def alike(done):
+def same_everywhere(done):
     """The nodes that give all shards the same, because they compute the same of the same."""
     graph, consumers = done.graph, {}
     for name, node in graph.nodes.items():
@@ -66,7 +66,7 @@ def alike(done):
     apart = [
         name
         for name, node in graph.nodes.items()
-        if node.op in parts.EXCHANGES or name in done.per_shard or getattr(tf_compat.op_def(node.op), "is_stateful", 1)
+        if node.op in EXCHANGES or name in done.per_shard or getattr(tf_compat.op_def(node.op), "is_stateful", 1)
     ]
     found = set(apart)
     while apart:
@@ -140,11 +140,11 @@ def _joined(node, shards, once=frozenset()):
                 made.append(make_node(op, own, [sizes, other], T=Type(3)))
                 sizes = own
         else:
-            sizes = whole_numbers(part_sizes(size, shards))
+            sizes = whole_numbers(shard_sizes(size, shards))
         add("SplitV", [text, sizes, whole_numbers(dim)], num_split=shards, Tlen=Type(3))
         return [format_input(made[-1].name, i) for i in range(shards)]
 
-    if node.op == parts.SEND_ROWS:
+    if node.op == SEND_ROWS:
         numbers = [_in_shard(node.input[1], i, once) for i in range(shards)]
         pieces = []
         for rows, number in zip(given, numbers):
@@ -159,11 +159,11 @@ def _joined(node, shards, once=frozenset()):
             types = type_list([dtype, 9])
             made.append(make_node("IdentityN", _in_shard(name, i), [come, format_input(told, i)], T=types))
         return made
-    if node.op == parts.ALL_REDUCE:
+    if node.op == ALL_REDUCE:
         results = [combined()] * shards
-    elif node.op == parts.ALL_GATHER:
+    elif node.op == ALL_GATHER:
         results = [concatenated()] * shards
-    elif node.op == parts.REDUCE_SCATTER:
+    elif node.op == REDUCE_SCATTER:
         results = divided(combined(), node.attr["dim"].i, node.attr["size"].i)
     else:
         results = divided(concatenated(), node.attr["to_dim"].i, node.attr["to_size"].i)
@@ -197,7 +197,7 @@ class Shards(object):
     def __init__(self, graph, done, tolerance=0.0, wanted=None):
         self.done = done
         self._tolerance = tolerance
-        self._once = alike(done)
+        self._once = same_everywhere(done)
         names = None if wanted is None else [parse_input(name).node for name in wanted]
         self._whole = tf.Session(graph=graph, config=_AS_IT_IS)
         self._parts = tf.Session(graph=simulation(done, self._once, names), config=_AS_IT_IS)

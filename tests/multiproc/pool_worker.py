@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from epl.cluster import Cluster
 from epl.communicators import leaders
 from epl.communicators.bootstrap import job_token
-from epl.communicators.library import ops
+from epl.communicators.library import load
 from epl.communicators.pool import Pool
 from epl.config import Config
 from epl.errors import CommunicationError
@@ -141,7 +141,7 @@ def check_all_reduce(worker, dtype, replicas, reduce_op, reference):
             for replica in range(replicas)
             for salt, shape in enumerate(shapes)
         ]
-        reduced = ops().epl_all_reduce(
+        reduced = load().epl_all_reduce(
             tensors, N=len(shapes), R=replicas, comm=1, tag=5, workers=worker.num, reduce_op=reduce_op, scale=scale
         )
         worker.pool.expect([[], [5]])
@@ -170,7 +170,7 @@ def order(worker):
             reduced.append(
                 (
                     tag,
-                    ops().epl_all_reduce(
+                    load().epl_all_reduce(
                         [ready], N=1, comm=tag % 2, tag=tag, workers=worker.num, collective_name="sum %d" % tag
                     )[0],
                 )
@@ -194,7 +194,7 @@ def all_gather(worker):
                 for w in range(worker.num)
             ]
             with tf.Graph().as_default(), tf.Session() as session:
-                gathered = ops().epl_all_gather(
+                gathered = load().epl_all_gather(
                     [tf.constant(part) for part in parts[worker.index]], tag=1, comm=0, workers=worker.num
                 )
                 worker.pool.expect([[1]])
@@ -225,12 +225,12 @@ def broadcast(worker):
             with tf.Graph().as_default(), tf.Session() as session:
                 if worker.index == root:
                     constant = tf.constant(case.tolist(), tf.string, case.shape) if text else tf.constant(case)
-                    fetch = ops().epl_broadcast_send(constant, comm=1, tag=9)
+                    fetch = load().epl_broadcast_send(constant, comm=1, tag=9)
                     worker.pool.expect([[], [9]])
                     session.run(fetch)
                 else:
                     dtype = tf.string if text else tf.as_dtype(case.dtype)
-                    fetch = ops().epl_broadcast_receive(T=dtype, comm=1, tag=9, root=root)
+                    fetch = load().epl_broadcast_receive(T=dtype, comm=1, tag=9, root=root)
                     worker.pool.expect([[], [9]])
                     got = np.asarray(session.run(fetch))
                     assert got.shape == case.shape, (got.shape, case.shape)
@@ -243,9 +243,9 @@ def broadcast_mismatch(worker):
     """The receiver's graph says another type."""
     with tf.Graph().as_default(), tf.Session() as session:
         if worker.index == 0:
-            fetch = ops().epl_broadcast_send(tf.constant([1.0, 2.0]), tag=1)
+            fetch = load().epl_broadcast_send(tf.constant([1.0, 2.0]), tag=1)
         else:
-            fetch = ops().epl_broadcast_receive(T=tf.int32, tag=1, shape=[2])
+            fetch = load().epl_broadcast_receive(T=tf.int32, tag=1, shape=[2])
         worker.pool.expect([[1]])
         return raised(lambda: session.run(fetch))
 
@@ -260,7 +260,7 @@ def raised(call):
 
 def sum_in_half(worker, array, fp16_scale):
     with tf.Graph().as_default(), tf.Session() as session:
-        reduced = ops().epl_all_reduce(
+        reduced = load().epl_all_reduce(
             [tf.constant(array, tf.float32)],
             N=1,
             tag=1,
@@ -292,7 +292,7 @@ def half(worker):
 def mismatch(worker):
     """One worker's tensor is longer."""
     with tf.Graph().as_default(), tf.Session() as session:
-        fetch = ops().epl_all_reduce([tf.zeros([3 + worker.index])], N=1, tag=1, workers=worker.num)[0]
+        fetch = load().epl_all_reduce([tf.zeros([3 + worker.index])], N=1, tag=1, workers=worker.num)[0]
         worker.pool.expect([[1]])
         return raised(lambda: session.run(fetch))
 
@@ -301,7 +301,7 @@ def mismatch(worker):
 def abort_and_reconnect(worker):
     """Worker 0 gives up while the others wait; afterwards a new generation works."""
     with tf.Graph().as_default(), tf.Session() as session:
-        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        fetch = load().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
         worker.pool.expect([[1]])
         if worker.index == 0:
             time.sleep(1)
@@ -324,7 +324,7 @@ def cancelled(worker):
             time.sleep(1)
             raise ValueError("broken on purpose")
 
-        reduced = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        reduced = load().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
         broken = tf.py_func(fail, [], tf.float32) if worker.index == 0 else tf.constant(0.0)
         worker.pool.expect([[1]])
         if worker.index == 1:
@@ -339,7 +339,7 @@ def late(worker):
     worker.connect()
     outcome = {}
     with tf.Graph().as_default(), tf.Session() as session:
-        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num, collective_name="mean of w")[0]
+        fetch = load().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num, collective_name="mean of w")[0]
         worker.pool.expect([[1]])
         if worker.index < worker.num - 1:
             outcome = raised(lambda: session.run(fetch))
@@ -354,7 +354,7 @@ def late(worker):
 def killed(worker):
     """The last worker is killed from outside while the others wait for it."""
     with tf.Graph().as_default(), tf.Session() as session:
-        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
+        fetch = load().epl_all_reduce([tf.ones([4])], N=1, tag=1, workers=worker.num)[0]
         worker.pool.expect([[1]])
         print("WAITS FOR THE LAST", flush=True)
         if worker.index == worker.num - 1:
@@ -370,7 +370,7 @@ def not_connected(worker):
     """The graph runs although the pool was closed."""
     worker.pool.close()
     with tf.Graph().as_default(), tf.Session() as session:
-        fetch = ops().epl_all_reduce([tf.ones([4])], N=1, comm=1, workers=worker.num)[0]
+        fetch = load().epl_all_reduce([tf.ones([4])], N=1, comm=1, workers=worker.num)[0]
         return {
             "all_reduce": raised(lambda: session.run(fetch)),
             "exchange": raised(lambda: worker.pool.exchange(b"")),

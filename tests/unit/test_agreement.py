@@ -127,8 +127,8 @@ def test_fresh_variables_are_the_same_on_all():
 
 
 def test_variables_that_all_have_made_alike_are_not_fresh():
-    def made(**alike):
-        return Vote(1, (), ("train",), ("w",), alike=alike)
+    def made(**constants):
+        return Vote(1, (), ("train",), ("w",), constants=constants)
 
     same, workers = run([made(m="1", v="2")] * 3)
     assert [agreed.fresh for agreed in same] == [("w",)] * 3 and workers.exchanges == [1, 1, 1]
@@ -154,11 +154,11 @@ def test_variables_that_all_have_made_alike_are_not_fresh():
         ),
     ],
 )
-@pytest.mark.parametrize("alike", [False, True])
-def test_what_first_values_are_sent_of_is_in_all_graphs(variables, said, alike):
+@pytest.mark.parametrize("constants", [False, True])
+def test_what_first_values_are_sent_of_is_in_all_graphs(variables, said, constants):
     votes = [vote(fresh=sorted(each), targets=()) for each in variables]
-    if alike:
-        votes = [each._replace(fresh=("v",), alike={v: "1" for v in each.fresh if v != "v"}) for each in votes]
+    if constants:
+        votes = [each._replace(fresh=("v",), constants={v: "1" for v in each.fresh if v != "v"}) for each in votes]
     results, _ = run(votes, variables=variables)
     assert all(isinstance(error, WorkerError) and error.cause == "different graphs" for error in results), results
     assert len({str(error) for error in results}) == 1 and said in str(results[0])
@@ -204,7 +204,7 @@ def test_many_names_and_odd_ones():
 
 def trained(worker, optimizer=None, rate=0.1, rows=3, shard=0, config=None, **kwargs):
     """The step that trains a small model, as this worker would take it."""
-    planning.library.ops()
+    planning.library.load()
     with planning.capture() as graph:
         files = tf.constant(["part-%d" % shard])
         x = tf.reshape(tf.cast(tf.strings.length(tf.py_func(lambda f: f, [files], tf.string)), tf.float32), [1, 1])

@@ -28,11 +28,11 @@ def stages_of(graph, num_stages, speeds=None):
     """(Graph, AutoStages), checked: data only flows forward, and every stage has work."""
     made, costs, inside = facts_of(graph, speeds)
     chosen = choose_stages(made, costs, num_stages, inside)
-    assert set(costs.ops) <= set(chosen.stage_of)
-    for name in costs.ops:
+    assert set(costs.operations) <= set(chosen.stage_of)
+    for name in costs.operations:
         for text in made.nodes[name].input:
             producer = text.lstrip("^").split(":")[0]
-            if producer in costs.ops and made.nodes[producer].op != "NextIteration":
+            if producer in costs.operations and made.nodes[producer].op != "NextIteration":
                 assert chosen.stage_of[producer] <= chosen.stage_of[name], (producer, name)
     assert all(cost.forward_s > 0 for cost in stage_costs(made, costs, chosen.stage_of, num_stages))
     assert sum(choice.share for choice in chosen.choices) == pytest.approx(1)

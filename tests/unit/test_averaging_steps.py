@@ -106,7 +106,7 @@ def test_with_late_averages_checkpoints_are_fed_the_latest_that_has_come():
 
     def period(momentum):
         assert not local.taken(plan) and local.taken(plan)
-        local.late({"m": momentum, "rate": 0.1})
+        local.overlapped({"m": momentum, "rate": 0.1})
 
     local.begin(0, {"w": 1.0, "m": 0.0})
     period(5.0)

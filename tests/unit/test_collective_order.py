@@ -42,7 +42,7 @@ def of_worker(layout, strategy, index, micro_batches=3):
             "zero.level": "v1" if layout == "state is divided" else "",
         }
     )
-    library.ops()
+    library.load()
     with planning.capture() as graph:
         train_op = normalised_stages(stages)
         rewritten = Rewritten(graph, config, planning.cluster(workers, devices, index), 0)

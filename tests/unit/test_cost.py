@@ -25,8 +25,8 @@ def flops(build, op):
     with capture() as graph:
         build()
     made, costs = costs_of(graph)
-    (name,) = [n for n in costs.ops if made.nodes[n].op.startswith(op)]
-    return costs.ops[name].flops
+    (name,) = [n for n in costs.operations if made.nodes[n].op.startswith(op)]
+    return costs.operations[name].flops
 
 
 def random(*shape):
@@ -83,7 +83,7 @@ def test_everything_else_counts_bytes():
         tf.identity(tf.reshape(x, [60], name="reshape"), name="identity")
         tf.slice(x, [0, 0], [2, 2], name="slice")
     _, costs = costs_of(graph)
-    cost = costs.ops
+    cost = costs.operations
     assert (cost["add"].num_bytes, cost["add"].forward_s) == (240 + 24 + 240, 504)
     assert cost["cast"].num_bytes == 240 + 480
     assert cost["slice"].num_bytes == 2 * 16
@@ -96,17 +96,17 @@ def test_a_gather_does_not_read_the_whole_table():
         with capture() as graph:
             tf.nn.embedding_lookup(variable("table", (1000, 8), use_resource=resource), tf.placeholder(tf.int32, [5]))
         made, costs = costs_of(graph)
-        (name,) = [n for n in costs.ops if "Gather" in made.nodes[n].op]
-        assert costs.ops[name].num_bytes == 2 * 5 * 8 * 4
+        (name,) = [n for n in costs.operations if "Gather" in made.nodes[n].op]
+        assert costs.operations[name].num_bytes == 2 * 5 * 8 * 4
 
 
 def test_roofline_and_overhead():
     with capture() as graph:
         tf.matmul(random(3, 4), random(4, 5), name="y")
     num_bytes = 4 * (12 + 20 + 15)
-    assert costs_of(graph)[1].ops["y"].forward_s == num_bytes
-    assert costs_of(graph, NO_MEMORY)[1].ops["y"].forward_s == 120
-    assert costs_of(graph, Speeds(60.0, 1e30, overhead_s=0.5))[1].ops["y"].forward_s == 2.5
+    assert costs_of(graph)[1].operations["y"].forward_s == num_bytes
+    assert costs_of(graph, NO_MEMORY)[1].operations["y"].forward_s == 120
+    assert costs_of(graph, Speeds(60.0, 1e30, overhead_s=0.5))[1].operations["y"].forward_s == 2.5
 
 
 def test_backward_by_what_needs_a_gradient():
@@ -117,11 +117,11 @@ def test_backward_by_what_needs_a_gradient():
         loss = tf.reduce_mean(tf.tanh(tf.matmul(h, h, transpose_b=True, name="both"), name="tanh"))
         sgd(loss)
     _, costs = costs_of(graph, NO_MEMORY)
-    first, second, both = [costs.ops[name] for name in ("first", "second", "both")]
+    first, second, both = [costs.operations[name] for name in ("first", "second", "both")]
     assert (first.backward_s, first.weight_s) == (0, first.forward_s)  # nobody wants the gradient of data
     assert (second.backward_s, second.weight_s) == (second.forward_s, second.forward_s)
     assert (both.backward_s, both.weight_s) == (2 * both.forward_s, 0)
-    tanh = costs_of(graph)[1].ops["tanh"]
+    tanh = costs_of(graph)[1].operations["tanh"]
     assert (tanh.forward_s, tanh.backward_s, tanh.weight_s) == (512, 512, 0)
     assert tanh.total_s == 1024
 
@@ -133,9 +133,9 @@ def test_only_what_is_trained_has_a_backward_pass():
         loss = tf.reduce_mean(tf.matmul(batch(), variable("w")))
         tf.train.GradientDescentOptimizer(rate).minimize(loss, step)
     made, costs = costs_of(graph)
-    rates = [name for name in costs.ops if name.startswith("ExponentialDecay")]
-    assert rates and all(costs.ops[name].backward_s == costs.ops[name].weight_s == 0 for name in rates)
-    phases = {made.nodes[name].attr["_epl_phase"].s for name in costs.ops}
+    rates = [name for name in costs.operations if name.startswith("ExponentialDecay")]
+    assert rates and all(costs.operations[name].backward_s == costs.operations[name].weight_s == 0 for name in rates)
+    phases = {made.nodes[name].attr["_epl_phase"].s for name in costs.operations}
     assert phases == {b""}
 
 
@@ -151,9 +151,9 @@ def test_stages(resource):
     stage_of = {"y": 1}  # a training step runs neither the square nor the sum: only their gradients
     first, second = stage_costs(made, costs, stage_of, 2)
     assert (first.activation_bytes, second.activation_bytes) == (8 * 4 * 4 + 8 * 16 * 4, 8 * 2 * 4)
-    assert first.forward_s + second.forward_s == sum(cost.forward_s for cost in costs.ops.values())
-    assert second.forward_s == sum(costs.ops[name].forward_s for name in stage_of)
-    assert second.weight_s == costs.ops["y"].weight_s > 0
+    assert first.forward_s + second.forward_s == sum(cost.forward_s for cost in costs.operations.values())
+    assert second.forward_s == sum(costs.operations[name].forward_s for name in stage_of)
+    assert second.weight_s == costs.operations["y"].weight_s > 0
     assert cut_bytes(made, costs, stage_of, 2) == [8 * 16 * 4]
 
 
@@ -173,7 +173,7 @@ def test_data_that_nobody_feeds(make):
     with capture() as graph:
         sgd(tf.reduce_sum(tf.tanh(tf.matmul(make(), variable("w", (4, 3))), name="y")))
     made, costs = costs_of(graph)
-    assert costs.ops["y"].from_data and not costs.ops["w"].from_data
+    assert costs.operations["y"].from_data and not costs.operations["w"].from_data
     assert stage_costs(made, costs, {}, 1)[0].activation_bytes == 4 * (2 * 4 + 2 * 3)
 
 
@@ -185,5 +185,5 @@ def test_handles_are_held():
         tf.lookup.StaticHashTable.lookup(table, tf.placeholder(tf.string, [3], name="words"))
         tf.tanh(random(2, 2), name="y")
     made, costs = costs_of(graph)
-    held = {made.nodes[name].op for name, cost in costs.ops.items() if cost.held}
-    assert held >= {"HashTableV2", "Placeholder"} and not costs.ops["y"].held
+    held = {made.nodes[name].op for name, cost in costs.operations.items() if cost.held}
+    assert held >= {"HashTableV2", "Placeholder"} and not costs.operations["y"].held

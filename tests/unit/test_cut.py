@@ -239,7 +239,7 @@ def test_resources_cannot_be_sent(monkeypatch):
         with epl.replicate(device_count=1):
             loss = tf.reduce_mean(tf.square(tf.matmul(rows.stack()[0], planning.variable("w1"))))
         planning.sgd(loss)
-    library.ops()
+    library.load()
     model = make_program(graph)
     handles = [n for n, node in model.graph.nodes.items() if node.op == "TensorArrayV3"]
     assert handles

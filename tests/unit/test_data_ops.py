@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epl.communicators.library import ops
+from epl.communicators.library import load
 
 
 def run(build, *values):
@@ -21,7 +21,7 @@ def shares(rows, count, rule):
     pairs = np.arange(2 * rows).reshape([rows, 2])
 
     def build(*lists):
-        return [ops().epl_list_share(lists, index=i, num_shares=count, rule=rule, what="x") for i in range(count)]
+        return [load().epl_list_share(lists, index=i, num_shares=count, rule=rule, what="x") for i in range(count)]
 
     return run(build, names, pairs)
 
@@ -53,14 +53,14 @@ def test_what_does_not_divide(rows, count, text):
 
 def test_lists_of_different_lengths():
     def build(*lists):
-        return ops().epl_list_share(lists, index=0, num_shares=1, rule="even", what="names and labels")
+        return load().epl_list_share(lists, index=0, num_shares=1, rule="even", what="names and labels")
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="'names and labels' has lists of 2 and of 3 entries"):
         run(build, np.zeros(2), np.zeros(3))
 
 
 def test_a_scalar_is_a_list_of_one():
-    assert run(lambda x: ops().epl_list_share([x], index=0, num_shares=1, rule="even", what="x"), 5)[0].tolist() == [5]
+    assert run(lambda x: load().epl_list_share([x], index=0, num_shares=1, rule="even", what="x"), 5)[0].tolist() == [5]
 
 
 @pytest.mark.parametrize("parts", [
@@ -72,24 +72,24 @@ def test_a_scalar_is_a_list_of_one():
 ])  # fmt: skip
 def test_strings_come_out_of_packs_as_they_went_in(parts):
     arrays = [np.array(part, object) for part in parts]
-    packs = [run(lambda x: ops().epl_pack_strings(x), array) for array in arrays]
-    got = run(lambda x: ops().epl_unpack_strings(x, what="x"), np.concatenate(packs))
+    packs = [run(lambda x: load().epl_pack_strings(x), array) for array in arrays]
+    got = run(lambda x: load().epl_unpack_strings(x, what="x"), np.concatenate(packs))
     want = np.concatenate([np.atleast_1d(array) for array in arrays])
     assert got.shape == want.shape and [text.decode() for text in got.ravel()] == want.ravel().tolist()
 
 
 def test_packs_that_do_not_fit_or_are_broken():
-    one = run(lambda x: ops().epl_pack_strings(x), np.array([["a", "b"]], object))
-    other = run(lambda x: ops().epl_pack_strings(x), np.array([["c"]], object))
+    one = run(lambda x: load().epl_pack_strings(x), np.array([["a", "b"]], object))
+    other = run(lambda x: load().epl_pack_strings(x), np.array([["c"]], object))
     with pytest.raises(tf.errors.InvalidArgumentError, match="'x': strings of shape .* cannot be concatenated"):
-        run(lambda x: ops().epl_unpack_strings(x, what="x"), np.concatenate([one, other]))
+        run(lambda x: load().epl_unpack_strings(x, what="x"), np.concatenate([one, other]))
     for broken in (one[:-1], one[:12], np.zeros([0], np.uint8), np.full([40], 255, np.uint8)):
         with pytest.raises(tf.errors.DataLossError, match="not what EplPackStrings has made"):
-            run(lambda x: ops().epl_unpack_strings(x, what="x"), broken)
+            run(lambda x: load().epl_unpack_strings(x, what="x"), broken)
 
 
 @pytest.mark.parametrize("value", [5, [1, 2], [[1], [2]], "text"])
 def test_rows(value):
     array = np.array(value, object) if isinstance(value, str) else np.array(value)
-    got = run(lambda x: ops().epl_rows(x), array)
+    got = run(lambda x: load().epl_rows(x), array)
     assert got.shape == np.atleast_1d(array).shape and got.ravel()[0] in (array.ravel()[0], b"text")

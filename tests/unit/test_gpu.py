@@ -92,7 +92,7 @@ def test_options_of_a_communicator_between_gpus():
 
 
 def test_kernels_for_gpus_are_registered_without_cuda():
-    library.ops()
+    library.load()
     for op in ("AllGather", "AllReduce", "AllToAll", "Broadcast", "Recv", "Reduce", "ReduceScatter", "Send"):
         assert tf_compat.has_kernel("Epl" + op, "GPU") and tf_compat.has_kernel("Epl" + op, "CPU"), op
     assert not tf_compat.has_kernel("EplBroadcastSend", "GPU")  # of strings and of values in host memory too

@@ -230,8 +230,8 @@ def test_wrong_type():
 
 def test_of_nodes_like_others_the_edges_are_checked():
     wrong, cut_off = identity("b", "a"), identity("c", "nothing")
-    assert lint(graph_of(const("a", INT), wrong), tf_compat.op_def, alike={"b"}) == []
-    assert "does not exist" in lint(graph_of(const("a"), cut_off), tf_compat.op_def, alike={"c"})[0]
+    assert lint(graph_of(const("a", INT), wrong), tf_compat.op_def, represented={"b"}) == []
+    assert "does not exist" in lint(graph_of(const("a"), cut_off), tf_compat.op_def, represented={"c"})[0]
 
 
 def test_value_where_a_reference_is_wanted():

@@ -303,7 +303,7 @@ def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resou
         program = compiled(graph, workers=4, devices=1, index=index, **config)
         nodes, plan = program.graph.nodes, program.plan
         (verdict,) = stages_verdicts(plan)
-        assert {owner for _, owner in verdict.parts} == {0, 1} and len(verdict.parts) == 5
+        assert {owner for _, owner in verdict.flags} == {0, 1} and len(verdict.flags) == 5
         reduce = nodes[verdict.name]
         # It is handed what this worker knows of its own gradients.
         assert list(reduce.input) == ["%s/from_%d" % (verdict.name, index % 2)] and reduce.attr["workers"].i == 2

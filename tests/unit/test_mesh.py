@@ -122,15 +122,19 @@ def test_groups_of_what_is_split(divided):
     assert len(ranks) == workers * devices
     for mesh, instance, lane in ranks:
         assert mesh.shape == {"data": workers * devices // shards, "stage": 1, "shard": shards}
-        assert mesh.copies.size == mesh.shape["data"] and mesh.parts.size == shards
-        assert mesh.copies.workers[mesh.copies.index] == mesh.parts.workers[mesh.parts.index] == mesh.worker_index
+        assert mesh.copies.size == mesh.shape["data"] and mesh.shard_group.size == shards
+        assert (
+            mesh.copies.workers[mesh.copies.index]
+            == mesh.shard_group.workers[mesh.shard_group.index]
+            == mesh.worker_index
+        )
         assert {i.shard for i in mesh.givers(lane)} == {instance.shard}
         assert {i.data for i in mesh.givers()} == {i.data for i in mesh.instances}
         same = {(m.worker_index, i.index) for m, i, _ in ranks if i.shard == instance.shard}
         assert same == {(w, i.index) for w in mesh.copies.workers for i in meshes[w].givers(lane)}
         together = {m.worker_index for m, i, _ in ranks if i.data == instance.data}
-        assert together == set(mesh.parts.workers)
-        groups = [g for g in (mesh.copies, mesh.parts) if g.num_workers > 1]
+        assert together == set(mesh.shard_group.workers)
+        groups = [g for g in (mesh.copies, mesh.shard_group) if g.num_workers > 1]
         assert len({g.communicator(0) for g in groups}) == len(groups)
         for group in groups:
             assert mesh.joined(group.communicator(0)) == (None if group.num_workers == workers else group)

@@ -42,7 +42,7 @@ def test_copies_of_what_differs_and_one_of_all_else(resource):
     division = made.micro_batches
     nodes = made.graph.nodes
     assert not lint(made.graph, tf_compat.op_def)  # which looks at the copies too that are left out later
-    assert made.alike == {micro_batch_name(name, 2): micro_batch_name(name, 1) for name in division.nodes}
+    assert made.representatives == {micro_batch_name(name, 2): micro_batch_name(name, 1) for name in division.nodes}
     assert made.graph.inputs == {name: tuple(map(parse_input, node.input)) for name, node in nodes.items()}
     for name, node in model.graph.nodes.items():
         copies = [micro_batch_name(name, m) in nodes for m in (1, 2)]

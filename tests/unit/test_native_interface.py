@@ -38,8 +38,8 @@ def test_headers_have_not_changed_under_the_same_number():
 
 
 def test_operations_are_those_that_the_libraries_bring():
-    library.ops()
-    names = [name for name in dir(library.ops()) if name.startswith("Epl")]
+    library.load()
+    names = [name for name in dir(library.load()) if name.startswith("Epl")]
     there = {name: interface.digest(tf_compat.op_def(name)) for name in names}
     assert there == interface.OPERATIONS, "write these to epl.communicators.interface.OPERATIONS: %s" % there
     assert interface.comm_problem(native.comm().epl_comm_interface()) is None
@@ -59,7 +59,7 @@ def test_operations_of_another_time(fresh):
     del changed["EplBarrier"]
     fresh.setattr(interface, "OPERATIONS", changed)
     with pytest.raises(CommunicationError) as raised:
-        library.ops()
+        library.load()
     text = str(raised.value)
     assert "lacks the operations EplFromTomorrow;" in text and "other forms of EplGate;" in text
     assert "does not know: EplBarrier." in text and "make csrc" in text and "pip install ." in text
@@ -70,7 +70,7 @@ def test_operations_for_another_interface(fresh):
     fresh.setattr(native, "comm", lambda: None)  # that one has been mended already
     expected = "interface %d of the communicators, and this epl expects %d" % (interface.COMM - 1, interface.COMM)
     with pytest.raises(CommunicationError, match=expected):
-        library.ops()
+        library.load()
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")

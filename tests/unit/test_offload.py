@@ -116,7 +116,9 @@ def test_a_copy_waits_for_the_layer_before():
         users = [user for user, _ in graph.consumers[name]]
         if any(graph.nodes[user].op == "MatMul" for user in users):
             waits[users[0]] = [text[1:] for text in graph.nodes[name].input if text[0] == "^"]
-    forward = sorted((u for u in waits if tags.phase(graph.nodes[u]) == tags.FORWARD), key=lambda u: graph.positions[u])
+    forward = sorted(
+        (u for u in waits if tags.phase(graph.nodes[u]) == tags.FORWARD), key=lambda u: graph.creation_index[u]
+    )
     assert len(forward) == LAYERS and waits[forward[0]] == []
     for before, user in zip(forward, forward[1:]):
         (awaited,) = waits[user]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epl.partition.conversion import conversion, part_sizes, part_starts
+from epl.partition.conversion import conversion, shard_sizes, shard_starts
 from epl.partition.factors import groups, reshape_terms
 from epl.partition.min_cut import Network
 from epl.partition.rule import Notation, expand, strategies
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 
 @given(size=st.integers(0, 100), shards=st.integers(1, 9))
 def test_parts_differ_by_one_and_follow_each_other(size, shards):
-    sizes, starts = part_sizes(size, shards), part_starts(size, shards)
+    sizes, starts = shard_sizes(size, shards), shard_starts(size, shards)
     assert sum(sizes) == size and max(sizes) - min(sizes) <= 1
     assert starts == [sum(sizes[:i]) for i in range(shards)]
 

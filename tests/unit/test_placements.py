@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.passes.worker.broadcast import sync_orders
 from epl.plan.names import sync_name, tag_of
-from epl.program.placement import ALIKE, EVERYWHERE, MEAN, OWN, TURNED, Placed, own, owned, partial, sharded
+from epl.program.placement import AS_FIRST, EVERYWHERE, MEAN, OWN, TURNED, Placed, own, owned, partial, sharded
 from tests.helpers import planning
 
 
@@ -64,8 +64,8 @@ def test_a_variable_that_is_divided_is_divided_with_its_slots():
         tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
     plan, found = placed(graph, 2, 1)
     assert found == {"kernel": Placed(shard=sharded(1)), "kernel/Momentum": Placed(shard=sharded(1))}
-    assert plan.is_in_parts("kernel") and plan.only_holder("kernel") is None
-    assert not placed(graph, 1, 2)[0].is_in_parts("kernel")
+    assert plan.spans_workers("kernel") and plan.only_holder("kernel") is None
+    assert not placed(graph, 1, 2)[0].spans_workers("kernel")
 
 
 def test_stages_in_several_workers_have_their_own_variables():
@@ -114,7 +114,7 @@ def test_values_that_each_copy_has_for_itself():
         with tf.control_dependencies(changes):
             planning.sgd(planning.layers(1, x=x))
     plan, found = placed(graph, communication__check_replicas_every=1)
-    assert found == {name: Placed(data=own(ALIKE)) for name in ("text", "seen")}
+    assert found == {name: Placed(data=own(AS_FIRST)) for name in ("text", "seen")}
     assert plan.is_sent("seen") and plan.compared == {"w0", "b0"}
 
 

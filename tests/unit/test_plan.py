@@ -49,7 +49,7 @@ def test_groups(max_splits, num_communicators, after):
     groups = plan.aggregation.groups
     assert len(groups) == min(max_splits, 12)  # 12 matrices of just the smallest group's size
     assert sorted(in_groups(plan)) == sorted(computed(model)) and len(in_groups(plan)) == 12
-    positions = [model.graph.positions[node_of(tensor)] for tensor in in_groups(plan)]
+    positions = [model.graph.creation_index[node_of(tensor)] for tensor in in_groups(plan)]
     assert positions == sorted(positions)  # as they become ready in the backward pass
     assert all(0 <= group.slot < num_communicators for group in groups)
     assert len({group.slot for group in groups}) == min(num_communicators, len(groups))

@@ -329,7 +329,7 @@ def test_updates_in_groups_and_variables_that_are_compared(workers, devices):
     program = planning.compiled(graph, workers, devices, **options)
     assert program.plan.compared == program.variables.keys() and "kernel" in _divided(program.plan)
     for index in range(devices):
-        assert program.plan.part_in("kernel", index) == index and program.plan.part_in("hidden/kernel", index) == 0
+        assert program.plan.shard_of("kernel", index) == index and program.plan.shard_of("hidden/kernel", index) == 0
     ends = [name for name in program.graph.nodes if name.endswith("_apply/call_0/part_0/group_1")]
     assert len(ends) == devices
 

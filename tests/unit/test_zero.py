@@ -107,10 +107,10 @@ def test_owners_agree_on_whether_gradients_are_finite():
             (verdict,) = program.plan.verdicts
             (agreement,) = [n for n in of_op(program.graph, "EplAllReduce") if n.attr["reduce_op"].s == b"min"]
             assert agreement.attr["R"].i == devices
-            assert verdict.parts and all(part in program.plan.zero.owners for part in verdict.parts)
-            judged = {part for part in verdict.parts if program.plan.is_here(part)}
-            assert judged == program.graph.nodes.keys() & set(verdict.parts)
-            assert program.graph.ancestors([agreement.name]) & set(verdict.parts) == judged
+            assert verdict.flags and all(flag in program.plan.zero.owners for flag in verdict.flags)
+            judged = {flag for flag in verdict.flags if program.plan.is_here(flag)}
+            assert judged == program.graph.nodes.keys() & set(verdict.flags)
+            assert program.graph.ancestors([agreement.name]) & set(verdict.flags) == judged
 
 
 def test_collectives_of_a_step():

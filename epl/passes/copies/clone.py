@@ -25,7 +25,7 @@ def clone_instances(program, plan):
     if len(plan.mesh.instances) == 1:
         return program
     edit = graph.editor()
-    alike, second, stamps = dict(program.alike), {}, {}
+    representatives, second, stamps = dict(program.representatives), {}, {}
     for instance in plan.mesh.instances[1:]:
         stages = frozenset(s.index for s in plan.mesh.stages if instance in plan.mesh.computing(s.index))
         owners = instance.index < plan.mesh.lanes  # has the copies that owners have (zero.level)
@@ -35,18 +35,18 @@ def clone_instances(program, plan):
         adjust = functools.partial(_adjust, plan, instance, {})
         copies = stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
         if list(copies) == list(second):
-            alike.update(zip(copies.values(), second.values()))
+            representatives.update(zip(copies.values(), second.values()))
             continue
         for name, copy in copies.items():
             if name in second:
-                alike[copy] = second[name]
-            elif program.alike.get(name) in copies:
-                alike[copy] = copies[program.alike[name]]
+                representatives[copy] = second[name]
+            elif program.representatives.get(name) in copies:
+                representatives[copy] = copies[program.representatives[name]]
         if not second:
             second = copies
         elif not plan.mesh.is_even:
             second = {**copies, **second}
-    return replace(program, graph=edit.finish(), alike=alike)
+    return replace(program, graph=edit.finish(), representatives=representatives)
 
 
 def _stamp(graph, plan, stages, owners):

@@ -118,17 +118,17 @@ class _Borders(object):
         if way == MEAN:
             result = made.mean(tensors, [overlap(own, rows) for rows in theirs])
         else:
-            parts, alone = [], len(givers) == 1
+            slices, alone = [], len(givers) == 1
             for number, (giver, tensor, rows) in enumerate(zip(givers, tensors, theirs)):
-                part = within(own, rows)
-                if part != (0, 1):
+                wanted = within(own, rows)
+                if wanted != (0, 1):
                     last = plan.owner(node_of(text), giver)
-                    tensor = made.part(tensor, part, "part" if alone else "part_%d" % number)
+                    tensor = made.slice_of_rows(tensor, wanted, "part" if alone else "part_%d" % number)
                     self._owned(made, last)
-                parts.append(tensor)
+                slices.append(tensor)
             if alone:
                 owner = last
-            result = parts[0] if alone else made.joined(parts)
+            result = slices[0] if alone else made.joined(slices)
         if way == GRADIENT_ROWS:
             result = made.times(result, mesh.span(other) / mesh.span(stage))
         self._owned(made, owner)
@@ -172,14 +172,14 @@ class _Made(object):
         axis = self._add(constant(self._name + "/axis", 0, _INT32, self._device))
         return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(_INT32))
 
-    def part(self, tensor, rows, kind):
+    def slice_of_rows(self, tensor, rows, kind):
         """Some rows, an interval of all of them."""
-        parts = reduce(lambda one, other: one * other // gcd(one, other), (bound.denominator for bound in rows))
-        ends = [0] + [int(bound * parts) for bound in rows] + [parts]
+        count = reduce(lambda one, other: one * other // gcd(one, other), (bound.denominator for bound in rows))
+        ends = [0] + [int(bound * count) for bound in rows] + [count]
         weights = [end - begin for begin, end in zip(ends, ends[1:])]
         index = int(weights[0] > 0)
         if weights[1] == 1:
-            index, weights = weights[0], [1] * parts
+            index, weights = weights[0], [1] * count
         what = "'%s', of which devices of the next stage take parts" % self._text
         attrs = dict(index=index, weights=[weight for weight in weights if weight], what=what)
         return self._node("EplBatchShare", kind, [tensor], self._plan.mesh.host_device, **attrs)

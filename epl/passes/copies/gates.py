@@ -76,13 +76,13 @@ def order_actions(graph, edit, plan, gates, added):
     """
     members = collections.defaultdict(list)
     for name in graph.in_order(plan.nodes):
-        if name in plan.parts:
-            members[plan.parts[name]].append(name)
-    first = {part: _first(graph, plan, part, names) for part, names in members.items()}
+        if name in plan.action_of:
+            members[plan.action_of[name]].append(name)
+    first = {action: _first(graph, plan, action, names) for action, names in members.items()}
     last = {
-        (root.name, part): _last(graph, plan, [n for n in names if n in root.nodes])
+        (root.name, action): _last(graph, plan, [n for n in names if n in root.nodes])
         for root in plan.roots
-        for part, names in members.items()
+        for action, names in members.items()
     }
     for actions in plan.order:
         for before, action in zip(actions, actions[1:]):
@@ -119,12 +119,12 @@ def _sums(plan, root, action, added):
     return [
         added[g.name, action.micro_batch]
         for g in plan.gradients
-        if g.name in root.gradients and g.indices is None and plan.parts.get(node_of(g.values)) == action[:2]
+        if g.name in root.gradients and g.indices is None and plan.action_of.get(node_of(g.values)) == action[:2]
     ]
 
 
-def _first(graph, plan, part, names):
-    """The operations of a part that wait for nothing of the same part. Placeholders are fed before anything runs."""
+def _first(graph, plan, action, names):
+    """The operations of an action that wait for nothing of the same action. Placeholders are fed before any."""
     found = []
     for name in names:
         node = graph.nodes[name]
@@ -133,7 +133,9 @@ def _first(graph, plan, part, names):
         if name in plan.in_control_flow and node.op not in effects.CONTROL_FLOW_OPENS:
             continue
         producers = (node_of(text) for text in node.input)
-        if not any(plan.parts.get(p) == part and graph.nodes[p].op not in effects.PLACEHOLDERS for p in producers):
+        if not any(
+            plan.action_of.get(p) == action and graph.nodes[p].op not in effects.PLACEHOLDERS for p in producers
+        ):
             found.append(name)
     return found
 
@@ -163,7 +165,7 @@ def order_changes(graph, edit, plan, gates):
     groups = collections.OrderedDict()
     for write in plan.writes:
         if write not in plan.in_control_flow:
-            groups.setdefault(plan.parts.get(write, ("late", 0)), []).append(write)
+            groups.setdefault(plan.action_of.get(write, ("after updates", 0)), []).append(write)
     for number, ((_, stage), writes) in enumerate(groups.items()):
         variables = {variable_of(graph, write) for write in writes}
         waiting = writes + [name for name, read in plan.reads.items() if variables.intersection(read)]

@@ -43,7 +43,7 @@ class Unrolled:
       fetched: tensor to what a fetch of it gets: its merged value.
       counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
       originals: copy to the node of the user's of which it is one; for the sum of a gradient what makes that.
-      parts: node of the user's to (kind, stage): the action of the schedule that computes it.
+      action_of: node of the user's to (kind, stage): the action of the schedule that computes it.
       gates: (node names whose being reached means that a root is served, names of its gates) pairs.
     """
 
@@ -52,7 +52,7 @@ class Unrolled:
     writes: FrozenSet[str]
     fetched: Dict[str, str]
     gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
-    parts: Dict[str, Tuple[str, int]] = field(default_factory=dict)
+    action_of: Dict[str, Tuple[str, int]] = field(default_factory=dict)
     counted: FrozenSet[str] = frozenset()
     originals: Dict[str, str] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ def copy_micro_batches(program, plan):
         kept = [text for text in graph.nodes[name].input if text not in waits]
         del edit.node(name).input[:]
         edit.node(name).input.extend(kept)
-    originals, alike = _copy(graph, edit, plan)
+    originals, representatives = _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
     gates = Gates(edit, plan, [whole.mesh.device(index) for index in whole.mesh.instances[0].devices])
@@ -100,11 +100,11 @@ def copy_micro_batches(program, plan):
         frozenset(plan.writes),
         fetched,
         gates.by_root(added),
-        plan.parts,
+        plan.action_of,
         counted,
         originals,
     )
-    return replace(program, graph=result, micro_batches=unrolled, alike=alike, plan=planned)
+    return replace(program, graph=result, micro_batches=unrolled, representatives=representatives, plan=planned)
 
 
 def _plan_of_copies(graph, plan, originals, replaced, added):
@@ -197,7 +197,7 @@ def _copy(graph, edit, plan):
     nodes = {name: edit.peek(name) for name in graph.in_order(plan.nodes)}
     edited = {name: tuple(map(parse_input, edit.peek(name).input[:])) for name in plan.not_awaited if name in nodes}
     stamp = Stamp(nodes, lambda name: edited[name] if name in edited else graph.inputs[name])
-    originals, alike, second = {}, {}, None
+    originals, representatives, second = {}, {}, None
     for micro_batch in range(1, plan.count):
         marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
         copies = stamp.copies(edit, micro_batch_name("", micro_batch), marks)
@@ -205,8 +205,8 @@ def _copy(graph, edit, plan):
         if second is None:
             second = copies
         else:
-            alike.update(zip(copies.values(), second.values()))
-    return originals, alike
+            representatives.update(zip(copies.values(), second.values()))
+    return originals, representatives
 
 
 def _wait_for_all(graph, edit, plan):

@@ -23,7 +23,7 @@ class Stamp(object):
     """
 
     def __init__(self, nodes, inputs):
-        self._names, self._ops, slots = list(nodes), [node.op for node in nodes.values()], {}
+        self._names, self._types, slots = list(nodes), [node.op for node in nodes.values()], {}
         self._sources = [_source_of(node, nodes) for node in nodes.values()]
         self._picks = [_picker([slots.setdefault(each, len(slots)) for each in inputs(name)]) for name in nodes]
         self._producers, self._indices = zip(*slots) if slots else ((), ())
@@ -48,7 +48,7 @@ class Stamp(object):
         picked = [pick(inputs) for pick in self._picks]
         same = map(itertools.repeat, (prefix, marks))
         recipes = map(_as_recipe, zip(self._sources, *same, picked, originals, itertools.repeat(adjust)))
-        nodes = dict(zip(names.values(), map(Lazy, names.values(), self._ops, recipes)))
+        nodes = dict(zip(names.values(), map(Lazy, names.values(), self._types, recipes)))
         edit.add_all(nodes, dict(zip(nodes, picked)))
         return names
 
@@ -104,8 +104,8 @@ def _source_of(node, copied):
     return recipe if isinstance(recipe, _Recipe) and recipe.adjust is None else _Source(node, copied)
 
 
-def _picker(positions):
-    """A function that gives a tuple of what stands at some positions of a list."""
-    if len(positions) > 1:
-        return operator.itemgetter(*positions)
-    return lambda values: tuple(values[position] for position in positions)
+def _picker(slots):
+    """A function that gives a tuple of what stands in some slots of a list."""
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return lambda values: tuple(values[slot] for slot in slots)

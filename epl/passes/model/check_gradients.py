@@ -62,7 +62,7 @@ def check_gradients(program, target):
         edit.add(Template(graph.nodes[name], inside).copy(_name, inputs))
     for call in program.apply_calls:
         _wait(graph, edit, call, analysis, inside, stage_of)
-    order = sorted(gradients, key=lambda tensor: (graph.positions[node_of(tensor)], tensor))
+    order = sorted(gradients, key=lambda tensor: (graph.creation_index[node_of(tensor)], tensor))
     checked = tuple(CheckedGradient(gradients[t], t, _name(t)) for t in order if node_of(t) in inside)
     return replace(program.with_graph(edit.finish()), checked=checked)
 

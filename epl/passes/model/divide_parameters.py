@@ -71,7 +71,7 @@ def _with_values(program, analysis, variables):
     waits for what it waits for: of a read before the update, the device that holds a reference variable alone sees the
     new value.
     """
-    graph, late = program.graph, after_updates(program, analysis)
+    graph, after_update = program.graph, after_updates(program, analysis)
     edit = graph.editor()
     for variable in variables:
         holder, known = graph.nodes[variable], program.variables[variable]
@@ -82,7 +82,7 @@ def _with_values(program, analysis, variables):
                 shape = constant(consumer, list(known.shape), node.attr["out_type"].type or _INT32)
                 _become(edit.node(consumer), shape.op, [], value=shape.attr["value"], dtype=shape.attr["dtype"])
             elif node.op in LOOKUPS:
-                read = _own_read(edit, holder, dtype, node, position, late)
+                read = _own_read(edit, holder, dtype, node, position, after_update)
                 axis = edit.add(constant(consumer + "/axis", 0, _INT32)).name
                 _become(
                     edit.node(consumer),
@@ -93,10 +93,12 @@ def _with_values(program, analysis, variables):
                     Taxis=Type(_INT32),
                     batch_dims=tags.get_int(node, "batch_dims"),
                 )
-            elif is_read(node, holder) and consumer not in late and holder.op != "VarHandleOp":
+            elif is_read(node, holder) and consumer not in after_update and holder.op != "VarHandleOp":
                 for user, place in _takers(graph, consumer):
-                    if user in late:
-                        edit.set_input(user, place, _own_read(edit, holder, dtype, graph.nodes[user], place, late))
+                    if user in after_update:
+                        edit.set_input(
+                            user, place, _own_read(edit, holder, dtype, graph.nodes[user], place, after_update)
+                        )
     return program.with_graph(edit.finish())
 
 
@@ -105,13 +107,13 @@ def _takers(graph, name):
     return [(c, p) for c, p in graph.consumers.get(name, ()) if graph.nodes[c].input[p][0] != "^"]
 
 
-def _own_read(edit, holder, dtype, user, position, late):
+def _own_read(edit, holder, dtype, user, position, after_update):
     """Adds a read of a variable for one input of a node; returns its name. If the node comes after an update, the read
     waits for the other inputs."""
     read = read_node(holder, "%s_zero/value/%s/%d" % (PREFIX, user.name, position), dtype)
     others = [text for place, text in enumerate(user.input) if place != position]
     waits = ["^" + node_of(text) for text in others if node_of(text) not in (holder.name, user.name)]
-    read.input.extend(sorted(set(waits), key=waits.index) if user.name in late else [])
+    read.input.extend(sorted(set(waits), key=waits.index) if user.name in after_update else [])
     set_attr(read, tags.PHASE, tags.phase(user))
     for key in (tags.TASKGRAPH, tags.APPLY_CALL):
         if key in user.attr:

@@ -1,10 +1,10 @@
-r"""Divides updates of large variables by rows, so that each part can have an owner of its own (zero.level "v0", "v1").
+r"""Divides updates of large variables by rows, so that each shard can have an owner of its own (zero.level "v0", "v1").
 
-                                        gradient, rows of part 0 -> apply (rows of w, slot/epl_rows_0)
+                                        gradient, rows of shard 0 -> apply (rows of w, slot/epl_rows_0)
     gradient -> apply (w, slot) becomes                                                               \
-                                        gradient, rows of part 1 -> apply (rows of w, slot/epl_rows_1) - NoOp
+                                        gradient, rows of shard 1 -> apply (rows of w, slot/epl_rows_1) - NoOp
 
-A slot's parts are variables, of which checkpoints get the whole. Of the trained variable there are parts only while
+A slot's shards are variables, of which checkpoints get the whole. Of the trained variable there are shards only while
 they are updated: `epl.passes.sync.divide_updates` gives every copy the new rows. All that comes later takes parts as
 variables like others, each with a gradient.
 """
@@ -32,12 +32,12 @@ from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 _BOOL, _INT32, _INT64 = 10, 3, 9
-# Of a reference variable's operations that act on resource variables, as parts are.
+# Of a reference variable's operations that act on resource variables, as shards are.
 _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSub")}
 
 
 def divide_variables(program, target):
-    """The program in which large variables have parts; the same program where state comes out even without."""
+    """The program in which large variables have shards; the same program where state comes out even without."""
     config = target.config
     if not config.zero.level or config.zero.level in LEVELS or not program.apply_calls or program.role is not None:
         return program
@@ -77,23 +77,23 @@ class _Division(object):
         self._variables = dict(program.variables)
 
     def done(self):
-        """The Program with the parts."""
-        pairs = [self._part(part) for part in range(len(self._rows.sizes))]
+        """The Program with the shards."""
+        pairs = [self._update_of(shard) for shard in range(len(self._rows.sizes))]
         for slot in self._rows.slots:
             self._save(slot)
             self._join(slot)
         for name in self._rows.region:
             node = self._edit.node(name)
-            waits = ["^" + self._name(part, name) for part in range(len(pairs))]
+            waits = ["^" + self._name(shard, name) for shard in range(len(pairs))]
             _become(node, "NoOp", waits if effects.is_write(self._graph.nodes[name].op) else [])
         return self._told(pairs)
 
-    def _name(self, part, name):
-        return "%s/%d/%s" % (self._stem, part, name)
+    def _name(self, shard, name):
+        return "%s/%d/%s" % (self._stem, shard, name)
 
-    def _holder(self, part, name):
-        """The name of a part of a slot; of the trained variable that of what holds it while it is updated."""
-        return self._name(part, name) if name == self._rows.variable else "%s/epl_rows_%d" % (name, part)
+    def _holder(self, shard, name):
+        """The name of a shard of a slot; of the trained variable that of what holds it while it is updated."""
+        return self._name(shard, name) if name == self._rows.variable else "%s/epl_rows_%d" % (name, shard)
 
     def _add(self, node, like, phase=None, call=False):
         """Adds a node that belongs to the stage, the phase and maybe the call of another one; returns its name."""
@@ -104,54 +104,54 @@ class _Division(object):
             set_attr(node, tags.PHASE, phase)
         return self._edit.add(node).name
 
-    def _slice(self, name, tensor, dtype, part, like, **options):
-        """Rows of a part."""
+    def _slice(self, name, tensor, dtype, shard, like, **options):
+        """Rows of a shard."""
         rows, ndims = self._rows, len(self._rows.shape)
-        begin = self._add(constant(name + "/begin", [rows.begins[part]] + [0] * (ndims - 1), _INT32), like, **options)
-        size = self._add(constant(name + "/size", [rows.sizes[part]] + [-1] * (ndims - 1), _INT32), like, **options)
+        begin = self._add(constant(name + "/begin", [rows.begins[shard]] + [0] * (ndims - 1), _INT32), like, **options)
+        size = self._add(constant(name + "/size", [rows.sizes[shard]] + [-1] * (ndims - 1), _INT32), like, **options)
         node = make_node("Slice", name, [tensor, begin, size], T=Type(dtype), Index=Type(_INT32))
-        self._specs[name] = (tensor, "rows", part)
+        self._specs[name] = (tensor, "rows", shard)
         return self._add(node, like, **options)
 
-    def _part(self, part):
-        """Adds the update of a part; returns its Gradient and the name of what holds the trained variable's rows."""
+    def _update_of(self, shard):
+        """Adds the update of a shard; returns its Gradient and the name of what holds the trained variable's rows."""
         rows = self._rows
         for slot in rows.slots:
-            self._hold(part, slot)
-        gradient = self._gradient(part)
+            self._hold(shard, slot)
+        gradient = self._gradient(shard)
         given = {canonical_tensor(old): new for old, new in zip(rows.gradient, gradient) if old}
-        holder = self._hold_for_update(part)
+        holder = self._hold_for_update(shard)
         reads = {}
         for name in self._graph.in_order(rows.region):
-            self._copy(part, name, given, reads)
+            self._copy(shard, name, given, reads)
         return gradient, holder
 
-    def _hold(self, part, slot):
-        """Adds a part of a slot."""
-        known, name = self._program.variables[slot], self._holder(part, slot)
-        self._add(_variable(name, known.dtype % 100, self._part_shape(part)), self._graph.nodes[slot])
-        firsts = tuple(self._name(part, first) for first in known.initializers if first in self._graph.nodes)
-        self._variables[name] = Variable(name, known.dtype % 100, self._part_shape(part), firsts, known.is_local)
+    def _hold(self, shard, slot):
+        """Adds a shard of a slot."""
+        known, name = self._program.variables[slot], self._holder(shard, slot)
+        self._add(_variable(name, known.dtype % 100, self._shard_shape(shard)), self._graph.nodes[slot])
+        firsts = tuple(self._name(shard, first) for first in known.initializers if first in self._graph.nodes)
+        self._variables[name] = Variable(name, known.dtype % 100, self._shard_shape(shard), firsts, known.is_local)
 
-    def _part_shape(self, part):
-        return (self._rows.sizes[part],) + self._rows.shape[1:]
+    def _shard_shape(self, shard):
+        return (self._rows.sizes[shard],) + self._rows.shape[1:]
 
-    def _hold_for_update(self, part):
+    def _hold_for_update(self, shard):
         """Adds what holds rows of the trained variable, and gives it these; returns its name."""
-        rows, holder = self._rows, self._holder(part, self._rows.variable)
+        rows, holder = self._rows, self._holder(shard, self._rows.variable)
         whole = self._graph.nodes[rows.variable]
         dtype, like = self._variables[rows.variable].dtype % 100, self._graph.nodes[min(rows.region)]
-        self._add(_variable(holder, dtype, self._part_shape(part)), whole)
+        self._add(_variable(holder, dtype, self._shard_shape(shard)), whole)
         read = read_node(whole, holder + "/whole", dtype)
         read.input.extend(self._waits())
         value = self._slice(
-            holder + "/rows", self._add(read, like, tags.APPLY), dtype, part, like, phase=tags.APPLY, call=True
+            holder + "/rows", self._add(read, like, tags.APPLY), dtype, shard, like, phase=tags.APPLY, call=True
         )
         node = assign_node(self._edit.peek(holder), holder + "/begin", value, dtype)
         self._add(node, like, tags.APPLY, call=True)
-        update = {self._name(part, name) for name in rows.region}.union([holder + "/begin"])
-        of = RowsOf(rows.variable, rows.begins[part], frozenset(update))
-        self._variables[holder] = Variable(holder, dtype, self._part_shape(part), rows_of=of)
+        update = {self._name(shard, name) for name in rows.region}.union([holder + "/begin"])
+        of = RowsOf(rows.variable, rows.begins[shard], frozenset(update))
+        self._variables[holder] = Variable(holder, dtype, self._shard_shape(shard), rows_of=of)
         return holder
 
     def _waits(self):
@@ -159,17 +159,17 @@ class _Division(object):
         texts = {text for name in self._rows.region for text in self._graph.nodes[name].input if text[0] == "^"}
         return sorted(text for text in texts if node_of(text) not in self._rows.region)
 
-    def _gradient(self, part):
+    def _gradient(self, shard):
         rows, gradient = self._rows, self._rows.gradient
         like = self._graph.nodes[node_of(gradient.values)]
         dtype = dtype_of(self._graph, canonical_tensor(gradient.values))
-        name = self._name(part, "gradient/" + rows.variable)
+        name = self._name(shard, "gradient/" + rows.variable)
         if gradient.indices is None:
-            return Gradient(self._slice(name, gradient.values, dtype, part, like) + ":0", None)
-        return self._own_slices(name, part, dtype, like)
+            return Gradient(self._slice(name, gradient.values, dtype, shard, like) + ":0", None)
+        return self._own_slices(name, shard, dtype, like)
 
-    def _own_slices(self, name, part, dtype, like):
-        """The IndexedSlices of a part's rows, counted from its first."""
+    def _own_slices(self, name, shard, dtype, like):
+        """The IndexedSlices of a shard's rows, counted from its first."""
         rows, gradient = self._rows, self._rows.gradient
         index = dtype_of(self._graph, canonical_tensor(gradient.indices))
 
@@ -179,14 +179,14 @@ class _Division(object):
         begin, end, axis = [
             self._add(constant("%s/%s" % (name, word), number, kind), like)
             for word, number, kind in (
-                ("first", rows.begins[part], index),
-                ("end", rows.begins[part] + rows.sizes[part], index),
+                ("first", rows.begins[shard], index),
+                ("end", rows.begins[shard] + rows.sizes[shard], index),
                 ("axis", 0, _INT32),
             )
         ]
-        late = add("GreaterEqual", "from_first", [gradient.indices, begin], T=Type(index))
-        early = add("Less", "before_end", [gradient.indices, end], T=Type(index))
-        mine = add("LogicalAnd", "own", [late, early])
+        not_below = add("GreaterEqual", "from_first", [gradient.indices, begin], T=Type(index))
+        not_above = add("Less", "before_end", [gradient.indices, end], T=Type(index))
+        mine = add("LogicalAnd", "own", [not_below, not_above])
         flat = self._add(constant(name + "/flat", [-1], _INT32), like)
         where = add("Where", "where", [mine], T=Type(_BOOL))
         places = add("Reshape", "places", [where, flat], T=Type(_INT64), Tshape=Type(_INT32))
@@ -195,63 +195,63 @@ class _Division(object):
         chosen = add("GatherV2", "chosen", [gradient.indices, places, axis], Tparams=Type(index), **options)
         indices = add("Sub", "indices", [chosen, begin], T=Type(index))
         for made, whole in ((values, gradient.values), (chosen, gradient.indices), (indices, gradient.indices)):
-            self._specs[made] = (whole, "picked", part)
+            self._specs[made] = (whole, "picked", shard)
         return Gradient(values + ":0", indices + ":0")
 
-    def _copy(self, part, name, given, reads):
-        """Adds a part's copy of a node of the update."""
+    def _copy(self, shard, name, given, reads):
+        """Adds a shard's copy of a node of the update."""
         rows, node = self._rows, self._graph.nodes[name]
-        texts = [self._input(part, text, node, given, reads) for text in node.input]
-        made = make_node(node.op, self._name(part, name), texts)
+        texts = [self._input(shard, text, node, given, reads) for text in node.input]
+        made = make_node(node.op, self._name(shard, name), texts)
         for key, value in node.attr.items():
             if key != "_class":
                 made.attr[key].CopyFrom(value)
         holder = node_of(node.input[0]) if node.input else None
         if holder in rows.slots or holder == rows.variable:
             if rows.variable == holder or any(node_of(t) == rows.variable for t in node.input):
-                made.input.append("^%s/begin" % self._holder(part, rows.variable))
+                made.input.append("^%s/begin" % self._holder(shard, rows.variable))
             dtype = self._variables[holder].dtype % 100
             _to_resource(made, dtype)
             if effects.is_write(made.op) and self._graph.edges.data_consumers.get(name):
-                read = read_node(self._edit.peek(self._holder(part, holder)), made.name + "/value", dtype)
+                read = read_node(self._edit.peek(self._holder(shard, holder)), made.name + "/value", dtype)
                 read.input.append("^" + made.name)
                 self._add(read, node, call=True)
         self._edit.add(made)
         if name in rows.kinds:
-            self._specs[made.name] = (name, rows.kinds[name], part)
+            self._specs[made.name] = (name, rows.kinds[name], shard)
 
-    def _input(self, part, text, node, given, reads):
-        """What a part's copy of a node takes in the place of an input."""
+    def _input(self, shard, text, node, given, reads):
+        """What a shard's copy of a node takes in the place of an input."""
         rows, source = self._rows, node_of(text)
         if text[0] == "^":
-            return "^" + self._name(part, source) if source in rows.region else text
+            return "^" + self._name(shard, source) if source in rows.region else text
         if canonical_tensor(text) in given:
             return given[canonical_tensor(text)]
         if source in rows.region:
             write = effects.is_write(self._graph.nodes[source].op)
-            own = self._name(part, source)
+            own = self._name(shard, source)
             return own + "/value" if write else format_input(own, parse_input(text).index)
         if source in rows.slots or source == rows.variable:
-            return self._holder(part, source)
+            return self._holder(shard, source)
         if source in rows.reads:
             if source not in reads:
-                reads[source] = self._read(part, source, node)
+                reads[source] = self._read(shard, source, node)
             return reads[source]
         return text
 
-    def _read(self, part, source, node):
-        """A part of what a read outside of the update gives."""
-        holder, name = self._rows.reads[source], self._name(part, "read/" + source)
+    def _read(self, shard, source, node):
+        """A shard of what a read outside of the update gives."""
+        holder, name = self._rows.reads[source], self._name(shard, "read/" + source)
         dtype = self._variables[holder].dtype % 100
         if holder == self._rows.variable:
-            return self._slice(name, source, dtype, part, node, call=True)
-        read = read_node(self._edit.peek(self._holder(part, holder)), name, dtype)
+            return self._slice(name, source, dtype, shard, node, call=True)
+        read = read_node(self._edit.peek(self._holder(shard, holder)), name, dtype)
         read.input.extend(text for text in self._graph.nodes[source].input if text[0] == "^")
-        self._specs[name] = (source, "rows", part)
+        self._specs[name] = (source, "rows", shard)
         return self._add(read, node, call=True)
 
     def _save(self, slot):
-        """Lets checkpoints take a slot from its parts, as slices of one tensor: nobody need hold all of it."""
+        """Lets checkpoints take a slot from its shards, as slices of one tensor: nobody need hold all of it."""
         graph, shape = self._graph, self._rows.shape
         readers = [
             name for name in graph.edges.data_consumers.get(slot, ()) if graph.nodes[name].op == "ReadVariableOp"
@@ -272,14 +272,14 @@ class _Division(object):
                     kept.append(entry)
                     continue
                 _, name, _, dtype = entry
-                for part, (begin, count) in enumerate(zip(self._rows.begins, self._rows.sizes)):
-                    holder = self._edit.peek(self._holder(part, slot))
-                    read = read_node(holder, self._name(part, "%s/%s" % (save, slot)), dtype)
+                for shard, (begin, count) in enumerate(zip(self._rows.begins, self._rows.sizes)):
+                    holder = self._edit.peek(self._holder(shard, slot))
+                    read = read_node(holder, self._name(shard, "%s/%s" % (save, slot)), dtype)
                     kept.append((self._add(read, node), name, slice_text(shape, 0, begin, count), dtype))
             save_instead(self._edit, save, "%s/%s/%s" % (self._stem, save, slot), kept, self._add)
 
     def _join(self, slot):
-        """Lets what takes a slot besides the update take it from the parts, and give it to them."""
+        """Lets what takes a slot besides the update take it from the shards, and give it to them."""
         dtype, holder = self._program.variables[slot].dtype % 100, self._graph.nodes[slot]
         is_resource = holder.op == "VarHandleOp"
         for name in self._graph.edges.data_consumers.get(slot, ()):
@@ -300,22 +300,22 @@ class _Division(object):
     def _whole(self, slot, node, dtype):
         """Makes of a node one that gives the whole of a slot."""
         controls, stem, values = [t for t in node.input if t[0] == "^"], "%s/%s" % (self._stem, node.name), []
-        for part in range(len(self._rows.sizes)):
-            read = read_node(self._edit.peek(self._holder(part, slot)), "%s/part_%d" % (stem, part), dtype)
+        for shard in range(len(self._rows.sizes)):
+            read = read_node(self._edit.peek(self._holder(shard, slot)), "%s/part_%d" % (stem, shard), dtype)
             read.input.extend(controls)
             values.append(self._add(read, node))
-            self._specs[values[-1]] = (slot if node.op != "ReadVariableOp" else node.name, "rows", part)
+            self._specs[values[-1]] = (slot if node.op != "ReadVariableOp" else node.name, "rows", shard)
         axis = self._add(constant(stem + "/axis", 0, _INT32), node)
         _become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(_INT32))
 
     def _set(self, slot, node, dtype):
-        """Makes of what sets a slot one that sets its parts."""
+        """Makes of what sets a slot one that sets its shards."""
         value, waits = node.input[effects.VALUE_INPUT], []
         phase = tags.SAVE if node.name in self._initial and not self._is_first(slot, node.name) else None
-        for part in range(len(self._rows.sizes)):
-            name = self._name(part, node.name)
-            own = self._slice(name + "/rows", value, dtype, part, node, phase=phase)
-            assign = assign_node(self._edit.peek(self._holder(part, slot)), name, own, dtype)
+        for shard in range(len(self._rows.sizes)):
+            name = self._name(shard, node.name)
+            own = self._slice(name + "/rows", value, dtype, shard, node, phase=phase)
+            assign = assign_node(self._edit.peek(self._holder(shard, slot)), name, own, dtype)
             assign.input.extend(text for text in node.input if text[0] == "^")
             waits.append("^" + self._add(assign, node, phase))
         own = self._edit.node(node.name)
@@ -328,11 +328,11 @@ class _Division(object):
         return name in self._program.variables[slot].initializers
 
     def _tell(self, slot, node):
-        """Makes of what asks whether a slot has a value one that asks for all of its parts."""
+        """Makes of what asks whether a slot has a value one that asks for all of its shards."""
         stem, asked = "%s/%s" % (self._stem, node.name), []
-        for part in range(len(self._rows.sizes)):
-            name = "%s/part_%d" % (stem, part)
-            asked.append(self._add(make_node("VarIsInitializedOp", name, [self._holder(part, slot)]), node))
+        for shard in range(len(self._rows.sizes)):
+            name = "%s/part_%d" % (stem, shard)
+            asked.append(self._add(make_node("VarIsInitializedOp", name, [self._holder(shard, slot)]), node))
         packed = make_node("Pack", stem + "/parts", asked, N=len(asked), T=Type(_BOOL), axis=0)
         inputs = [self._add(packed, node), self._add(constant(stem + "/axis", [0], _INT32), node)]
         own = self._edit.node(node.name)
@@ -340,7 +340,7 @@ class _Division(object):
         _become(own, "All", inputs + controls, Tidx=Type(_INT32), keep_dims=False)
 
     def _told(self, pairs):
-        """The Program, which knows what the parts are."""
+        """The Program, which knows what the shards are."""
         rows, program = self._rows, self._program
         for slot in rows.slots:
             del self._variables[slot]
@@ -372,15 +372,17 @@ class _Division(object):
                 yield gradient, variable
 
     def _spec_of(self):
-        """The Program's function of this name, which knows the shapes of parts."""
+        """The Program's function of this name, which knows the shapes of shards."""
         specs, before, sizes = self._specs, self._program.spec_of, self._rows.sizes
 
         def spec_of(tensor):
             name, index = parse_input(tensor)
             if name not in specs:
                 return before(tensor)
-            whole, kind, part = specs[name]
-            return rows_of_spec(before(whole if index == 0 else format_input(node_of(whole), index)), kind, sizes[part])
+            whole, kind, shard = specs[name]
+            return rows_of_spec(
+                before(whole if index == 0 else format_input(node_of(whole), index)), kind, sizes[shard]
+            )
 
         return spec_of
 

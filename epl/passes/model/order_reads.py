@@ -21,17 +21,17 @@ def order_reads(program, plan):
     graph = program.graph
     if plan.mesh.copies.size == 1:
         return program
-    late = {}
+    readers_of = {}
     for write in plan.analysis.writes:
         readers = _readers(graph, plan, write)
         if readers:
-            late[write] = readers
-    if not late:
+            readers_of[write] = readers
+    if not readers_of:
         return program
     edit = graph.editor()
     updates = [w for w in plan.analysis.writes if tags.phase(graph.nodes[w]) == tags.APPLY]
     used = graph.ancestors(updates)
-    for write, readers in late.items():
+    for write, readers in readers_of.items():
         dependent = graph.descendants([write])
         needed = graph.ancestors([write])
         waits = [r for r in readers if r in used and r not in needed and r not in dependent]

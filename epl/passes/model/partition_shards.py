@@ -3,8 +3,8 @@ So are the rows of what `epl.replicate` holds beside it, or by itself where its 
 
     x -> MatMul(w [n, 1000]) -> loss      becomes      x -> MatMul(w [n, 500]) -> rows' sums -> all-reduce -> loss
 
-What the devices exchange are nodes of their own (epl.partition.parts); epl.passes.sync.join_shards joins them once
-there are copies.
+What the devices exchange are nodes of their own (epl.partition.partitioned); epl.passes.sync.join_shards joins them
+once there are copies.
 """
 
 import logging

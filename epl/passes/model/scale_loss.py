@@ -86,7 +86,7 @@ class _Scale(object):
         inverse = self._edit.add(make_node("Reciprocal", self._name("inverse"), [scale], T=Type(_FLOAT32))).name
         self.specs.update({scale: TensorSpec((), _FLOAT32), inverse: TensorSpec((), _FLOAT32)})
         self._divide_results(inverse)
-        finite, parts, packed = self._judge()
+        finite, flags, packed = self._judge()
         adapted = self._adapt(scale, finite) if dynamic else None
         switch = self._node("Switch", "switch", [finite, finite], T=Type(_BOOL))
         taken = self._node("Identity", "taken", [switch + ":1"], T=Type(_BOOL))
@@ -94,7 +94,7 @@ class _Scale(object):
         gates = {}
         for write in self._scaled.writes:
             gates[self._if_finite(write)] = self._gate(write, finite, taken, left_out, adapted)
-        self.verdict = Verdict(parts, packed, gates)
+        self.verdict = Verdict(flags, packed, gates)
         return self._edit.finish()
 
     def _name(self, name):

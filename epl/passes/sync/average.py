@@ -9,13 +9,20 @@ more, of which the second may run beside the model's steps. By tensors that it h
 copy was when it was begun:
 
     v -> Assign(s), v/1 -> Assign(s/1)                              -> snapshot_name()
-    s, s/1 -> EplAllReduce -> Assign(a)                             -> late_average_name()
-    a - s -> AssignAdd(v), a - s/1 -> AssignAdd(v/1)                -> apply_late_name()
+    s, s/1 -> EplAllReduce -> Assign(a)                             -> overlapped_average_name()
+    a - s -> AssignAdd(v), a - s/1 -> AssignAdd(v/1)                -> apply_average_name()
 """
 
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import add_assign_node, all_reduce_node, assign_node, read_node
-from epl.plan.names import apply_late_name, average_name, clone_name, late_average_name, late_name, snapshot_name
+from epl.plan.names import (
+    apply_average_name,
+    average_name,
+    clone_name,
+    overlapped_average_name,
+    overlapped_name,
+    snapshot_name,
+)
 
 
 def average_variables(program, plan):
@@ -26,11 +33,11 @@ def average_variables(program, plan):
     edit = graph.editor()
     waits = {average_name(): []}
     if plan.local_sgd.overlap:
-        waits.update({snapshot_name(): [], late_average_name(): [], apply_late_name(): []})
+        waits.update({snapshot_name(): [], overlapped_average_name(): [], apply_average_name(): []})
     for group in plan.local_sgd.groups:
         waits[average_name()] += _average(graph, edit, plan, group)
         if plan.local_sgd.overlap:
-            _average_late(graph, edit, plan, group, waits)
+            _average_overlapped(graph, edit, plan, group, waits)
     for name, targets in waits.items():
         edit.add(make_node("NoOp", name, ["^" + target for target in targets], plan.mesh.host_device))
     return program.with_graph(edit.finish())
@@ -65,17 +72,17 @@ def _average(graph, edit, plan, group):
     return assigned
 
 
-def _average_late(graph, edit, plan, group, waits):
+def _average_overlapped(graph, edit, plan, group, waits):
     """The nodes for local_sgd.overlap; adds those that change something to `waits`, by the node that waits for them."""
-    dtype, stem = group.dtype, group.late_name
+    dtype, stem = group.dtype, group.overlapped_name
 
     def noted(variable, instance):
         return clone_name("%s/snapshot/%s" % (stem, variable), instance)
 
     for variable in group.variables:
-        held = edit.add(_holder(late_name(variable), graph.nodes[variable], plan.mesh.host_device, dtype))
+        held = edit.add(_holder(overlapped_name(variable), graph.nodes[variable], plan.mesh.host_device, dtype))
         average = _output(group, stem, variable)
-        waits[late_average_name()].append(
+        waits[overlapped_average_name()].append(
             edit.add(assign_node(held, "%s/assign/%s" % (stem, variable), average, dtype)).name
         )
     for variable, instance, holder in _copies(graph, plan, group):
@@ -83,11 +90,11 @@ def _average_late(graph, edit, plan, group, waits):
         held = edit.add(_holder(own, holder, device, dtype))
         read = edit.add(read_node(holder, own + "/read", dtype))
         waits[snapshot_name()].append(edit.add(assign_node(held, own + "/assign", read.name, dtype)).name)
-        since = make_node("Sub", own + "/to_add", [late_name(variable), own], device, T=Type(dtype))
+        since = make_node("Sub", own + "/to_add", [overlapped_name(variable), own], device, T=Type(dtype))
         added = add_assign_node(holder, own + "/add", edit.add(since).name, dtype)
-        waits[apply_late_name()].append(edit.add(added).name)
+        waits[apply_average_name()].append(edit.add(added).name)
     scale = 1.0 / plan.mesh.copies.size
-    edit.add(all_reduce_node(plan, stem, group.variables, dtype, scale, group.slot, group.late_tag, of=noted))
+    edit.add(all_reduce_node(plan, stem, group.variables, dtype, scale, group.slot, group.overlapped_tag, of=noted))
 
 
 def _holder(name, like, device, dtype):

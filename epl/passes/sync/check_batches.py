@@ -29,7 +29,7 @@ def check_batches(program, plan):
     Raises:
       UnsupportedError: data is read in a loop or a branch.
     """
-    if not plan.in_parts:
+    if not plan.shards_span_workers:
         return program
     graph, edit = program.graph, program.graph.editor()
     for name in graph.in_order(graph.find(lambda op: op in READ_ONCE or op in effects.PLACEHOLDERS)):
@@ -60,7 +60,7 @@ def _taken(graph, plan, name):
 
 def _compare(graph, edit, plan, name, taken):
     host, base = plan.mesh.host_device, "%s_same_batch/%s" % (PREFIX, name)
-    group = plan.mesh.parts
+    group = plan.mesh.shard_group
     digests = [_digest(edit, host, "%s/%d" % (base, index), format_input(name, index), dtype) for index, dtype in taken]
 
     def add(op, what, inputs, **attrs):

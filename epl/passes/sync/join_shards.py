@@ -7,8 +7,8 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
 
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
-from epl.partition import parts
-from epl.partition.conversion import part_sizes
+from epl.partition import partitioned
+from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
 from epl.passes.nodes import instance_tensor, tagged
 from epl.passes.worker.cut import with_whole
@@ -33,7 +33,7 @@ def join_shards(program, plan):
                 join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
                 copies = [graph.nodes[clone_name(name, i.index)] for i in replica]
                 given = [copy.input[0] for copy in copies]
-                if node.op == parts.SEND_ROWS:
+                if node.op == partitioned.SEND_ROWS:
                     results = join.sent_rows(given, [copy.input[1] for copy in copies])
                 else:
                     results = [(text,) for text in _results(join, node, given)]
@@ -83,13 +83,13 @@ def _become(node, texts, dtype):
 def _results(join, node, given):
     """What each instance of a replica gets of a collective."""
     kind, attr = node.op, node.attr
-    if kind == parts.ALL_REDUCE:
+    if kind == partitioned.ALL_REDUCE:
         return [join.combined(given, attr["combine"].s.decode())] * len(given)
-    if kind == parts.ALL_GATHER:
+    if kind == partitioned.ALL_GATHER:
         return [join.gathered(given, attr["dim"].i)] * len(given)
-    if kind == parts.REDUCE_SCATTER:
-        return join.reduced_parts(given, attr["combine"].s.decode(), attr["dim"].i, attr["size"].i)
-    return join.exchanged_parts(given, attr["dim"].i, attr["size"].i, attr["to_dim"].i, attr["to_size"].i)
+    if kind == partitioned.REDUCE_SCATTER:
+        return join.reduce_scattered(given, attr["combine"].s.decode(), attr["dim"].i, attr["size"].i)
+    return join.exchanged_shards(given, attr["dim"].i, attr["size"].i, attr["to_dim"].i, attr["to_size"].i)
 
 
 class _Join(object):
@@ -117,7 +117,7 @@ class _Join(object):
             own = given[0]
             for other in given[1:]:
                 own = self._add(_REDUCED[how], [own, other])
-        if self._plan.mesh.parts.num_workers == 1:
+        if self._plan.mesh.shard_group.num_workers == 1:
             return own
         return self._exchange("EplAllReduce", own, N=1, R=1, num_inputs=1, reduce_op=how, scale=1.0)
 
@@ -126,38 +126,38 @@ class _Join(object):
         own = given[0]
         if len(given) > 1:
             own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
-        if self._plan.mesh.parts.num_workers == 1:
+        if self._plan.mesh.shard_group.num_workers == 1:
             return own
         own = self._swapped(own, dim)
         return self._swapped(self._exchange("EplAllGather", own, R=1), dim)
 
-    def reduced_parts(self, given, how, dim, size):
+    def reduce_scattered(self, given, how, dim, size):
         """For each instance its part of a dimension of the combination; size: of the whole of it, -1 if not known."""
-        if self._plan.mesh.parts.num_workers == 1 or how != "sum":
-            return self._divided(self.combined(given, how), dim, self._part_sizes(given[0], dim, size))
+        if self._plan.mesh.shard_group.num_workers == 1 or how != "sum":
+            return self._divided(self.combined(given, how), dim, self._shard_sizes(given[0], dim, size))
         own = given[0] if len(given) == 1 else self._add("AddN", given, N=len(given))
-        sizes = self._part_sizes(own, dim, size)
+        sizes = self._shard_sizes(own, dim, size)
         own = self._swapped(own, dim)
         share = self._exchange("EplReduceScatter", own, self._of_workers(sizes), reduce_op="sum")
-        return self._own_parts(self._swapped(share, dim), dim, sizes)
+        return self._own_shards(self._swapped(share, dim), dim, sizes)
 
-    def exchanged_parts(self, given, dim, size, to_dim, to_size):
+    def exchanged_shards(self, given, dim, size, to_dim, to_size):
         """For each instance its part of a dimension of what the instances have parts of along another one."""
-        shards, group = self._plan.mesh.num_shards, self._plan.mesh.parts
+        shards, group = self._plan.mesh.num_shards, self._plan.mesh.shard_group
         if group.num_workers == 1 or size <= 0 or size % shards:  # workers send parts of the same size only
             whole = self.gathered(given, dim)
-            return self._divided(whole, to_dim, self._part_sizes(whole, to_dim, to_size))
+            return self._divided(whole, to_dim, self._shard_sizes(whole, to_dim, to_size))
         own = given[0]
         if len(given) > 1:
             own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
-        sizes = self._part_sizes(own, to_dim, to_size)
+        sizes = self._shard_sizes(own, to_dim, to_size)
         come = self._exchange("EplAllToAll", self._swapped(own, to_dim), self._of_workers(sizes))
         count = group.num_workers
         each = self._add("Split", [self._integers(0), come], num_split=count)
         at = dim or to_dim  # where the other dimension is while this one is the first
         pieces = [format_input(each, i) for i in range(count)]
         joined = self._add("ConcatV2", pieces + [self._integers(at)], N=count, Tidx=Type(_INT32))
-        return self._own_parts(self._swapped(joined, to_dim), to_dim, sizes)
+        return self._own_shards(self._swapped(joined, to_dim), to_dim, sizes)
 
     def sent_rows(self, given, counts):
         """For each instance the rows that come from all, in their order, and how many come from each.
@@ -166,7 +166,7 @@ class _Join(object):
           given: the rows that each has, those for the first one first.
           counts: how many are for each, vectors of int64.
         """
-        lanes, workers = len(given), self._plan.mesh.parts.num_workers
+        lanes, workers = len(given), self._plan.mesh.shard_group.num_workers
         if lanes == 1:
             come = self._exchange("EplAllToAll", given[0], counts[0])
             return [(come, format_input(come, 1))]
@@ -219,7 +219,7 @@ class _Join(object):
             sizes = self._node("Sum", [rows, self._integers([1])], T=Type(_INT32), Tidx=Type(_INT32), keep_dims=False)
         return self.cast(sizes, _INT32, _INT64)
 
-    def _own_parts(self, text, dim, sizes):
+    def _own_shards(self, text, dim, sizes):
         """The parts of this worker's instances, of what they have together; sizes: of the parts of all."""
         lanes = len(self._replica)
         if lanes == 1:
@@ -235,11 +235,11 @@ class _Join(object):
         text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=count, Tlen=Type(_INT32))
         return [format_input(text, instance.shard) for instance in self._replica]
 
-    def _part_sizes(self, whole, dim, size):
+    def _shard_sizes(self, whole, dim, size):
         """A vector: how much of a dimension each shard has; size: of the whole of it, -1 where it is not known."""
         shards = self._plan.mesh.num_shards
         if size >= 0:
-            return self._integers(part_sizes(size, shards))
+            return self._integers(shard_sizes(size, shards))
         shape = self._add("Shape", [whole], out_type=Type(_INT32))
         types = {key: Type(_INT32) for key in ("Tparams", "Tindices", "Taxis")}
         found = self._node("GatherV2", [shape, self._integers(dim), self._integers(0)], **types)
@@ -248,7 +248,7 @@ class _Join(object):
 
     def _exchange(self, op, *texts, **attrs):
         """A collective of the workers that have parts of the replica; `name` is added to what it is called."""
-        group, suffix = self._plan.mesh.parts, attrs.pop("name", None)
+        group, suffix = self._plan.mesh.shard_group, attrs.pop("name", None)
         name = self._name if suffix is None else "%s/%s" % (self._name, suffix)
         attrs.setdefault("T", Type(self._dtype))
         node = make_node(

@@ -40,8 +40,8 @@ def _agree(graph, edit, plan, agreement, where):
     said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
     reduce = _least(agreement, inputs, host, copies.communicator(agreement.slot), len(here), copies.num_workers)
-    parts = {clone_name(name, lane) for name, _ in agreement.parts for lane in range(plan.zero.lanes)}
-    _take(edit, plan, agreement, everywhere(edit, reduce), parts)
+    flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.lanes)}
+    _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
 
 def _agree_in_pipeline(edit, plan, verdict, where):
@@ -50,10 +50,10 @@ def _agree_in_pipeline(edit, plan, verdict, where):
     said = []
     for place in range(pipeline.num_workers):
         stem = "%s/from_%d" % (verdict.name, place)
-        said.append(_number(edit, stem, verdict.parts_of(place), host, where.of_place(place)))
+        said.append(_number(edit, stem, verdict.flags_of(place), host, where.of_place(place)))
     reduce = _least(verdict, said, host, pipeline.communicator(0), len(said), pipeline.num_workers)
-    parts = {clone_name(name, i.index) for name, _ in verdict.parts for i in plan.mesh.instances}
-    _take(edit, plan, verdict, edit.add(reduce).name, parts)
+    flags = {clone_name(name, i.index) for name, _ in verdict.flags for i in plan.mesh.instances}
+    _take(edit, plan, verdict, edit.add(reduce).name, flags)
 
 
 def _least(verdict, inputs, host, communicator, copies, workers):
@@ -75,14 +75,14 @@ def _least(verdict, inputs, host, communicator, copies, workers):
     return tagged(reduce, "collective")
 
 
-def _take(edit, plan, agreement, least, parts):
+def _take(edit, plan, agreement, least, flags):
     """Puts what all say into the place of what is known of each gradient."""
     host = plan.mesh.host_device
     cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(_INT32), DstT=Type(_BOOL))
     all_finite = everywhere(edit, cast)
     for instance in plan.mesh.instances:
         packed = edit.node(clone_name(agreement.packed, instance.index))
-        kept = [text for text in packed.input if node_of(text) not in parts]
+        kept = [text for text in packed.input if node_of(text) not in flags]
         del packed.input[:]
         packed.input.extend([all_finite] + kept)
         set_attr(packed, "N", len([text for text in packed.input if text[0] != "^"]))
@@ -91,14 +91,14 @@ def _take(edit, plan, agreement, least, parts):
 def _said(edit, plan, agreement, rank, where):
     """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
     host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, agreement.packed)
-    return _number(edit, "%s/from_%d" % (agreement.name, rank), agreement.parts_of(rank), host, add)
+    return _number(edit, "%s/from_%d" % (agreement.name, rank), agreement.flags_of(rank), host, add)
 
 
-def _number(edit, stem, parts, host, add):
+def _number(edit, stem, flags, host, add):
     """The node that is 1 where all of some truth values hold, else 0."""
-    if not parts:
+    if not flags:
         return add(edit, constant(stem, 1, _INT32, host))
-    packed = make_node("Pack", stem + "/packed", parts, host, N=len(parts), T=Type(_BOOL), axis=0)
+    packed = make_node("Pack", stem + "/packed", flags, host, N=len(flags), T=Type(_BOOL), axis=0)
     axis = add(edit, constant(stem + "/axis", [0], _INT32, host))
     inputs = [add(edit, packed), axis]
     every = add(edit, make_node("All", stem + "/all", inputs, host, Tidx=Type(_INT32), keep_dims=False))

@@ -3,7 +3,7 @@ r"""Lets checkpoints take large divided variables (epl.split) from the devices t
     w -> SaveV2   becomes   w, w/1 of this worker -> SaveV2 of worker 0, which has slices of one tensor
                             w, w/1 of worker 1 -> EplBroadcastSend     EplBroadcastReceive, ... -> SaveV2
 
-`epl.passes.worker.save_in_parts` lets worker 0 receive a few parts at a time.
+`epl.passes.worker.save_by_file` lets worker 0 receive a few parts at a time.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.checkpoints import slice_text
-from epl.partition.conversion import part_sizes, part_starts
+from epl.partition.conversion import shard_sizes, shard_starts
 from epl.passes.nodes import instance_tensor, tagged
 from epl.passes.saved import save_instead, saved_by
 from epl.passes.sync.join_shards import replicas
@@ -56,27 +56,27 @@ class _Save(object):
           places: the Placement of each; None for what is whole.
         """
         mesh, kept = self._plan.mesh, []
-        lanes = mesh.num_shards // mesh.parts.num_workers
+        lanes = mesh.num_shards // mesh.shard_group.num_workers
         for entry, place in zip(saved, places):
             if place is None or place.kind != "sharded":
                 kept.append(entry)
                 continue
             text, name, _, dtype = entry
             shape = self._program.spec_of(canonical_tensor(text)).shape
-            starts, sizes = [each(shape[place.dim], mesh.num_shards) for each in (part_starts, part_sizes)]
+            starts, sizes = [each(shape[place.dim], mesh.num_shards) for each in (shard_starts, shard_sizes)]
             for shard in range(mesh.num_shards):
                 if sizes[shard]:
-                    part = self._part(text, dtype, *divmod(shard, lanes))
+                    value = self._shard(text, dtype, *divmod(shard, lanes))
                     piece = slice_text(shape, place.dim, starts[shard], sizes[shard])
-                    kept.extend([(part, name, piece, dtype)] if part is not None else [])
-        if self._plan.mesh.parts.index == _CHIEF:
+                    kept.extend([(value, name, piece, dtype)] if value is not None else [])
+        if self._plan.mesh.shard_group.index == _CHIEF:
             save_instead(self._edit, self._name, self._stem, kept)
         else:  # it writes no file, see `write_once`
             self._edit.node(self._name).input.extend("^" + wait for wait in self._waits)
 
-    def _part(self, text, dtype, worker, lane):
-        """What this worker writes of the part that a worker has of a tensor; None where it writes nothing of it."""
-        group = self._plan.mesh.parts
+    def _shard(self, text, dtype, worker, lane):
+        """What this worker writes of the shard that a worker has of a tensor; None where it writes nothing of it."""
+        group = self._plan.mesh.shard_group
         own = instance_tensor(self._plan, text, self._replica[lane].index)
         if worker == _CHIEF:
             return own if group.index == _CHIEF else None

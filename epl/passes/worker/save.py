@@ -20,10 +20,10 @@ from epl.plan.order import OF_SHARDS
 
 _INT32, _STRING = 3, 7
 # What is received at a time, or one variable if that is larger.
-_PART_BYTES = 64 << 20
+_FILE_BYTES = 64 << 20
 
 
-def save_in_parts(program, plan):
+def save_by_file(program, plan):
     """Divides each SaveV2 of a worker's graph that takes messages; they are received in their order."""
     graph, part = program.graph, program.part
     messages = [m for m in part.messages if m.target == part.index] if part is not None else []
@@ -91,7 +91,7 @@ _LISTS = ((1, "names"), (2, "slices"))
 def _bytes(part, plan, tensor):
     """Bytes of a variable that is sent; what is not known counts as a part of its own."""
     variable = plan.variables.get(variable_of(part.whole, node_of(tensor)))
-    return (size_bytes(variable) if variable is not None else 0) or _PART_BYTES
+    return (size_bytes(variable) if variable is not None else 0) or _FILE_BYTES
 
 
 def _of_shards(graph):
@@ -108,7 +108,7 @@ def _of_shards(graph):
 def _runs(members, sizes):
     runs, filled = [], 0
     for member in members:
-        if not runs or filled + sizes[member] > _PART_BYTES:
+        if not runs or filled + sizes[member] > _FILE_BYTES:
             runs.append([])
             filled = 0
         runs[-1].append(member)

@@ -18,7 +18,7 @@ def write_once(program, plan):
     if not plan.saves_together or plan.mesh.worker_index == _CHIEF:
         return program
     graph, edit = program.graph, program.graph.editor()
-    writes = effects.FILE_WRITES if plan.in_parts else _CHECKPOINT_WRITES
+    writes = effects.FILE_WRITES if plan.shards_span_workers else _CHECKPOINT_WRITES
     for name in graph.find(writes.__contains__):
         node = edit.node(name)
         waits = sorted({"^" + node_of(text) for text in node.input})

@@ -13,7 +13,7 @@ from epl.rules import effects
 _EXACT = frozenset(["Const", "Fill", "Identity", "NoOp", "OnesLike", "Pack", "Reshape", "Shape", "ZerosLike"])
 
 
-def first_values(graph, writes, fed):
+def constant_digests(graph, writes, fed):
     """Tells which first values are made of nothing but constants.
 
     Args:

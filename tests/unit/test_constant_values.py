@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.plan.alike import first_values
+from epl.plan.constant_values import constant_digests
 
 
 def values_of(build, fed=()):
@@ -11,7 +11,7 @@ def values_of(build, fed=()):
     with tf.Graph().as_default() as graph:
         build()
         initial = {v.initializer.name: v.op.name for v in tf.global_variables()}
-    found = first_values(make_program(graph).graph, initial, frozenset(fed))
+    found = constant_digests(make_program(graph).graph, initial, frozenset(fed))
     return {initial[write]: digest for write, digest in found.items()}
 
 
