@@ -148,7 +148,11 @@ install_project() {
     return
   fi
   say "installing the project into $env (editable)"
-  pip_install --no-build-isolation --no-deps -e .
+  # One line at a time: both write what the package is called and holds into this folder.
+  (
+    flock 9
+    pip_install --no-build-isolation --no-deps -e .
+  ) 9>.venv/project.lock
   stamp project "$wanted"
 }
 
