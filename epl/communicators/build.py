@@ -141,7 +141,10 @@ def _sources(folder):
 
 
 def _put_together(sources, work):
-    """Writes files that include all sources, about as much each; returns them."""
+    """Writes files that include all sources, about as much each; returns them.
+
+    Names that a source has for itself must therefore differ from those of the others; the compiler tells.
+    """
     shares = [[] for _ in range(_UNITS)]
     for source in sorted(sources, key=os.path.getsize, reverse=True):
         min(shares, key=lambda share: sum(map(os.path.getsize, share))).append(source)

@@ -16,8 +16,8 @@ _FLOAT32, _BOOL = 1, 10
 # They give the value of a variable itself.
 _READS = frozenset(["Identity", "ReadVariableOp"])
 
-# Kinds of operations that may be told to stay in float32, though they are more than a function of their inputs.
-_COMPUTE = (effects.SEEDED, effects.KEYED, effects.DRAWN, effects.IMPURE, effects.CALL, effects.PURE)
+# Kinds of operations of which it is told that they stay in float32; None: plain functions of their inputs.
+_COMPUTE = (None, effects.SEEDED, effects.KEYED, effects.DRAWN, effects.IMPURE, effects.CALL, effects.PURE)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Decisions(object):
         self._float32.add(node.name)
         listed = node.op in self._black or precision.precision_of(node.op) is not None
         computes = tags.phase(node) in (tags.FORWARD, tags.BACKWARD) and tags.FORWARD_OP not in node.attr
-        computes = computes and effects.kind_of(node.op) in (None, *_COMPUTE)
+        computes = computes and effects.kind_of(node.op) in _COMPUTE
         if listed or computes and any(value.type == _FLOAT32 for value in node.attr.values()):
             self._others.append((node.name, reason))
 

@@ -55,8 +55,10 @@ def run(command, environ, cwd=None):
     code = 1
     try:
         _forget_the_parent(environ, cwd)
-        # A launcher leaves them to its workers.
-        _ready.withdraw() if command[1:3] == ["-m", "epl.launch"] else _ready.offer()
+        if command[1:3] == ["-m", "epl.launch"]:  # which leaves them to its workers
+            _ready.withdraw()
+        else:
+            _ready.offer()
         code = _outcome(command[1:])
         threading._shutdown()  # waits for threads that are no daemons, as an interpreter's end does
         atexit._run_exitfuncs()
@@ -282,6 +284,7 @@ def import_tensorflow():
 
 
 def make_epl_ready():
+    """What EPL imports and loads, for the children that come to import it."""
     global _ready
     _ready = ReadyModules("epl")
     importlib.import_module("epl.communicators.library").load()
