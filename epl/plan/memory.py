@@ -7,24 +7,14 @@ what functions and loops make inside.
 """
 
 import collections
-from dataclasses import dataclass
-from typing import Dict, Tuple
 
 from epl.graph import tags
 from epl.graph.index import LOOP_EDGES
+from epl.plan.device_memory import COMMUNICATION, KINDS, LASTING, DeviceMemory, kind_of
 from epl.plan.layer_wise import kernel_nodes
-from epl.plan.names import PREFIX
 from epl.rules import effects
 
-# What memory is for. The first three are there all the time.
-VARIABLES, SLOTS, STATE = "variables", "slots", "other variables"
-ACTIVATIONS, AGAIN, GRADIENTS = "activations", "computed again", "gradients"
-COMMUNICATION, UPDATE = "communication", "update"
-KINDS = (VARIABLES, SLOTS, STATE, ACTIVATIONS, AGAIN, GRADIENTS, COMMUNICATION, UPDATE)
-
-_LASTING = frozenset([VARIABLES, SLOTS, STATE])
 _LARGEST = 8
-_RECOMPUTED = "%s_recompute/" % PREFIX
 
 _VIEWS = frozenset(
     [
@@ -66,39 +56,6 @@ _AT_ONCE = (
 )
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
-    """The memory of a device over a step.
-
-    Attributes:
-      lasting: bytes of each of VARIABLES, SLOTS and STATE.
-      points: for each operation that changes anything (its name, bytes of each of KINDS once it has its outputs).
-      peak: place of the peak among `points`; -1 for none.
-      largest: (tensor, kind, bytes) of what is there at the peak, largest first.
-      tensors: (tensor, kind, bytes, place where it is made, place where it is given back) of the largest of all.
-    """
-
-    lasting: Dict[str, int]
-    points: Tuple
-    peak: int
-    largest: Tuple
-    tensors: Tuple
-
-    @property
-    def peak_bytes(self):
-        return self.at(self.peak)
-
-    def at(self, place):
-        """Bytes of everything at a place among `points`."""
-        return sum(self.lasting.values()) + (sum(self.points[place][1]) if place >= 0 else 0)
-
-    def peak_of(self, kind):
-        """Bytes of a kind at the peak."""
-        if kind in _LASTING:
-            return self.lasting.get(kind, 0)
-        return self.points[self.peak][1][KINDS.index(kind)] if self.peak >= 0 else 0
-
-
 def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0, views=()):
     """The memory of each device over one run.
 
@@ -134,7 +91,7 @@ class _Run(object):
         self._reached = graph.ancestors(roots, stop=fed)
         self._idle = _idle(graph, self._reached, roots)
         self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
-        self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(_LASTING), 0))
+        self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(LASTING), 0))
         for name, (kind, size) in variables.items():
             self._lasting[device_of(name)][kind] += size
         self._buffers = {}  # (node, output) -> _Buffer or None
@@ -226,14 +183,14 @@ class _Run(object):
         if name in self._by_kernels or name in self._idle:
             gives = False  # the former work in place
         if gives:
-            kind = _kind(name, node)
+            kind = kind_of(name, node.op, tags.phase(node))
             for index, size in enumerate(self._num_bytes(name)):
                 uses = self._uses[(name, index)]
                 if size and (uses or not self._is_view(name)):
                     self._make(name, index, size, uses, kind, device, node, taken)
         work = self._work_bytes(name) if name not in self._idle else 0
         if work:
-            place = KINDS.index(_kind(name, node))
+            place = KINDS.index(kind_of(name, node.op, tags.phase(node)))
             self._live[device][place] += work
             self._note(name, device)
             self._live[device][place] -= work
@@ -320,48 +277,3 @@ def _idle(graph, reached, roots):
     """
     counts = [n for n in reached if n in roots or effects.kind_of(graph.nodes[n].op) not in (None, effects.PURE)]
     return reached - graph.ancestors(counts, data_only=True)
-
-
-def _kind(name, node):
-    if node.op in effects.COLLECTIVES or node.op in ("EplBroadcastSend", "EplBroadcastReceive"):
-        return COMMUNICATION
-    if _RECOMPUTED in name:
-        return AGAIN
-    phase = tags.phase(node)
-    if phase == tags.BACKWARD:
-        return GRADIENTS
-    return UPDATE if phase == tags.APPLY else ACTIVATIONS
-
-
-def table(devices, unknown=()):
-    """The figures as text, a line for each device."""
-    heads = ["device", "peak"] + list(KINDS)
-    rows = []
-    for device, memory in devices.items():
-        rows.append([device, _mib(memory.peak_bytes)] + [_mib(memory.peak_of(kind)) for kind in KINDS])
-    widths = [max(len(row[i]) for row in [heads] + rows) for i in range(len(heads))]
-    lines = ["Memory of a training step in MiB, at its peak:"]
-    for row in [heads, ["-" * width for width in widths]] + rows:
-        lines.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
-    for device, memory in devices.items():
-        if memory.peak >= 0:
-            lines.append(
-                "%s: the peak is at operation %d of %d, '%s'; largest: %s"
-                % (
-                    device,
-                    memory.peak + 1,
-                    len(memory.points),
-                    memory.points[memory.peak][0],
-                    ", ".join("%s %s" % (tensor, _mib(size)) for tensor, _, size in memory.largest[:4]),
-                )
-            )
-    if unknown:
-        lines.append(
-            "Not counted, as their sizes are not known before the step: %d tensors, such as '%s'."
-            % (len(unknown), unknown[0])
-        )
-    return "\n".join(lines)
-
-
-def _mib(size):
-    return "%.1f" % (size / 2.0**20)

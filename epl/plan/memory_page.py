@@ -1,12 +1,15 @@
-"""A web page that shows the memory of a step: stacked areas, one for each kind, and on touching them the tensors."""
+"""A web page that shows the memory of a step: stacked areas, one for each kind, and on touching them the tensors.
+
+What is foretold and what was measured are drawn alike: over the operations in their order, or over time.
+"""
 
 import html
 import json
 
-from epl.plan.memory import KINDS
+from epl.plan.device_memory import KINDS
 
 _COLOURS = ("#4c78a8", "#72b7b2", "#9d9d9d", "#f2cf5b", "#e45756", "#f58518", "#54a24b", "#b279a2")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 70, 24
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 80, 24
 _POINTS = 800
 _MIB = 2.0**20
 _STYLE = """
@@ -14,6 +17,7 @@ body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
 .legend span { display: inline-block; margin-right: 1em; }
 .legend i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.3em; }
 .chart { cursor: crosshair; max-width: 100%; height: auto; }
+h3 { font-size: 1em; margin: 0.5em 0; }
 .at { min-height: 13em; font-size: 0.9em; }
 .at td { padding-right: 1em; } .at td:first-child { text-align: right; }
 line.cursor { stroke: #000; stroke-width: 1; visibility: hidden; }
@@ -29,11 +33,12 @@ document.querySelectorAll("section").forEach(section => {
   const at = section.querySelector(".at");
   const show = index => {
     const point = data.points[index];
-    const x = data.left + data.width * index / Math.max(1, data.points.length - 1);
+    const x = data.left + data.width * point.at / data.end;
     cursor.setAttribute("x1", x); cursor.setAttribute("x2", x); cursor.style.visibility = "visible";
     at.textContent = "";
     const head = at.appendChild(document.createElement("p"));
-    head.textContent = mib(point.total) + " at operation " + (point.place + 1) + ", " + point.name;
+    const when = data.timed ? (point.at / 1000).toFixed(3) + " ms" : "operation " + (point.place + 1);
+    head.textContent = mib(point.total) + " at " + when + ", " + point.name;
     const table = at.appendChild(document.createElement("table"));
     data.tensors.filter(t => t[3] <= point.place && point.place < Math.max(t[4], t[3] + 1)).slice(0, 10).forEach(t => {
       const row = table.insertRow(); text(row, mib(t[2])); text(row, data.kinds[t[1]]); text(row, t[0]);
@@ -42,19 +47,48 @@ document.querySelectorAll("section").forEach(section => {
   chart.addEventListener("mousemove", event => {
     const box = chart.getBoundingClientRect();
     const x = (event.clientX - box.left) * chart.viewBox.baseVal.width / box.width;
-    const part = Math.min(1, Math.max(0, (x - data.left) / data.width));
-    show(Math.round(part * (data.points.length - 1)));
+    const when = data.end * (x - data.left) / data.width;
+    let index = data.points.length - 1;
+    while (index > 0 && data.points[index].at > when) index--;
+    show(index);
   });
   if (data.points.length) show(data.peak);
 });
 """
 
 
+def drawn(memory):
+    """What the page shows of an epl.plan.device_memory.DeviceMemory, as what json takes, however long the step is.
+
+    Returns:
+      dict of "peak_bytes"; "timed", whether "at" is microseconds or an operation's place; "end" of the step in these;
+      "points", dicts of "place", "at", "name", "sizes" in bytes by KINDS and "total"; "peak", the place in "points";
+      "tensors", lists of name, number of kind, bytes, first and last place.
+    """
+    lasting = [memory.lasting.get(kind, 0) for kind in KINDS]
+    points, times = memory.points or (("nothing runs", (0,) * len(KINDS)),), memory.times
+    shown = []
+    for place in chosen([sum(sizes) for _, sizes in points]):
+        name, live = points[place]
+        sizes = [size + there for size, there in zip(lasting, live)]
+        at = times[place] if times else place
+        shown.append({"place": place, "at": at, "name": name, "sizes": sizes, "total": sum(sizes)})
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "timed": bool(times),
+        "end": max(1, times[-1] if times else len(points)),
+        "points": shown,
+        "peak": max(range(len(shown)), key=lambda index: shown[index]["total"]),
+        "tensors": [[name, KINDS.index(kind), size, made, ended] for name, kind, size, made, ended in memory.tensors],
+    }
+
+
 def memory_page(devices, title):
     """The page.
 
     Args:
-      devices: dict of device to epl.plan.memory.DeviceMemory.
+      devices: dict of device to a dict of caption ("foretold", "measured") to what `drawn` gives. The charts of one
+        device have one scale of bytes.
       title: heading.
 
     Returns:
@@ -69,28 +103,24 @@ def memory_page(devices, title):
         "<style>%s</style></head><body><h1>%s</h1>" % (_STYLE, html.escape(title)),
         '<p class="legend">%s</p>' % legend,
     ]
-    for device, memory in devices.items():
-        parts.extend(_section(device, memory))
+    for device, charts in devices.items():
+        parts.append("<h2>%s</h2>" % html.escape(device))
+        top = 1.05 * max([1] + [each["points"][each["peak"]]["total"] for each in charts.values()])
+        for caption, each in charts.items():
+            parts.extend(_section(caption, each, top))
     parts.append("<script>%s</script></body></html>" % _SCRIPT)
     return "\n".join(parts) + "\n"
 
 
-def _section(device, memory):
-    lasting = [memory.lasting.get(kind, 0) for kind in KINDS]
-    points = [
-        (place, memory.points[place][0], [a + b for a, b in zip(lasting, memory.points[place][1])])
-        for place in chosen([sum(point[1]) for point in memory.points])
-    ] or [(0, "nothing runs", lasting)]
-    peak = max(range(len(points)), key=lambda i: sum(points[i][2]))
-    highest = sum(points[peak][2])
-    top = max(highest, 1) * 1.05
-    yield "<section><h2>%s: peak %.1f MiB</h2>" % (html.escape(device), memory.peak_bytes / _MIB)
+def _section(caption, data, top):
+    points, highest = data["points"], data["points"][data["peak"]]["total"]
+    yield "<section><h3>%s: peak %.1f MiB</h3>" % (html.escape(caption), data["peak_bytes"] / _MIB)
     yield '<svg class="chart" viewBox="0 0 %d %d" width="%d">' % (_LEFT + _WIDTH + 10, _HEIGHT + _BOTTOM, _WIDTH)
     below = [0] * len(points)
     for number, colour in enumerate(_COLOURS):
-        above = [size + point[2][number] for size, point in zip(below, points)]
+        above = [size + point["sizes"][number] for size, point in zip(below, points)]
         if above != below:
-            yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(below, above, top))
+            yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(data, below, above, top))
         below = above
     y = _HEIGHT * (1 - highest / top)
     yield '<line class="axis" stroke="#222" stroke-dasharray="4 3" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (
@@ -101,31 +131,32 @@ def _section(device, memory):
     )
     yield '<text font-size="12" text-anchor="end" x="%d" y="%.1f">peak %.1f</text>' % (_LEFT - 4, y + 4, highest / _MIB)
     yield '<line class="cursor" y1="0" y2="%d" x1="0" x2="0"/>' % _HEIGHT
-    yield '<text font-size="12" x="%d" y="%d">operations in the order in which they run; MiB</text></svg>' % (
-        _LEFT,
-        _HEIGHT + _BOTTOM - 6,
+    axis = (
+        "time, %.4g ms in all" % (data["end"] / 1000.0)
+        if data["timed"]
+        else "operations in the order in which they run"
     )
-    data = {
-        "left": _LEFT,
-        "width": _WIDTH,
-        "peak": peak,
-        "kinds": KINDS,
-        "points": [{"place": place, "name": name, "total": sum(sizes)} for place, name, sizes in points],
-        "tensors": [[name, KINDS.index(kind), size, made, ended] for name, kind, size, made, ended in memory.tensors],
-    }
+    yield '<text font-size="12" x="%d" y="%d">%s; MiB</text></svg>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis)
+    told = {key: value for key, value in data.items() if key != "points"}
+    told["points"] = [{key: point[key] for key in ("place", "at", "name", "total")} for point in points]
+    told.update(left=_LEFT, width=_WIDTH, kinds=KINDS)
     # "</" would end the script's element.
-    text = json.dumps(data, sort_keys=True).replace("</", "<\\/")
+    text = json.dumps(told, sort_keys=True).replace("</", "<\\/")
     yield '<div class="at"></div><script type="application/json">%s</script></section>' % text
 
 
-def _outline(below, above, top):
-    last = max(1, len(below) - 1)
+def _outline(data, below, above, top):
+    """The corners of an area: what is there stays until the next point."""
+    starts = [point["at"] for point in data["points"]]
 
-    def corner(index, size):
-        return "%.1f,%.1f" % (_LEFT + _WIDTH * index / float(last), _HEIGHT * (1 - size / float(top)))
+    def corner(when, size):
+        return "%.1f,%.1f" % (_LEFT + _WIDTH * when / float(data["end"]), _HEIGHT * (1 - size / float(top)))
 
-    there = [corner(index, size) for index, size in enumerate(above)]
-    return " ".join(there + [corner(index, below[index]) for index in reversed(range(len(below)))])
+    def edge(sizes):
+        ends = starts[1:] + [data["end"]]
+        return [corner(when, size) for start, end, size in zip(starts, ends, sizes) for when in (start, end)]
+
+    return " ".join(edge(above) + edge(below)[::-1])
 
 
 def chosen(totals):

@@ -1,33 +1,37 @@
-"""Memory of each device over a training step: its peak, what made it, and a picture."""
+"""Memory of each device over a training step: its peak, what made it, and a page with what was foretold beside it."""
 
 import collections
-import heapq
 import json
 import logging
 import os
 
 from epl.env import Env
-from epl.profiler.picture import IDLE, memory_picture
-from epl.profiler.trace import Phases, TraceHook, executions, gather, short_device
+from epl.errors import EplError
+from epl.plan.device_memory import KINDS, DeviceMemory, kind_of
+from epl.plan.memory_page import drawn, memory_page
+from epl.profiler.trace import Phases, TraceHook, executions, gather
+from epl.session.batch_rows import batch_rows
+from epl.session.foretold import foretell_program, lasting_bytes
 
 _LOG = logging.getLogger("epl")
 
-_VARIABLES = frozenset(["Variable", "VariableV2", "VarHandleOp"])
-_DTYPE_BYTES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 14: 2, 17: 2, 18: 16, 19: 2, 22: 4, 23: 8}
-# A picture needs no more points than this for each device.
-_POINTS = 2000
+_LARGEST = 5  # tensors at the peak that are named
+_TENSORS = 400  # that the page can name
+# In a trace, what is fed is given out by operations of this type, named after the tensor: "_arg_x_0_0" of "x:0".
+_FED, _FED_PREFIX = "_Arg", "_arg_"
 
 
 class MemoryProfilerHook(TraceHook):
-    """Measures the memory of each device over a run; the chief writes `memory-<run>.json` and a picture of it.
+    """Measures the memory of each device over a run; the chief writes `memory-<run>.json` and a page that draws it.
 
     The memory of a device is that of its variables, and that of the tensors that operations have allocated and not yet
-    given back. Every worker needs the hook.
+    given back. The page is that of `python -m epl.plan --memory`: of each device of each worker what was foretold of
+    the run, where it trains, and what was measured. Every worker needs the hook.
 
     Attributes:
       peaks: dict of "worker 0 CPU:0" to the peak in bytes in the last traced run: on the chief for all workers, on
         others for their own devices.
-      picture: path of the last picture (SVG), on the chief.
+      picture: path of the last page (HTML), on the chief.
 
     Args:
       output_dir: folder for the files; made when it is not there. None: nothing is written, the peaks are logged.
@@ -41,7 +45,12 @@ class MemoryProfilerHook(TraceHook):
         self.picture = None
 
     def on_trace(self, run, metadata):
-        mine = device_memory(executions(metadata), Phases(self._graph), variable_bytes(self._graph))
+        program = self._driver.rewritten.program if self._driver is not None else None
+        found = executions(metadata)
+        lasting = lasting_bytes(program) if program is not None else {}
+        measured = device_memory(found, Phases(self._graph), lasting)
+        foretold = _foretold(program, found)
+        mine = {device: told(memory, foretold.get(device)) for device, memory in measured.items()}
         everyone = gather("memory", run, mine)
         known = everyone if everyone is not None else {Env.get().cluster.worker_index: mine}
         devices = collections.OrderedDict(
@@ -54,11 +63,12 @@ class MemoryProfilerHook(TraceHook):
             return
         for name, each in devices.items():
             _LOG.info(
-                "memory of %s in run %d: peak %.1f MiB, of which variables %.1f MiB; largest at the peak: %s",
+                "memory of %s in run %d: peak %.1f MiB, of which variables %.1f MiB%s; largest at the peak: %s",
                 name,
                 run,
                 each["peak"] / 2.0**20,
                 each["variables"] / 2.0**20,
+                ", foretold %.1f MiB" % (each["foretold"] / 2.0**20) if each["foretold"] is not None else "",
                 ", ".join("%s %.1f MiB" % (op, size / 2.0**20) for op, size in each["largest"]) or "nothing",
             )
         if self._output_dir is not None:
@@ -69,93 +79,104 @@ class MemoryProfilerHook(TraceHook):
         stem = os.path.join(self._output_dir, "memory-%d" % run)
         with open(stem + ".json", "w") as file:
             json.dump(devices, file, indent=1)
-        with open(stem + ".svg", "w") as file:
-            file.write(memory_picture(devices, "Memory of run %d" % run))
-        self.picture = stem + ".svg"
+        with open(stem + ".html", "w", encoding="utf-8") as file:
+            file.write(memory_page({name: each["charts"] for name, each in devices.items()}, "Memory of run %d" % run))
+        self.picture = stem + ".html"
 
 
-def variable_bytes(graph):
-    """dict of device ("GPU:0") to the bytes of the variables on it; of a rewritten Graph, or None for none."""
-    found = collections.Counter()
-    for node in graph.nodes.values() if graph is not None else ():
-        shape = node.attr["shape"].shape
-        if node.op not in _VARIABLES or shape.unknown_rank or any(dim.size < 0 for dim in shape.dim):
-            continue
-        size = _DTYPE_BYTES.get(node.attr["dtype"].type % 100, 4)
-        for dim in shape.dim:
-            size *= dim.size
-        found[short_device(node.device) or node.device] += size
-    return found
+def _foretold(program, found):
+    """dict of device to the DeviceMemory that is foretold of a run; empty where it trains nothing."""
+    if program is None or not program.apply_calls:
+        return {}
+    try:
+        return foretell_program(program, batch_rows(program.graph, _given_shapes(found)))[0]
+    except EplError as error:
+        _LOG.warning("memory: what the step needs cannot be foretold: %s", error)
+        return {}
 
 
-def device_memory(found, phases, variables):
+def _given_shapes(found):
+    """dict of a node to the shapes of what it gave in a run, of all Executions; of what was fed, the placeholder's."""
+    shapes = {}
+    for each in found:
+        name = each.name
+        if each.op == _FED and name.startswith(_FED_PREFIX):
+            name = name[len(_FED_PREFIX) :].rsplit("_", 2)[0]
+        shapes[name] = each.shapes
+    return shapes
+
+
+def told(measured, foretold=None):
+    """What one worker tells the chief of a device, as what json takes.
+
+    Args:
+      measured: a DeviceMemory.
+      foretold: another one; None where nothing was foretold.
+
+    Returns:
+      dict of "peak", "variables" and "foretold" (the foretold peak, or None) in bytes; "largest", lists of operation
+      and bytes at the measured peak; "charts", dict of caption to what epl.plan.memory_page.drawn gives.
+    """
+    charts = collections.OrderedDict()
+    if foretold is not None:
+        charts["foretold"] = drawn(foretold)
+    charts["measured"] = drawn(measured)
+    return {
+        "peak": measured.peak_bytes,
+        "variables": sum(measured.lasting.values()),
+        "foretold": foretold.peak_bytes if foretold is not None else None,
+        "largest": [[name, size] for name, _, size in measured.largest],
+        "charts": charts,
+    }
+
+
+def device_memory(found, phases, lasting):
     """What is allocated on each device over a step.
 
     Args:
       found: Executions.
       phases: a Phases.
-      variables: bytes of variables by device.
+      lasting: dict of device to bytes of what is there all the time, by kind.
 
     Returns:
-      dict of device to {"peak": bytes, "variables": bytes, "points": [[microseconds since the step began, bytes, phase
-      of what runs or "idle"], ...] from 0 on, "largest": [[operation, bytes], ...] at the peak}.
+      dict of device to a DeviceMemory with times, which end with the last operation.
     """
-    changes = collections.OrderedDict((device, []) for device in sorted(variables))
-    running = collections.defaultdict(list)
+    changes = collections.OrderedDict((device, []) for device in sorted(lasting))
     for each in found:
-        running[each.device].append((each.start_us, each.start_us + each.duration_us, phases.of(each)))
-        changes.setdefault(each.device, []).extend((when, size, each.name) for when, size in each.memory)
-    start = min((when for each in (*changes.values(), *running.values()) for when, _, _ in each), default=0)
-    return {
-        device: _curve(each, list(_activity(running[device], start)), variables.get(device, 0), start)
-        for device, each in changes.items()
-    }
+        kind = KINDS.index(kind_of(each.name, each.op, phases.of(each)))
+        changes.setdefault(each.device, []).extend((when, size, each.name, kind) for when, size in each.memory)
+    moments = [when for each in changes.values() for when, _, _, _ in each]
+    start = min(moments + [each.start_us for each in found], default=0)
+    end = max(moments + [each.start_us + each.duration_us for each in found], default=0)
+    return {device: _curve(each, lasting.get(device, {}), start, end) for device, each in changes.items()}
 
 
-def _activity(running, start):
-    """What a device does from `start` on: (microseconds, phase of what began last of what runs, or IDLE), in order."""
-    begun, active, known = sorted(running, reverse=True), [], None
-    for when in sorted({start}.union(*(each[:2] for each in running))):
-        while begun and begun[-1][0] <= when:
-            first, end, phase = begun.pop()
-            heapq.heappush(active, (-first, end, phase))
-        while active and active[0][1] <= when:
-            heapq.heappop(active)
-        phase = active[0][2] if active else IDLE
-        if phase != known:
-            known = phase
-            yield when, phase
-
-
-def _curve(changes, activity, variables, start):
-    level = peak = variables
-    points, live, at_peak = [], collections.Counter(), {}
-    # What is given back counts before what is taken in the same microsecond. It may belong to an operation of another
-    # phase than what runs.
-    edges = [(when, size, name, None) for when, size, name in changes]
-    edges += [(when, 0, "", phase) for when, phase in activity]
-    doing = IDLE
-    for when, size, name, phase in sorted(edges, key=lambda edge: (edge[0], edge[3] is None, edge[1])):
-        doing = phase or doing
-        level += size
-        live[name] += size
-        if points and points[-1][0] == when - start:
+def _curve(changes, lasting, start, end):
+    live, points, times = [0] * len(KINDS), [("", (0,) * len(KINDS))], [0]
+    there = collections.defaultdict(collections.deque)  # (operation, bytes, kind) to the places where these were made
+    tensors = []
+    # What is given back counts before what is taken in the same microsecond, so that the last of it is the most.
+    for when, size, name, kind in sorted(changes):
+        live[kind] += size
+        if times[-1] == when - start:
             points.pop()
-        points.append([when - start, level, doing])
-        if level > peak:
-            peak, at_peak = level, dict(live)
-    largest = sorted(((size, name) for name, size in at_peak.items() if size > 0), reverse=True)[:5]
-    return {
-        "peak": peak,
-        "variables": variables,
-        "points": _fewer(points),
-        "largest": [[name, size] for size, name in largest],
-    }
-
-
-def _fewer(points):
-    """At most _POINTS points: of each run of neighbours the highest one."""
-    width = -(-len(points) // _POINTS)
-    if width <= 1:
-        return points
-    return [max(points[i : i + width], key=lambda p: p[1]) for i in range(0, len(points), width)]
+            times.pop()
+        place = len(points)
+        points.append((name, tuple(live)))
+        times.append(when - start)
+        made = there[name, abs(size), kind]
+        if size > 0:
+            made.append(place)
+        elif made:
+            tensors.append((name, KINDS[kind], -size, made.popleft(), place))
+    if times[-1] != end - start:
+        points.append(("end of the step", tuple(live)))
+        times.append(end - start)
+    for (name, size, kind), places in there.items():
+        tensors.extend((name, KINDS[kind], size, made, len(points)) for made in places)
+    tensors.sort(key=lambda each: (-each[2], each[3], each[0]))
+    peak = max(range(len(points)), key=lambda place: sum(points[place][1]))
+    at_peak = [(name, kind, size) for name, kind, size, made, ended in tensors if made <= peak < ended]
+    return DeviceMemory(
+        dict(lasting), tuple(points), peak, tuple(at_peak[:_LARGEST]), tuple(tensors[:_TENSORS]), tuple(times)
+    )

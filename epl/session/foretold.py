@@ -8,8 +8,9 @@ from epl import tf_compat
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
+from epl.plan.device_memory import SLOTS, STATE, VARIABLES
 from epl.plan.exchanges import exchanges_of, training_writes
-from epl.plan.memory import SLOTS, STATE, VARIABLES, foretell
+from epl.plan.memory import foretell
 from epl.plan.names import cloned_name
 from epl.rules import effects
 
@@ -53,6 +54,15 @@ def foretell_exchanges(program, batch=None):
     """
     sizes = _Sizes(program.graph, batch or DEFAULT_BATCH)
     return exchanges_of(program, lambda name, index: None if name in sizes.unknown else sizes.of(name)[index])
+
+
+def lasting_bytes(program):
+    """dict of this worker's devices to the bytes of their variables, by kind."""
+    found = {}
+    for name, (kind, size) in _variables(program).items():
+        kinds = found.setdefault(_device(program.graph.nodes[name]), {})
+        kinds[kind] = kinds.get(kind, 0) + size
+    return found
 
 
 def roots_of(program):

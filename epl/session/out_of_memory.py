@@ -7,7 +7,7 @@ from epl import compiler
 from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import EplError
-from epl.plan.memory import table
+from epl.plan.device_memory import table
 from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"

@@ -10,9 +10,9 @@ from epl.capture.record import make_program
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.device_memory import table as memory_table
 from epl.plan.exchanges_table import exchanges_table, facts
-from epl.plan.memory import table as memory_table
-from epl.plan.memory_page import memory_page
+from epl.plan.memory_page import drawn, memory_page
 from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges, foretell_program
@@ -154,7 +154,8 @@ def show(graph, options):
     pages = [("--timeline", options.timeline, picture)]
     if options.memory:
         title = "Memory of a training step of %s" % os.path.basename(options.script)
-        pages.append(("--memory", options.memory, memory_page(memory, title)))
+        charts = {device: {"foretold": drawn(each)} for device, each in memory.items()}
+        pages.append(("--memory", options.memory, memory_page(charts, title)))
     if options.placements:
         if program.partitioned is None:
             print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)

@@ -1,8 +1,10 @@
 """What the profilers' results of tests.helpers.programs.profiles must be."""
 
 import collections
-import xml.etree.ElementTree as ElementTree
 
+import pytest
+
+from epl.plan.device_memory import ACTIVATIONS, KINDS
 from tests.helpers.programs import common
 from tests.helpers.programs.profiles import HIDDEN, INPUTS, OUTPUTS
 
@@ -24,8 +26,8 @@ def check(results, devices):
         assert sorted(got["peaks"]) == sorted(own)
         assert worker == 0 or (got["picture"] is None and got["trace"] is None)
     assert [name for name in chief["files"] if "memory" in name or "timeline" in name] == [
+        "memory-1.html",
         "memory-1.json",
-        "memory-1.svg",
         "timeline-1.json",
     ]
     _check_memory(chief, names)
@@ -38,11 +40,22 @@ def _check_memory(chief, names):
     for name in names:
         each = chief["memory"][name]
         assert each["peak"] == chief["peaks"][name] > each["variables"] >= floor
-        assert each["peak"] == max(point[1] for point in each["points"])
+        # One page for both, which tells each by time or by operation, and where it is at its highest.
+        measured, foretold = each["charts"]["measured"], each["charts"]["foretold"]
+        assert measured["timed"] and not foretold["timed"]
+        assert each["peak"] == measured["peak_bytes"] == max(point["total"] for point in measured["points"])
+        assert each["foretold"] == foretold["peak_bytes"]
         # At least the activations of a device's share of the rows live until the backward pass.
         assert each["peak"] - each["variables"] >= 4 * HIDDEN * ROWS // len(names)
-    texts = [element.text for element in ElementTree.fromstring(chief["picture"]).iter() if element.text]
-    assert all(name in texts for name in names) and "peak" in texts
+        assert "<h2>%s</h2>" % name in chief["picture"]
+        # What optimizers keep, and what lives from the forward to the backward pass, is the same in both.
+        assert measured["points"][0]["sizes"][:3] == foretold["points"][0]["sizes"][:3]
+        assert _most(measured, ACTIVATIONS) == pytest.approx(_most(foretold, ACTIVATIONS), rel=0.5)
+    assert chief["picture"].count("<h3>measured: peak") == chief["picture"].count("<h3>foretold: peak") == len(names)
+
+
+def _most(chart, kind):
+    return max(point["sizes"][KINDS.index(kind)] for point in chart["points"])
 
 
 def _check_trace(trace, names):

@@ -15,9 +15,10 @@ from epl.env import Env
 from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, table
 from epl.plan.layer_wise import kernel_nodes
-from epl.plan.memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, foretell, table
-from epl.plan.memory_page import chosen, memory_page
+from epl.plan.memory import foretell
+from epl.plan.memory_page import chosen, drawn, memory_page
 from epl.session import foretold, preview
 from epl.session.foretold import foretell_program
 from epl.session.out_of_memory import explained
@@ -203,7 +204,7 @@ def test_each_device_and_what_travels():
 def test_the_page_holds_what_it_shows():
     nodes = [("MatMul", "a</script>", []), ("MatMul", "b", ["a</script>"])]
     memory = of_nodes(nodes, ["b"], {"a</script>": 1 << 20, "b": 1 << 20}, {})
-    page = memory_page({"CPU:0": memory}, "a & b")
+    page = memory_page({"CPU:0": {"foretold": drawn(memory)}}, "a & b")
     assert "a &amp; b" in page and "peak 2.0" in page and "src=" not in page and "href=" not in page
     (text,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
     data = json.loads(text)

@@ -15,8 +15,8 @@ from epl.graph.index import node_of
 from epl.passes.model.recompute import with_copies
 from epl.plan.analysis import analyse
 from epl.plan.cost import estimate
+from epl.plan.device_memory import VARIABLES
 from epl.plan.keep import plan_recomputation
-from epl.plan.memory import VARIABLES
 from epl.plan.names import recomputed_name
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import ROWS, capture, cluster, compiled, control_flow, trained, variable

@@ -12,7 +12,7 @@ import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.plan import memory
+from epl.plan import device_memory
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.order import collective_keys, settle
 from epl.plan.zero import gathered_groups, scattered_groups
@@ -333,4 +333,4 @@ def test_the_memory_plan_counts_what_each_worker_holds():
     for index, program in enumerate(workers(training())):
         devices, _ = foretell_program(program, 8)
         scalars = 8  # the powers of beta, which all workers have
-        assert devices["CPU:0"].lasting[memory.SLOTS] == program.plan.zero.state_bytes[index] + scalars
+        assert devices["CPU:0"].lasting[device_memory.SLOTS] == program.plan.zero.state_bytes[index] + scalars

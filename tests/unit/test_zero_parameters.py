@@ -7,7 +7,7 @@ import epl
 from epl.errors import ConfigError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan import memory
+from epl.plan import device_memory
 from epl.plan.order import collective_keys, settle
 from epl.rules import effects
 from epl.session.foretold import foretell_program
@@ -226,4 +226,4 @@ def test_the_memory_plan_counts_the_parameters_that_each_worker_holds():
     for index, program in enumerate(workers(graph, "v3")):
         devices, _ = foretell_program(program, 8)
         own = sum(u.num_bytes for u in program.plan.zero.updates if u.owner == index)
-        assert devices["CPU:0"].lasting[memory.VARIABLES] == own
+        assert devices["CPU:0"].lasting[device_memory.VARIABLES] == own

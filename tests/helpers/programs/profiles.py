@@ -37,7 +37,7 @@ def run(epl, folder, steps=6):
         "rate": flops.flops_per_second,
         "peaks": memory.peaks,
         "picture": _text(memory.picture),
-        "memory": json.loads(_text(memory.picture.replace(".svg", ".json"))) if memory.picture else None,
+        "memory": json.loads(_text(memory.picture.replace(".html", ".json"))) if memory.picture else None,
         "trace": json.loads(_text(timeline.path)) if timeline.path else None,
         "files": sorted(os.listdir(folder)) if os.path.isdir(folder) else [],
     }
