@@ -105,6 +105,12 @@ class Cluster:
         other._gpu_num_per_worker = number  # pylint: disable=protected-access
         return other
 
+    def with_index(self, worker):
+        """The same cluster as another worker sees it, by its index."""
+        other = copy.copy(self)
+        other._worker_index = worker  # pylint: disable=protected-access
+        return other
+
     @property
     def worker_num(self):
         """Number of workers."""

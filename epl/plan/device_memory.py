@@ -68,18 +68,30 @@ def kind_of(name, op, phase):
     return _OF_PHASES.get(phase, ACTIVATIONS)
 
 
-def table(devices, unknown=()):
-    """The figures as text, a line for each device."""
+def table(devices, unknown=(), most=None):
+    """The figures as text, a line for each device.
+
+    Args:
+      devices: dict of a device's words to its DeviceMemory; those that share one are alike.
+      unknown: names of tensors of unknown size.
+      most: devices to list before the rest is summed up; None: all.
+    """
     heads = ["device", "peak"] + list(KINDS)
     rows = []
-    for device, memory in devices.items():
+    for device, memory in list(devices.items())[:most]:
         rows.append([device, _mib(memory.peak_bytes)] + [_mib(memory.peak_of(kind)) for kind in KINDS])
     widths = [max(len(row[i]) for row in [heads] + rows) for i in range(len(heads))]
     lines = ["Memory of a training step in MiB, at its peak:"]
     for row in [heads, ["-" * width for width in widths]] + rows:
         lines.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+    hidden = list(devices.values())[len(rows) :]
+    if hidden:
+        highest = max(memory.peak_bytes for memory in hidden)
+        lines.append("  ... and %d further devices, the fullest of them with %s" % (len(hidden), _mib(highest)))
+    told = set()
     for device, memory in devices.items():
-        if memory.peak >= 0:
+        if memory.peak >= 0 and id(memory) not in told:
+            told.add(id(memory))
             lines.append(
                 "%s: the peak is at operation %d of %d, '%s'; largest: %s"
                 % (

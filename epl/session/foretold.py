@@ -13,6 +13,7 @@ from epl.plan.exchanges import exchanges_of, training_writes
 from epl.plan.memory import foretell
 from epl.plan.names import cloned_name
 from epl.rules import effects
+from epl.session.parts import needed_messages
 
 DEFAULT_BATCH = 32  # as for the choice of what is computed again
 _HOST = "CPU:0"
@@ -66,9 +67,13 @@ def lasting_bytes(program):
 
 
 def roots_of(program):
-    """All changes of variables in training but for metrics', in all copies, and what is sent."""
-    own = [name for name in training_writes(program) if program.has(name)]
-    return own + program.graph.find(lambda op: op == "EplBroadcastSend")
+    """All changes of variables in training but for metrics', in all copies, and what is sent to other stages."""
+    writes = training_writes(program)
+    own = [name for name in writes if program.has(name)]
+    if program.part is None:
+        return own
+    needed = needed_messages(program.part, program.whole.ancestors(writes), ())
+    return own + [message.send for message in needed if message.source == program.part.index]
 
 
 def _variables(program):

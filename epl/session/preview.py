@@ -10,12 +10,11 @@ from epl.capture.record import make_program
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
-from epl.plan.device_memory import table as memory_table
 from epl.plan.exchanges_table import exchanges_table, facts
-from epl.plan.memory_page import drawn, memory_page
 from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
-from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges, foretell_program
+from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
+from epl.session.foretold_job import foretell_job, job_page, job_table
 from epl.session.hooks import PREVIEW, Preview
 from epl.session.pictures import schedule_page
 from epl.version import __version__
@@ -89,7 +88,7 @@ def parser():
         metavar="FILE",
         nargs="?",
         const="",
-        help="print what memory a training step of this worker needs, and write a web page with a picture of it",
+        help="print what memory a training step needs on each device, and write a web page with a picture of it",
     )
     made.add_argument(
         "--placements",
@@ -144,9 +143,12 @@ def show(graph, options):
     """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
     env = Env.get()
     try:
-        program = compile_program(make_program(graph), env.config, env.cluster)
+        captured = make_program(graph)
+        program = compile_program(captured, env.config, env.cluster)
         picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
-        memory, unknown = foretell_program(program, options.batch) if options.memory is not None else ({}, [])
+        memory = []
+        if options.memory is not None:
+            memory = foretell_job(captured, program, env.config, env.cluster, options.batch, options.rows)
         exchanges = foretell_exchanges(program, options.batch)
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
@@ -154,8 +156,7 @@ def show(graph, options):
     pages = [("--timeline", options.timeline, picture)]
     if options.memory:
         title = "Memory of a training step of %s" % os.path.basename(options.script)
-        charts = {device: {"foretold": drawn(each)} for device, each in memory.items()}
-        pages.append(("--memory", options.memory, memory_page(charts, title)))
+        pages.append(("--memory", options.memory, job_page(memory, env.cluster.worker_num, title)))
     if options.placements:
         if program.partitioned is None:
             print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)
@@ -176,7 +177,7 @@ def show(graph, options):
     if program.automatic is not None and not options.json:
         print(program.automatic.table())
     if options.memory is not None:
-        print(memory_table(memory, unknown))
+        print(job_table(memory, env.cluster.worker_num, options.rows))
     return 0
 
 
