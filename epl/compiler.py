@@ -41,6 +41,7 @@ from epl.passes.model.repeat_data import repeat_data
 from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
 from epl.passes.model.shorten_gradients import shorten_gradients
+from epl.passes.model.take_values import take_values
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
@@ -92,7 +93,8 @@ ON_ONE_COPY = (
     partition_shards,  # it sees all that is computed
     offload,  # what devices have parts of stays where it is
     offload_kept,  # what lies on the host already need not be kept there
-    divide_variables,  # after all that asks how an optimizer computes
+    take_values,  # after what changes how parameters are taken
+    divide_variables,  # after all that asks how an optimizer computes; of parameters, their values
     divide_parameters,  # last: it looks for all that computes with parameters
 )
 

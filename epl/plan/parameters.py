@@ -1,10 +1,10 @@
 """Which parameters devices divide among themselves, and when each gets those of others (`zero.level` "v2" and "v3").
 
-A parameter has one owner, as its slots have. What computes with it in training takes what a segment brings: several
-parameters that travel together, in the order in which they are used. At level "v2" a parameter comes once in a step,
-and stays until its last use, in the backward pass. At "v3" the forward and the backward pass have a segment each (ZeRO
-stage 3; Rajbhandari et al., 2020), which waits until the segment before begins to be used: so one is on its way while
-another one is computed with.
+A parameter, or a shard of its rows (epl.plan.zero_rows), has one owner, as its slots have. What computes with it in
+training takes what a segment brings: several parameters that travel together, in the order in which they are used. At
+level "v2" a parameter comes once in a step, and stays until its last use, in the backward pass. At "v3" the forward and
+the backward pass have a segment each (ZeRO stage 3; Rajbhandari et al., 2020), which waits until the segment before
+begins to be used: so one is on its way while another one is computed with.
 """
 
 import collections
@@ -20,6 +20,7 @@ from epl.rules import effects
 
 ONCE, AGAIN = "v2", "v3"
 LEVELS = (ONCE, AGAIN)
+JOIN = "join_rows"  # the role of a node that makes a parameter of its shards
 
 LOOKUPS = frozenset(["ResourceGather"])
 SHAPES = frozenset(["VariableShape"])
@@ -144,31 +145,78 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
       segment_bytes: at which a segment is full; a larger parameter has one of its own.
     """
     graph, order = program.graph, program.graph.order
-    fed = graph.find(lambda op: op in effects.PLACEHOLDERS or op in effects.SOURCES)
-    from_data = graph.descendants(fed)
-    entries = []
+    from_data = _from_data(graph)
+    entries = {}
     for variable, names in reads.items():
-        kinds = collections.defaultdict(list)
-        for user, position in _users(graph, analysis, names):
-            phase = tags.phase(graph.nodes[user])
-            kind = (phase, user in from_data) if level == AGAIN else ()
-            kinds[kind + (tags.get_int(graph.nodes[user], tags.TASKGRAPH, 0),)].append((user, position))
-        for kind, users in kinds.items():
-            entries.append((min(order[user] for user, _ in users), variable, kind, users))
+        for kind, users in _by_kind(graph, analysis, names, level, from_data).items():
+            # What all shards of a parameter are joined by, they come to together.
+            joined = tuple(user for user, _ in users if _joins(graph, user)) or (variable,)
+            entries.setdefault((kind, joined), []).append((variable, users))
     full = []
     filling = {}
-    for _, variable, kind, users in sorted(entries):
-        known = program.variables[variable]
-        size, key = size_bytes(known), kind + (known.dtype % 100,)
+    for _, _, kind, members in sorted(_with_first_use(graph, order, entries)):
+        size = sum(size_bytes(program.variables[variable]) for variable, _ in members)
+        key = kind + (program.variables[members[0][0]].dtype % 100,)
         if key not in filling or filling[key][0] + size > segment_bytes:
             filling[key] = [0, key, []]
             full.append(filling[key])
         filling[key][0] += size
-        filling[key][2].append((variable, reads[variable][0], tuple(users), size))
+        for variable, users in members:
+            own = size_bytes(program.variables[variable])
+            filling[key][2].append((variable, reads[variable][0], tuple(users), own))
     segments = [
         Segment(number, *map(tuple, zip(*members)), dtype=key[-1]) for number, (_, key, members) in enumerate(full)
     ]
     return tuple(_in_turn(graph, analysis, segments, from_data) if level == AGAIN else segments)
+
+
+def uses_of(program, analysis, reads, level):
+    """What computes with parameters at the same time.
+
+    Args:
+      program, analysis, reads, level: as of `plan_segments`.
+
+    Returns:
+      A dict of parameter to a dict of its reads to tuples of users, each a tuple of (node, input position) pairs.
+    """
+    graph = program.graph
+    from_data, found = _from_data(graph), {}
+    for variable, names in reads.items():
+        found[variable] = {
+            name: tuple(tuple(users) for users in _by_kind(graph, analysis, [name], level, from_data).values())
+            for name in names
+        }
+    return found
+
+
+def _from_data(graph):
+    return graph.descendants(graph.find(lambda op: op in effects.PLACEHOLDERS or op in effects.SOURCES))
+
+
+def _by_kind(graph, analysis, reads, level, from_data):
+    """The `_users` of some reads, as a dict of those that take what one segment brings."""
+    kinds = collections.defaultdict(list)
+    for user, position in _users(graph, analysis, reads):
+        phase = tags.phase(graph.nodes[user])
+        needs_data = any(each in from_data for each in _computing(graph, user))
+        kind = (phase, needs_data) if level == AGAIN else ()
+        kinds[kind + (tags.get_int(graph.nodes[user], tags.TASKGRAPH, 0),)].append((user, position))
+    return kinds
+
+
+def _joins(graph, user):
+    return tags.get_str(graph.nodes[user], tags.ROLE) == JOIN
+
+
+def _computing(graph, user):
+    """What computes with a parameter: a node that takes it, or those that take what it joins."""
+    return graph.edges.data_consumers.get(user, ()) if _joins(graph, user) else (user,)
+
+
+def _with_first_use(graph, order, entries):
+    for (kind, joined), members in entries.items():
+        users = [each for _, users in members for user, _ in users for each in _computing(graph, user)]
+        yield min(order[user] for user in users), joined, kind, members
 
 
 def _users(graph, analysis, reads):
@@ -193,16 +241,20 @@ def _in_turn(graph, analysis, segments, from_data):
     begins = [_begins(graph, analysis, segment, from_data) for segment in segments]
     needs = _Needs(graph, [name for name in begins if name is not None])
     for place, segment in enumerate(segments):
-        users = [user for users in segment.users for user, _ in users]
+        users = _all_computing(graph, segment)
         common = needs.common(users) if all(user in from_data for user in users) else frozenset()
         after = next((begins[other] for other in range(place - 1, -1, -1) if begins[other] in common), None)
         yield Segment(**dict(vars(segment), after=after))
 
 
+def _all_computing(graph, segment):
+    return [each for users in segment.users for user, _ in users for each in _computing(graph, user)]
+
+
 def _begins(graph, analysis, segment, from_data):
     """The last of what the first user takes besides parameters, of its own stage; None where there is none."""
     order = graph.order
-    first = min((user for users in segment.users for user, _ in users), key=order.__getitem__)
+    first = min(_all_computing(graph, segment), key=order.__getitem__)
     stage = tags.get_int(graph.nodes[first], tags.TASKGRAPH, 0)
     others = [
         producer

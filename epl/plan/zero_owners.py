@@ -76,9 +76,15 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
     )
 
 
-def updates_by_call(model, analysis, size, places=ALL_STAGES):
-    """(ApplyCall, its Updates) pairs in order, for so many owners; arguments and errors as of `plan_zero`."""
-    division = _Division(model, analysis, size, places)
+def updates_by_call(model, analysis, size, places=ALL_STAGES, parameters=frozenset()):
+    """(ApplyCall, its Updates) pairs in order, for so many owners, of a Program that has no segments yet.
+
+    Args:
+      model, analysis, places: as of `plan_zero`, errors too.
+      size: owners.
+      parameters: names of the variables that are divided as their state is.
+    """
+    division = _Division(model, analysis, size, places, parameters)
     for call in model.apply_calls:
         before = len(division.updates)
         division.add(call)
@@ -105,7 +111,7 @@ class _Division(object):
       unknown: variables whose shape is not known.
     """
 
-    def __init__(self, model, analysis, size, places):
+    def __init__(self, model, analysis, size, places, parameters=frozenset()):
         self._places = places
         self._model, self._graph, self._analysis = model, model.graph, analysis
         functions = Functions(self._graph.library)
@@ -117,7 +123,7 @@ class _Division(object):
         self._before = _before_merges(model)
         self.updates, self.unknown = [], []
         self.state_bytes = collections.defaultdict(lambda: [0] * size)
-        self._parameters = frozenset(variable for segment in model.segments for variable in segment.variables)
+        self._parameters = parameters.union(variable for segment in model.segments for variable in segment.variables)
         # By state and, where that is the same, by what is updated.
         self._filled = collections.defaultdict(lambda: [0] * size)
 

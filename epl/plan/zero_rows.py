@@ -1,12 +1,13 @@
 """Which updates of optimizers are divided by rows under ZeRO, as whole variables would not come out even.
 
-A variable whose rows are divided has shards: of its slots, which stay where they are, and of itself while an update is
-made. What the update computes has to be the same for each row by itself, whatever the others are: an operation of
-TensorFlow's optimizers, or plain ones that work element by element or on the rows of a sparse gradient.
+A variable whose rows are divided has shards: of its slots, which stay where they are, and of itself: while an update is
+made, or for good where parameters are divided (`epl.plan.parameters`). What the update computes has to be the same for
+each row by itself, whatever the others are: an operation of TensorFlow's optimizers, or plain ones that work element by
+element or on the rows of a sparse gradient.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph.index import canonical_tensor, node_of, parse_input
@@ -23,7 +24,8 @@ LEAST_BYTES = 64 << 10
 # By how much the state of a device may exceed the mean.
 _EXCESS = 1.05
 
-_ROWS, _PICKED = "rows", "picked"  # all rows of the variable; rows that a sparse gradient has, or their numbers
+# All rows of a shard; those of them that a sparse gradient has, or their numbers; all rows of the variable.
+_ROWS, _PICKED, WHOLE = "rows", "picked", "whole"
 _EACH = frozenset(["...->...", "...,...->...", "...,...,...->..."])
 _KERNELS = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*$|(Resource)?Scatter(Add|Sub|Update|Mul|Div|Min|Max)$")
 _CHANGES = frozenset("Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp".split())
@@ -47,6 +49,9 @@ class Rows:
       kinds: nodes whose results have all rows, or some, to "rows" or "picked".
       shape: of the variable.
       sizes: rows of each shard.
+      parameter: whether the variable itself has shards for good.
+      uses: of a parameter, the reads that training takes to lists of the nodes that take one at the same time, as
+        (node, input position) pairs.
     """
 
     call: int
@@ -58,6 +63,13 @@ class Rows:
     kinds: Dict[str, str]
     shape: Tuple[int, ...]
     sizes: Tuple[int, ...]
+    parameter: bool = False
+    uses: Dict[str, Tuple[Tuple[Tuple[str, int], ...], ...]] = field(default_factory=dict)
+
+    @property
+    def lasting(self):
+        """The variables that have shards for good."""
+        return self.slots + (self.variable,) * self.parameter
 
     @property
     def begins(self):
@@ -65,7 +77,7 @@ class Rows:
         return tuple(sum(self.sizes[:shard]) for shard in range(len(self.sizes)))
 
 
-def divided_rows(program, analysis, size, places=ALL_STAGES):
+def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
     """The Rows of a program, as few as make the state of copies even; in order of calls, the largest first.
 
     They follow from calls in their order: what is divided stays so when the program's graph grows.
@@ -75,14 +87,19 @@ def divided_rows(program, analysis, size, places=ALL_STAGES):
       analysis: its Analysis.
       size: copies of the model among which state is divided.
       places: the Places of a pipeline's workers, each of which divides its own state.
+      uses: a dict of the parameters that are divided as their state is to the `uses` of their Rows.
 
     Raises:
       UnsupportedError: an update cannot be made by one copy alone.
     """
+    uses = uses or {}
     pairs = [variable for call in program.apply_calls for _, variable in call.gradients]
     filled, found = {}, []
-    for call, updates in updates_by_call(program, analysis, size, places):
-        state = {u.variable: sum(size_bytes(program.variables[s]) for s in u.slots) for u in updates}
+    for call, updates in updates_by_call(program, analysis, size, places, frozenset(uses)):
+        state = {}
+        for update in updates:
+            kept = update.slots + (update.variable,) * (update.variable in uses)
+            state[update.variable] = sum(size_bytes(program.variables[v]) for v in kept)
         order = sorted(updates, key=lambda u: (-state[u.variable], u.variable))
         for place in sorted({places.of(update.variable) for update in updates}):
             whole = [u for u in order if state[u.variable] and places.of(u.variable) == place]
@@ -90,7 +107,7 @@ def divided_rows(program, analysis, size, places=ALL_STAGES):
             before, chosen = filled.get(place, [0.0] * size), []
             after = _filled(before, whole, chosen, state)
             while candidates and max(after) > _EXCESS * sum(after) / size:
-                rows = _rows(program, analysis, call, candidates[0], size)
+                rows = _rows(program, analysis, call, candidates[0], size, uses.get(candidates[0].variable))
                 if rows is not None:
                     found.append(rows)
                     chosen.append(candidates[0])
@@ -109,8 +126,8 @@ def _filled(filled, whole, chosen, state):
     return after
 
 
-def _rows(program, analysis, call, update, size):
-    """The Rows of an update; None where it cannot be made row by row."""
+def _rows(program, analysis, call, update, size, uses):
+    """The Rows of an update; None where it cannot be made row by row. `uses` of a parameter as in Rows, else None."""
     graph = program.graph
     gradient = next(g for g, variable in call.gradients if variable == update.variable)
     holders = (update.variable,) + update.slots
@@ -124,9 +141,12 @@ def _rows(program, analysis, call, update, size):
         if graph.nodes[name].op in _READS and not of_call(graph, name, call)
     }
     region = _region(graph, call, update, holders, reads)
-    if region & analysis.in_control_flow or not all(_may_be_sharded(graph, slot, region) for slot in update.slots):
+    lasting = holders if uses is not None else update.slots
+    if region & analysis.in_control_flow or not all(_may_be_sharded(graph, each, region) for each in lasting):
         return None
     taken = [c for c, p in graph.consumers[node_of(gradient.values)] if graph.inputs[c][p] == _tensor(gradient.values)]
+    if canonical_tensor(gradient.values) in program.short:  # for who fetches it, it becomes what it was before
+        taken = [c for c in taken if of_call(graph, c, call)]
     given = [c for name in region for c in graph.edges.data_consumers.get(name, ())]
     if not region.issuperset(taken) or not region.issuperset(given):
         return None
@@ -135,7 +155,19 @@ def _rows(program, analysis, call, update, size):
         return None
     least, more = divmod(shape[0], size)
     sizes = tuple(least + (shard < more) for shard in range(size))
-    return Rows(call.index, update.variable, gradient, update.slots, region, reads, kinds, shape, sizes)
+    return Rows(
+        call.index,
+        update.variable,
+        gradient,
+        update.slots,
+        region,
+        reads,
+        kinds,
+        shape,
+        sizes,
+        uses is not None,
+        uses or {},
+    )
 
 
 def _tensor(text):
@@ -225,6 +257,6 @@ def _is_zero(node):
 
 def rows_of_spec(spec, kind, rows):
     """The TensorSpec of a shard of a tensor."""
-    if spec is None or not spec.shape:
+    if spec is None or not spec.shape or kind == WHOLE:
         return spec
     return spec._replace(shape=((rows if kind == _ROWS else -1),) + tuple(spec.shape)[1:])

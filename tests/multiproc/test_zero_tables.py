@@ -4,6 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.checks import assert_same_training
+from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs.tables import OPTIMIZERS, ROWS, WIDTH
 
 TABLES = "tests.helpers.programs.tables:"
@@ -28,18 +29,39 @@ def test_two_workers(plain, two_workers):
     check(plain, two_workers, {"zero.level": "v1"})
 
 
+@pytest.mark.parametrize("level, micro_batches", [("v2", 1), ("v3", 2)])
+def test_parameters_of_two_workers(plain, two_workers, level, micro_batches):
+    config = {"zero.level": level, "pipeline.num_micro_batch": micro_batches}
+    check(plain, two_workers, config, CASES[::-1] + [(False, "sgd", True), (True, "sgd", False)])
+
+
 def test_two_pipelines_of_two_workers(plain, jobs):
     check(plain, jobs[4, 1], {"zero.level": "v1"}, CASES[::2], groups=2)
 
 
+@pytest.mark.once
+def test_parameters_of_two_pipelines_of_two_workers(plain, jobs):
+    check(plain, jobs[4, 1], {"zero.level": "v3"}, CASES[1:3], groups=2)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2)])
+@pytest.mark.parametrize("level, micro_batches", [("v0", 1), ("v1", 2), ("v2", 2), ("v3", 1)])
 @pytest.mark.parametrize("layout, groups", [((4, 1), 2), ((2, 2), 1)])
 def test_all_cases_in_two_stages(plain, jobs, layout, groups, level, micro_batches):
     cases = [case for case in ALL if case[1] != "sgd"]
     config = {"zero.level": level, "pipeline.num_micro_batch": micro_batches}
     config["cluster.device_place_prefer_intra_node"] = layout == (4, 1)
     check(plain, jobs[layout], config, cases, groups)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_gradients_in_16_bits(two_workers, level):
+    """As without zero.level, whose numbers are rounded in the same places."""
+    want = two_workers(TABLES + "train", {"amp.level": "O2"}, CASES[:2])[0]
+    for got in two_workers(TABLES + "train", {"amp.level": "O2", "zero.level": level}, CASES[:2]):
+        for case in CASES[:2]:
+            assert_same_training(got[case], want[case])
 
 
 def test_two_devices(plain, jobs):
@@ -56,11 +78,16 @@ def test_two_devices(plain, jobs):
         {"zero.level": "v1", "optimizer.num_apply_group": 2},
         {"zero.level": "v1", "communication.sparse_as_dense": True},
         {"zero.level": "v0", "communication.check_replicas_every": 1},
+        {"zero.level": "v2", "gradient_checkpoint.type": "auto"},
+        {"zero.level": "v3", "pipeline.num_micro_batch": 2, "zero.segment_mb": 1e-3},
+        {"zero.level": "v3", "zero.degree": 2},
     ],
-    ids=lambda config: "-".join(sorted(config)),
+    ids=lambda config: "-".join([config["zero.level"]] + sorted(config)),
 )
 def test_all_cases(plain, jobs, layout, config):
-    cases = [case for case in ALL if case[1] != "sgd"]
+    if config.get("zero.degree") == 2 and layout in ((4, 1), (1, 2)):
+        pytest.skip("all copies, or not those of one worker")
+    cases = [case for case in ALL if case[1] != "sgd" or config["zero.level"] in ("v2", "v3")]
     check(plain, jobs[layout], config, cases)
 
 
@@ -69,10 +96,10 @@ def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     want = plain(TABLES + "goes_on", {}, 0, 4)
     parts = [
-        two_workers(TABLES + "goes_on", {"zero.level": "v1"}, 0, 1, None, first)[0],
+        two_workers(TABLES + "goes_on", {"zero.level": "v2"}, 0, 1, None, first)[0],
         plain(TABLES + "goes_on", {}, 1, 2, first, second),
         jobs[2, 2](TABLES + "goes_on", STAGES_APART, 2, 3, second, third, 1)[1],
-        jobs[4, 1](TABLES + "goes_on", {"zero.level": "v0"}, 3, 4, third, None, 2)[1],
+        jobs[4, 1](TABLES + "goes_on", {"zero.level": "v3"}, 3, 4, third, None, 2)[1],
     ]
     assert_same_training({key: sum((part[key] for part in parts), []) for key in want}, want)
     shapes = tf.train.load_checkpoint(first).get_variable_to_shape_map()

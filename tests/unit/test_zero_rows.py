@@ -43,7 +43,34 @@ def test_state_is_divided_evenly(case):
     assert max(zero.state_bytes) <= 1.05 / 4 * sum(zero.state_bytes)
 
 
-@pytest.mark.parametrize("level", ["v0", "v1"])
+@pytest.mark.parametrize("level", ["v2", "v3"])
+@pytest.mark.parametrize("case", [(False, "adam", True), (True, "adam", False), (False, "sgd", True)])
+def test_parameters_are_divided_evenly_with_their_state(case, level):
+    graph = program(*case)
+    programs = [compiled(graph, 2, 1, index, zero__level=level) for index in range(2)]
+    known, zero = programs[0].plan.variables, programs[0].plan.zero
+    assert {"all/table/epl_rows_0", "all/table/epl_rows_1", "all/kernel"} == zero.parameters
+    state = {v: known[v] for update in zero.updates for v in update.slots + (update.variable,)}
+    held = [held_bytes(each, state) for each in programs]
+    assert sum(held) == sum(zero.state_bytes) and max(held) <= 1.05 / 2 * sum(held)
+    assert sum(held) == (1 + len(tables_slots(graph))) * 4 * (tables.ROWS * tables.WIDTH + tables.WIDTH * 4)
+
+
+@pytest.mark.parametrize("level", ["v2", "v3"])
+def test_shards_come_together_and_are_joined_for_each_pass_by_itself(level):
+    (worker,) = [compiled(program(False, "adam", True), 2, 1, 0, zero__level=level, zero__segment_mb=1e-3)]
+    graph, table = worker.whole, ("all/table/epl_rows_0", "all/table/epl_rows_1")
+    segments = [s for s in worker.plan.zero.segments if "all/kernel" not in s.variables]
+    assert [s.variables for s in segments] == [table] * (2 if level == "v3" else 1)
+    joins = [{user for users in s.users for user, _ in users} for s in segments]
+    assert all(len(join) == 1 for join in joins) and len(set.union(*joins)) == len(segments)
+    assert all(graph.nodes[name].op == "ConcatV2" for join in joins for name in join)
+    if level == "v3":
+        forward, backward = segments
+        assert forward.after is None and backward.after in graph.ancestors(joins[1])
+
+
+@pytest.mark.parametrize("level", ["v0", "v1", "v2"])
 def test_state_of_a_stage_is_divided_evenly_over_its_copies(level):
     """Each of two workers with the stage of the table has half of its slots; the other stage is small, and whole."""
     with capture() as graph:
@@ -51,8 +78,10 @@ def test_state_of_a_stage_is_divided_evenly_over_its_copies(level):
     for index in range(4):
         program = compiled(graph, 4, 1, index, zero__level=level)
         known = program.plan.variables
-        state = {v: known[v] for update in program.plan.zero.updates for v in update.slots}
-        assert sum(program.plan.zero.state_bytes) == 4 * 2 * tables.WIDTH * (tables.ROWS if index % 2 == 0 else 4)
+        zero = program.plan.zero
+        state = {v: known[v] for u in zero.updates for v in u.slots + (u.variable,) * (level == "v2")}
+        kept = 2 + (level == "v2")
+        assert sum(program.plan.zero.state_bytes) == 4 * kept * tables.WIDTH * (tables.ROWS if index % 2 == 0 else 4)
         if index % 2 == 0:
             assert held_bytes(program, state) <= 1.05 / 2 * sum(program.plan.zero.state_bytes)
 

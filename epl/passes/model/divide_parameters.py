@@ -16,18 +16,15 @@ import logging
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import node_of
-from epl.passes.nodes import read_node, with_originals
+from epl.graph.build import Type, make_node, set_attr
+from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.parameters import LEVELS, LOOKUPS, SHAPES, after_updates, find_divisible, is_read, plan_segments
+from epl.plan.parameters import LEVELS, find_divisible, plan_segments
 from epl.plan.plan import mesh_of
 from epl.plan.stages import used_taskgraphs
 
 _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
-_INT32 = 3
 
 
 def divide_parameters(program, target):
@@ -43,10 +40,7 @@ def divide_parameters(program, target):
         first = next(iter(found.whole))
         others = " and %d other parameters stay" % (len(found.whole) - 1) if len(found.whole) > 1 else " stays"
         _LOG.warning("zero.level: '%s'%s whole on every device: %s.", first, others, found.whole[first])
-    program = _with_values(program, analysis, found.reads)
-    analysis = analyse(program)
-    reads = find_divisible(program, analysis).reads
-    segments = plan_segments(program, analysis, reads, zero.level, zero.segment_mb * _MIB)
+    segments = plan_segments(program, analysis, found.reads, zero.level, zero.segment_mb * _MIB)
     edit, originals = program.graph.editor(), {}
     for segment in segments:
         for name, read, users in zip(segment.nodes, segment.reads, segment.users):
@@ -62,71 +56,3 @@ def divide_parameters(program, target):
                 edit.set_input(user, position, name)
     program = with_originals(program.with_graph(edit.finish()), originals)
     return replace(program, segments=segments)
-
-
-def _with_values(program, analysis, variables):
-    """The Program in which what is to compute on all devices takes values of some variables, and not these themselves.
-
-    Rows are looked up in the value, and shapes are known. What comes after an update gets a read of its own, which
-    waits for what it waits for: of a read before the update, the device that holds a reference variable alone sees the
-    new value.
-    """
-    graph, after_update = program.graph, after_updates(program, analysis)
-    edit = graph.editor()
-    for variable in variables:
-        holder, known = graph.nodes[variable], program.variables[variable]
-        dtype = known.dtype % 100
-        for consumer, position in _takers(graph, variable):
-            node = graph.nodes[consumer]
-            if node.op in SHAPES:
-                shape = constant(consumer, list(known.shape), node.attr["out_type"].type or _INT32)
-                _become(edit.node(consumer), shape.op, [], value=shape.attr["value"], dtype=shape.attr["dtype"])
-            elif node.op in LOOKUPS:
-                read = _own_read(edit, holder, dtype, node, position, after_update)
-                axis = edit.add(constant(consumer + "/axis", 0, _INT32)).name
-                _become(
-                    edit.node(consumer),
-                    "GatherV2",
-                    [read, node.input[1], axis],
-                    Tparams=Type(dtype),
-                    Tindices=Type(node.attr["Tindices"].type),
-                    Taxis=Type(_INT32),
-                    batch_dims=tags.get_int(node, "batch_dims"),
-                )
-            elif is_read(node, holder) and consumer not in after_update and holder.op != "VarHandleOp":
-                for user, place in _takers(graph, consumer):
-                    if user in after_update:
-                        edit.set_input(
-                            user, place, _own_read(edit, holder, dtype, graph.nodes[user], place, after_update)
-                        )
-    return program.with_graph(edit.finish())
-
-
-def _takers(graph, name):
-    """(node, input position) pairs that take a node's result."""
-    return [(c, p) for c, p in graph.consumers.get(name, ()) if graph.nodes[c].input[p][0] != "^"]
-
-
-def _own_read(edit, holder, dtype, user, position, after_update):
-    """Adds a read of a variable for one input of a node; returns its name. If the node comes after an update, the read
-    waits for the other inputs."""
-    read = read_node(holder, "%s_zero/value/%s/%d" % (PREFIX, user.name, position), dtype)
-    others = [text for place, text in enumerate(user.input) if place != position]
-    waits = ["^" + node_of(text) for text in others if node_of(text) not in (holder.name, user.name)]
-    read.input.extend(sorted(set(waits), key=waits.index) if user.name in after_update else [])
-    set_attr(read, tags.PHASE, tags.phase(user))
-    for key in (tags.TASKGRAPH, tags.APPLY_CALL):
-        if key in user.attr:
-            set_attr(read, key, user.attr[key].i)
-    return edit.add(read).name
-
-
-def _become(node, op, inputs, **attrs):
-    """Makes of a node another one of the same name, with its control inputs and tags."""
-    controls = [text for text in node.input if text[0] == "^"]
-    for key in [key for key in node.attr if not key.startswith("_")]:
-        del node.attr[key]
-    node.op = op
-    node.input[:] = inputs + controls
-    for key, value in attrs.items():
-        set_attr(node, key, value)

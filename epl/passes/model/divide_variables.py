@@ -1,12 +1,18 @@
-r"""Divides updates of large variables by rows, so that each shard can have an owner of its own (zero.level "v0", "v1").
+r"""Divides updates of large variables by rows, so that each shard can have an owner of its own (zero.level).
 
                                         gradient, rows of shard 0 -> apply (rows of w, slot/epl_rows_0)
     gradient -> apply (w, slot) becomes                                                               \
                                         gradient, rows of shard 1 -> apply (rows of w, slot/epl_rows_1) - NoOp
 
 A slot's shards are variables, of which checkpoints get the whole. Of the trained variable there are shards only while
-they are updated: `epl.passes.sync.divide_updates` gives every copy the new rows. All that comes later takes parts as
-variables like others, each with a gradient.
+they are updated: `epl.passes.sync.divide_updates` gives every copy the new rows. At "v2" and "v3" it has shards for
+good, as a slot has, and what computes with it joins what comes of them (`epl.passes.model.divide_parameters`):
+
+                                                         read (w/epl_rows_0) -> join -> MatMul
+    read (w) -> MatMul, MatMul of dx            becomes                     X
+                                                         read (w/epl_rows_1) -> join -> MatMul of dx
+
+At "v2" there is one join for both. All that comes later takes parts as variables like others, each with a gradient.
 """
 
 import logging
@@ -21,12 +27,12 @@ from epl.passes.saved import save_instead, saved_by
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
 from epl.plan.owners import owners_of
-from epl.plan.parameters import LEVELS
+from epl.plan.parameters import JOIN, LEVELS, find_divisible, uses_of
 from epl.plan.plan import mesh_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.zero import sharing_group
 from epl.plan.zero_owners import Places
-from epl.plan.zero_rows import divided_rows, rows_of_spec
+from epl.plan.zero_rows import WHOLE, divided_rows, rows_of_spec
 from epl.program.program import Gradient, RowsOf, Variable
 from epl.rules import effects
 
@@ -39,10 +45,10 @@ _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSu
 def divide_variables(program, target):
     """The program in which large variables have shards; the same program where state comes out even without."""
     config = target.config
-    if not config.zero.level or config.zero.level in LEVELS or not program.apply_calls or program.role is not None:
+    if not config.zero.level or not program.apply_calls or program.role is not None:
         return program
     apart = config.offload.level or config.dgc.sparsity or config.communication.wire_dtype != "float32"
-    if apart or program.scaled or program.short or any(call.between is not None for call in program.apply_calls):
+    if apart or program.scaled or any(call.between is not None for call in program.apply_calls):
         return program
     used = used_taskgraphs(program)
     mesh = mesh_of(used, config, target.cluster)
@@ -50,7 +56,10 @@ def divide_variables(program, target):
         return program
     size, analysis = sharing_group(mesh, config.zero.degree).size, analyse(program)
     places = Places(owners_of(program, analysis, stages_of(program, used), mesh))
-    found = divided_rows(program, analysis, size, places)
+    uses = {}
+    if config.zero.level in LEVELS:
+        uses = uses_of(program, analysis, find_divisible(program, analysis).reads, config.zero.level)
+    found = divided_rows(program, analysis, size, places, uses)
     for rows in found:
         program = _Division(program, rows).done()
         _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))
@@ -79,9 +88,9 @@ class _Division(object):
     def done(self):
         """The Program with the shards."""
         pairs = [self._update_of(shard) for shard in range(len(self._rows.sizes))]
-        for slot in self._rows.slots:
-            self._save(slot)
-            self._join(slot)
+        for variable in self._rows.lasting:
+            self._save(variable)
+            self._join(variable)
         for name in self._rows.region:
             node = self._edit.node(name)
             waits = ["^" + self._name(shard, name) for shard in range(len(pairs))]
@@ -92,8 +101,8 @@ class _Division(object):
         return "%s/%d/%s" % (self._stem, shard, name)
 
     def _holder(self, shard, name):
-        """The name of a shard of a slot; of the trained variable that of what holds it while it is updated."""
-        return self._name(shard, name) if name == self._rows.variable else "%s/epl_rows_%d" % (name, shard)
+        """The name of a shard of a variable; or that of what holds it while it is updated."""
+        return "%s/epl_rows_%d" % (name, shard) if name in self._rows.lasting else self._name(shard, name)
 
     def _add(self, node, like, phase=None, call=False):
         """Adds a node that belongs to the stage, the phase and maybe the call of another one; returns its name."""
@@ -116,22 +125,27 @@ class _Division(object):
     def _update_of(self, shard):
         """Adds the update of a shard; returns its Gradient and the name of what holds the trained variable's rows."""
         rows = self._rows
-        for slot in rows.slots:
-            self._hold(shard, slot)
+        for variable in rows.lasting:
+            self._hold(shard, variable)
         gradient = self._gradient(shard)
         given = {canonical_tensor(old): new for old, new in zip(rows.gradient, gradient) if old}
-        holder = self._hold_for_update(shard)
+        if rows.parameter:
+            holder = self._holder(shard, rows.variable)
+        else:
+            holder = self._hold_for_update(shard)
         reads = {}
         for name in self._graph.in_order(rows.region):
             self._copy(shard, name, given, reads)
         return gradient, holder
 
     def _hold(self, shard, slot):
-        """Adds a shard of a slot."""
+        """Adds a shard of a variable."""
         known, name = self._program.variables[slot], self._holder(shard, slot)
         self._add(_variable(name, known.dtype % 100, self._shard_shape(shard)), self._graph.nodes[slot])
         firsts = tuple(self._name(shard, first) for first in known.initializers if first in self._graph.nodes)
-        self._variables[name] = Variable(name, known.dtype % 100, self._shard_shape(shard), firsts, known.is_local)
+        self._variables[name] = replace(
+            known, name=name, dtype=known.dtype % 100, shape=self._shard_shape(shard), initializers=firsts
+        )
 
     def _shard_shape(self, shard):
         return (self._rows.sizes[shard],) + self._rows.shape[1:]
@@ -208,7 +222,7 @@ class _Division(object):
                 made.attr[key].CopyFrom(value)
         holder = node_of(node.input[0]) if node.input else None
         if holder in rows.slots or holder == rows.variable:
-            if rows.variable == holder or any(node_of(t) == rows.variable for t in node.input):
+            if not rows.parameter and rows.variable in map(node_of, node.input):
                 made.input.append("^%s/begin" % self._holder(shard, rows.variable))
             dtype = self._variables[holder].dtype % 100
             _to_resource(made, dtype)
@@ -243,7 +257,7 @@ class _Division(object):
         """A shard of what a read outside of the update gives."""
         holder, name = self._rows.reads[source], self._name(shard, "read/" + source)
         dtype = self._variables[holder].dtype % 100
-        if holder == self._rows.variable:
+        if holder not in self._rows.lasting:
             return self._slice(name, source, dtype, shard, node, call=True)
         read = read_node(self._edit.peek(self._holder(shard, holder)), name, dtype)
         read.input.extend(text for text in self._graph.nodes[source].input if text[0] == "^")
@@ -279,7 +293,7 @@ class _Division(object):
             save_instead(self._edit, save, "%s/%s/%s" % (self._stem, save, slot), kept, self._add)
 
     def _join(self, slot):
-        """Lets what takes a slot besides the update take it from the shards, and give it to them."""
+        """Lets what takes a variable besides the update take it from the shards, and give it to them."""
         dtype, holder = self._program.variables[slot].dtype % 100, self._graph.nodes[slot]
         is_resource = holder.op == "VarHandleOp"
         for name in self._graph.edges.data_consumers.get(slot, ()):
@@ -290,15 +304,17 @@ class _Division(object):
                 self._set(slot, node, dtype)
             elif node.op in ("VarIsInitializedOp", "IsVariableInitialized"):
                 self._tell(slot, node)
-            elif is_resource:
-                self._whole(slot, self._edit.node(name), dtype)
+            elif is_resource or slot == self._rows.variable and node.op == "Identity":
+                parts = self._whole(slot, self._edit.node(name), dtype)
+                for number, users in enumerate(self._rows.uses.get(name, ())):
+                    self._use(node, number, users, parts, dtype)
         if is_resource:
             _become(self._edit.node(slot), "NoOp", [])
         else:
             self._whole(slot, self._edit.node(slot), dtype)
 
     def _whole(self, slot, node, dtype):
-        """Makes of a node one that gives the whole of a slot."""
+        """Makes of a node one that gives the whole of a variable; returns the reads of its shards."""
         controls, stem, values = [t for t in node.input if t[0] == "^"], "%s/%s" % (self._stem, node.name), []
         for shard in range(len(self._rows.sizes)):
             read = read_node(self._edit.peek(self._holder(shard, slot)), "%s/part_%d" % (stem, shard), dtype)
@@ -307,9 +323,21 @@ class _Division(object):
             self._specs[values[-1]] = (slot if node.op != "ReadVariableOp" else node.name, "rows", shard)
         axis = self._add(constant(stem + "/axis", 0, _INT32), node)
         _become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(_INT32))
+        return values
+
+    def _use(self, read, number, users, parts, dtype):
+        """Lets some users of a read of a parameter take what they themselves join of the shards."""
+        name, like = "%s/%s/join_%d" % (self._stem, read.name, number), self._graph.nodes[users[0][0]]
+        axis = self._add(constant(name + "/axis", 0, _INT32), like)
+        join = make_node("ConcatV2", name, parts + [axis], N=len(parts), T=Type(dtype), Tidx=Type(_INT32))
+        set_attr(join, tags.ROLE, JOIN)
+        self._specs[name] = (read.name, WHOLE, 0)
+        self._add(join, like)
+        for user, position in users:
+            self._edit.set_input(user, position, name)
 
     def _set(self, slot, node, dtype):
-        """Makes of what sets a slot one that sets its shards."""
+        """Makes of what sets a variable one that sets its shards."""
         value, waits = node.input[effects.VALUE_INPUT], []
         phase = tags.SAVE if node.name in self._initial and not self._is_first(slot, node.name) else None
         for shard in range(len(self._rows.sizes)):
@@ -342,8 +370,8 @@ class _Division(object):
     def _told(self, pairs):
         """The Program, which knows what the shards are."""
         rows, program = self._rows, self._program
-        for slot in rows.slots:
-            del self._variables[slot]
+        for variable in rows.lasting:
+            del self._variables[variable]
         calls = [
             replace(call, gradients=tuple(self._pairs(call.gradients, pairs))) if call.index == rows.call else call
             for call in program.apply_calls
@@ -353,8 +381,11 @@ class _Division(object):
             found = list(self._pairs([pair], pairs))
             computed.extend(found)
             numbers.extend([number] * len(found))
+        dtype = program.short.get(canonical_tensor(self._rows.gradient.values))
+        short = {canonical_tensor(gradient.values): dtype for gradient, _ in pairs if dtype is not None}
         return replace(
             program.with_graph(self._edit.finish()),
+            short={**program.short, **short},
             variables=self._variables,
             apply_calls=calls,
             computed=computed,
