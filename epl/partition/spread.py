@@ -29,6 +29,8 @@ from epl.rules import effects
 _FLOPS_PER_BYTE = 1000.0
 # They give a variable itself on.
 _REFERENCES = frozenset(["RefSwitch", "RefMerge"])
+# The same, but no part of it.
+_WHOLE_REFERENCES = frozenset(["RefEnter", "RefIdentity", "RefSelect"])
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,19 @@ class _Spread(object):
         node = self._graph.nodes[name]
         if (owner or name) not in self._marks.variables or not self._facts.shape(Tensor(name, 0)):
             return False
-        consumers = [self._graph.nodes[c] for c in self._graph.edges.data_consumers.get(name, ())]
+        consumers = [self._graph.nodes[c] for c in self._takers(name)]
         if node.op != "VarHandleOp":  # the value of a reference can be brought into any place
-            consumers = [each for each in consumers if effects.is_write(each.op)]
+            itself = _REFERENCES | _WHOLE_REFERENCES
+            consumers = [each for each in consumers if effects.is_write(each.op) or each.op in itself]
         return all(self._notation(each) is not None for each in consumers)
+
+    def _takers(self, name):
+        """What takes a variable, also in the branches that a reference to it comes into."""
+        found = list(self._graph.edges.data_consumers.get(name, ()))
+        for each in found:  # it grows while it is gone through
+            if self._graph.nodes[each].op in _REFERENCES:
+                found.extend(c for c in self._graph.edges.data_consumers.get(each, ()) if c not in found)
+        return found
 
     def _notation(self, node):
         return notation_of(node, self._facts.inputs(node.name), self._facts)

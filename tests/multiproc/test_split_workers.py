@@ -8,7 +8,9 @@ import pytest
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
+    BRANCHES,
     CLIPPED,
+    CONTROL_FLOW,
     COPIES,
     DIVIDED,
     EMBEDDINGS,
@@ -95,6 +97,13 @@ def test_parts_of_large_variables_are_saved_and_read_by_themselves(plain, two_wo
 def test_hints(plain, two_workers, optimizer, resource):
     reference = plain(SPLIT + "hinted", 1, optimizer, resource)
     for history in two_workers(SPLIT + "hinted", 2, optimizer, resource):
+        check(history, reference)
+
+
+@pytest.mark.parametrize("optimizer, version, resource", CONTROL_FLOW[:2])
+def test_branches_and_loops(plain, two_workers, optimizer, version, resource):
+    reference = plain(BRANCHES, 1, optimizer, version, resource)
+    for history in two_workers(BRANCHES, 2, optimizer, version, resource):
         check(history, reference)
 
 

@@ -12,6 +12,7 @@ from tests.helpers.remote import RemoteError
 
 COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll", "EplBroadcast")
 SPLIT = "tests.helpers.programs.split:"
+BRANCHES = "tests.helpers.programs.split_control_flow:branches_and_loops"
 LARGE = "tests.helpers.programs.split_large:large"
 EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
 TABLES = "tests.helpers.programs.split_tables:lookups"
@@ -69,6 +70,16 @@ HINTED = [("momentum", True), ("adagrad", False)]
 def test_hints(plain, two_devices, optimizer, resource):
     reference = plain(SPLIT + "hinted", 1, optimizer, resource)
     check(two_devices(SPLIT + "hinted", 2, optimizer, resource), reference)
+
+
+# Control flow of both kinds, in which all that the devices have parts of is whole.
+CONTROL_FLOW = [("sgd", "v1", False), ("adam", "v1", True), ("momentum", "v2", True)]
+
+
+@pytest.mark.parametrize("optimizer, version, resource", CONTROL_FLOW)
+def test_branches_and_loops(plain, two_devices, optimizer, version, resource):
+    reference = plain(BRANCHES, 1, optimizer, version, resource)
+    check(two_devices(BRANCHES, 2, optimizer, version, resource), reference)
 
 
 # Rows that the graph knows, and that it does not; that divide, and that do not.

@@ -13,14 +13,15 @@ from dataclasses import replace
 from epl import tf_compat
 from epl.errors import UnsupportedError
 from epl.graph import tags
+from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
+from epl.graph.index import node_of
 from epl.partition.hints import hints_of
 from epl.partition.partition import partition
 from epl.partition.routes import LOOKUPS
 from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.analysis import analyse
 from epl.plan.layout import ROWS, is_split
 from epl.plan.names import recomputed_name
 from epl.plan.parameters import LEVELS as PARAMETERS
@@ -54,7 +55,7 @@ def partition_shards(program, target):
     marks = _marks(program, shards, taskgraphs, hints)
     marked = marks.variables
     done = _partition(program, marks)
-    _check_places(done, _inside(program))
+    _check_places(done, program)
     divided = marked.intersection(done.placements)
     if not divided and split.kind == "split":
         _LOG.warning(
@@ -84,13 +85,13 @@ def _partition(program, marks):
 
 
 def _needs_other_rows(program, marks, done):
-    """The first node that needs rows of other devices before anything that is split, in a step that trains, or in a
-    loop or a branch, where they cannot come; None if there is none."""
+    """The first node that needs rows of other devices before anything that is split, in a step that trains, or for a
+    loop or a branch; None if there is none."""
     trained = done.graph.ancestors([name for name, node in done.graph.nodes.items() if tags.phase(node) == tags.APPLY])
     split = _with_moves_before(program.graph, program.graph.descendants(marks.variables, data_only=True))
-    inside = _inside(program)
+    inside = inside_control_flow(program.graph)
     for each in done.collectives:
-        if each.wanted_by in inside:
+        if each.wanted_by in inside and each.wanted_by not in split:
             return each.wanted_by
         if each.kind in ("all_gather", "all_to_all") and each.node in trained:
             if each.wanted_by in marks.rows and each.wanted_by not in split:
@@ -111,7 +112,7 @@ def _with_moves_before(graph, names):
 
 def _rows(program, taskgraphs):
     """(nodes that compute on a batch which devices divide, nodes that give it)."""
-    inside = analyse(program).in_control_flow
+    inside = inside_control_flow(program.graph)
     indices, nodes = {t.index for t in taskgraphs if t.kind in ("replicate", ROWS)}, program.graph.nodes
     rows = {
         name
@@ -194,10 +195,13 @@ def _check_settings(program, config, split):
 def _check_functions(program, what):
     """Raises for functions of the model that give something else each time: devices could get different things."""
     functions = Functions(program.graph.library)
+    differing = effects.DIFFERING
+    if not program.graph.find("IteratorGetNextAsOptional".__eq__):
+        differing = differing - {"OptionalGetValue"}  # by it gradients of branches take what the forward pass made
     for node in functions.callers(program.graph.nodes.values()):
         if "Dataset" in node.op or node.op in effects.SHARED_RESOURCES:
             continue  # reads data, once for all devices of a worker
-        if functions.calls(node, lambda body: body.op in effects.DIFFERING, "impure"):
+        if functions.calls(node, lambda body: body.op in differing, "impure"):
             raise UnsupportedError(
                 "'%s' calls a function (a loop, a branch, a tf.function) that draws random numbers or reads data, "
                 "which does not go together with %s in this version: the devices could get different ones. Do that "
@@ -205,17 +209,19 @@ def _check_functions(program, what):
             )
 
 
-def _inside(program):
-    """The nodes in loops and branches, but for updates that are left out where gradients are not finite: what these
-    take is exchanged in any case, before it is known whether they are made."""
-    return analyse(program).in_control_flow.difference(*(verdict.gates for verdict in program.scaled))
+def _check_places(done, program):
+    """What is exchanged in a branch or a loop could be waited for in vain.
 
-
-def _check_places(done, inside):
-    """What is exchanged in a branch or a loop could be waited for in vain."""
+    What these take is exchanged before, whether or not they are gone through. So is what is left out where gradients
+    are not finite: that is not known yet.
+    """
+    gates = {write for verdict in program.scaled for write in verdict.gates}
+    inside = inside_control_flow(program.graph)
     for each in done.collectives:
-        if each.wanted_by in inside:
+        if node_of(each.tensor) in inside and each.wanted_by not in gates:
             raise UnsupportedError(
-                "'%s' stands in a loop or a branch and takes '%s', which is divided over devices. Build what is split "
-                "outside of loops and branches." % (each.wanted_by, each.tensor)
+                "'%s' takes '%s', which the devices would have to exchange in a loop or a branch, and would wait for in "
+                "vain where another one is gone through. Keep whole what is divided in it: leave out epl.shard there, "
+                "or give the variable that is changed there, or what the loop or the branch takes, to epl.whole."
+                % (each.wanted_by, each.tensor)
             )
