@@ -2,21 +2,15 @@
 
 import pytest
 
-from tests.helpers import zoo, zoo_checks
+from tests.helpers import zoo_checks
 from tests.helpers.zoo_results import Layout
 
 pytestmark = pytest.mark.each_line  # zoo_checks.cases says which of them need not
 
-CASES = zoo_checks.cases(Layout(1, 2), few=[Layout(1, 4), Layout(1, 2, 2)], half=0)
+CASES = zoo_checks.cases(Layout(1, 2), rare=[Layout(1, 4), Layout(1, 2, 2)], half=0)
 
 
 @pytest.mark.parametrize("layout, case", CASES)
 @pytest.mark.timeout(900)  # the first test of a layout runs all of them
 def test_equals_one_device(zoo_runs, layout, case):
     zoo_checks.check_case(zoo_runs, layout, case)
-
-
-@pytest.mark.parametrize("case", zoo.CASES)
-@pytest.mark.timeout(600)
-def test_reference_trains(zoo_runs, case):
-    zoo_checks.check_reference(zoo_runs, case)
