@@ -53,7 +53,8 @@ def _on_both(cases, chosen):
 def divided(items, line):
     """The test items that a line runs of those that both could run.
 
-    What starts processes is dear: of such a module the tests with one case are shared out like the cases of a test.
+    Of a module whose tests are dear, as those that start processes or are marked either_line, the tests with one case
+    are shared out like the cases of a test.
 
     Args:
       items: of pytest, of tests with parameters or without.
@@ -63,7 +64,7 @@ def divided(items, line):
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in list(tests.items()):
-        if len(cases) == 1 and os.path.basename(os.path.dirname(str(cases[0].fspath))) in _DEAR:
+        if len(cases) == 1 and _is_dear(cases[0]):
             singles.setdefault(name.partition("::")[0], []).extend(tests.pop(name))
     found = []
     for cases in tests.values():
@@ -73,6 +74,10 @@ def divided(items, line):
         places = share_of([(item.nodeid,) for item in cases], line)
         found.extend(cases[place] for place in places)
     return found
+
+
+def _is_dear(item):
+    return os.path.basename(os.path.dirname(str(item.fspath))) in _DEAR or item.get_closest_marker("either_line")
 
 
 def _values(item):

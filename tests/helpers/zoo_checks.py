@@ -8,7 +8,6 @@ from tests.helpers.checks import assert_same
 from tests.helpers.covering import covering
 from tests.helpers.zoo_results import PLAIN, Layout
 
-
 # Models take turns at these.
 RARE = (Layout(1, 4), Layout(1, 2, 2), Layout(2, 2))
 

@@ -17,6 +17,8 @@ from epl.plan.apply_groups import balanced, plan_apply_groups
 from epl.rules import effects
 from tests.helpers.planning import ROWS, capture, compiled, control_flow, trained
 
+pytestmark = pytest.mark.either_line
+
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),

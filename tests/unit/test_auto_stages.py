@@ -15,6 +15,8 @@ from epl.plan.cost import Speeds, estimate, stage_costs
 from epl.plan.pieces import Piece
 from tests.helpers.planning import batch, capture, control_flow, sgd, variable
 
+pytestmark = pytest.mark.either_line
+
 
 def facts_of(graph, speeds=None):
     """(Graph, Costs, operations in control flow) of a tf.Graph."""

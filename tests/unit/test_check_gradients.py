@@ -16,6 +16,8 @@ from tests.helpers.checks import assert_same
 from tests.helpers.planning import ROWS, capture, compiled, control_flow
 from tests.unit.test_recompute import attention, branches, convolutions, dense, loops, minimize, mlp, with_dropout
 
+pytestmark = pytest.mark.either_line
+
 CHECK_ALONE = {"gradient_checkpoint__check_gradients": True}
 CHECK = dict(CHECK_ALONE, gradient_checkpoint__type="auto")
 

@@ -18,6 +18,8 @@ from epl.graph.index import node_of
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
 from tests.helpers import planning
 
+pytestmark = pytest.mark.either_line
+
 
 def parts_of(graph, workers, devices=1, **keys):
     """What each worker of the first copy of the model has: its Part with its graph, and the Plans."""

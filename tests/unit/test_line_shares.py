@@ -76,6 +76,14 @@ def test_alone():
 @pytest.mark.each_line
 def test_alone_on_each_line():
     pass
+
+@pytest.mark.either_line
+def test_slow():
+    pass
+
+@pytest.mark.either_line
+def test_slow_as_well():
+    pass
 """
 
 
@@ -93,7 +101,7 @@ def collected(folder, *options, kind="numerics"):
 
 def test_what_pytest_collects(tmp_path):
     first, second = (collected(tmp_path, "--once", part) for part in ("unit", "rest"))
-    assert len(set(first) | set(second)) == 6 + 4 + 2 + 3 + 1 + 2
+    assert len(set(first) | set(second)) == 6 + 4 + 2 + 3 + 1 + 4
     both = {"test_each_line[1]", "test_each_line[2]", "test_skipped[2]", "test_alone_on_each_line"}
     assert set(first) & set(second) == both
     # Each of the tests with one case is on one of the lines, as cases of one test would be.
@@ -103,6 +111,7 @@ def test_what_pytest_collects(tmp_path):
     assert {name for name in first if name.startswith("test_square")} == {"test_square[x-1]", "test_square[y-2]"}
 
 
-def test_unit_tests_with_one_case_run_on_both_lines(tmp_path):
+def test_unit_tests_with_one_case_run_on_both_lines_unless_they_are_dear(tmp_path):
     first, second = (collected(tmp_path, "--once", part, kind="unit") for part in ("unit", "rest"))
     assert {"test_alone", "test_one_left[1]"} <= set(first) & set(second)
+    assert ("test_slow" in first) != ("test_slow" in second) != ("test_slow_as_well" in second)

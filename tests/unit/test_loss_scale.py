@@ -18,6 +18,8 @@ from tests.helpers.loss_scales import BAD, OPTIONS, by_the_book, check
 from tests.helpers.planning import capture, compiled, control_flow
 from tests.helpers.programs import loss_scale as programs
 
+pytestmark = pytest.mark.either_line
+
 FLOAT16 = {"amp__level": "O1", "amp__dtype": "float16"}
 PREFIX = "epl_loss_scale"
 ADDED = ("scale", "good_steps", "bad_steps")

@@ -24,6 +24,8 @@ from epl.session.foretold import foretell_program
 from epl.session.out_of_memory import explained
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
+pytestmark = pytest.mark.either_line
+
 
 def of_nodes(nodes, roots, sizes, variables=None):
     """The DeviceMemory of a graph of (operation type, name, inputs), and bytes by name; 0 for those that it lacks."""

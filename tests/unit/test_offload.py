@@ -14,6 +14,8 @@ from epl.session.foretold import foretell_program
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture, compiled, control_flow
 
+pytestmark = pytest.mark.either_line
+
 LAYERS, WIDTH, ROWS = 8, 32, 4
 HOST, DEVICE = "/device:CPU:0", "/device:CPU:1"
 

@@ -13,6 +13,8 @@ from epl.optimizers import LambOptimizer, LarsOptimizer
 from tests.helpers.checks import pairs
 from tests.helpers.references import Lamb, Lars
 
+pytestmark = pytest.mark.either_line
+
 STEPS = 20
 SHAPES = {"net/kernel": (4, 3), "net/bias": (3,), "table": (6, 2), "zeros": (2,)}
 

@@ -10,6 +10,8 @@ from tests.helpers import shards, split_models
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture
 
+pytestmark = pytest.mark.either_line
+
 STEPS = 3
 
 

@@ -19,6 +19,8 @@ from epl.plan.names import clone_name, copy_name, merged_name, sync_name
 from tests.helpers import planning, processes
 from tests.helpers.planning import capture, control_flow, of_op, rewritten, variable
 
+pytestmark = pytest.mark.either_line
+
 CPU = "/job:localhost/replica:0/task:0/device:CPU:%d"
 
 

@@ -17,6 +17,8 @@ from epl.plan.table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import capture, control_flow, plan_of, variable
 
+pytestmark = pytest.mark.either_line
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Gradient groups.
 

@@ -21,6 +21,8 @@ from epl.plan.names import recomputed_name
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import ROWS, capture, cluster, compiled, control_flow, trained, variable
 
+pytestmark = pytest.mark.either_line
+
 AUTO = {"gradient_checkpoint.type": "auto"}
 
 

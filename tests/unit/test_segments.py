@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from epl.plan.segments import Chain, Segment, Span
 
+pytestmark = pytest.mark.either_line
+
 
 def chain_of(sizes, seconds=None):
     """Operations in a row; each uses the output of the one before, and the backward pass all outputs."""

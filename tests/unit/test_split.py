@@ -11,6 +11,8 @@ from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 from tests.helpers.marks import needs_bfloat16
 
+pytestmark = pytest.mark.either_line
+
 
 def classifier(scope=lambda: epl.split(2), hidden=None, classes=7):
     """A loss of which `scope` divides the last layer."""

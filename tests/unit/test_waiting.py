@@ -16,6 +16,8 @@ from epl.errors import CommunicationError
 from epl.session import causes, meeting, monitored
 from epl.session.job import Job
 
+pytestmark = pytest.mark.either_line
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 

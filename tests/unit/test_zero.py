@@ -21,6 +21,8 @@ from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
 
+pytestmark = pytest.mark.either_line
+
 SLOTS = {"momentum": 1, "adam": 2, "rmsprop": 3, "adagrad": 1, "adadelta": 2, "ftrl": 2}
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),

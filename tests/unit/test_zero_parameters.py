@@ -13,6 +13,8 @@ from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, control_flow, layers, of_op, plan_of, sgd, variable
 
+pytestmark = pytest.mark.either_line
+
 SMALL = 1e-4  # MiB: more than one layer of those that are built here
 LEVELS = ["v2", "v3"]
 
