@@ -24,13 +24,14 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # of what was done. `messages`: of a step that only reads, what other workers must send, see epl.session.parts. `whole`:
 # a step with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers
 # take alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
-# `sharded`: variables of which each worker has a shard (epl.split), and that this one has given new values.
-Vote = collections.namedtuple("Vote", "session fetches targets fresh kind constants messages whole steps sharded")
+# `sharded`: variables of which each worker has a shard (epl.split), and that this one has given new values. `hints`:
+# tensors of the program to what epl.shard or epl.whole says of them.
+Vote = collections.namedtuple("Vote", "session fetches targets fresh kind constants messages whole steps sharded hints")
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, ())
+Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {})
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Vote `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -109,6 +110,7 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
     if over:
         raise SessionOver(over)
     _check_steps(votes)
+    _check_hints(votes)  # before all that follows from where variables are
     _check_sharded(votes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
     fresh = tuple(_union([v.fresh for v in votes] + [_differing(v.constants for v in votes)]))
@@ -195,6 +197,21 @@ def _check_steps(votes):
             % ", ".join("worker %d: %d" % item for item in enumerate(v.steps for v in votes)),
             cause="different steps",
         )
+
+
+def _check_hints(votes):
+    """What the program says of where tensors lie is the same for all workers that divide them."""
+    for worker, vote in enumerate(votes):
+        for tensor in sorted(set(vote.hints).union(votes[0].hints)):
+            said = [each.hints.get(tensor, "no hint") for each in (votes[0], vote)]
+            if said[0] != said[1]:
+                raise WorkerError(
+                    "the hints for '%s' differ: worker 0 has %s, and worker %d has %s. The workers divide it together, "
+                    "so give epl.shard and epl.whole the same in the script of all of them."
+                    % (tensor, said[0], worker, said[1]),
+                    worker=worker,
+                    cause="different hints",
+                )
 
 
 def _check_sharded(votes):

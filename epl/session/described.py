@@ -2,6 +2,8 @@
 
 import hashlib
 
+from epl.graph import tags
+from epl.graph.index import format_input
 from epl.plan.analysis import is_large_constant
 
 # Longer values are shown by a digest.
@@ -36,6 +38,15 @@ def settings(plan):
             plan.steps_per_run,
         )
     )
+
+
+def told_hints(graph):
+    """dict of the tensors of a Graph for which there are hints (epl.shard, epl.whole) to what these say, in words."""
+    return {
+        format_input(name, index): 'the hint "%s"' % tags.told(tags.WHOLE if dim is None else tags.divided(dim))
+        for name, node in graph.nodes.items()
+        for index, dim in tags.places_of(node).items()
+    }
 
 
 def describe(node, with_value=False):

@@ -16,7 +16,7 @@ from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, micro_batch_name, whole_name
 from epl.plan.order import collective_keys, keys_of_shards, settle
 from epl.rules import effects
-from epl.session.described import describe
+from epl.session.described import describe, told_hints
 from epl.session.parts import communicators, wanted_messages
 from epl.session.step import RemoteRead, Step
 
@@ -36,6 +36,7 @@ class Rewritten(object):
       program: the Program of this worker.
       graph: the rewritten Graph: this worker's, or its pipeline's.
       partners: an EplSend of the user to its EplRecv.
+      hints: tensors of the program to what epl.shard or epl.whole says of them.
       has_reference_variables: True when any variable is of the kind that is updated in place.
     """
 
@@ -47,6 +48,7 @@ class Rewritten(object):
         program = program if role is None else replace(program, role=role)
         self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link)
         self.graph = self.program.whole
+        self.hints = told_hints(program.graph) if self.plan.partitioned is not None else {}
         keys = collective_keys(self.plan, self.graph)
         self._keys = settle(keys, self.graph, self.plan, self.micro_batches.count > 1)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}

@@ -286,14 +286,15 @@ class Step(object):
     def lines(self):
         """What must be the same on every worker, a line for each thing.
 
-        These are the settings, the collectives, and the nodes of the user's graph that collectives and updates of
-        variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
+        These are the settings, the hints, the collectives, and the nodes of the user's graph that collectives and updates
+        of variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
         """
         users = self._rewritten.program.source.graph
         updates = users.ancestors(self._updates, stop=self._rewritten.differing)
         compared = users.ancestors(self._rewritten.in_one_copy(self._compared()) | self._gathered()) - updates
         return (
             [settings(self._rewritten.plan)]
+            + ["hint: %s %s" % hint for hint in sorted(self._rewritten.hints.items())]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives
             + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in self.messages]

@@ -302,6 +302,21 @@ def test_workers_with_different_data_are_refused(two_workers):
     assert "the workers that divide this model (epl.split, or epl.replicate of a batch" in message
 
 
+@pytest.mark.parametrize(
+    "hints, said",
+    [
+        (
+            (0, 1),
+            'worker 0 has the hint "divided along dimension 0", and worker 1 has the hint "divided along dimension 1"',
+        ),
+        ((None, -1), 'worker 0 has no hint, and worker 1 has the hint "whole"'),
+    ],
+)
+def test_workers_with_different_hints_are_refused(two_workers, hints, said):
+    message = refused(two_workers, SPLIT + "different_hints", 2, hints)
+    assert "the hints for 'kernel' differ: " + said in message
+
+
 def test_all_workers_initialise_or_none(two_workers):
     message = refused(two_workers, SPLIT + "one_initialises", 2)
     assert "worker 0 has given the variable" in message and "and worker 1 has not" in message

@@ -114,6 +114,16 @@ def test_different_fetches_become_their_union(size):
     assert len(set(workers.exchanges)) == 1 and workers.exchanges[0] <= 3
 
 
+def test_different_hints_are_told_before_what_follows_from_them():
+    votes = [vote()._replace(hints=hints, sharded=tuple(hints)) for hints in ({"v": "a"}, {"v": "a"}, {"v": "b"})]
+    results, _ = run(votes, graphs=[["hint: %s" % sorted(each.hints.items())] for each in votes])
+    assert {str(each) for each in results} == {str(results[0])} and results[0].worker == 2
+    assert "the hints for 'v' differ: worker 0 has a, and worker 2 has b" in str(results[0])
+    lacking = [vote()._replace(hints={"v": "a"}), vote()]
+    results, _ = run(lacking, graphs=[["a"], ["b"]])
+    assert "worker 0 has a, and worker 1 has no hint" in str(results[0])
+
+
 def test_the_same_names_in_another_order_agree():
     results, _ = run([vote(["a:0", "b:0"]), vote(["b:0", "a:0"])])
     assert {agreed.step.fingerprint for agreed in results} == {results[0].step.fingerprint}

@@ -257,6 +257,21 @@ def different_data(epl, device_count):
         session.run(step, _feeds(x, labels, 1 + epl.Env.get().cluster.worker_index))
 
 
+def different_hints(epl, device_count, of_workers):
+    """Trains with a hint of this worker's own for the only variable; raises. `of_workers`: dimensions, by worker; None
+    for no hint, -1 for epl.whole."""
+    common.init(epl)
+    x = tf.placeholder(tf.float32, [8, common.FEATURES])
+    with epl.split(device_count):
+        kernel = tf.get_variable("kernel", [common.FEATURES, 4])
+        dim = of_workers[epl.Env.get().cluster.worker_index]
+        if dim is not None:
+            kernel = epl.whole(kernel) if dim < 0 else epl.shard(kernel, dim)
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, kernel) - 1.0))
+    step = tf.train.AdamOptimizer(0.1).minimize(loss)
+    history_of([loss], step, [{x: common.batch(0)[0]}])
+
+
 def one_initialises(epl, device_count):
     """Worker 0 gives the variables values again; raises."""
     common.init(epl)
