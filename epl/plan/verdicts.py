@@ -45,6 +45,11 @@ def stages_verdicts(plan):
     return found
 
 
+def judging(graph, flag):
+    """The nodes that make a flag of a Verdict of one gradient, in order; the flag comes last."""
+    return [name for name in (flag + "/row", flag + "/each", flag) if name in graph.nodes]
+
+
 def packed_verdicts(model):
     """The nodes of a Program that all workers of a pipeline have alike, though they follow from gradients."""
     return frozenset(verdict.packed for verdict in model.scaled)

@@ -15,6 +15,7 @@ from epl.partition.rule import Notation
 from epl.partition.table import RULES
 from epl.plan.apply_groups import of_call
 from epl.plan.gradients import size_bytes
+from epl.plan.verdicts import judging
 from epl.plan.zero_owners import ALL_STAGES, updates_by_call
 from epl.program.program import Gradient
 from epl.rules import effects
@@ -46,6 +47,7 @@ class Rows:
       slots: the variables of the optimizer, of the variable's shape.
       region: what is computed for each shard by itself.
       reads: reads of the variable and its slots that do not belong to the call, to what they read.
+      judged: the nodes that tell whether the gradient is finite, the flag of a Verdict among them.
       kinds: nodes whose results have all rows, or some, to "rows" or "picked".
       shape: of the variable.
       sizes: rows of each shard.
@@ -60,6 +62,7 @@ class Rows:
     slots: Tuple[str, ...]
     region: FrozenSet[str]
     reads: Dict[str, str]
+    judged: Tuple[str, ...]
     kinds: Dict[str, str]
     shape: Tuple[int, ...]
     sizes: Tuple[int, ...]
@@ -83,7 +86,7 @@ def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
     They follow from calls in their order: what is divided stays so when the program's graph grows.
 
     Args:
-      program: an epl.program.program.Program.
+      program: an epl.program.program.Program in which updates run in each step.
       analysis: its Analysis.
       size: copies of the model among which state is divided.
       places: the Places of a pipeline's workers, each of which divides its own state.
@@ -141,6 +144,9 @@ def _rows(program, analysis, call, update, size, uses):
         if graph.nodes[name].op in _READS and not of_call(graph, name, call)
     }
     region = _region(graph, call, update, holders, reads)
+    judging_all = [name for each in program.scaled for flag in each.flags for name in judging(graph, flag)]
+    judged = tuple(name for name in judging_all if name in region)
+    region = region.difference(judging_all)
     lasting = holders if uses is not None else update.slots
     if region & analysis.in_control_flow or not all(_may_be_sharded(graph, each, region) for each in lasting):
         return None
@@ -148,13 +154,14 @@ def _rows(program, analysis, call, update, size, uses):
     if canonical_tensor(gradient.values) in program.short:  # for who fetches it, it becomes what it was before
         taken = [c for c in taken if of_call(graph, c, call)]
     given = [c for name in region for c in graph.edges.data_consumers.get(name, ())]
-    if not region.issuperset(taken) or not region.issuperset(given):
+    if not region.union(judged).issuperset(taken + given):
         return None
     kinds = _kinds(program, gradient, region, holders, reads)
     if kinds is None:
         return None
     least, more = divmod(shape[0], size)
     sizes = tuple(least + (shard < more) for shard in range(size))
+    kinds.update((name, _PICKED if gradient.indices else _ROWS) for name in judged if name.endswith("/each"))
     return Rows(
         call.index,
         update.variable,
@@ -162,6 +169,7 @@ def _rows(program, analysis, call, update, size, uses):
         update.slots,
         region,
         reads,
+        judged,
         kinds,
         shape,
         sizes,

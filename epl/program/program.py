@@ -130,11 +130,16 @@ class Verdict:
       packed: the node that puts these into a vector.
       gates: each operation that is left out where one is not, to the nodes that stand around it; the last of them has
         run in both cases.
+      taken, left_out: nodes of which one runs in a step: where all gradients are finite, and where one is not.
+      adapted: the node that has run when the loss scale is that of the next step; None where it stays.
     """
 
     flags: Tuple[str, ...]
     packed: str
     gates: Dict[str, Tuple[str, ...]]
+    taken: str
+    left_out: str
+    adapted: Optional[str] = None
 
 
 # Of a gradient that the loss scale has been taken off: the float32 tensor with it, and what that is multiplied by.

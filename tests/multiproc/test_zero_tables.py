@@ -1,9 +1,10 @@
 """One variable of nearly all parameters: its rows, and the optimizer's state of them, are divided (zero.level)."""
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.checks import assert_same_training
+from tests.helpers.checks import assert_same_state, assert_same_training, pairs
 from tests.helpers.marks import needs_bfloat16
 from tests.helpers.programs.tables import OPTIMIZERS, ROWS, WIDTH
 
@@ -62,6 +63,27 @@ def test_gradients_in_16_bits(two_workers, level):
     for got in two_workers(TABLES + "train", {"amp.level": "O2", "zero.level": level}, CASES[:2]):
         for case in CASES[:2]:
             assert_same_training(got[case], want[case])
+
+
+@pytest.mark.parametrize(
+    "case, config",
+    [
+        ((False, "adam", True), {"zero.level": "v1", "amp.level": "O1"}),
+        ((False, "momentum", False), {"zero.level": "v3", "amp.level": "O2"}),
+        ((True, "lazy", True), {"zero.level": "v0", "amp.level": "O1"}),
+        ((True, "adagrad", False), {"zero.level": "v2", "amp.level": "O2", "pipeline.num_micro_batch": 2}),
+    ],
+    ids=lambda each: each["zero.level"] if isinstance(each, dict) else each[1],
+)
+def test_a_step_with_one_bad_row_is_left_out(two_workers, case, config):
+    """Its owner alone sees it; as without zero.level."""
+    plainly = {key: value for key, value in config.items() if key != "zero.level"}
+    want = two_workers(TABLES + "with_bad_steps", plainly, case, (1, 3))[0]
+    for got in two_workers(TABLES + "with_bad_steps", config, case, (1, 3)):
+        for state, wanted in pairs(got, want):
+            assert_same_state(state, wanted)
+        same = [np.array_equal(one["all/table"], other["all/table"]) for one, other in zip(got, got[1:])]
+        assert same == [False, True, False, True, False]
 
 
 def test_two_devices(plain, jobs):

@@ -17,6 +17,7 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
+from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
 from epl.plan.cost import TensorSpec
 from epl.plan.loss_scale import plan_loss_scale
@@ -94,7 +95,7 @@ class _Scale(object):
         gates = {}
         for write in self._scaled.writes:
             gates[self._if_finite(write)] = self._gate(write, finite, taken, left_out, adapted)
-        self.verdict = Verdict(flags, packed, gates)
+        self.verdict = Verdict(flags, packed, gates, taken, left_out, adapted)
         return self._edit.finish()
 
     def _name(self, name):
@@ -298,12 +299,12 @@ class _Scale(object):
                 'besides. Set amp.dtype="bfloat16", or amp.loss_scale=1 and scale the loss in the program.'
                 % (write, node.op)
             )
-        own = copy_of(edit.peek(write))
-        own.name = self._if_finite(write)
-        own.input.append("^" + taken)
-        edit.add(own)
         control = ["^" + adapted] if adapted else []
         if kinds:
+            own = copy_of(edit.peek(write))
+            own.name = self._if_finite(write)
+            own.input.append("^" + taken)
+            edit.add(own)
             dtype = Type(types.base(kinds[0]))
             old = make_node("RefSwitch", self._name("old/%s" % write), [own.input[0], finite], node.device, T=dtype)
             merge = make_node("RefMerge", write, [own.name, old.name] + control, node.device, N=2, T=dtype)
@@ -313,12 +314,10 @@ class _Scale(object):
                 self.specs.update({format_input(name, i): spec for name in (old.name, own.name) for i in (0, 1)})
             around = (edit.add(old).name,)
         else:
-            done = self._name("done/%s" % write)
-            self._add(make_node("Identity", done, [taken, "^" + own.name], node.device, T=Type(_BOOL)))
-            both = self._name("both/%s" % write)
-            self._add(make_node("Merge", both, [done, left_out], node.device, N=2, T=Type(_BOOL)))
-            merge = make_node("NoOp", write, ["^" + both] + control, node.device)
-            around = (done, both)
+            names = (self._if_finite(write), self._name("done/%s" % write), self._name("both/%s" % write))
+            own, done, both, merge = gate(edit.peek(write), names, taken, left_out, control)
+            edit.add(own)
+            around = (self._add(done), self._add(both))
         _copy_tags(node, merge)
         edit.node(write).CopyFrom(merge)
         return around + (write,)

@@ -60,10 +60,11 @@ class _Feeds(object):
         return np.array_split(ids, self._groups)[index * self._groups // workers]
 
 
-def build(epl, sparse, optimizer, resource, groups=0):
+def build(epl, sparse, optimizer, resource, groups=0, poison=None):
     """(feeds, loss, train op) of a table of 2101 x 8 and a small layer.
 
-    With `groups` these are two stages, and so many groups of workers take different data.
+    With `groups` these are two stages, and so many groups of workers take different data. The gradient of the last row
+    alone is `poison`, if any, more than it would be.
     """
     feeds, scope = _Feeds(epl, groups), common.scope_of(epl) if groups else common.no_scope
     with tf.variable_scope("all", use_resource=resource):
@@ -76,6 +77,8 @@ def build(epl, sparse, optimizer, resource, groups=0):
         with scope():
             made = tf.matmul(rows, m.variable("kernel", [WIDTH, 4], seed=2))
             loss = tf.reduce_mean(tf.square(made - 1.0))
+            if poison is not None:
+                loss += poison * tf.reduce_sum(tf.gather(table, [ROWS - 1]))
         return feeds, common.mean_everywhere(epl, loss), OPTIMIZERS[optimizer]().minimize(loss)
 
 
@@ -87,6 +90,22 @@ def train(epl, config, cases, groups=0):
         with tf.Graph().as_default():
             found[tuple(case)] = common.trained(*build(epl, *case, groups), steps=2)[0]
     return found
+
+
+def with_bad_steps(epl, config, case, bad, steps=5):
+    """The variables after each step, in float16 with a loss scale; in some one number of a gradient is infinite."""
+    common.init(epl, dict(config, **{"amp.dtype": "float16", "amp.init_loss_scale": 4.0}))
+    poison, states = tf.placeholder(tf.float32, [], name="poison"), []
+    feeds, _, train_op = build(epl, *case, poison=poison)
+    with common.session() as sess:
+        common.initialize(sess)
+        states.append(common.state(sess))
+        for step in range(steps):
+            fed = feeds.of(step)
+            fed[poison] = np.inf if step in bad else 0.0
+            sess.run(train_op, fed)
+            states.append(common.state(sess))
+    return states
 
 
 def goes_on(epl, config, begin, until, before=None, after=None, groups=0):
