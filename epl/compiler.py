@@ -54,6 +54,7 @@ from epl.passes.sync.gather_parameters import gather_parameters
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
 from epl.passes.sync.join_shards import join_shards
+from epl.passes.sync.join_sums import join_sums
 from epl.passes.sync.join_verdicts import join_verdicts
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
@@ -126,6 +127,7 @@ PASSES = (
     encode_gradients,  # the same
     aggregate_gradients,
     join_verdicts,
+    join_sums,
     merge_state,
     group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone
     divide_updates,  # after aggregation, whose collectives it divides too

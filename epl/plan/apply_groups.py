@@ -13,7 +13,7 @@ from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX
-from epl.plan.verdicts import packed_verdicts
+from epl.plan.verdicts import joined_nodes
 from epl.rules import effects
 
 # Whom a node leads to, besides a unit's number.
@@ -100,12 +100,14 @@ def _units(program, plan, call):
     together make one."""
     graph = program.source.graph  # in which an update takes the very gradient that the call was given
     written = {w for w in plan.analysis.writes if of_call(graph, w, call) and effects.is_write(graph.nodes[w].op)}
-    units, unit_of, packed, gates = [], {}, packed_verdicts(program), _gates(plan)
+    units, unit_of, joined, gates = [], {}, joined_nodes(program), _gates(plan)
     for gradient, variable in call.gradients:
-        writes = reached_in_call(graph, gradient, call, packed) & written
+        known = program.variables.get(variable)
+        update = frozenset() if known is None else known.update
+        writes = (reached_in_call(graph, gradient, call, joined) | update) & written
         unit = _Unit(
             writes,
-            _num_bytes(program.variables.get(variable)),
+            _num_bytes(known),
             graph.creation_index[node_of(canonical_tensor(gradient[0]))],
         )
         for other in [u for u in units if u in {unit_of.get(w) for w in writes}]:

@@ -8,6 +8,7 @@ from epl.graph.index import node_of
 from epl.plan.names import gathered_name, micro_batch_name, tag_of
 from epl.plan.verdicts import stages_verdicts
 from epl.plan.zero import agreements, gathered_groups
+from epl.plan.zero_sums import owned_sums
 
 # The role of collectives between workers that have parts of the model's tensors.
 OF_SHARDS = "shards"
@@ -39,6 +40,9 @@ def collective_keys(plan, graph):
         keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
     for each in stages_verdicts(plan):
         keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
+    for each in owned_sums(plan) if among_workers else ():
+        last = max(created[name] for name, _ in each.parts)
+        keys[each.name] = (last, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
     # Last: updates have time until all gradients are on their way.
     for group in gathered_groups(plan) if among_workers else ():
         keys[group.name] = (len(created), group.name, plan.mesh.copies.communicator(group.slot), group.tag)

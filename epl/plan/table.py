@@ -2,6 +2,7 @@
 
 from epl.graph import tags
 from epl.plan.mesh import DATA
+from epl.plan.zero_balance import uneven
 
 
 def plan_table(plan, program=None, max_rows=8):
@@ -111,6 +112,10 @@ def _facts(plan, program):
             facts.append(("link between workers", "%s (%s)" % (speed, plan.link.source)))
         sparse = ", and the rows that sparse gradients touch" if plan.aggregation.sparse else ""
         facts.append(("gradients sent per step", "%s%s" % (bytes_text(plan.bytes_per_step()), sparse)))
+        found = uneven(plan)
+        if found is not None:
+            text = "one device keeps %.2f times its share, as '%s' (%s) has one owner"
+            facts.append(("WARNING: zero.level", text % (found.times, found.variable, bytes_text(found.num_bytes))))
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
 

@@ -50,6 +50,11 @@ def judging(graph, flag):
     return [name for name in (flag + "/row", flag + "/each", flag) if name in graph.nodes]
 
 
+def joined_nodes(model):
+    """The nodes of a Program that join what updates of several owners say."""
+    return packed_verdicts(model).union(each.joined for each in model.row_sums)
+
+
 def packed_verdicts(model):
     """The nodes of a Program that all workers of a pipeline have alike, though they follow from gradients."""
     return frozenset(verdict.packed for verdict in model.scaled)

@@ -19,7 +19,7 @@ from epl.plan.merge_points import in_lane
 from epl.plan.names import PREFIX, tag_of
 from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.parameters import Segment
-from epl.program.program import RowsOf
+from epl.program.program import RowsOf, RowSum
 from epl.rules import effects
 
 STATE = "v0"  # the level at which gradients may be whole on a device
@@ -72,6 +72,7 @@ class Zero:
         (`zero.degree`, or all copies lie in the same workers), and shares gradients with the others as data parallelism
         does.
       segments: the epl.plan.parameters.Segments in which copies get each other's parameters.
+      row_sums: the RowSums that owners of rows add up.
     """
 
     level: str
@@ -82,6 +83,7 @@ class Zero:
     lanes: int = 1
     whole_workers: bool = False
     segments: Tuple[Segment, ...] = ()
+    row_sums: Tuple[RowSum, ...] = ()
 
     @property
     def parameters(self):

@@ -12,6 +12,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.plan.analysis import initial_writes, of_kernel, variables_of
 from epl.plan.apply_groups import of_call, reached_in_call
 from epl.plan.gradients import size_bytes
+from epl.plan.verdicts import joined_nodes
 from epl.plan.zero import Update, Zero
 from epl.rules import effects
 
@@ -73,6 +74,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
         lanes,
         whole_workers,
         model.segments,
+        model.row_sums,
     )
 
 
@@ -119,7 +121,7 @@ class _Division(object):
         self._trained = {variable for call in model.apply_calls for _, variable in call.gradients}
         self._owner_of, self._counted = {}, set()
         self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
-        self._packed = frozenset(verdict.packed for verdict in model.scaled)
+        self._joined = joined_nodes(model)
         self._before = _before_merges(model)
         self.updates, self.unknown = [], []
         self.state_bytes = collections.defaultdict(lambda: [0] * size)
@@ -156,9 +158,8 @@ class _Division(object):
         reached, created = collections.OrderedDict(), self._graph.creation_index
         ready = sorted(call.gradients, key=lambda item: created[node_of(canonical_tensor(item[0].values))])
         for gradient, variable in ready:
-            found = reached_in_call(self._graph, gradient, call, self._packed) - self._before
-            rows_of = self._model.variables[variable].rows_of if variable in self._model.variables else None
-            found |= frozenset() if rows_of is None else rows_of.update
+            found = reached_in_call(self._graph, gradient, call, self._joined) - self._before
+            found |= self._model.variables[variable].update if variable in self._model.variables else frozenset()
             reached[variable] = reached.get(variable, frozenset()) | found
         self._add_others(call, reached)
         times = collections.Counter(name for found in reached.values() for name in found)
@@ -253,7 +254,12 @@ class _Division(object):
             name = stack.pop()
             for consumer in graph.edges.data_consumers.get(name, ()):
                 mine = tags.get_int(graph.nodes[consumer], tags.APPLY_CALL, -1) in calls
-                if consumer not in found and mine and tags.phase(graph.nodes[consumer]) == tags.APPLY:
+                if (
+                    consumer not in found
+                    and consumer not in self._joined
+                    and mine
+                    and tags.phase(graph.nodes[consumer]) == tags.APPLY
+                ):
                     if not effects.is_write(graph.nodes[consumer].op):
                         found[consumer] = found[name]
                         stack.append(consumer)

@@ -3,7 +3,8 @@
 A variable whose rows are divided has shards: of its slots, which stay where they are, and of itself: while an update is
 made, or for good where parameters are divided (`epl.plan.parameters`). What the update computes has to be the same for
 each row by itself, whatever the others are: an operation of TensorFlow's optimizers, or plain ones that work element by
-element or on the rows of a sparse gradient.
+element or on the rows of a sparse gradient. Sums over all elements, of which norms are made (LAMB, LARS), are added up
+over the shards.
 """
 
 import re
@@ -13,6 +14,7 @@ from typing import Dict, FrozenSet, Tuple
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.partition.rule import Notation
 from epl.partition.table import RULES
+from epl.partition.values import constant_value
 from epl.plan.apply_groups import of_call
 from epl.plan.gradients import size_bytes
 from epl.plan.verdicts import judging
@@ -23,10 +25,11 @@ from epl.rules import effects
 # Owners of less than this would wait for more messages than their work is worth.
 LEAST_BYTES = 64 << 10
 # By how much the state of a device may exceed the mean.
-_EXCESS = 1.05
+EXCESS = 1.05
 
 # All rows of a shard; those of them that a sparse gradient has, or their numbers; all rows of the variable.
 _ROWS, _PICKED, WHOLE = "rows", "picked", "whole"
+_NUMBER = "number"  # of all rows, the same for all shards
 _EACH = frozenset(["...->...", "...,...->...", "...,...,...->..."])
 _KERNELS = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*$|(Resource)?Scatter(Add|Sub|Update|Mul|Div|Min|Max)$")
 _CHANGES = frozenset("Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp".split())
@@ -34,6 +37,7 @@ _ALSO = frozenset(["AddN", "Cast", "Select"])
 _OF_PICKED = frozenset(["Unique", "UnsortedSegmentSum", "Shape", "StridedSlice"])
 _LOOKUPS = frozenset(["Gather", "GatherV2", "ResourceGather"])
 _READS = frozenset(["Identity", "ReadVariableOp"])
+_SUMMED = (1, 2)  # float32 and float64
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class Rows:
       region: what is computed for each shard by itself.
       reads: reads of the variable and its slots that do not belong to the call, to what they read.
       judged: the nodes that tell whether the gradient is finite, the flag of a Verdict among them.
-      kinds: nodes whose results have all rows, or some, to "rows" or "picked".
+      kinds: nodes whose results have all rows, or some, to "rows" or "picked"; numbers of all rows to "number".
+      sums: nodes that add up all elements.
+      dense: nodes that make all rows of those that a sparse gradient has.
       shape: of the variable.
       sizes: rows of each shard.
       parameter: whether the variable itself has shards for good.
@@ -64,6 +70,8 @@ class Rows:
     reads: Dict[str, str]
     judged: Tuple[str, ...]
     kinds: Dict[str, str]
+    sums: FrozenSet[str]
+    dense: FrozenSet[str]
     shape: Tuple[int, ...]
     sizes: Tuple[int, ...]
     parameter: bool = False
@@ -109,7 +117,7 @@ def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
             candidates = [u for u in whole if u.num_bytes >= LEAST_BYTES and pairs.count(u.variable) == 1]
             before, chosen = filled.get(place, [0.0] * size), []
             after = _filled(before, whole, chosen, state)
-            while candidates and max(after) > _EXCESS * sum(after) / size:
+            while candidates and max(after) > EXCESS * sum(after) / size:
                 rows = _rows(program, analysis, call, candidates[0], size, uses.get(candidates[0].variable))
                 if rows is not None:
                     found.append(rows)
@@ -156,7 +164,7 @@ def _rows(program, analysis, call, update, size, uses):
     given = [c for name in region for c in graph.edges.data_consumers.get(name, ())]
     if not region.union(judged).issuperset(taken + given):
         return None
-    kinds = _kinds(program, gradient, region, holders, reads)
+    kinds = _kinds(program, gradient, region, holders, reads, shape)
     if kinds is None:
         return None
     least, more = divmod(shape[0], size)
@@ -171,6 +179,8 @@ def _rows(program, analysis, call, update, size, uses):
         reads,
         judged,
         kinds,
+        frozenset(name for name in region if graph.nodes[name].op == "Sum"),
+        frozenset(name for name in region if _makes_dense(graph, graph.nodes[name], shape)),
         shape,
         sizes,
         uses is not None,
@@ -205,8 +215,8 @@ def _may_be_sharded(graph, slot, region):
     return True
 
 
-def _kinds(program, gradient, region, holders, reads):
-    """dict of node to "rows" or "picked", for those that have one; None where an update is not made row by row."""
+def _kinds(program, gradient, region, holders, reads, shape):
+    """dict of node to "rows", "picked" or "number"; None where an update is not made row by row."""
     graph = program.graph
     found = dict.fromkeys(reads, _ROWS)
     given = {canonical_tensor(gradient.values): _ROWS if gradient.indices is None else _PICKED}
@@ -221,10 +231,15 @@ def _kinds(program, gradient, region, holders, reads):
                 if not _takes_holder(node, position):
                     return None
                 kind = _ROWS
-            if kind is None and node.op != "StridedSlice" and not _is_number(program, text):
+            if kind is None and node.op not in ("StridedSlice", "Sum") and not _is_number(program, text):
                 return None
             kinds.add(kind)
-        kind = _result(graph, node, texts, kinds - {None}, holders)
+        if node.op == "Sum":
+            kind = _NUMBER if kinds == {_ROWS, None} and _adds_all(graph, node, len(shape)) else None
+        elif _makes_dense(graph, node, shape):
+            kind = _ROWS if kinds == {_PICKED, None} else None
+        else:
+            kind = _result(graph, node, texts, kinds - {None}, holders)
         if kind is None:
             return None
         found[name] = kind
@@ -248,6 +263,7 @@ def _result(graph, node, texts, kinds, holders):
         return _ROWS
     if op in _LOOKUPS and kinds == {_ROWS, _PICKED} and not node.attr["batch_dims"].i:
         return _PICKED if op != "GatherV2" or _is_zero(graph.nodes[node_of(texts[2])]) else None
+    kinds = kinds - {_NUMBER} or kinds
     if len(kinds) != 1:
         return None
     kind = next(iter(kinds))
@@ -255,6 +271,37 @@ def _result(graph, node, texts, kinds, holders):
         return kind if kind == _PICKED else None
     each = op in _ALSO or op in _READS or isinstance(rule, Notation) and rule.text in _EACH
     return kind if each else None
+
+
+def _adds_all(graph, node, ndims):
+    """Whether a Sum of a tensor of so many dimensions is a number."""
+    dims = _constant(graph, node_of(node.input[1]))
+    if not isinstance(dims, list) or node.attr["keep_dims"].b or node.attr["T"].type not in _SUMMED:
+        return False
+    return {dim % ndims for dim in dims} == set(range(ndims))
+
+
+def _makes_dense(graph, node, shape):
+    """Whether a node puts slices of a sparse gradient into a tensor of the variable's shape."""
+    return node.op == "UnsortedSegmentSum" and _first_size(graph, node_of(node.input[2]), shape)
+
+
+def _first_size(graph, name, shape):
+    """Whether a node gives the number of rows of a variable of this shape: a constant, or taken of its shape's."""
+    node = graph.nodes[name]
+    if node.op != "StridedSlice":
+        return _constant(graph, name) == shape[0]
+    whole, begin, end, strides = [_constant(graph, node_of(text)) for text in node.input[:4]]
+    return whole == list(shape) and [begin, end, strides] == [[0], [1], [1]] and node.attr["shrink_axis_mask"].i == 1
+
+
+def _constant(graph, name):
+    """What a small constant holds, as a list or a number; None for what is no constant."""
+    node = graph.nodes[name]
+    while node.op in ("Cast", "Identity"):
+        node = graph.nodes[node_of(node.input[0])]
+    value = constant_value(node.attr["value"].tensor) if node.op == "Const" else None
+    return None if value is None else value.tolist()
 
 
 def _is_zero(node):

@@ -54,12 +54,10 @@ class RowsOf:
     Attributes:
       variable: name of the whole.
       begin: the first row.
-      update: the nodes that make the update, and give these rows first.
     """
 
     variable: str
     begin: int
-    update: FrozenSet[str]
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,8 @@ class Variable:
       is_trainable: in the collection of trainable variables.
       added: the Added of a variable that a pass has made; None for the user's.
       rows_of: the RowsOf of one that a pass has made for an update of some rows; None for all others.
+      update: of a shard of rows that a pass has made, the nodes that make its update, and give it its rows first where
+        it has these for an update alone.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Variable:
     is_trainable: bool = False
     added: Optional[Added] = None
     rows_of: Optional[RowsOf] = None
+    update: FrozenSet[str] = frozenset()
 
     @property
     def is_own(self):
@@ -140,6 +141,21 @@ class Verdict:
     taken: str
     left_out: str
     adapted: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """A number that an update makes of all rows of a variable whose rows are divided, such as a norm's square.
+
+    Attributes:
+      joined: the node that adds up what is known of each shard, which all of their updates take.
+      parts: the nodes that say it of one shard each.
+      dtype: DataType number.
+    """
+
+    joined: str
+    parts: Tuple[str, ...]
+    dtype: int
 
 
 # Of a gradient that the loss scale has been taken off: the float32 tensor with it, and what that is multiplied by.
@@ -217,6 +233,7 @@ class Program:
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
+      row_sums: the RowSums of updates that are divided by rows.
       short: gradients that are aggregated in 16 bits, by tensor, with their DataType number; the variables are float32.
       compressed: the Compressed gradients; none where there is one worker.
       coded: the Coded gradients; none where there is one worker.
@@ -250,6 +267,7 @@ class Program:
     checkpoints: List[str] = field(default_factory=list)
     scaled: Tuple[Verdict, ...] = ()
     unscaled: Dict[str, Unscaled] = field(default_factory=dict)
+    row_sums: Tuple[RowSum, ...] = ()
     short: Dict[str, int] = field(default_factory=dict)
     compressed: Tuple[Compressed, ...] = ()
     coded: Tuple[Coded, ...] = ()

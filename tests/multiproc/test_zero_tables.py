@@ -16,6 +16,7 @@ CASES = [
     (True, "lazy", True),
 ]
 STAGES_APART = {"zero.level": "v1", "cluster.device_place_prefer_intra_node": False}
+NORMS = [(False, "lamb", True), (True, "lars", True), (True, "lamb", False), (False, "lars", False)]
 ALL = [(sparse, name, resource) for sparse in (False, True) for name in OPTIMIZERS for resource in (False, True)]
 
 
@@ -55,6 +56,25 @@ def test_all_cases_in_two_stages(plain, jobs, layout, groups, level, micro_batch
     check(plain, jobs[layout], config, cases, groups)
 
 
+@pytest.mark.parametrize(
+    "config", [{"zero.level": "v1"}, {"zero.level": "v3", "optimizer.num_apply_group": 2}], ids=["v1", "v3"]
+)
+def test_norms_over_rows_of_two_workers(plain, two_workers, config):
+    check(plain, two_workers, config, NORMS)
+
+
+@pytest.mark.once
+def test_norms_over_rows_of_two_devices_in_each_worker(plain, two_by_two):
+    check(plain, two_by_two, {"zero.level": "v1"}, NORMS[:2])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v0", "v2"])
+@pytest.mark.parametrize("layout, groups, degree", [((4, 1), 2, 0), ((2, 2), 0, 2), ((1, 2), 0, 0)])
+def test_norms_over_rows_of_other_layouts(plain, jobs, layout, groups, degree, level):
+    check(plain, jobs[layout], {"zero.level": level, "zero.degree": degree}, NORMS, groups)
+
+
 @needs_bfloat16
 @pytest.mark.parametrize("level", ["v1", "v3"])
 def test_gradients_in_16_bits(two_workers, level):
@@ -70,10 +90,11 @@ def test_gradients_in_16_bits(two_workers, level):
     [
         ((False, "adam", True), {"zero.level": "v1", "amp.level": "O1"}),
         ((False, "momentum", False), {"zero.level": "v3", "amp.level": "O2"}),
+        ((False, "lamb", True), {"zero.level": "v3", "amp.level": "O1"}),
         ((True, "lazy", True), {"zero.level": "v0", "amp.level": "O1"}),
         ((True, "adagrad", False), {"zero.level": "v2", "amp.level": "O2", "pipeline.num_micro_batch": 2}),
     ],
-    ids=lambda each: each["zero.level"] if isinstance(each, dict) else each[1],
+    ids=lambda each: "%(zero.level)s-%(amp.level)s" % each if isinstance(each, dict) else each[1],
 )
 def test_a_step_with_one_bad_row_is_left_out(two_workers, case, config):
     """Its owner alone sees it; as without zero.level."""

@@ -4,8 +4,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl.plan.table import plan_table
+from epl.plan.zero_sums import owned_sums
 from epl.rules import effects
-from tests.helpers.planning import capture, compiled, of_op, variable
+from tests.helpers.planning import batch, capture, compiled, of_op, variable
 from tests.helpers.programs import tables
 
 CASES = [(sparse, name, True) for sparse in (False, True) for name in ("adam", "momentum", "adagrad", "lazy")]
@@ -154,7 +156,6 @@ def whole_after(optimizer, config=None, use=None):
 def test_what_needs_all_rows_stays_whole():
     assert not whole_after(tf.train.MomentumOptimizer(0.1, 0.9))
     assert whole_after(Normed(0.1, 0.9))
-    assert whole_after(epl.optimizers.LambOptimizer(0.1))
     assert whole_after(tf.train.MomentumOptimizer(0.1, 0.9), {"offload__level": "v0"})
 
     def gathered(table, optimizer):
@@ -162,6 +163,42 @@ def test_what_needs_all_rows_stays_whole():
         tf.gather(slot, [1])
 
     assert whole_after(tf.train.MomentumOptimizer(0.1, 0.9), use=gathered)
+
+
+@pytest.mark.parametrize("level", ["v1", "v2"])
+def test_norms_are_added_up_over_rows(level):
+    """LAMB's two: of the variable, and of its step. One number of each worker travels for each."""
+    with capture() as graph:
+        with tf.variable_scope("all", use_resource=True):
+            table = tf.get_variable("table", [4096, 8], initializer=tf.ones_initializer())
+            epl.optimizers.LambOptimizer(0.1).minimize(tf.reduce_sum(tf.square(table - batch()[0, 0])))
+    for index in range(2):
+        worker = compiled(graph, 2, 1, index, zero__level=level)
+        zero, norms = worker.plan.zero, owned_sums(worker.plan)
+        assert zero.state_bytes == (4096 * 4 * 4 * (2 + (level == "v2")),) * 2
+        assert [[owner for _, owner in norm.parts] for norm in norms] == [[0, 1]] * 2
+        for norm in norms:
+            reduced = worker.graph.nodes[norm.name]
+            (own,) = [text for text in reduced.input if text[0] != "^"]
+            assert own.endswith("from_%d" % index)
+            assert reduced.op == "EplAllReduce" and worker.graph.nodes[norm.joined].input[0] == norm.name
+            assert set(norm.parts_of(index)) == set(worker.graph.nodes[own].input)
+
+
+def test_the_plan_names_what_leaves_a_device_with_too_much():
+    """Nothing where rows are divided, nor where all that is there is small."""
+
+    def told(rows, optimizer):
+        with capture() as graph:
+            table = tf.get_variable("table", [rows, 8], use_resource=True, initializer=tf.zeros_initializer())
+            small = tf.get_variable("small", [64, 8], use_resource=True, initializer=tf.zeros_initializer())
+            optimizer.minimize(tf.reduce_sum(tf.square(table - 1.0)) + tf.reduce_sum(tf.square(small - 1.0)))
+        lines = plan_table(compiled(graph, 2, 1, 0, zero__level="v1").plan).splitlines()
+        return [line.split("zero.level")[1].strip() for line in lines if "WARNING" in line]
+
+    want = "one device keeps 1.97 times its share, as 'table' (128.0 KiB) has one owner"
+    assert told(4096, Normed(0.1, 0.9)) == [want]
+    assert told(4096, tf.train.MomentumOptimizer(0.1, 0.9)) == told(1024, Normed(0.1, 0.9)) == []
 
 
 def test_small_variables_stay_whole():

@@ -31,8 +31,8 @@ from epl.plan.plan import mesh_of
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.zero import sharing_group
 from epl.plan.zero_owners import Places
-from epl.plan.zero_rows import divided_rows
-from epl.program.program import Gradient, RowsOf, Variable
+from epl.plan.zero_rows import WHOLE, divided_rows
+from epl.program.program import Gradient, RowsOf, RowSum, Variable
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
@@ -90,11 +90,24 @@ class _Division(Shards):
         for variable in self._rows.lasting:
             self._save(variable)
             self._join(variable)
+        sums = tuple(self._add_up(name) for name in self._graph.in_order(self._rows.sums))
         for name in self._rows.region:
             node = self._edit.node(name)
             waits = ["^" + self._name(shard, name) for shard in range(len(pairs))]
             become(node, "NoOp", waits if effects.is_write(self._graph.nodes[name].op) else [])
-        return self._told(pairs, tuple(self._judged(verdict) for verdict in self._program.scaled))
+        scaled = tuple(self._judged(verdict) for verdict in self._program.scaled)
+        return replace(self._told(pairs), scaled=scaled, row_sums=self._program.row_sums + sums)
+
+    def _sum(self, name):
+        return "%s/all/%s" % (self._stem, name)
+
+    def _add_up(self, name):
+        """Adds what is known of all shards; returns the RowSum."""
+        parts, node = [self._name(shard, name) for shard in range(len(self._rows.sizes))], self._graph.nodes[name]
+        dtype = node.attr["T"].type
+        joined = make_node("AddN", self._sum(name), parts, N=len(parts), T=Type(dtype))
+        self._specs[joined.name] = (name, WHOLE, 0)
+        return RowSum(self._add(joined, node, call=True), tuple(parts), dtype)
 
     def _judged(self, verdict):
         """A Verdict that judges each shard of the gradient, and leaves out its update."""
@@ -126,6 +139,10 @@ class _Division(Shards):
         reads = {}
         for name in self._graph.in_order(rows.region.union(rows.judged)):
             self._copy(shard, name, given, reads)
+        update = {self._name(shard, name) for name in rows.region.union(rows.judged)}
+        update.update(each for name in self._gates for each in self._gate_names(self._name(shard, name)))
+        update.update([] if rows.parameter else [holder + "/begin"])
+        self._variables[holder] = replace(self._variables[holder], update=frozenset(update))
         return gradient, holder
 
     def _hold_for_update(self, shard):
@@ -141,9 +158,7 @@ class _Division(Shards):
         )
         node = assign_node(self._edit.peek(holder), holder + "/begin", value, dtype)
         self._add(node, like, tags.APPLY, call=True)
-        update = {self._name(shard, name) for name in rows.region}.union([holder + "/begin"])
-        update.update(each for name in self._gates for each in self._gate_names(self._name(shard, name)))
-        of = RowsOf(rows.variable, rows.begins[shard], frozenset(update))
+        of = RowsOf(rows.variable, rows.begins[shard])
         self._variables[holder] = Variable(holder, dtype, self._shard_shape(shard), rows_of=of)
         return holder
 
@@ -195,6 +210,8 @@ class _Division(Shards):
         """Adds a shard's copy of a node of the update."""
         rows, node = self._rows, self._graph.nodes[name]
         texts = [self._input(shard, text, node, given, reads) for text in node.input]
+        if name in rows.dense:
+            texts[2] = self._number_of_rows(shard, name)
         made = make_node(node.op, self._name(shard, name), texts)
         for key, value in node.attr.items():
             if key != "_class":
@@ -216,6 +233,11 @@ class _Division(Shards):
         if name in rows.kinds:
             self._specs[made.name] = (name, rows.kinds[name], shard)
 
+    def _number_of_rows(self, shard, name):
+        node, own = self._graph.nodes[name], self._name(shard, name) + "/rows"
+        dtype = node.attr["Tnumsegments"].type or _INT32
+        return self._add(constant(own, self._rows.sizes[shard], dtype), node, call=True)
+
     def _gate_names(self, name):
         return tuple("%s/%s" % (name, word) for word in ("if_finite", "done", "both"))
 
@@ -235,6 +257,8 @@ class _Division(Shards):
             return "^" + self._name(shard, source) if source in rows.region else text
         if canonical_tensor(text) in given:
             return given[canonical_tensor(text)]
+        if source in rows.sums:
+            return self._sum(source)
         if source in rows.region or source in rows.judged:
             write = effects.is_write(self._graph.nodes[source].op)
             own = self._name(shard, source)
@@ -258,7 +282,7 @@ class _Division(Shards):
         self._specs[name] = (source, "rows", shard)
         return self._add(read, node, call=True)
 
-    def _told(self, pairs, verdicts):
+    def _told(self, pairs):
         """The Program, which knows what the shards are."""
         rows, program = self._rows, self._program
         for variable in rows.lasting:
@@ -276,7 +300,6 @@ class _Division(Shards):
         short = {canonical_tensor(gradient.values): dtype for gradient, _ in pairs if dtype is not None}
         return replace(
             program.with_graph(self._edit.finish()),
-            scaled=verdicts,
             short={**program.short, **short},
             variables=self._variables,
             apply_calls=calls,

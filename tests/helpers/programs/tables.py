@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, layer_wise
 from tests.helpers.zoo import model as m
 
 ROWS, WIDTH = 2101, 8
@@ -37,6 +37,15 @@ class LazyMomentum(tf.train.Optimizer):
 
 
 OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
+
+
+def _optimizer(epl, name):
+    if name == "lamb":
+        return epl.optimizers.LambOptimizer(0.02) if epl else layer_wise.Lamb(0.02)
+    if name == "lars":
+        options = dict(lars_coeff=0.1, weight_decay=0.01)
+        return epl.optimizers.LarsOptimizer(0.5, **options) if epl else layer_wise.Lars(0.5, 0.1, 0.01)
+    return OPTIMIZERS[name]()
 
 
 class _Feeds(object):
@@ -79,7 +88,7 @@ def build(epl, sparse, optimizer, resource, groups=0, poison=None):
             loss = tf.reduce_mean(tf.square(made - 1.0))
             if poison is not None:
                 loss += poison * tf.reduce_sum(tf.gather(table, [ROWS - 1]))
-        return feeds, common.mean_everywhere(epl, loss), OPTIMIZERS[optimizer]().minimize(loss)
+        return feeds, common.mean_everywhere(epl, loss), _optimizer(epl, optimizer).minimize(loss)
 
 
 def train(epl, config, cases, groups=0):

@@ -1,0 +1,59 @@
+r"""Adds up what owners of rows know of all elements of a variable, such as a norm's square (zero.level).
+
+    Sum (owner 0) \                    Sum (owner 0) \
+                   AddN   becomes                     EplAllReduce -> Identity
+    Sum (owner 1) /                    Sum (owner 1) /
+"""
+
+from dataclasses import replace
+
+from epl.graph.build import Type, constant, make_node
+from epl.passes.leave_out import become
+from epl.passes.nodes import tagged
+from epl.passes.vectors import Whereabouts
+from epl.plan.names import clone_name
+from epl.plan.zero_sums import owned_sums
+
+
+def join_sums(program, plan):
+    """One all-reduce of a number for each sum."""
+    found = owned_sums(plan)
+    if not found:
+        return program
+    edit, where = program.graph.editor(), Whereabouts(plan)
+    for each in found:
+        reduced = _all_reduce(edit, plan, each, where)
+        for instance in plan.mesh.computing(plan.stage(each.joined)):
+            become(edit.node(clone_name(each.joined, instance.index)), "Identity", [reduced], T=Type(each.dtype))
+    return replace(program.with_graph(edit.finish()), plan=where.planned())
+
+
+def _all_reduce(edit, plan, each, where):
+    copies, host = plan.sharing, plan.mesh.host_device
+    here = plan.zero.of_worker(copies.index)
+    parts = [_part(edit, plan, each, rank, where) for rank in range(copies.size)]
+    node = make_node(
+        "EplAllReduce",
+        each.name,
+        # All workers have the same nodes, so that they know of the same messages, and each sends its own part.
+        [parts[rank] for rank in here] + ["^" + part for rank, part in enumerate(parts) if rank not in here],
+        host,
+        N=1,
+        R=len(here),
+        num_inputs=len(here),
+        T=Type(each.dtype),
+        comm=copies.communicator(each.slot),
+        tag=each.tag,
+        workers=copies.num_workers,
+        reduce_op="sum",
+    )
+    return where.of_stage(each.joined)(edit, tagged(node, "collective"))
+
+
+def _part(edit, plan, each, rank, where):
+    """What a copy of the model adds; in its worker alone."""
+    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, each.joined)
+    stem, own = "%s/from_%d" % (each.name, rank), each.parts_of(rank)
+    if not own:
+        return add(edit, constant(stem, 0.0, each.dtype, host))
+    return add(edit, make_node("AddN", stem, own, host, N=len(own), T=Type(each.dtype)))
