@@ -29,6 +29,19 @@ struct alignas(64) Announcement {
   uint8_t header[kMaxHeaderBytes];
 };
 
+// What of an Announcement is sent whatever the length of its header.
+constexpr size_t kHeadBytes = offsetof(Announcement, header);
+// Data up to this size travels with the heads.
+constexpr size_t kInlineBytes = 8 * 1024;
+
+// Small data begins at such a multiple in the head, as the reduction loops expect elements to be aligned.
+inline size_t AlignInHead(size_t offset) { return (offset + 15) / 16 * 16; }
+
+// The most that comes as a head, also when ranks disagree: an Announcement, a count for each of `size` ranks, data.
+inline size_t MaxHeadBytes(int size) {
+  return AlignInHead(kHeadBytes + kMaxHeaderBytes + static_cast<size_t>(size) * sizeof(uint64_t)) + kInlineBytes;
+}
+
 uint64_t HashOf(const std::string& text);
 
 void Announce(const Request& request, int rank, Announcement* to);

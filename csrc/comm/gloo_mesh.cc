@@ -57,8 +57,6 @@ class NoSigpipe {
   bool was_pending_;
 };
 
-std::string Bytes(const Digest& digest) { return std::string(digest.begin(), digest.end()); }
-
 }  // namespace
 
 WaitTicker::WaitTicker() : thread_(&WaitTicker::Loop, this) {}
@@ -187,7 +185,7 @@ Status GlooMesh::Connect(Rendezvous* rendezvous) {
                                        options_.Name(options_.rank).c_str(), options_.host.c_str(), error.what()));
   }
   const auto sign = [&](int rank, const std::string& text) {
-    return Bytes(HmacSha256(options_.token, Format("gloo %s %d\n", options_.name.c_str(), rank) + text));
+    return BytesOf(HmacSha256(options_.token, Format("gloo %s %d\n", options_.name.c_str(), rank) + text));
   };
   std::vector<std::string> cards;
   Status status = rendezvous->AllGather("gloo", sign(options_.rank, mine) + mine, &cards);

@@ -2,21 +2,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bytes.h"
 #include "hierarchical_communicator.h"
 
 namespace epl {
 namespace {
 
-// Data up to this size travels with the heads.
-constexpr size_t kInlineBytes = 8 * 1024;
 // The stripe of one rank in one piece of a long message: several pieces are on their way at once.
 constexpr size_t kStripeBytes = 512 * 1024;
-
-size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
-
-void CopyBytes(void* to, const void* from, size_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
 
 // Where elements [begin, end) of the stream lie in one row; NULL if they do not.
 const epl_segment* SegmentWith(const Request& request, size_t begin, size_t end, size_t* at) {

@@ -7,16 +7,6 @@
 namespace epl {
 namespace {
 
-constexpr size_t kHeadBytes = offsetof(Announcement, header);
-// As much as a head of a flat collective may have, which is what comes when ranks disagree.
-constexpr size_t kMaxDataBytes = 8 * 1024;
-
-size_t Align(size_t offset) { return (offset + 15) / 16 * 16; }
-
-size_t MaxHeadBytes(int size) {
-  return Align(kHeadBytes + kMaxHeaderBytes + static_cast<size_t>(size) * sizeof(uint64_t)) + kMaxDataBytes;
-}
-
 // Returns the buffer that the caller knows already.
 void* TakeBuffer(void* arg, const size_t*, int, const uint8_t*, size_t) { return arg; }
 
@@ -102,7 +92,7 @@ void HierarchicalCommunicator::StartHeads(const std::vector<int>& to, const std:
                                           const Announcement& mine, const void* data, size_t bytes) {
   head_.assign(reinterpret_cast<const char*>(&mine), kHeadBytes + mine.header_length);
   if (bytes > 0) {
-    const size_t at = Align(head_.size());
+    const size_t at = AlignInHead(head_.size());
     head_.resize(at + bytes);
     std::memcpy(&head_[at], data, bytes);
   }
@@ -129,7 +119,7 @@ Status HierarchicalCommunicator::ReadHead(int rank) {
     return Damaged(rank);
   }
   std::memcpy(head.announcement.header, head.message.data() + kHeadBytes, length);
-  head.data = head.message.data() + Align(kHeadBytes + length);
+  head.data = head.message.data() + AlignInHead(kHeadBytes + length);
   return Status();
 }
 
@@ -170,7 +160,7 @@ Status HierarchicalCommunicator::Dispatch(const Request& request) {
   if (!Built(request)) return flat_->Run(request);
   switch (request.collective) {
     case EPL_ALL_REDUCE:
-      return request.count * request.element <= kMaxDataBytes ? SmallAllReduce(request) : LargeAllReduce(request);
+      return request.count * request.element <= kInlineBytes ? SmallAllReduce(request) : LargeAllReduce(request);
     case EPL_BROADCAST:
       return Broadcast(request);
     case EPL_BARRIER:

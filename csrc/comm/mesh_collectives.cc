@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bytes.h"
 #include "mesh_communicator.h"
 
 namespace epl {
@@ -9,12 +10,6 @@ namespace {
 
 // Large reductions go through pieces of this size, so that one is on its way while another is reduced.
 constexpr size_t kPieceBytes = 4 * 1024 * 1024;
-
-size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
-
-void CopyBytes(void* to, const void* from, size_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
 
 }  // namespace
 

@@ -7,17 +7,6 @@
 namespace epl {
 namespace {
 
-// Data up to this size travels with the head.
-constexpr size_t kInlineBytes = 8 * 1024;
-constexpr size_t kHeadBytes = offsetof(Announcement, header);
-
-// Small data begins at such a multiple in the head, as the reduction loops expect elements to be aligned.
-size_t Align(size_t offset) { return (offset + 15) / 16 * 16; }
-
-size_t MaxHeadBytes(int size) {
-  return Align(kHeadBytes + kMaxHeaderBytes + static_cast<size_t>(size) * sizeof(uint64_t)) + kInlineBytes;
-}
-
 bool HasCounts(int collective) { return collective == EPL_ALL_TO_ALL_V; }
 
 }  // namespace
@@ -58,7 +47,7 @@ std::string MeshCommunicator::MakeHead(const Request& request) const {
   }
   const bool receiver = request.collective == EPL_BROADCAST && request.peer != options_.rank;
   if (!receiver && Inline(request.collective, request.count, request.element)) {
-    const size_t at = Align(message.size());
+    const size_t at = AlignInHead(message.size());
     message.resize(at + request.count * request.element);
     request.Gather(0, request.count, &message[at]);
   }
@@ -92,10 +81,10 @@ Status MeshCommunicator::ReadHead(int rank) {
       head.counts.push_back(count);
     }
   }
-  head.inline_data = head.message.data() + Align(lists);
+  head.inline_data = head.message.data() + AlignInHead(lists);
   const bool has_data =
       Inline(sent.collective, sent.count, element) && (sent.collective != EPL_BROADCAST || sent.peer == rank);
-  return has_data && head.received < Align(lists) + sent.count * element ? bad : Status();
+  return has_data && head.received < AlignInHead(lists) + sent.count * element ? bad : Status();
 }
 
 void MeshCommunicator::ReceiveHead(int rank, Mesh::Transfers* transfers) {

@@ -8,7 +8,6 @@
 namespace epl {
 namespace {
 
-constexpr size_t kHeadBytes = offsetof(Announcement, header);
 // The agreement has one name for all requests, so that a difference is found here, where both sides can be described.
 const char kAgreement[] = "work in GPU memory";
 

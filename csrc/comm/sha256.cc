@@ -42,9 +42,9 @@ void Block(const uint8_t* data, uint32_t* state) {
   for (int i = 0; i < 8; ++i) state[i] += v[i];
 }
 
-std::string Bytes(const Digest& digest) { return std::string(digest.begin(), digest.end()); }
-
 }  // namespace
+
+std::string BytesOf(const Digest& digest) { return std::string(digest.begin(), digest.end()); }
 
 Digest Sha256(const std::string& data) {
   uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -60,12 +60,12 @@ Digest Sha256(const std::string& data) {
 }
 
 Digest HmacSha256(const std::string& key, const std::string& data) {
-  std::string block = key.size() > 64 ? Bytes(Sha256(key)) : key;
+  std::string block = key.size() > 64 ? BytesOf(Sha256(key)) : key;
   block.resize(64, '\0');
   std::string inner = block, outer = block;
   for (char& c : inner) c ^= 0x36;
   for (char& c : outer) c ^= 0x5c;
-  return Sha256(outer + Bytes(Sha256(inner + data)));
+  return Sha256(outer + BytesOf(Sha256(inner + data)));
 }
 
 bool SameDigest(const Digest& a, const uint8_t* b) {

@@ -10,6 +10,8 @@ namespace epl {
 
 using Digest = std::array<uint8_t, 32>;
 
+std::string BytesOf(const Digest& digest);
+
 Digest Sha256(const std::string& data);
 Digest HmacSha256(const std::string& key, const std::string& data);
 

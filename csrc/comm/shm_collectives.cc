@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bytes.h"
 #include "shm_communicator.h"
 
 namespace epl {
@@ -27,8 +28,6 @@ Range Piece(size_t begin, size_t end, size_t chunk, size_t step) {
   const size_t first = std::min(end, begin + chunk * step);
   return {first, std::min(end, first + step)};
 }
-
-size_t CeilDivide(size_t a, size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

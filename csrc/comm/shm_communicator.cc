@@ -18,7 +18,7 @@ constexpr int kSpinMicroseconds = 50;
 constexpr int kYieldMicroseconds = 5;
 // With one CPU a rank this thread gives it to the rank's others, which compute, if the peer is not there by then.
 constexpr int kAloneMicroseconds = 5;
-constexpr int kSliceMilliseconds = 50;
+constexpr int kSleepMilliseconds = 50;
 constexpr auto kLifeCheckInterval = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -184,7 +184,7 @@ Status ShmCommunicator::WaitFor(Signal* signal, uint32_t target, const Missing& 
   for (;;) {
     Status status = Aborted();
     if (!status.ok()) return status;
-    SleepOn(signal, target, kSliceMilliseconds);
+    SleepOn(signal, target, kSleepMilliseconds);
     if (Reached(*signal, target)) return Status();
     const Clock::time_point now = Clock::now();
     if (now < next_check &&

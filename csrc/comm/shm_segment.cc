@@ -12,7 +12,7 @@
 namespace epl {
 namespace {
 
-constexpr uint64_t kMagic = 0x45504c73686d3031;  // "EPLshm01"
+constexpr uint64_t kSegmentMagic = 0x45504c73686d3031;  // "EPLshm01"
 
 size_t RoundUp(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
@@ -80,7 +80,7 @@ Status ShmSegment::Create(int num_ranks, size_t chunk_bytes, uint64_t nonce) {
   Status status = Map(num_ranks, chunk_bytes);
   if (!status.ok()) return status;
   control()->nonce = nonce;
-  control()->magic = kMagic;  // the rest is zero, as new pages are
+  control()->magic = kSegmentMagic;  // the rest is zero, as new pages are
   return Status();
 }
 
@@ -90,7 +90,7 @@ Status ShmSegment::Open(int pid, int fd, int num_ranks, size_t chunk_bytes, uint
   if (fd_ < 0) return Status(EPL_INTERNAL, Format("open %s: %s", path.c_str(), std::strerror(errno)));
   Status status = Map(num_ranks, chunk_bytes);
   if (!status.ok()) return status;
-  if (control()->magic != kMagic || control()->nonce != nonce) {
+  if (control()->magic != kSegmentMagic || control()->nonce != nonce) {
     return Status(EPL_INTERNAL, path + " is not the segment that was announced");
   }
   return Status();

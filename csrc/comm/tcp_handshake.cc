@@ -16,7 +16,7 @@
 namespace epl {
 namespace {
 
-constexpr char kMagic[8] = {'E', 'P', 'L', 't', 'c', 'p', '0', '2'};
+constexpr char kHelloMagic[8] = {'E', 'P', 'L', 't', 'c', 'p', '0', '2'};
 
 Digest Prove(const Options& options, const char* side, const Link& link, const char* host_nonce,
              const char* guest_nonce) {
@@ -35,8 +35,6 @@ void Prepare(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
 }
-
-bool Again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 struct Found {
   addrinfo* first = nullptr;
@@ -133,7 +131,7 @@ Attempt::State Attempt::Advance() {
   if (stage_ == Stage::kNonce) {
     state = Read(host_nonce_, sizeof(host_nonce_));
     if (state != State::kDone) return state;
-    std::memcpy(hello_.magic, kMagic, sizeof(kMagic));
+    std::memcpy(hello_.magic, kHelloMagic, sizeof(kHelloMagic));
     hello_.rank = static_cast<uint32_t>(link_.from);
     hello_.channel = link_.channel;
     MakeNonce(hello_.nonce);
@@ -167,7 +165,7 @@ Guest::State Guest::Hear(const Options& options) {
   if (got <= 0) return got < 0 && Again() ? State::kSilent : State::kBad;
   received_ += static_cast<size_t>(got);
   if (received_ < sizeof(Hello)) return State::kSilent;
-  if (std::memcmp(hello_.magic, kMagic, sizeof(kMagic)) != 0 || hello_.channel >= kNumChannels ||
+  if (std::memcmp(hello_.magic, kHelloMagic, sizeof(kHelloMagic)) != 0 || hello_.channel >= kNumChannels ||
       hello_.rank >= static_cast<uint32_t>(options.size) || hello_.rank == static_cast<uint32_t>(options.rank)) {
     return State::kBad;
   }

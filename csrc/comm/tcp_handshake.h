@@ -8,6 +8,7 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -39,6 +40,9 @@ class Socket {
  private:
   int fd_;
 };
+
+// After a call on a socket that does not wait has failed: whether it need only be made again later.
+inline bool Again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 // What a connection is for: tensors, or what ranks hear of each other's ends.
 enum Channel : uint32_t { kDataChannel = 0, kWatchChannel = 1, kNumChannels = 2 };

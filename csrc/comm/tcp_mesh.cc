@@ -22,12 +22,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A sleeping wait looks at its time-out this often; everything else wakes it.
-constexpr int kSliceMilliseconds = 200;
+constexpr int kPollMilliseconds = 200;
 // How long word of the reason may take when a connection has broken.
 constexpr int kReasonMilliseconds = 500;
 constexpr uint32_t kFrameMagic = 0x65706c66;
-
-bool Again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
 
@@ -262,7 +260,7 @@ void TcpMesh::Sleep() {
     const short events = static_cast<short>((send ? POLLOUT : 0) | (peer->wants() ? POLLIN : 0));
     if (events != 0) fds.push_back({peer->fd, events, 0});
   }
-  poll(fds.data(), fds.size(), kSliceMilliseconds);
+  poll(fds.data(), fds.size(), kPollMilliseconds);
   uint64_t count;
   if (fds[0].revents != 0 && read(wake_.fd(), &count, sizeof(count)) < 0) return;  // emptied already
 }

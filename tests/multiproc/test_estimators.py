@@ -14,7 +14,6 @@ def plain_life(jobs, tmp_path_factory):
     return jobs["plain"](ESTIMATORS + "life", folder)[0]
 
 
-@pytest.mark.each_line
 def test_what_others_see(two_workers, tmp_path):
     results = two_workers(ESTIMATORS + "as_others_see_it", str(tmp_path))
     for index, (got, role) in enumerate(zip(results, ("chief", "worker"))):
@@ -84,7 +83,6 @@ def test_folder_that_only_the_chief_has(two_workers, plain_life, tmp_path):
     assert without_events(chief["files"]) == without_events(plain_life["files"]) and other["files"] == []
 
 
-@pytest.mark.each_line
 def test_evaluation_on_the_chief(two_workers, plain_life, tmp_path):
     config = {"estimator.evaluate_on": "chief"}
     for got in two_workers(ESTIMATORS + "life", str(tmp_path), config, shared=False, all_rows=True):

@@ -101,7 +101,6 @@ def test_eager_execution_off_and_nothing_else(plain, two_by_two):
         assert_same_fit(got, want)
 
 
-@pytest.mark.each_line
 def test_graphs_that_grow_between_calls(plain, two_by_two):
     want = plain(KERAS + "grown")
     for got in two_by_two(KERAS + "grown"):

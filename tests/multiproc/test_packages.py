@@ -6,7 +6,7 @@ import pytest
 from tests.multiproc.test_programs_by_others import LAYOUTS, assert_same_training
 
 LIMIT_S = 300
-pytestmark = [pytest.mark.usefixtures("packages"), pytest.mark.each_line, pytest.mark.timeout(4 * LIMIT_S)]
+pytestmark = [pytest.mark.usefixtures("packages"), pytest.mark.timeout(4 * LIMIT_S)]
 MICRO = {"pipeline.num_micro_batch": 4}
 
 # Name: whether the program writes to a folder, and whether it runs with micro-batches too. Those that take over ten

@@ -7,7 +7,7 @@ from tests.multiproc.test_programs_by_others import assert_same_training
 
 PROGRAMS = "tests.helpers.programs.translation:"
 LIMIT_S = 300
-pytestmark = [pytest.mark.usefixtures("packages"), pytest.mark.each_line]
+pytestmark = pytest.mark.usefixtures("packages")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,7 @@ def test_estimator_of_its_trainer(jobs, plain, tmp_path, layout):
         assert_same_training(got, want)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(2 * LIMIT_S)
 def test_dropout_differs_and_trains(jobs, plain_losses_and_state):
     """The workers agree though each drops units of its own, and it is another training than without dropout."""
