@@ -8,6 +8,8 @@ export LINE STRICT PYTHON_TF1 PYTHON_TF2
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 PYTEST = python -m pytest $$ONCE $(ARGS)
+# Two of them on each line: much of what workers do is waiting for one another.
+TESTS = $(PYTEST) -m not\ alone
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-nightly test-multiproc lint format csrc clean
@@ -24,7 +26,7 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 
 test: ## all tests, quick ones first
 	@scripts/setup_others.sh
-	@scripts/together.sh '$(PYTEST) -m "not alone" tests/unit tests/numerics tests/multiproc tests/faults'
+	@scripts/together.sh 'scripts/side_by_side.sh "$(TESTS) tests/unit tests/faults" "$(TESTS) tests/numerics tests/multiproc"'
 	@scripts/together.sh '$(PYTEST) -m alone tests/multiproc tests/faults'
 
 test-nightly: ## only the tests that train long to show that something is learnt

@@ -198,3 +198,13 @@ def test_an_unknown_line_is_refused(checkout, bare):
     result = lines(checkout, bare, "echo ran", LINE="tf3")
     assert result.returncode == 2
     assert "LINE=tf3: it is tf1" in result.stderr
+
+
+def test_commands_side_by_side_run_at_the_same_time_and_one_that_fails_is_told(tmp_path):
+    script = os.path.join(ROOT, "scripts", "side_by_side.sh")
+    meet = "touch {0}; for _ in {{1..500}}; do [ ! -e {1} ] || break; sleep 0.02; done; [ -e {1} ]; echo {0} met"
+    commands = [meet.format(*names) for names in (("one", "other"), ("other", "one"))]
+    result = call([script] + commands, os.environ, tmp_path)
+    assert (result.returncode, result.stdout) == (0, "one met\nother met\n")
+    result = call([script, "echo wrong >&2; exit 3", "echo right"], os.environ, tmp_path)
+    assert (result.returncode, result.stdout) == (1, "wrong\nright\n")
