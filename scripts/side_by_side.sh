@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs shell commands at the same time. What each says comes in one piece, in their order, when all before it have ended.
+# Runs shell commands at the same time. What each says comes in one piece, in their order, once it has ended.
 #
 #   scripts/side_by_side.sh 'COMMAND' ['COMMAND' ...]
 #

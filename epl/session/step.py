@@ -286,8 +286,9 @@ class Step(object):
     def lines(self):
         """What must be the same on every worker, a line for each thing.
 
-        These are the settings, the hints, the collectives, and the nodes of the user's graph that collectives and updates
-        of variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
+        These are the settings, the hints, the collectives, and the nodes of the user's graph that collectives and
+        updates of variables depend on; of those that only updates depend on (a learning rate, say) the constants'
+        values too.
         """
         users = self._rewritten.program.source.graph
         updates = users.ancestors(self._updates, stop=self._rewritten.differing)

@@ -13,13 +13,13 @@ RARE = (Layout(1, 4), Layout(1, 2, 2), Layout(2, 2))
 
 
 def cases(layout, rare, half):
-    """Parameters (layout, case): every model once in `layout` and half of the other cases, each third model in one of `rare`.
+    """Parameters (layout, case): in `layout` every model once and half of the other cases; each third model in `rare`.
 
     On both lines: each model, and each optimizer and each way of input in each layout.
 
     Args:
       layout: Layout.
-      rare: list of Layouts, of `RARE`.
+      rare: list of Layouts, of `RARE`; a model is in one of those three.
       half: 0 or 1. Two calls with different ones have each case together.
     """
     wanted = [(layout, case) for case in list(zoo.CASES)[half::2] if case not in zoo.ONE_EACH]

@@ -221,7 +221,7 @@ def _check_places(done, program):
         if node_of(each.tensor) in inside and each.wanted_by not in gates:
             raise UnsupportedError(
                 "'%s' takes '%s', which the devices would have to exchange in a loop or a branch, and would wait for "
-                "in vain where another one is gone through. Keep whole what is divided in it: leave out epl.shard there, "
-                "or give the variable that is changed there, or what the loop or the branch takes, to epl.whole."
+                "in vain where another one is gone through. Keep whole what is divided in it: leave out epl.shard "
+                "there, or give the variable that is changed there, or what the loop or the branch takes, to epl.whole."
                 % (each.wanted_by, each.tensor)
             )
