@@ -1,6 +1,7 @@
 """Models that are captured, planned and rewritten in the test's own process, without sessions and without devices."""
 
 import contextlib
+import functools
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -128,3 +129,19 @@ def trained(graph, init, train, loss, steps=3):
                 for n in names
             ]
             return [np.array(values)] + session.run(read)
+
+
+def wide(layers=12, width=256):
+    """A model whose gradients are worth several groups: 256 KiB for each matrix."""
+    x = batch(features=width)
+    for i in range(layers):
+        x = tf.tanh(tf.matmul(x, variable("w%d" % i, [width, width])))
+    return tf.reduce_mean(x)
+
+
+@functools.lru_cache(maxsize=1)
+def wide_graph():
+    """The same as a graph that is trained, made once."""
+    with capture() as graph:
+        sgd(wide())
+    return graph
