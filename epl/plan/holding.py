@@ -9,7 +9,7 @@ class Holding(object):
     @property
     def sharing(self):
         """The Group of the copies of the model among which `zero` divides the state of optimizers."""
-        return sharing_group(self.mesh, self.mesh.copies.local if self.zero.whole_workers else 0)
+        return sharing_group(self.mesh, self.zero.degree)
 
     @property
     def shares_among_workers(self):
@@ -29,7 +29,7 @@ class Holding(object):
         all have it, or parts."""
         placed, first = self.placed(variable), 0
         if self.is_kept(variable):
-            first = self.sharing.workers[placed.data.rank // self.zero.local]
+            first = self.mesh.copies.workers[placed.data.rank // self.zero.local]
         elif placed.stage.kind != "owned":
             return None
         return first - first % self.mesh.block + max(0, placed.stage.rank) if self.mesh.block > 1 else first

@@ -108,6 +108,8 @@ class Mesh:
       first_device: TensorFlow's number of a worker's first device: 1 where the host's is kept free.
       weights: of the places on the axis shard: a device has so many of as many equal parts of its model replica's batch
         as they are together. Empty: all have one.
+      sharers: neighbouring workers that hold the state of optimizers once among them, where these are neither one nor
+        all (`zero.degree`); else 0.
     """
 
     num_workers: int
@@ -122,6 +124,7 @@ class Mesh:
     split: bool = False
     first_device: int = 0
     weights: Tuple[int, ...] = ()
+    sharers: int = 0
 
     @property
     def shape(self):
@@ -143,6 +146,21 @@ class Mesh:
     def copies(self):
         """The Group of the instances that hold the same, or come to: what makes it so is sent among them."""
         return self.group(DATA) if self.split else self.everywhere
+
+    @property
+    def sharing(self):
+        """The Group of the copies that hold state once among them, where `sharers` says so."""
+        place = self.worker_index % self.sharers
+        first, count = self.worker_index - place, self.num_communicators
+        size = len(self.instances) * self.sharers
+        return Group(range(first, first + self.sharers), place, size, 2 * count)
+
+    @property
+    def around(self):
+        """The Group of the copies that hold the same of that state: one of each `sharing`."""
+        workers = range(self.worker_index % self.sharers, self.num_workers, self.sharers)
+        size = len(self.instances) * len(workers)
+        return Group(workers, self.worker_index // self.sharers, size, self.num_communicators)
 
     def holding(self, stage):
         """The Group of the copies of a stage that hold the same."""
@@ -294,6 +312,7 @@ class Mesh:
             groups = [self.copies, self.shard_group]
         else:
             groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
+            groups += [self.sharing, self.around] if self.sharers else []
         count = self.num_communicators
         own = [group for group in groups if group.index is not None and group.first_communicator > 0]
         return next(

@@ -37,15 +37,15 @@ def collective_keys(plan, graph):
     keys.update(_of_wire(plan, created))
     among_workers = plan.zero is not None and not plan.zero.whole_workers
     for each in agreements(plan) if among_workers else ():  # when all gradients are there
-        keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
+        keys[each.name] = (len(created) - 0.5, each.name, plan.sharing.communicator(each.slot), each.tag)
     for each in stages_verdicts(plan):
         keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
     for each in owned_sums(plan) if among_workers else ():
         last = max(created[name] for name, _ in each.parts)
-        keys[each.name] = (last, each.name, plan.mesh.copies.communicator(each.slot), each.tag)
+        keys[each.name] = (last, each.name, plan.sharing.communicator(each.slot), each.tag)
     # Last: updates have time until all gradients are on their way.
     for group in gathered_groups(plan) if among_workers else ():
-        keys[group.name] = (len(created), group.name, plan.mesh.copies.communicator(group.slot), group.tag)
+        keys[group.name] = (len(created), group.name, plan.sharing.communicator(group.slot), group.tag)
     keys.update(_of_parameters(plan, graph) if among_workers else ())
     for sparse in plan.aggregation.sparse:
         for name, tag in sparse.collectives(plan.sparse_as_dense):
@@ -81,7 +81,7 @@ def _of_parameters(plan, graph):
     """The same of what brings parameters: as early as what they wait for allows, see `settle`."""
     keys = {}
     for segment in plan.zero.segments:
-        comm = plan.mesh.copies.communicator(segment.number % plan.mesh.num_communicators)
+        comm = plan.sharing.communicator(segment.number % plan.mesh.num_communicators)
         for micro_batch in range(plan.micro_batches.count if plan.micro_batches is not None else 1):
             name = micro_batch_name(segment.gather, micro_batch)
             if name in graph.nodes:

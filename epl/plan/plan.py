@@ -40,7 +40,7 @@ from epl.plan.unknown import check_effects
 from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.weights import check_weights
 from epl.plan.wire import Wire, plan_wire
-from epl.plan.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, workers_of
+from epl.plan.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, with_sharers, workers_of
 from epl.plan.zero_owners import Places, plan_zero
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
@@ -344,10 +344,11 @@ def make_plan(model, config, cluster):
     zero, keepers = None, {}
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
         check_zero(config)
-        sharing = sharing_group(mesh, config.zero.degree)
+        mesh, sharing = with_sharers(mesh, config), sharing_group(mesh, config.zero.degree)
         in_workers = sharing.num_workers == 1 and (sharing.size < mesh.copies.size or mesh.pipeline.num_workers > 1)
         places = Places(owners, mesh.pipeline.index)
-        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places)
+        around = bool(mesh.sharers)
+        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places, around)
         keepers = workers_of(zero, model)
         if mesh.lanes == 1:  # else the owner has a copy for each shard
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))

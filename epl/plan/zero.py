@@ -73,6 +73,9 @@ class Zero:
         does.
       segments: the epl.plan.parameters.Segments in which copies get each other's parameters.
       row_sums: the RowSums that owners of rows add up.
+      degree: copies that hold the state once among them.
+      around: whether there are several groups of workers that do, so that gradients are shared with all others as data
+        parallelism does.
     """
 
     level: str
@@ -84,6 +87,8 @@ class Zero:
     whole_workers: bool = False
     segments: Tuple[Segment, ...] = ()
     row_sums: Tuple[RowSum, ...] = ()
+    degree: int = 0
+    around: bool = False
 
     @property
     def parameters(self):
@@ -155,11 +160,26 @@ def sharing_group(mesh, degree):
     if degree == copies.local:
         own = copies.workers[copies.index]
         return replace(copies, workers=range(own, own + 1), index=0, size=copies.local)
-    raise UnsupportedError(
-        "zero.degree=%d is neither the number of copies of the model, %d, nor that of one worker, %d: state is divided "
-        "over all of them, or over those of each worker. Set zero.degree to one of these, or leave it at 0, which "
-        "means all." % (degree, copies.size, copies.local)
-    )
+    if degree % copies.local or copies.size % degree:
+        raise UnsupportedError(
+            "zero.degree=%d does not divide the %d copies of the model into groups of whole workers, which have %d "
+            "each: a multiple of %d that divides %d is needed. Set zero.degree to such a number, or leave it at 0, which "
+            "means all." % (degree, copies.size, copies.local, copies.local, copies.size)
+        )
+    if mesh.block > 1 or mesh.split:
+        raise UnsupportedError(
+            "zero.degree=%d, groups of several workers but not of all, cannot be used where a copy of the model lies "
+            "in several workers, or devices divide tensors (epl.split). Set zero.degree to the copies of the model in one "
+            "worker, %d, or leave it at 0, which means all." % (degree, copies.local)
+        )
+    return replace(mesh, sharers=degree // copies.local).sharing
+
+
+def with_sharers(mesh, config):
+    """The Mesh that knows of groups of several workers, but not of all, that hold state once (`zero.degree`)."""
+    sharing = sharing_group(mesh, config.zero.degree)
+    several = 1 < sharing.num_workers < mesh.copies.num_workers
+    return replace(mesh, sharers=sharing.num_workers) if several else mesh
 
 
 def check_zero(config):
@@ -196,10 +216,10 @@ def scattered_groups(plan):
     """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
     A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
-    fewer bits: only level "v0" goes together with these. So it does where each worker makes all updates: its devices
-    take their gradients from the sum on the host.
+    fewer bits: only level "v0" goes together with these. So it does where each worker, or group of workers, makes all
+    updates: its devices take their gradients from the sum on the host.
     """
-    if plan.zero is None or plan.zero.whole_workers or plan.wire_fp16:
+    if plan.zero is None or plan.zero.whole_workers or plan.zero.around or plan.wire_fp16:
         return {}
     update_of = {name: update for update in plan.zero.updates for name in update.members}
     found = {}

@@ -242,11 +242,32 @@ def test_state_divided_within_each_worker(plain, two_by_two, level, micro_batche
         assert_same_training(got, want)
 
 
-def test_steps_are_left_out_by_all_workers_that_have_the_whole_state(two_by_two):
+@pytest.mark.parametrize(
+    "level, micro_batches", [("v1", 1), ("v3", 2), pytest.param("v2", 1, marks=pytest.mark.exhaustive)]
+)
+def test_state_divided_within_groups_of_workers(plain, jobs, level, micro_batches):
+    config = {"zero.level": level, "zero.degree": 2, "pipeline.num_micro_batch": micro_batches}
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    for got in jobs[4, 1](GRADIENTS + "classifier", config, "adam"):
+        assert_same_training(got, want)
+
+
+@pytest.mark.once
+def test_checkpoints_of_state_divided_within_groups_of_workers(plain, jobs, tmp_path):
+    config, path = {"zero.level": "v2", "zero.degree": 2}, str(tmp_path / "model")
+    want = plain(ZERO + "goes_on", {}, 0, 4)
+    jobs[4, 1](ZERO + "goes_on", config, 0, 2, None, path)
+    later = {key: values[2:] for key, values in want.items()}
+    for got in [plain(ZERO + "goes_on", {}, 2, 4, path)] + list(jobs[4, 1](ZERO + "goes_on", config, 2, 4, path)):
+        assert_same_training(got, later)
+
+
+@pytest.mark.parametrize("layout", [(2, 2), (4, 1)])
+def test_steps_are_left_out_by_all_groups_that_have_the_whole_state(jobs, layout):
     config = dict(OPTIONS)
-    want = two_by_two(SCALED + "train", (0, 24), BAD, "one", False, config=config)[0]
+    want = jobs[layout](SCALED + "train", (0, 24), BAD, "one", False, config=config)[0]
     config.update({"zero.level": "v1", "zero.degree": 2})
-    for found in two_by_two(SCALED + "train", (0, 24), BAD, "one", False, config=config):
+    for found in jobs[layout](SCALED + "train", (0, 24), BAD, "one", False, config=config):
         check(found, range(24), BAD)
         for state, wanted in pairs(found["states"], want["states"]):
             assert_same_state(state, wanted)

@@ -12,6 +12,7 @@ import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
+from epl.passes.worker.broadcast import sync_orders
 from epl.plan import device_memory
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.order import collective_keys, settle
@@ -225,10 +226,43 @@ def test_each_worker_has_all_state_once_at_a_degree_of_its_devices():
         assert strategy.kept_bytes == -sum(zero.state_bytes)
 
 
-@pytest.mark.parametrize("layout, degree", [((4, 1), 2), ((1, 4), 2), ((2, 2), 3), ((2, 2), 8)])
+@pytest.mark.parametrize("level", ["v1", "v2"])
+def test_each_group_of_workers_has_all_state_once(level):
+    """Of two groups of two: gradients are summed over all, variables come from the own group, first values to all."""
+    graph = training(count=4)
+    programs = [compiled(graph, 4, 1, index, zero__level=level, zero__degree=2) for index in range(4)]
+    zero = programs[0].plan.zero
+    assert all(program.plan.zero == zero for program in programs) and len(zero.state_bytes) == 2
+    slots = {slot for update in zero.updates for slot in update.slots}
+    for index, program in enumerate(programs):
+        plan = program.plan
+        assert variables_of(program) & slots == {slot for slot in slots if zero.owners[slot] == index % 2}
+        assert list(plan.sharing.workers) == [index - index % 2, index - index % 2 + 1]
+        assert not of_op(program.graph, "EplReduceScatter")
+        for op, group in (("EplAllReduce", plan.mesh.copies), ("EplAllGather", plan.sharing)):
+            nodes = of_op(program.graph, op)
+            assert nodes and {node.attr["workers"].i for node in nodes} == {group.num_workers}
+            assert {node.attr["comm"].i for node in nodes} <= {group.communicator(n) for n in range(4)}
+        for slot in sorted(slots & variables_of(program)):
+            assert list(sync_orders(plan, slot)) == [plan.mesh.around.communicator(0)]
+        assert list(plan.mesh.around.workers) == [index % 2, index % 2 + 2]
+
+
+@pytest.mark.parametrize("layout, degree", [((4, 1), 3), ((1, 4), 2), ((2, 2), 3), ((2, 2), 8)])
 def test_degrees_that_are_refused(layout, degree):
-    with pytest.raises(UnsupportedError, match="zero.degree=%d is neither the number of copies" % degree):
+    with pytest.raises(UnsupportedError, match="zero.degree=%d does not divide the 4 copies of the model" % degree):
         plan_of(training(), *layout, zero__level="v1", zero__degree=degree)
+
+
+def test_groups_of_workers_that_have_stages_are_refused():
+    with capture() as graph:
+        loss = tf.constant(0.0)
+        for stage in range(2):
+            with epl.replicate(1, name="stage_%d" % stage):
+                loss = loss + tf.reduce_mean(tf.square(tf.matmul(batch(), variable("w_%d" % stage))))
+        OPTIMIZERS["momentum"]().minimize(loss)
+    with pytest.raises(UnsupportedError, match="zero.degree=2, groups of several workers but not of all, cannot"):
+        plan_of(graph, 8, 1, zero__level="v1", zero__degree=2)
 
 
 def test_the_degree_of_all_copies_is_as_none():

@@ -53,7 +53,7 @@ def sync_orders(plan, variable):
 def _slot(plan, variable):
     mesh, placed = plan.mesh, plan.placed(variable)
     if plan.is_kept(variable):
-        return None
+        return mesh.around.communicator(0) if mesh.sharers else None
     if placed.is_divided or placed.stage.kind == "owned":
         group = plan.group_of(variable)
         return group.communicator(0) if group.num_workers > 1 else None
@@ -113,7 +113,8 @@ def _read(graph, edit, variable, name, instance):
 def _broadcast(graph, edit, plan, variable):
     mesh, name, dtype = plan.mesh, sync_name(variable.name), variable.dtype % 100
     slot = _slot(plan, variable.name)
-    sends = (mesh.worker_index if slot == 0 else plan.group_of(variable.name).index) == _CHIEF
+    group = mesh.around if mesh.sharers and plan.is_kept(variable.name) else plan.group_of(variable.name)
+    sends = (mesh.worker_index if slot == 0 else group.index) == _CHIEF
     waits = []
     for lane, own_name in _sent(plan, variable.name):
         instance = _takers(plan, variable.name, lane)[0]
