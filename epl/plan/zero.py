@@ -163,14 +163,14 @@ def sharing_group(mesh, degree):
     if degree % copies.local or copies.size % degree:
         raise UnsupportedError(
             "zero.degree=%d does not divide the %d copies of the model into groups of whole workers, which have %d "
-            "each: a multiple of %d that divides %d is needed. Set zero.degree to such a number, or leave it at 0, which "
-            "means all." % (degree, copies.size, copies.local, copies.local, copies.size)
+            "each: a multiple of %d that divides %d is needed. Set zero.degree to such a number, or leave it at 0, "
+            "which means all." % (degree, copies.size, copies.local, copies.local, copies.size)
         )
     if mesh.block > 1 or mesh.split:
         raise UnsupportedError(
             "zero.degree=%d, groups of several workers but not of all, cannot be used where a copy of the model lies "
-            "in several workers, or devices divide tensors (epl.split). Set zero.degree to the copies of the model in one "
-            "worker, %d, or leave it at 0, which means all." % (degree, copies.local)
+            "in several workers, or devices divide tensors (epl.split). Set zero.degree to the copies of the model in "
+            "one worker, %d, or leave it at 0, which means all." % (degree, copies.local)
         )
     return replace(mesh, sharers=degree // copies.local).sharing
 

@@ -177,7 +177,8 @@ class _Division(object):
     def _add_others(self, call, reached):
         """Adds to units what else the call does to their variables, such as weight decay that no gradient comes into.
 
-        What it does after an update, such as going back half the way, all workers do alike.
+        What it does after an update, such as going back half the way, all workers do alike; but for what takes the
+        slots that the update has changed, such as the last part of Adam's for a sparse gradient.
         """
         others = [w for w in self._changes if of_call(self._graph, w, call)]
         for variable, found in reached.items():
@@ -185,7 +186,9 @@ class _Division(object):
             own = {v for w in writes for v in self._changes[w]}.union([variable])
             more = [w for w in others if w not in found and own.intersection(self._changes[w])]
             after = self._graph.descendants(writes) if more else ()
-            reached[variable] = found.union(w for w in more if w not in after)
+            slots = own.difference(self._trained)
+            by_slots = self._graph.descendants(slots, data_only=True) if after else ()
+            reached[variable] = found.union(w for w in more if w not in after or w in by_slots)
 
     def _check(self, call, variable, writes):
         inside = [w for w in writes if w in self._analysis.in_control_flow and w not in self._gates]

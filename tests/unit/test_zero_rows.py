@@ -46,7 +46,9 @@ def test_state_is_divided_evenly(case):
 
 
 @pytest.mark.parametrize("level", ["v2", "v3"])
-@pytest.mark.parametrize("case", [(False, "adam", True), (True, "adam", False), (False, "sgd", True)])
+@pytest.mark.parametrize(
+    "case", [(False, "adam", True), (True, "adam", False), (True, "adam", True), (False, "sgd", True)]
+)
 def test_parameters_are_divided_evenly_with_their_state(case, level):
     graph = program(*case)
     programs = [compiled(graph, 2, 1, index, zero__level=level) for index in range(2)]
