@@ -1,7 +1,6 @@
 """What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables
 alike."""
 
-import functools
 import threading
 import time
 
@@ -29,24 +28,11 @@ from epl.session.data_end import check_repeated, data_has_ended, last_of, metada
 from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, own_copy, why_divided
 from epl.session.input_stats import InputStats
-from epl.session.job import FromPeer
 from epl.session.local_runs import LocalRuns
+from epl.session.peer_errors import FromPeer, for_programs
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
 from epl.session.values import Values
-
-
-def _for_programs(method):
-    """What programs call raises the errors that they know: those of other workers without their wrapping."""
-
-    @functools.wraps(method)
-    def unwrapped(*args, **kwargs):
-        try:
-            return method(*args, **kwargs)
-        except FromPeer as error:
-            raise error.error from None
-
-    return unwrapped
 
 
 class Driver(LocalRuns):
@@ -135,7 +121,7 @@ class Driver(LocalRuns):
         step = self._step(fetches, targets, feeds)
         return len(self._rewritten.plan.mesh.instances) if step.trains else 1
 
-    @_for_programs
+    @for_programs
     def synchronise(self):
         """Gives all workers the chief's values of variables that have new ones; all workers take part.
 
@@ -148,7 +134,7 @@ class Driver(LocalRuns):
         if self._rewritten.plan.mesh.num_workers > 1:
             self._run_together(step, (), (), (), {})
 
-    @_for_programs
+    @for_programs
     def finish(self):
         """Tells the other workers that this session is through, and hears whether they agree; all take part.
 
@@ -404,13 +390,13 @@ class Driver(LocalRuns):
             self._synchronise(list(fresh))
 
     @property
-    @_for_programs
+    @for_programs
     def divided(self):
         """Whether workers have parts of the graph, so that no worker has all variables."""
         self._step((), (), ())
         return self._rewritten.program.part is not None
 
-    @_for_programs
+    @for_programs
     def help(self, fetches, feeds):
         """Helps the chief with a step that only reads, such as writing a checkpoint; all other workers call it.
 
@@ -424,13 +410,13 @@ class Driver(LocalRuns):
             if step.communicates:
                 self._agreed(Vote(None, (), (), (), HELPS), step, None, None)
 
-    @_for_programs
+    @for_programs
     def help_until_done(self):
         """Helps the chief with whatever it reads, until it calls `done`; all other workers call it."""
         if self.divided:
             self._agreed(Vote(None, (), (), (), HELPS_ON), self._step((), (), ()), None, None)
 
-    @_for_programs
+    @for_programs
     def done(self):
         """The chief has read what others help with until then; whoever does not help goes on as before."""
         if self.divided:

@@ -10,7 +10,8 @@ from epl.capture.hooks import INNER
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.driver import Driver
-from epl.session.job import FromPeer, Job
+from epl.session.job import Job
+from epl.session.peer_errors import FromPeer
 
 PREVIEW = "EPL_PREVIEW"  # set: nothing is run; the first run raises a Preview with the plan
 _DRIVER = "_epl_driver"

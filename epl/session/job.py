@@ -20,6 +20,7 @@ from epl.launch import notes
 from epl.plan.links import Link
 from epl.session.background import Background
 from epl.session.causes import first_line, from_communication
+from epl.session.peer_errors import FromPeer
 
 _LOG = logging.getLogger("epl")
 
@@ -72,14 +73,6 @@ class _TellingOthers(object):
         if raised is error:
             return False
         raise raised from None
-
-
-class FromPeer(Exception):
-    """Carries an error that this worker raises because of another one, past TensorFlow's handling of its own errors."""
-
-    def __init__(self, error):
-        super().__init__(str(error))
-        self.error = error
 
 
 class Job(object):
