@@ -80,7 +80,24 @@ def lstm():
     return tf.reduce_mean(tf.square(tf.layers.dense(tf.concat(outputs, 0), 64)))
 
 
-MODELS = {"layers": layers, "bert": bert, "tiny_bert": tiny_bert, "mlp": mlp, "cnn": cnn, "lstm": lstm}
+def dynamic_lstm():
+    """Four layers of `tf.nn.dynamic_rnn` with 128 units over 40 steps of 64 rows."""
+    x = tf.reshape(tf.placeholder(tf.float32, [64, 40 * 128], "x"), [64, 40, 128])
+    for layer in range(4):
+        cell = tf.nn.rnn_cell.BasicLSTMCell(128)
+        x, _ = tf.nn.dynamic_rnn(cell, x, dtype=tf.float32, scope="layer_%d" % layer)
+    return tf.reduce_mean(tf.square(x))
+
+
+MODELS = {
+    "layers": layers,
+    "bert": bert,
+    "tiny_bert": tiny_bert,
+    "mlp": mlp,
+    "cnn": cnn,
+    "lstm": lstm,
+    "dynamic_lstm": dynamic_lstm,
+}
 WAYS = {"plain": {}, "auto": {"gradient_checkpoint.type": "auto"}}
 
 

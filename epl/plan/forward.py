@@ -2,6 +2,7 @@
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
+from epl.plan.loops import find_loops, is_write
 from epl.rules import effects
 
 # They ask for the shape of a tensor as soon as it is there, and do not keep it.
@@ -21,7 +22,8 @@ class Forward(object):
 
     Attributes:
       nodes: names in creation order: the nodes that depend on data and lead to what the backward pass uses.
-      repeatable: those that may be computed again.
+      loops: the Loops of control flow v1.
+      repeatable: those that may be computed again, and what stands with them in a loop.
       uses: (node of the backward pass, input position, canonical tensor) that take a tensor of `nodes`.
     """
 
@@ -42,11 +44,11 @@ class Forward(object):
         used = {node_of(tensor) for _, _, tensor in self.uses}
         outside = graph.nodes.keys() - self.from_data
         self.nodes = graph.in_order(graph.ancestors(used, stop=outside, data_only=True) & self.from_data)
-        loops = inside_loops(graph)
-        self.repeatable = frozenset(
+        self.loops = find_loops(graph, analysis, stateful, backward, never)
+        self.repeatable = self.loops.repeatable.union(
             name
             for name in self.nodes
-            if name not in loops
+            if name not in self.loops.of
             and name not in never
             and effects.kind_of(graph.nodes[name].op) is None
             and graph.nodes[name].op not in stateful
@@ -77,12 +79,38 @@ class Forward(object):
             if text[0] != "^" and node_of(text) in self.from_data
         ]
 
+    def taken(self, name, available, read_again):
+        """What the copy of a node takes of other copies: tensors, and in a loop control inputs too.
 
-def inside_loops(graph):
-    """Nodes inside the loops of control flow v1, what enters and leaves them included."""
-    enters = graph.find(lambda op: op in ("Enter", "RefEnter"))
-    exits = frozenset(graph.find(lambda op: op in ("Exit", "RefExit")))
-    return graph.descendants(enters, stop=exits) if enters else set()
+        Args:
+          name: of a node that is computed again.
+          available: function from a canonical tensor name to whether the forward pass's own is taken.
+          read_again: container of the TensorArrays that are read from again. Into others nothing is written again.
+
+        Returns:
+          A list of inputs as NodeDefs spell them.
+        """
+        node, loops = self.graph.nodes[name], self.loops
+        loop, found = loops.of.get(name), []
+        for text in self.passed_on(name, read_again) or node.input:
+            producer = node_of(text)
+            if loop is not None and loops.of.get(producer) is loop:
+                found.append(text)
+            elif text[0] == "^":
+                continue
+            elif producer in loops.carriers:
+                if not loops.carriers[producer].isdisjoint(read_again):
+                    found.append(text)
+            elif producer in self.from_data and not available(canonical_tensor(text)):
+                found.append(text)
+        return found
+
+    def passed_on(self, name, read_again):
+        """The one input that the copy of a write into a TensorArray gives on where nobody reads that one again."""
+        if not is_write(self.graph.nodes[name].op) or not self.loops.carriers[name].isdisjoint(read_again):
+            return None
+        data = [text for text in self.graph.nodes[name].input if text[0] != "^"]
+        return data[-1:]
 
 
 def _is_reference(graph, text):

@@ -12,6 +12,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.plan.batch_norm import FUSED_NORMS
 from epl.plan.forward import Forward
 from epl.plan.recompute import recomputation
+from epl.plan.rounds import of_all_rounds
 from epl.plan.segments import Chain, Span
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.rules import effects
@@ -52,7 +53,7 @@ def plan_recomputation(program, config, analysis, costs_of):
     marked = _has_marks(graph)
     _check_first_gradients(program)
     forward = Forward(graph, analysis, program.stateful, _synchronised(graph, config))
-    costs = costs_of()
+    costs = of_all_rounds(costs_of(), graph, forward.loops, program.spec_of)
     if wanted.type == "auto":
         kept = _chosen(program, forward, costs, wanted)
     elif wanted.type == "collection":
@@ -67,7 +68,21 @@ def plan_recomputation(program, config, analysis, costs_of):
         [node_of(canonical_tensor(text)) for gradient, _ in call.gradients for text in gradient if text]
         for call in program.apply_calls
     ]
-    return recomputation(forward, analysis, kept, calls)
+    plan = recomputation(forward, analysis, kept, calls)
+    _tell_of_loops(forward.loops, plan)
+    return plan
+
+
+def _tell_of_loops(loops, plan):
+    """Says in the log which loops keep what their gradients need, and why."""
+    again = {name for group in plan.groups for name in group.inside}
+    trained = [loop for loop in loops.all if loop.pushed]
+    if trained:
+        count = sum(not loop.nodes.isdisjoint(again) for loop in trained)
+        _LOG.info("Recomputation: %d of %d loops are run again.", count, len(trained))
+    for loop in trained:
+        if loop.kept_because:
+            _LOG.warning("Recomputation: the loop '%s' cannot be run again: %s.", loop.name, loop.kept_because)
 
 
 def _check_first_gradients(program):
@@ -172,21 +187,25 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None):
       PlanError: no cuts keep the limit; says what the smallest peak would be.
     """
     nodes = [n for n in forward.nodes if among is None or n in among]
-    index_of = {name: i for i, name in enumerate(nodes)}
+    index_of = _positions(nodes, forward.loops)
     last, used = {}, {forward.root(tensor) for _, _, tensor in forward.uses}
-    for i, name in enumerate(nodes):
+    for name in nodes:
         for tensor in forward.inputs(name):
-            last[forward.root(tensor)] = i
+            root = forward.root(tensor)
+            last[root] = max(last.get(root, 0), index_of[name])
     spans = {}
     for tensor in sorted(used.union(last)):
         first = index_of.get(node_of(tensor))
+        if node_of(tensor) in forward.loops.carriers:
+            continue  # an array's elements are kept, or computed again, by what made them
         if first is not None and node_of(tensor) in forward.repeatable:
             spans[tensor] = Span(first, max(first, last.get(tensor, first)), costs.bytes_of(tensor), tensor in used)
     if not spans:
         return frozenset(), None, None
-    seconds = [
-        costs.operations[n].forward_s if n in costs.operations and n in forward.repeatable else 0.0 for n in nodes
-    ]
+    seconds = [0.0] * len(nodes)
+    for name in nodes:
+        if name in costs.operations and name in forward.repeatable:
+            seconds[index_of[name]] += costs.operations[name].forward_s
     chain = Chain(list(spans.values()), seconds)
     if limit_bytes is None:
         allowed = sum(cost.total_s for cost in costs.operations.values()) / 3
@@ -211,6 +230,15 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None):
             if crosses or (not segment.again and segment.begin <= span.first < segment.end):
                 kept.add(tensor)
     return frozenset(kept), cuts, chain.everything_kept()
+
+
+def _positions(nodes, loops):
+    """Node to its place in the forward pass; no cut goes through what is computed again all together."""
+    found = {name: i for i, name in enumerate(nodes)}
+    for together in loops.together():
+        places = [found[name] for name in together if name in found]
+        found.update((name, max(places)) for name in together if name in found)
+    return found
 
 
 def at_borders(forward, stage_of):

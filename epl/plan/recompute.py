@@ -2,16 +2,20 @@
 
 Copies that depend on each other form a group, and the group waits for a gradient to arrive at it, so that nothing of it
 exists before its turn. Never repeated, so kept: what draws random numbers, what has state or effects of any kind (a
-stateful operation), loops of control flow v1.
+stateful operation), and loops of control flow v1 with any of that in them. Other loops are repeated whole
+(`epl.plan.loops`): the copy takes the accumulators over, and what of the loop nobody needs a second time is left out.
 """
 
 import collections
+import itertools
 from dataclasses import dataclass, replace
 from typing import FrozenSet, Tuple
 
 from epl.graph import tags
-from epl.graph.index import LOOP_EDGES, node_of
+from epl.graph.frames import ENTERS
+from epl.graph.index import LOOP_EDGES, Edges, Graph, NodeInput, canonical_tensor, node_of
 from epl.plan.analysis import variable_of
+from epl.plan.names import recomputed_name
 from epl.rules import effects
 
 # A group waits for at most so many gradients.
@@ -26,9 +30,12 @@ class Group:
       nodes: their names, in creation order.
       shared: canonical names of tensors that these nodes make and that are kept all the same.
       triggers: nodes of the backward pass for which they wait.
-      before: (one of them, a change of a variable that it reads) pairs: the change waits for it.
+      before: (a node as it is called behind the pass, a change of a variable that this group reads) pairs: the change
+        waits for the node.
       after: further nodes of the backward pass for which they wait: gradients of later layers' variables, which would
         else be put off, and hold what they are made of.
+      inside: those that run in a loop.
+      passed: those that write into a TensorArray that nobody reads from again: the copy only gives on its last input.
     """
 
     nodes: Tuple[str, ...]
@@ -36,6 +43,8 @@ class Group:
     triggers: Tuple[str, ...]
     before: Tuple[Tuple[str, str], ...]
     after: Tuple[str, ...] = ()
+    inside: FrozenSet[str] = frozenset()
+    passed: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,12 @@ class Recomputation:
     Attributes:
       groups: the Groups.
       users: (node of the backward pass, input position) pairs that get the copy of what they take.
+      entering: nodes of the backward pass that enter the copy of a loop instead of the loop.
     """
 
     groups: Tuple[Group, ...]
     users: Tuple[Tuple[str, int], ...]
+    entering: Tuple[str, ...] = ()
 
     @property
     def num_nodes(self):
@@ -67,12 +78,13 @@ def recomputation(forward, analysis, kept, calls=()):
     Returns:
       A Recomputation.
     """
-    fixed, levels = set(), _levels(forward.graph)
+    fixed, levels = set(), _levels(_waiting_for_gradients(forward.graph, forward.loops))
+    together = forward.loops.together()
     while True:
         plan, offenders = _groups(forward, analysis, levels, kept, fixed)
         if not offenders:
             return replace(plan, groups=_one_after_the_other(forward, analysis, levels, plan, calls))
-        fixed |= offenders
+        fixed = fixed.union(offenders, *(nodes for nodes in together if nodes & offenders))
 
 
 def _one_after_the_other(forward, analysis, levels, plan, calls):
@@ -90,7 +102,7 @@ def _one_after_the_other(forward, analysis, levels, plan, calls):
     last = {}
     for place, i in enumerate(order):
         last.update((name, place) for name in graph.descendants(users[i]))
-    never = graph.descendants(analysis.writes) | analysis.in_control_flow
+    never = graph.descendants(analysis.writes) | _inside(forward, analysis)
     of_place = collections.defaultdict(list)
     for name in graph.in_order(forward.backward - never):
         of_place[last.get(name, -1)].append(name)
@@ -129,35 +141,88 @@ def _groups(forward, analysis, levels, kept, fixed):
         root = forward.root(tensor)
         return root in kept or node_of(root) not in forward.repeatable or node_of(root) in fixed
 
-    wanted = [(user, position, tensor) for user, position, tensor in forward.uses if not available(tensor)]
-    copied, stack = set(), [node_of(tensor) for _, _, tensor in wanted]
-    while stack:
-        name = stack.pop()
-        if name not in copied:
-            copied.add(name)
-            stack.extend(node_of(t) for t in forward.inputs(name) if not available(t))
-    group_of = _connected(graph, forward, copied, available)
+    wanted, loop_of = _wanted(forward, available)
+    copied, taken, passed = _copied(forward, wanted, available)
+    group_of = _connected(graph, copied, taken)
     users = collections.defaultdict(list)
     for user, position, tensor in wanted:
         users[group_of[node_of(tensor)]].append((user, position))
     members = collections.defaultdict(list)
     for name in graph.in_order(copied):
         members[group_of[name]].append(name)
-    groups, chosen, offenders = [], [], set()
+    groups, chosen, offenders, entering = [], [], set(), []
     for key in sorted(members, key=lambda k: graph.creation_index[k]):
-        nodes = members[key]
-        triggers, level = _triggers(graph, forward, analysis, levels, nodes, [user for user, _ in users[key]])
+        nodes, names = members[key], [user for user, _ in users[key]]
+        loops = [loop for frame, loop in loop_of.items() if not loop.accumulators.isdisjoint(names)]
+        triggers, level = _triggers(graph, forward, analysis, levels, nodes, names, loops)
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
-        before, changed_reads = _changes_after(graph, analysis, levels, level, nodes)
+        before, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
         offenders |= changed_reads
-        shared = frozenset(t for n in nodes for t in forward.inputs(n) if node_of(t) in copied and available(t))
-        groups.append(Group(tuple(nodes), shared, tuple(triggers), tuple(before)))
+        own = {text for name in nodes for text in taken[name]}
+        shared = {t for n in nodes for t in forward.inputs(n) if node_of(t) in copied} - set(map(canonical_tensor, own))
+        inside = frozenset(n for n in nodes if n in forward.loops.of and n not in forward.loops.outermost)
+        groups.append(
+            Group(
+                tuple(nodes),
+                frozenset(shared),
+                tuple(triggers),
+                tuple(before),
+                inside=inside,
+                passed=passed.intersection(nodes),
+            )
+        )
         chosen.extend(users[key])
-    return Recomputation(tuple(groups), tuple(chosen)), offenders
+        for loop in loops:
+            entering.extend(n for n in graph.in_order(loop.accumulators) if graph.nodes[n].op in ENTERS)
+    return Recomputation(tuple(groups), tuple(chosen), tuple(entering)), offenders
 
 
-def _connected(graph, forward, copied, available):
+def _wanted(forward, available):
+    """(what of the backward pass takes something again, the loops whose accumulators do).
+
+    The accumulators of a loop go to its copy all together.
+
+    Returns:
+      A list of (node, input position, input), a dict of frame to Loop.
+    """
+    graph, loops, loop_of, moved = forward.graph, forward.loops, {}, set()
+    for loop in loops.all:
+        data = [canonical_tensor(text) for text in loop.pushed if node_of(text) in forward.from_data]
+        data = [tensor for tensor in data if node_of(tensor) not in loops.carriers]
+        if data and not any(available(tensor) for tensor in data):
+            loop_of[loop.frame] = loop
+            moved |= loop.accumulators
+    wanted = [
+        (user, position, tensor)
+        for user, position, tensor in forward.uses
+        if user not in moved and node_of(tensor) not in loops.carriers and not available(tensor)
+    ]
+    for loop in loop_of.values():
+        for name in graph.in_order(loop.accumulators):
+            texts = enumerate(graph.nodes[name].input)
+            wanted.extend((name, position, text) for position, text in texts if node_of(text) in loop.nodes)
+    return wanted, loop_of
+
+
+def _copied(forward, wanted, available):
+    """(nodes that are computed again, dict of each to what it takes of others, those that only give on their input)."""
+    loops, read_again = forward.loops, set()
+    while True:
+        taken, stack = {}, [node_of(tensor) for _, _, tensor in wanted]
+        while stack:
+            name = stack.pop()
+            if name not in taken:
+                taken[name] = forward.taken(name, available, read_again)
+                stack.extend(map(node_of, taken[name]))
+        found = read_again.union(*(loops.readers[name] for name in taken if name in loops.readers))
+        if found == read_again:
+            passed = frozenset(name for name in taken if forward.passed_on(name, read_again))
+            return taken.keys(), taken, passed
+        read_again = found
+
+
+def _connected(graph, copied, taken):
     """Node to the first node of its group: copies that take something of each other belong together."""
     leader = {name: name for name in copied}
 
@@ -168,12 +233,25 @@ def _connected(graph, forward, copied, available):
         return name
 
     for name in graph.in_order(copied):
-        for tensor in forward.inputs(name):
-            producer = node_of(tensor)
-            if producer in copied and not available(tensor):
-                first, second = sorted((find(name), find(producer)), key=graph.creation_index.__getitem__)
-                leader[second] = first
+        for producer in map(node_of, taken[name]):
+            first, second = sorted((find(name), find(producer)), key=graph.creation_index.__getitem__)
+            leader[second] = first
     return {name: find(name) for name in copied}
+
+
+def _waiting_for_gradients(graph, loops):
+    """The graph in which the accumulators of loops wait for gradients, as they do if they are run a second time."""
+    more = {
+        name: [NodeInput(each, -1) for each in graph.in_order(loop.arriving)]
+        for loop in loops.all
+        for name in loop.accumulators
+        if not loop.kept_because and graph.nodes[name].op in ENTERS
+    }
+    if not more:
+        return graph
+    inputs = {name: taken + tuple(more.get(name, ())) for name, taken in graph.inputs.items()}
+    changed = Graph(graph.nodes, graph.library, graph.versions, Edges(inputs))
+    return changed if len(changed.order) == len(graph.order) else graph
 
 
 def _levels(graph):
@@ -187,22 +265,25 @@ def _levels(graph):
     return levels
 
 
-def _triggers(graph, forward, analysis, levels, nodes, users):
+def _triggers(graph, forward, analysis, levels, nodes, users, loops):
     """(the gradients that arrive at a group, the level below which it lies).
 
     Gradients are found by walking up the backward pass from those who use the group, to the first nodes that come
     before all of them. The copies are placed at the level of the first user, and every edge that is added goes down,
     so no cycle can come of it, whatever other groups there are. A gradient counts only if it depends on the group's own
     values, by way of later layers and the loss: one that does not would be there before the forward pass has ended.
+    Of a loop it is what arrives at the loop of its gradient.
     """
-    level = max(levels[user] for user in users)
+    level, inside = max(levels[user] for user in users), _inside(forward, analysis)
     found, seen, stack = set(), set(users), list(users)
-    while stack:
-        for producer, index in graph.inputs[stack.pop()]:
-            if index < 0 or producer in seen or producer not in forward.backward:
+    arriving = sorted(set().union(*(loop.arriving for loop in loops)))
+    while stack or arriving:
+        producers = [p for p, index in graph.inputs[stack.pop()] if index >= 0] if stack else [arriving.pop()]
+        for producer in producers:
+            if producer in seen or producer not in forward.backward:
                 continue
             seen.add(producer)
-            if levels[producer] > level and producer not in analysis.in_control_flow:
+            if levels[producer] > level and producer not in inside:
                 found.add(producer)
             else:
                 stack.append(producer)
@@ -211,9 +292,19 @@ def _triggers(graph, forward, analysis, levels, nodes, users):
     return triggers[:_MAX_TRIGGERS], level
 
 
-def _changes_after(graph, analysis, levels, level, nodes):
-    """((node of a group, change of a variable that it reads) pairs where the change comes after the group, nodes of
-    the group that read what may have changed before)."""
+def _inside(forward, analysis):
+    """Nodes for which nothing outside of their loop or branch can wait."""
+    return (analysis.in_control_flow | forward.loops.inside) - forward.loops.leaving
+
+
+def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
+    """((what has to run before, change of a variable that the group reads) pairs where the change comes after the
+    group, nodes of the group that read what may have changed before).
+
+    Args:
+      loops: all Loops.
+      moved: list of each Loop whose accumulators go to its copy.
+    """
     readers = collections.defaultdict(set)
     for name in nodes:
         for producer, index in graph.inputs[name]:
@@ -225,10 +316,22 @@ def _changes_after(graph, analysis, levels, level, nodes):
         variable = variable_of(graph, write)
         if variable in readers:
             if levels[write] < level:
-                before.extend((reader, write) for reader in graph.in_order(readers[variable]))
+                before.extend((end, write) for end in _ends(graph, nodes, readers[variable], loops, moved))
             else:
                 changed_reads |= readers[variable]
     return before, changed_reads
+
+
+def _ends(graph, nodes, readers, loops, moved):
+    """The copies of readers; for those in loops the copies of what leaves the loop, and the counts of what it pushes.
+
+    What nothing depends on may still be at it then, and nobody takes what it makes.
+    """
+    found = [recomputed_name(name) for name in graph.in_order(readers) if name not in loops.of]
+    frames = {loops.of[name].frame for name in readers if name in loops.of}
+    leaving = [name for name in nodes if name in loops.outermost and loops.of[name].frame in frames]
+    counts = [graph.in_order(loop.accumulators & loops.outermost) for loop in moved if loop.frame in frames]
+    return found + [recomputed_name(name) for name in leaving] + list(itertools.chain.from_iterable(counts))
 
 
 def _variable_read(graph, name):

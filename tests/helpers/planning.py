@@ -16,6 +16,7 @@ from epl.env import Env
 from epl.graph.build import make_node
 from epl.graph.index import Graph
 from epl.plan.plan import make_plan
+from tests.helpers.control_flow import control_flow  # noqa: F401  for tests that plan
 
 ROWS = 32  # of the data that `trained` feeds
 
@@ -91,18 +92,6 @@ def of_op(graph, op):
 def by_hand(*nodes):
     """A Graph of (name, inputs) pairs."""
     return Graph.from_graph_def(tf.GraphDef(node=[make_node("NoOp", name, inputs) for name, inputs in nodes]))
-
-
-@contextlib.contextmanager
-def control_flow(version):
-    """Control flow "v1" or "v2", whatever the TensorFlow line takes by itself."""
-    choose = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
-    before = tf.control_flow_v2_enabled()
-    choose[version == "v2"]()
-    try:
-        yield
-    finally:
-        choose[before]()
 
 
 def trained(graph, init, train, loss, steps=3):

@@ -31,13 +31,14 @@ def test_a_worker_for_each_stage(by_hand, two_workers, model, micro_batches, str
         assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("stages, micro_batches, replicas", [(1, 1, 2), (2, 4, 1)])
-def test_recomputation_and_updates_in_groups(by_hand, two_workers, stages, micro_batches, replicas):
-    want = by_hand("batch_norm_cnn", micro_batches, replicas)
+@pytest.mark.parametrize(
+    "model, stages, micro_batches, replicas",
+    [("batch_norm_cnn", 1, 1, 2), ("batch_norm_cnn", 2, 4, 1), ("recurrent", 1, 1, 2), ("recurrent", 2, 4, 1)],
+)
+def test_recomputation_and_updates_in_groups(by_hand, two_workers, model, stages, micro_batches, replicas):
+    want = by_hand(model, micro_batches, replicas)
     auto = {"gradient_checkpoint__type": "auto", "optimizer__num_apply_group": 3}
-    for got in two_workers(
-        PIPELINES + "train", 1, "batch_norm_cnn", stages, micro_batches, replicas, "PreferBackward", **auto
-    ):
+    for got in two_workers(PIPELINES + "train", 1, model, stages, micro_batches, replicas, "PreferBackward", **auto):
         assert_same_training(got, want, atol=ATOL)
 
 

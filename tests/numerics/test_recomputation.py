@@ -29,6 +29,11 @@ def test_equals_one_device(by_hand, two_devices, model, layout):
     check(by_hand, two_devices, model, layout)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS[:3], ids=lambda layout: "x".join(map(str, layout)))
+def test_loops_of_control_flow_v1(by_hand, two_devices, layout):
+    check(by_hand, two_devices, "recurrent", layout)
+
+
 def check(by_hand, two_devices, model, layout):
     devices, stages, micro_batches, replicas, strategy = layout
     want = by_hand(model, micro_batches, replicas)

@@ -201,6 +201,10 @@ MODELS = [
     looks_on,
     keras_branches,
 ]
+# Of what keeps state: arrays are new ones, and variables change later.
+REPEATED_ALL_THE_SAME = ["ReadVariableOp"] + [
+    "TensorArray%sV3" % kind for kind in ("", "Scatter", "Read", "Gather", "Write")
+]
 OPTIMIZERS = {"sgd": lambda: tf.train.GradientDescentOptimizer(0.1), "adam": lambda: tf.train.AdamOptimizer(0.01)}
 
 
@@ -226,7 +230,8 @@ def check(build, values, optimizer="adam", version="v1"):
         np.testing.assert_array_equal(one, other)
     for name in (n for group in plan.groups for n in group.nodes):
         copy = after.nodes[recomputed_name(name)]
-        assert not stateful(copy.op) and tags.phase(copy) == tags.BACKWARD
+        assert not stateful(copy.op) or copy.op in REPEATED_ALL_THE_SAME
+        assert tags.phase(copy) == tags.BACKWARD
     return model, plan, after
 
 

@@ -7,16 +7,21 @@ r"""Computes parts of the forward pass a second time, when the backward pass nee
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). TensorFlow's own optimizer does not merge the
 copies with what they are copies of, as they wait for something else.
+
+Of a loop of control flow v1 all is copied that its gradient needs, and the pushes on the stacks of the gradient, which
+`tf.gradients` added to the loop, go to the copy. So the loop itself leaves nothing behind but its results.
 """
 
 from epl.graph import tags
-from epl.graph.build import make_node, set_attr
+from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.template import Template
 from epl.plan.analysis import analyse
 from epl.plan.cost import estimate
 from epl.plan.keep import is_asked_for, plan_recomputation
 from epl.plan.names import recomputed_name
+
+_FLOAT32 = 1
 
 
 def recompute(program, target):
@@ -44,41 +49,50 @@ def with_copies(graph, plan):
     edit = graph.editor()
     for group in plan.groups:
         members = frozenset(group.nodes)
-        shared, triggers = group.shared, group.triggers
+        triggers = group.triggers
         if group.after:
             triggers += (edit.add(_wait(graph, group)).name,)
         for name in group.nodes:
-            edit.add(_copy(graph, name, members, shared, triggers))
+            edit.add(_copy(graph, name, group, members, triggers))
         for reader, write in group.before:
-            edit.node(write).input.append("^" + recomputed_name(reader))
+            edit.node(write).input.append("^" + reader)
+    for name in plan.entering:
+        frame = graph.nodes[name].attr["frame_name"].s.decode()
+        set_attr(edit.node(name), "frame_name", recomputed_name(frame))
     for user, position in plan.users:
         edit.set_input(user, position, _own(graph.nodes[user].input[position]))
     return edit.finish()
 
 
-def _copy(graph, name, members, shared, triggers):
+def _copy(graph, name, group, members, triggers):
     """The copy of a node: it takes copies of what its group computes, and the rest from the forward pass.
 
-    Control inputs are left out, as what they name has run in the forward pass. A copy that takes nothing of its group
-    waits for the group's gradients.
+    Control inputs are left out, as what they name has run in the forward pass, but for those within a loop, whose
+    copy is one of its own. A copy that takes nothing of its group waits for the group's gradients.
     """
     node = graph.nodes[name]
-    inputs, waits = [], True
-    for text in node.input:
-        if text[0] == "^":
-            continue
-        if node_of(text) in members and canonical_tensor(text) not in shared:
-            inputs.append(_own(text))
-            waits = False
-        else:
-            inputs.append(text)
-    if waits:
+    taken = [text for text in node.input if text[0] != "^"]
+    controls = [text for text in node.input if text[0] == "^"] if name in group.inside else []
+    if name in group.passed:
+        node, taken = _giving_on(node), taken[-1:]
+    own = [node_of(text) in members and canonical_tensor(text) not in group.shared for text in taken]
+    inputs = [_own(text) if is_own else text for text, is_own in zip(taken, own)]
+    inputs += [_own(text) for text in controls if node_of(text) in group.inside]
+    if not any(own) and len(inputs) == len(taken):
         inputs.extend("^" + trigger for trigger in triggers)
     copy = Template(node, members).copy(recomputed_name, inputs)
     set_attr(copy, tags.PHASE, tags.BACKWARD)
     if tags.TASKGRAPH in node.attr:
         set_attr(copy, tags.TASKGRAPH, node.attr[tags.TASKGRAPH].i)
     return copy
+
+
+def _giving_on(node):
+    """In the place of a write into a TensorArray: what says that it is done is there as it came."""
+    found = make_node("Identity", node.name, device=node.device, T=Type(_FLOAT32))
+    if tags.TASKGRAPH in node.attr:
+        set_attr(found, tags.TASKGRAPH, node.attr[tags.TASKGRAPH].i)
+    return found
 
 
 def _wait(graph, group):

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
+from tests.helpers.programs.recurrent import recurrent  # noqa: F401  one of the models, by its name
 from tests.helpers.zoo import model as m
 
 MICRO_BATCH = 4
