@@ -375,12 +375,11 @@ class Driver(LocalRuns):
 
     def _up_to_date(self, vote):
         """The Vote with the session's number and the variables that have new first values now."""
-        values = self._values
-        vote = vote._replace(session=self._number, hints=self._rewritten.hints)
+        values, vote = self._values, vote._replace(session=self._number, hints=self._rewritten.hints)
         if not (values.to_send or vote.fresh or vote.constants or vote.sharded):
             return vote  # as in most steps
-        fresh, sharded = tuple(sorted(values.fresh)), tuple(sorted(values.sharded))
-        return vote._replace(fresh=fresh, constants=dict(values.constants), sharded=sharded)
+        new = {"fresh": tuple(sorted(values.fresh)), "sharded": tuple(sorted(values.sharded))}
+        return vote._replace(constants=dict(values.constants), **new)
 
     def _settle(self, vote, fresh):
         """Gives variables with new first values the same on all workers."""

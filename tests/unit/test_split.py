@@ -1,5 +1,7 @@
 """Programs of which epl.split divides parts: what is planned, and what is refused."""
 
+import contextlib
+
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -266,6 +268,26 @@ def test_data_in_a_branch():
     planning.compiled(graph)
     with pytest.raises(UnsupportedError, match="gives data in a loop or a branch, where the workers that divide"):
         planning.compiled(graph, workers=2, devices=1)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("shape, told", [(None, "of any rank"), ([None, 7], r"\?, 7")])
+def test_variables_of_unknown_shape(shape, told, kept):
+    with planning.capture() as graph:
+        first = tf.placeholder_with_default(tf.zeros([4, 7]), shape)
+        with epl.split(2):
+            loss = classifier(scope=contextlib.suppress)
+            late = tf.get_variable("late", initializer=first, validate_shape=False, use_resource=shape is not None)
+            if kept:
+                epl.whole(late)
+            loss += tf.reduce_sum(tf.square(tf.ensure_shape(late, [4, 7])))
+        train(loss)
+    if kept:
+        assert "kernel" in _divided(planning.compiled(graph).plan)
+        return
+    message = r"the shape of the variable 'late', which epl.split at .*test_split.py.* is not known \(%s\)" % told
+    with pytest.raises(PlanError, match=message):
+        planning.compiled(graph)
 
 
 def test_a_scope_that_divides_nothing_is_named(caplog):

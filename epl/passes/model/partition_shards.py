@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 
 from epl import tf_compat
-from epl.errors import UnsupportedError
+from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
@@ -40,7 +40,7 @@ def partition_shards(program, target):
 
     Raises:
       UnsupportedError: the model uses what does not go together with `epl.split` in this version.
-      PlanError: see epl.partition.partition.
+      PlanError: a variable of an `epl.split` scope has no shape that is known; or see epl.partition.partition.
     """
     taskgraphs = used_taskgraphs(program)
     if program.role is not None or not is_split(taskgraphs):
@@ -54,6 +54,7 @@ def partition_shards(program, target):
     program = with_originals(replace(program, graph=hints.graph), hints.nodes)
     marks = _marks(program, shards, taskgraphs, hints)
     marked = marks.variables
+    _check_shapes(program, marked, split.place)
     done = _partition(program, marks)
     _check_places(done, program)
     divided = marked.intersection(done.placements)
@@ -160,6 +161,19 @@ def _variables_in(program, indices):
     nodes, known = program.graph.nodes, program.variables.values()
     own = (v.name for v in known if tags.get_int(nodes[v.name], tags.TASKGRAPH, -1) in indices and not v.is_metric)
     return frozenset(own)
+
+
+def _check_shapes(program, names, place):
+    """Raises PlanError for variables of which nobody can say how large a part is."""
+    for name in program.graph.in_order(names):
+        shape = program.variables[name].shape
+        if shape is None or -1 in shape:
+            raise PlanError(
+                "the shape of the variable '%s', which epl.split at %s is to divide, is not known (%s). Give it a "
+                "static shape (leave out validate_shape=False), build it outside of the scope, or keep it whole on "
+                "each device with epl.whole."
+                % (name, place, "of any rank" if shape is None else ", ".join(str(n) if n >= 0 else "?" for n in shape))
+            )
 
 
 def _check_settings(program, config, split):
