@@ -24,6 +24,7 @@ class Forward(object):
       nodes: names in creation order: the nodes that depend on data and lead to what the backward pass uses.
       loops: the Loops of control flow v1.
       repeatable: those that may be computed again, and what stands with them in a loop.
+      inside: nodes for which nothing outside of their loop or branch can wait.
       uses: (node of the backward pass, input position, canonical tensor) that take a tensor of `nodes`.
     """
 
@@ -44,7 +45,8 @@ class Forward(object):
         used = {node_of(tensor) for _, _, tensor in self.uses}
         outside = graph.nodes.keys() - self.from_data
         self.nodes = graph.in_order(graph.ancestors(used, stop=outside, data_only=True) & self.from_data)
-        self.loops = find_loops(graph, analysis, stateful, backward, never)
+        self.loops = find_loops(graph, stateful, backward, never)
+        self.inside = (analysis.in_control_flow | self.loops.inside) - self.loops.leaving
         self.repeatable = self.loops.repeatable.union(
             name
             for name in self.nodes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph import tags
-from epl.graph.frames import ENTERS, EXITS, frames_of
+from epl.graph.frames import ENTERS, EXITS, frames_of, in_branches
 from epl.graph.index import node_of
 from epl.rules import effects
 
@@ -70,7 +70,7 @@ class Loops:
       readers: the same of nodes that read one.
       repeatable: nodes that may be computed again, with the loop that they stand in or whose arrays they use.
       leaving: nodes of the backward pass that bring gradients out of the loops that are made of such loops.
-      inside: all nodes that run in a loop, those of the backward pass too.
+      inside: all nodes that run in a loop or a branch, those of the backward pass too.
       outermost: those of them that leave a loop which is in no other.
     """
 
@@ -96,12 +96,11 @@ class Loops:
         return sets
 
 
-def find_loops(graph, analysis, stateful, backward, never=frozenset()):
+def find_loops(graph, stateful, backward, never=frozenset()):
     """The Loops of the forward pass of a graph.
 
     Args:
       graph: a tagged Graph.
-      analysis: its Analysis.
       stateful: operation types that keep state.
       backward: nodes of the backward pass.
       never: further nodes that are not to be repeated.
@@ -110,6 +109,8 @@ def find_loops(graph, analysis, stateful, backward, never=frozenset()):
     members = collections.defaultdict(list)
     for name, around in frames.items():
         members[around[0]].append(name)
+    branches = in_branches(graph)
+    inside = branches.union(frames)
     loops, outermost = [], frozenset(n for n in frames if graph.nodes[n].op in EXITS and len(frames[n]) == 1)
     for frame, names in members.items():
         nodes, accumulators = frozenset(names).difference(backward), backward.intersection(names)
@@ -120,17 +121,17 @@ def find_loops(graph, analysis, stateful, backward, never=frozenset()):
                 for text in graph.nodes[name].input
                 if text[0] != "^" and node_of(text) in nodes
             }
-            why = _why_kept(graph, analysis, stateful, nodes, accumulators, never)
+            entering = {n for n in names if graph.nodes[n].op in ENTERS and len(frames[n]) == 1}
+            why = _why_kept(graph, stateful, nodes, entering, branches, never)
             gradient = _gradient(graph, frames, members, accumulators)
-            inside = analysis.in_control_flow.union(frames) - outermost
-            arriving = _arriving(graph, inside, accumulators, gradient, backward)
+            arriving = _arriving(graph, inside - outermost, accumulators, gradient, backward)
             leaving = outermost.intersection(gradient)
             loops.append(Loop(frame, nodes, accumulators, frozenset(pushed), arriving, leaving, why))
     loops.sort(key=lambda loop: min(map(graph.creation_index.__getitem__, loop.nodes)))
-    return _with_arrays(graph, loops, backward, frozenset(frames), outermost)
+    return _with_arrays(graph, loops, backward, inside, outermost)
 
 
-def _why_kept(graph, analysis, stateful, nodes, accumulators, never):
+def _why_kept(graph, stateful, nodes, entering, branches, never):
     for name in graph.in_order(nodes):
         node = graph.nodes[name]
         known = "'%s' (%s)" % (name, node.op)
@@ -144,14 +145,8 @@ def _why_kept(graph, analysis, stateful, nodes, accumulators, never):
             return known + " does not belong to the forward pass"
         if any(graph.nodes[p].op in ("Variable", "VariableV2") for p, index in graph.inputs[name] if index >= 0):
             return known + " takes a variable itself"
-    closes = effects.CONTROL_FLOW_CLOSES
-    inside = {n for n in analysis.in_control_flow if graph.nodes[n].op not in closes} - nodes - accumulators
-    for name in graph.in_order(nodes | accumulators):
-        if graph.nodes[name].op in ENTERS:
-            around = [p for p, _ in graph.inputs[name] if p not in nodes and p not in accumulators]
-            around += [p for each in around for p, index in graph.inputs[each] if index < 0]
-            if not inside.isdisjoint(around):
-                return "it stands in a branch"
+    if not entering.isdisjoint(branches):
+        return "it stands in a branch"
     return ""
 
 

@@ -18,6 +18,8 @@ from epl.plan.analysis import variable_of
 from epl.plan.names import recomputed_name
 from epl.rules import effects
 
+# What they give is the value of a variable, if what they take is one or its value.
+_READ = frozenset(["Identity", "ReadVariableOp", "Enter", "Cast", "Switch"])
 # A group waits for at most so many gradients.
 _MAX_TRIGGERS = 8
 
@@ -32,6 +34,7 @@ class Group:
       triggers: nodes of the backward pass for which they wait.
       before: (a node as it is called behind the pass, a change of a variable that this group reads) pairs: the change
         waits for the node.
+      perhaps: those nodes of `before` that stand in a branch, and so do not always run.
       after: further nodes of the backward pass for which they wait: gradients of later layers' variables, which would
         else be put off, and hold what they are made of.
       inside: those that run in a loop.
@@ -45,6 +48,7 @@ class Group:
     after: Tuple[str, ...] = ()
     inside: FrozenSet[str] = frozenset()
     passed: FrozenSet[str] = frozenset()
+    perhaps: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def _one_after_the_other(forward, analysis, levels, plan, calls):
     last = {}
     for place, i in enumerate(order):
         last.update((name, place) for name in graph.descendants(users[i]))
-    never = graph.descendants(analysis.writes) | _inside(forward, analysis)
+    never = graph.descendants(analysis.writes) | forward.inside
     of_place = collections.defaultdict(list)
     for name in graph.in_order(forward.backward - never):
         of_place[last.get(name, -1)].append(name)
@@ -154,7 +158,7 @@ def _groups(forward, analysis, levels, kept, fixed):
     for key in sorted(members, key=lambda k: graph.creation_index[k]):
         nodes, names = members[key], [user for user, _ in users[key]]
         loops = [loop for frame, loop in loop_of.items() if not loop.accumulators.isdisjoint(names)]
-        triggers, level = _triggers(graph, forward, analysis, levels, nodes, names, loops)
+        triggers, level = _triggers(graph, forward, levels, nodes, names, loops)
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
         before, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
@@ -170,6 +174,7 @@ def _groups(forward, analysis, levels, kept, fixed):
                 tuple(before),
                 inside=inside,
                 passed=passed.intersection(nodes),
+                perhaps=_in_branches(graph, nodes),
             )
         )
         chosen.extend(users[key])
@@ -265,7 +270,7 @@ def _levels(graph):
     return levels
 
 
-def _triggers(graph, forward, analysis, levels, nodes, users, loops):
+def _triggers(graph, forward, levels, nodes, users, loops):
     """(the gradients that arrive at a group, the level below which it lies).
 
     Gradients are found by walking up the backward pass from those who use the group, to the first nodes that come
@@ -274,7 +279,7 @@ def _triggers(graph, forward, analysis, levels, nodes, users, loops):
     values, by way of later layers and the loss: one that does not would be there before the forward pass has ended.
     Of a loop it is what arrives at the loop of its gradient.
     """
-    level, inside = max(levels[user] for user in users), _inside(forward, analysis)
+    level = max(levels[user] for user in users)
     found, seen, stack = set(), set(users), list(users)
     arriving = sorted(set().union(*(loop.arriving for loop in loops)))
     while stack or arriving:
@@ -283,18 +288,13 @@ def _triggers(graph, forward, analysis, levels, nodes, users, loops):
             if producer in seen or producer not in forward.backward:
                 continue
             seen.add(producer)
-            if levels[producer] > level and producer not in inside:
+            if levels[producer] > level and producer not in forward.inside:
                 found.add(producer)
             else:
                 stack.append(producer)
     follows = graph.descendants(nodes, data_only=True)
     triggers = sorted((n for n in found if n in follows), key=lambda n: (levels[n], graph.creation_index[n]))
     return triggers[:_MAX_TRIGGERS], level
-
-
-def _inside(forward, analysis):
-    """Nodes for which nothing outside of their loop or branch can wait."""
-    return (analysis.in_control_flow | forward.loops.inside) - forward.loops.leaving
 
 
 def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
@@ -334,12 +334,24 @@ def _ends(graph, nodes, readers, loops, moved):
     return found + [recomputed_name(name) for name in leaving] + list(itertools.chain.from_iterable(counts))
 
 
+def _in_branches(graph, nodes):
+    """The copies of those nodes that take a variable's value into a branch."""
+    found = set()
+    for name in nodes:
+        for producer, index in graph.inputs[name]:
+            while index >= 0 and graph.nodes[producer].op in _READ and graph.nodes[producer].input:
+                if graph.nodes[producer].op == "Switch":
+                    found.add(recomputed_name(name))
+                producer = node_of(graph.nodes[producer].input[0])
+    return frozenset(found)
+
+
 def _variable_read(graph, name):
     """The variable whose value a node is, or None."""
     while True:
         node = graph.nodes[name]
         if node.op in effects.VARIABLES:
             return name
-        if node.op not in ("Identity", "ReadVariableOp", "Enter", "Cast") or not node.input:
+        if node.op not in _READ or not node.input:
             return None
         name = node_of(node.input[0])

@@ -215,6 +215,19 @@ def test_what_cannot_be_run_again(make, why, caplog, monkeypatch):
     assert re.search("the loop 'while' cannot be run again: .*(%s)" % why, told)
 
 
+def test_a_loop_in_a_branch_keeps_what_it_needs():
+    def build():
+        x = data()
+        for i in range(3):
+            h = dense(x, 8, i)
+            ways = [lambda h=h: tf.while_loop(lambda y: tf.reduce_max(y) > 0.5, lambda y: 0.9 * tf.sin(y), [h])]
+            x = tf.cond(tf.reduce_sum(h) > 0, *ways, lambda h=h: tf.cos(h))
+        return tf.reduce_mean(tf.square(x))
+
+    model, plan, _ = check(build, AUTO)
+    assert pushes(model.graph) and not any(group.inside for group in plan.groups)
+
+
 def test_the_peak_falls():
     """Measured, and foretold by what was to be kept: three of four layers are run again, one at a time."""
     with control_flow("v1"), capture() as graph:

@@ -55,7 +55,10 @@ def with_copies(graph, plan):
         for name in group.nodes:
             edit.add(_copy(graph, name, group, members, triggers))
         for reader, write in group.before:
-            edit.node(write).input.append("^" + reader)
+            if reader not in group.perhaps:
+                edit.node(write).input.append("^" + reader)
+        for write in sorted({write for reader, write in group.before if reader in group.perhaps}):
+            edit.node(write).input.append("^" + edit.add(_after_branches(graph, group, write)).name)
     for name in plan.entering:
         frame = graph.nodes[name].attr["frame_name"].s.decode()
         set_attr(edit.node(name), "frame_name", recomputed_name(frame))
@@ -99,6 +102,17 @@ def _wait(graph, group):
     """A node that has run when the nodes after which a group comes have."""
     first = graph.nodes[group.nodes[0]]
     node = make_node("NoOp", recomputed_name("after/%s" % first.name), ["^" + name for name in group.after])
+    set_attr(node, tags.PHASE, tags.BACKWARD)
+    if tags.TASKGRAPH in first.attr:
+        set_attr(node, tags.TASKGRAPH, first.attr[tags.TASKGRAPH].i)
+    return node
+
+
+def _after_branches(graph, group, write):
+    """A node that runs after copies in branches that read what a write changes, also where these do not run."""
+    readers = ["^" + reader for reader, changed in group.before if changed == write and reader in group.perhaps]
+    first = graph.nodes[group.nodes[0]]
+    node = make_node("ControlTrigger", recomputed_name("before/%s/%s" % (write, first.name)), readers)
     set_attr(node, tags.PHASE, tags.BACKWARD)
     if tags.TASKGRAPH in first.attr:
         set_attr(node, tags.TASKGRAPH, first.attr[tags.TASKGRAPH].i)
