@@ -37,6 +37,10 @@ class Whereabouts(object):
         """A function that adds what all workers have that are at a place of a pipeline."""
         return self._adding(place, None)
 
+    def of_worker(self, place, keeper):
+        """A function that adds what the one worker has that is at a place of a pipeline, of the keeper's copy of it."""
+        return self._adding(place, keeper)
+
     def of_keeper(self, keeper, name):
         """A function that adds what one of these alone has (`Plan.keepers`)."""
         return self._adding(self._plan.owners.get(name), keeper)

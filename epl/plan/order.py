@@ -39,7 +39,7 @@ def collective_keys(plan, graph):
     for each in agreements(plan) if among_workers else ():  # when all gradients are there
         keys[each.name] = (len(created) - 0.5, each.name, plan.sharing.communicator(each.slot), each.tag)
     for each in stages_verdicts(plan):
-        keys[each.name] = (len(created) - 0.5, each.name, plan.mesh.pipeline.communicator(0), each.tag)
+        keys[each.name] = (len(created) - 0.5, each.name, plan.owning_group.communicator(0), each.tag)
     for each in owned_sums(plan) if among_workers else ():
         last = max(created[name] for name, _ in each.parts)
         keys[each.name] = (last, each.name, plan.sharing.communicator(each.slot), each.tag)

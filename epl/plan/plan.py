@@ -293,12 +293,6 @@ def make_plan(model, config, cluster):
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls) or model.partitioned is not None)
     used = used if len(mesh.stages) == len(used) else []
-    if model.scaled and config.zero.level and mesh.pipeline.num_workers > 1:
-        raise UnsupportedError(
-            "zero.level='%s' cannot be used with amp.dtype=\"float16\" where the stages of the model lie in several "
-            "workers (%d). Put all stages of a copy into one worker (epl-launch --gpu_per_worker), leave zero.level at "
-            "'', or set amp.dtype=\"bfloat16\"." % (config.zero.level, mesh.pipeline.num_workers)
-        )
     role = _role(model, mesh)
     if role is not None:
         mesh = one_instance(mesh, role == ALONE)

@@ -5,32 +5,36 @@ the loss scale, its counts, and whether a step is left out.
 """
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from epl.plan.names import PREFIX, tag_of
 
 
 @dataclass(frozen=True)
 class StagesVerdict:
-    """What all workers of a pipeline say together of the gradients of a Verdict.
+    """What all workers of a pipeline say together of the gradients of a Verdict; where copies of the pipeline share the
+    state of optimizers (zero.level), all workers of these.
 
     Attributes:
       name: of the collective.
       packed: the node that packs what is known of each gradient.
-      flags: (node that says it of one gradient, the worker of the pipeline that has this) pairs.
+      flags: (node that says it of one gradient, the place in the pipeline of its worker, which of the copies has it,
+        None for all) triples.
+      copies: how many have some alone; 1 where all have all of their stages.
     """
 
     name: str
     packed: str
-    flags: Tuple[Tuple[str, int], ...]
+    flags: Tuple[Tuple[str, int, Optional[int]], ...]
+    copies: int
 
     @property
     def tag(self):
         return tag_of(self.name)
 
-    def flags_of(self, worker):
+    def flags_of(self, place, copy=0):
         """The nodes of one of the workers."""
-        return [name for name, owner in self.flags if owner == worker]
+        return [name for name, own, keeper in self.flags if own == place and keeper in (None, copy)]
 
 
 def stages_verdicts(plan):
@@ -39,9 +43,10 @@ def stages_verdicts(plan):
         return []
     found = []
     for verdict in plan.verdicts:
-        flags = tuple((flag, plan.owners[flag]) for flag in verdict.flags if flag in plan.owners)
+        flags = tuple((f, plan.owners[f], plan.keepers.get(f)) for f in verdict.flags if f in plan.owners)
         if flags:
-            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags))
+            copies = plan.sharing.num_workers if plan.shares_among_workers else 1
+            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags, copies))
     return found
 
 

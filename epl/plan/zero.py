@@ -324,8 +324,11 @@ class Agreement:
 
 
 def agreements(plan):
-    """An Agreement for each Verdict on gradients that have owners."""
+    """An Agreement for each Verdict on gradients that have owners; where stages lie in several workers, owners agree
+    together with these (epl.plan.verdicts)."""
     found = []
+    if plan.mesh.pipeline.num_workers > 1:
+        return found
     for verdict in plan.verdicts if plan.zero is not None else ():
         owned = tuple((flag, plan.zero.owners[flag]) for flag in verdict.flags if flag in plan.zero.owners)
         if owned:

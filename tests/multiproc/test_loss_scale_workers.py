@@ -74,7 +74,11 @@ def test_stages_in_two_workers(jobs, kind, resource, options):
     "job, kind, resource, options, groups",
     [
         ((4, 1), "adam", True, {"pipeline.num_micro_batch": 2}, 2),
+        ((4, 1), "one", True, {"zero.level": "v1", "pipeline.num_micro_batch": 2}, 2),
+        _further((4, 1), "last", False, {"zero.level": "v3", "amp.level": "O2"}, 2),
+        _further((4, 1), "two", False, {"zero.level": "v2"}, 2),
         _further((2, 2), "one", False, {"cluster.device_place_prefer_intra_node": False}, 1),
+        _further((2, 2), "last", True, {"cluster.device_place_prefer_intra_node": False, "zero.level": "v1"}, 1),
     ],
 )
 def test_two_replicas_of_stages_in_two_workers(jobs, job, kind, resource, options, groups):

@@ -107,6 +107,18 @@ def test_a_step_with_one_bad_row_is_left_out(two_workers, case, config):
         assert same == [False, True, False, True, False]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_float16_in_two_pipelines_of_two_workers(jobs, level):
+    """As without zero.level."""
+    half = {"amp.level": "O2", "amp.dtype": "float16", "amp.init_loss_scale": 4.0}
+    cases = CASES + NORMS[:1]
+    want = jobs[4, 1](TABLES + "train", half, cases, 2)[0]
+    for got in jobs[4, 1](TABLES + "train", dict(half, **{"zero.level": level}), cases, 2):
+        for case in cases:
+            assert_same_training(got[case], want[case])
+
+
 def test_two_devices(plain, jobs):
     check(plain, jobs[1, 2], {"zero.level": "v1"}, CASES[::2])
 

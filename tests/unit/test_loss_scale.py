@@ -305,7 +305,7 @@ def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resou
         program = compiled(graph, workers=4, devices=1, index=index, **config)
         nodes, plan = program.graph.nodes, program.plan
         (verdict,) = stages_verdicts(plan)
-        assert {owner for _, owner in verdict.flags} == {0, 1} and len(verdict.flags) == 5
+        assert {owner for _, owner, _ in verdict.flags} == {0, 1} and len(verdict.flags) == 5
         reduce = nodes[verdict.name]
         # It is handed what this worker knows of its own gradients.
         assert list(reduce.input) == ["%s/from_%d" % (verdict.name, index % 2)] and reduce.attr["workers"].i == 2
@@ -319,11 +319,24 @@ def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resou
         assert strategy.sent_bytes == 4
 
 
-def test_stages_in_several_workers_that_share_state_are_refused():
+def test_owners_in_all_copies_of_a_pipeline_judge_together():
+    """One number of each of four workers travels to all: what it knows of the gradients that it owns."""
     with capture() as graph:
         programs.model("adam", True, lambda stage: epl.replicate(1, name="stage_%d" % stage))
-    with pytest.raises(UnsupportedError, match="where the stages of the model lie in several workers"):
-        compiled(graph, workers=4, devices=1, zero__level="v1", **FLOAT16)
+    judged = []
+    for index in range(4):
+        program = compiled(graph, workers=4, devices=1, index=index, zero__level="v1", **FLOAT16)
+        nodes = program.graph.nodes
+        (verdict,) = stages_verdicts(program.plan)
+        reduce, own = nodes[verdict.name], "%s/from_%d" % (verdict.name, index)
+        assert [text for text in reduce.input if text[0] != "^"] == [own] and reduce.attr["workers"].i == 4
+        assert nodes["epl_loss_scale/finite/packed"].input[:] == [verdict.name + "/all"]
+        judged.append(verdict.flags_of(index % 2, index // 2))
+        assert set(judged[-1]) <= set(nodes)
+        # Nothing waits for what stands in a branch here, instead of for what another worker leaves out.
+        waits = [text for node in program.graph.nodes.values() if "epl_after/" in node.name for text in node.input]
+        assert not {"^epl_loss_scale/left_out", "^epl_loss_scale/taken"}.intersection(waits)
+    assert sorted(sum(judged, [])) == ["epl_loss_scale/finite/%d" % number for number in range(5)]
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,22 @@ def _agree(graph, edit, plan, agreement, where):
 
 
 def _agree_in_pipeline(edit, plan, verdict, where):
-    """Cutting leaves each worker what it says itself."""
-    host, pipeline = plan.mesh.host_device, plan.mesh.pipeline
-    said = []
-    for place in range(pipeline.num_workers):
-        stem = "%s/from_%d" % (verdict.name, place)
-        said.append(_number(edit, stem, verdict.flags_of(place), host, where.of_place(place)))
-    reduce = _least(verdict, said, host, pipeline.communicator(0), len(said), pipeline.num_workers)
-    flags = {clone_name(name, i.index) for name, _ in verdict.flags for i in plan.mesh.instances}
-    _take(edit, plan, verdict, edit.add(reduce).name, flags)
+    """Each worker hands in what it says itself: cutting leaves it that, unless owners share state."""
+    host, group, places = plan.mesh.host_device, plan.owning_group, range(plan.mesh.pipeline.num_workers)
+    shared, said = plan.zero is not None, []
+    for copy in range(verdict.copies):
+        for place in places:
+            stem = "%s/from_%d" % (verdict.name, len(said))
+            add = where.of_worker(place, copy) if verdict.copies > 1 else where.of_place(place)
+            said.append(_number(edit, stem, verdict.flags_of(place, copy), host, add))
+    flags = {clone_name(name, i.index) for name, _, _ in verdict.flags for i in plan.mesh.instances}
+    if shared:
+        inputs = [said[group.index]] + ["^" + name for place, name in enumerate(said) if place != group.index]
+        reduce = _least(verdict, inputs, host, group.communicator(0), 1, group.num_workers)
+        _take(edit, plan, verdict, everywhere(edit, reduce), flags)
+    else:
+        reduce = _least(verdict, said, host, group.communicator(0), len(said), group.num_workers)
+        _take(edit, plan, verdict, edit.add(reduce).name, flags)
 
 
 def _least(verdict, inputs, host, communicator, copies, workers):

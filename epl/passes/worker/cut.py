@@ -388,6 +388,7 @@ class _Waits(object):
     def __init__(self, graph, edit, plan, part):
         self._graph = graph
         self._edit = edit
+        self._plan = plan
         self._part = part
         self._made = {}  # another worker's node to what stands for it here
         changes = [name for name in graph.find(effects.is_write) if part.index in part.holders.get(name, ())]
@@ -418,10 +419,15 @@ class _Waits(object):
                 self._made[name] = self._one(name, needed)
 
     def _needed(self, name):
-        """What a node takes or waits for of what comes after this worker's nodes."""
+        """What a node takes or waits for of what comes after this worker's nodes; but for those in a branch here, which
+        may never run: a node of another worker waits for what leaves the branches."""
         found = {node_of(text) for text in self._graph.nodes[name].input}
         return sorted(
-            other for other in found if other in self._after and self._graph.nodes[other].op not in LOOP_EDGES
+            other
+            for other in found
+            if other in self._after
+            and self._graph.nodes[other].op not in LOOP_EDGES
+            and not (self.is_here(other) and stands_inside(self._graph.nodes[other], self._plan))
         )
 
     def _one(self, name, needed):
