@@ -93,6 +93,13 @@ def test_the_first_one_that_differs_is_named():
         FirstGradients().compare(checked, values)
 
 
+def test_what_stands_in_a_branch_is_compared():
+    with control_flow("v1"), capture(seed=5) as graph:
+        minimize(branches())
+        nodes = compiled(make_program(graph), 1, 1, **CHECK).graph.nodes
+    assert any(name.startswith("epl_check/gradients/cond") and node.op == "Mul" for name, node in nodes.items())
+
+
 def compare(with_, without):
     each = CheckedGradient("w", "g", "h")
     todo = FirstGradients()

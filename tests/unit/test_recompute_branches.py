@@ -11,7 +11,7 @@ from tests.unit.test_recompute import AUTO, check, data, dense
 BLOCKS = 4
 
 
-def blocks(inside, marked=True):
+def blocks(inside):
     """Dense layers, each followed by branches that `inside` makes of the layer, its number and a predicate."""
     x = data()
     for i in range(BLOCKS):

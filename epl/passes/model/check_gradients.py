@@ -12,6 +12,7 @@ from dataclasses import replace
 from epl.errors import ConfigError
 from epl.graph import tags
 from epl.graph.build import make_node, set_attr
+from epl.graph.frames import frames_of
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.template import Template
 from epl.plan.analysis import analyse
@@ -48,7 +49,7 @@ def check_gradients(program, target):
         if text
     }
     analysis = analyse(program)
-    inside = _changed_by(graph, again, map(node_of, gradients), analysis.in_control_flow, program.stateful)
+    inside = _changed_by(graph, again, map(node_of, gradients), frames_of(graph), program.stateful)
     edit = graph.editor()
     for name in graph.in_order(inside):
         inputs = []
@@ -96,7 +97,7 @@ def _name(text):
     return "%s_check/%s" % (PREFIX, text)
 
 
-def _changed_by(graph, again, gradients, in_control_flow, stateful):
+def _changed_by(graph, again, gradients, in_loops, stateful):
     """The nodes of the backward pass that lie between what is computed again and gradients, and may be copied.
 
     What stands in a loop is not: it empties stacks that another one would find empty.
@@ -107,7 +108,7 @@ def _changed_by(graph, again, gradients, in_control_flow, stateful):
         name
         for name in between - again.keys()
         if tags.phase(graph.nodes[name]) == tags.BACKWARD
-        and name not in in_control_flow
+        and name not in in_loops
         and effects.kind_of(graph.nodes[name].op) is None
         and graph.nodes[name].op not in stateful
     )
