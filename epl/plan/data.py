@@ -74,19 +74,21 @@ class DataPlan:
         return ["list %d (%s)" % (i, share.digest) for i, share in enumerate(self.lists) if share.digest]
 
 
-def plan_data(graph, io, worker_num, training=True):
+def plan_data(graph, io, worker_num, training=True, of_job=1):
     """The DataPlan of a user's Graph.
 
     Args:
       graph: the user's Graph.
       io: the configuration's `io` part.
-      worker_num: number of workers; with one there is nothing to divide.
+      worker_num: number of workers that read different data; with one there is nothing to divide.
       training: the graph trains; in one that does not, data that cannot be divided is read by everyone.
+      of_job: number of all workers. Those that compute one copy of the model together read the same data.
 
     Raises:
       PlanError, UnsupportedError: data cannot be divided; says what to do instead.
     """
     if worker_num == 1 or not (io.slicing or io.shard_dataset):
+        _warn_of_one_copy(io, of_job)
         return DataPlan()
     bodies = Bodies(graph)
     unbalanced = io.unbalanced_io_slicing or (io.equal_steps and not io.drop_last_files)
@@ -107,6 +109,19 @@ def plan_data(graph, io, worker_num, training=True):
     if not files.lists and not records and _has_data(bodies):
         _nothing_found(io, training)
     return DataPlan(tuple(files.lists.values()), tuple(records.values()), rule)
+
+
+def _warn_of_one_copy(io, of_job):
+    """Data that all workers need whole is not divided, whatever the configuration asks for."""
+    keys = [key for key, chosen in (("io.slicing", io.slicing), ("io.shard_dataset", io.shard_dataset)) if chosen]
+    if keys and of_job > 1:
+        _LOG.warning(
+            "%s=True divides nothing here: all %d workers compute one copy of the model together and see the same "
+            "batch, of which each takes its part after it is read, so every worker reads all data. Leave it out, or "
+            "use more devices, so that there are several copies of the model.",
+            "=True and ".join(keys),
+            of_job,
+        )
 
 
 def _has_data(bodies):

@@ -5,6 +5,7 @@ import logging
 import pytest
 import tensorflow.compat.v1 as tf
 
+import epl
 from epl.errors import PlanError, UnsupportedError
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op, plan_of, rewritten, variable
@@ -49,6 +50,19 @@ def test_constant_files_are_not_lists_of_data():
 def test_nothing_to_divide(workers, config):
     data = plan_of_pipeline(lambda: tf.data.TFRecordDataset(NAMES), workers=workers, **config)
     assert data.lists == () and data.records == ()
+
+
+@pytest.mark.parametrize("workers, told", [(1, False), (2, True), (4, False)])
+def test_workers_of_one_copy_of_the_model_are_told_that_nothing_is_divided(caplog, workers, told):
+    with capture() as graph:
+        tf.data.make_initializable_iterator(tf.data.TFRecordDataset(NAMES)).get_next()
+        with epl.split(2):
+            x = tf.matmul(tf.placeholder(tf.float32, [8, 4]), variable("kernel"))
+        planning.sgd(tf.reduce_mean(tf.square(x)))
+    devices = 2 if workers == 1 else 1
+    data = planning.compiled(graph, workers=workers, devices=devices, io__slicing=True).plan.data
+    assert len(data.lists) == (workers == 4)
+    assert ("io.slicing=True divides nothing here: all 2 workers" in caplog.text) == told
 
 
 def test_lists_that_were_shuffled_together_are_refused():
