@@ -1,0 +1,58 @@
+"""Every optimizer, and layers of Keras and slim, train a divided model as one device does."""
+
+import os
+
+import pytest
+
+from tests.numerics.test_split_models import check
+
+PROGRAM = "tests.helpers.programs.split_optimizers:all_of"
+only_tf1 = pytest.mark.skipif(os.environ.get("LINE") == "tf2", reason="TensorFlow 2 has no tf.contrib")
+TRAIN = (
+    "Adadelta",
+    "AdagradDA",
+    "Ftrl",
+    "Nesterov",
+    "ProximalAdagrad",
+    "ProximalGradientDescent",
+    "RMSProp",
+    "centered RMSProp",
+)
+CONTRIB = (
+    "AdaMax",
+    "AddSign",
+    "GGT",
+    "LARS",
+    "LazyAdam",
+    "Nadam",
+    "PowerSign",
+    "RegAdagrad",
+    "VariableClipping",
+)
+
+
+def compare(plain, call, names, divided, **options):
+    want, got = plain(PROGRAM, 1, names, **options), call(PROGRAM, 2, names, **options)
+    for name in names:
+        check(got[name][0], want[name][0])
+        assert divided in got[name][1], (name, got[name][1])
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_optimizers_of_tf_train(plain, two_devices, resource):
+    compare(plain, two_devices, TRAIN[resource::2], "model/second/kernel", resource=resource)
+
+
+@only_tf1
+@pytest.mark.parametrize("resource", [False, True])
+def test_optimizers_of_tf_contrib(plain, two_devices, resource):
+    compare(plain, two_devices, CONTRIB[resource::2], "model/second/kernel", resource=resource)
+
+
+def test_layers_of_keras(plain, two_devices):
+    compare(plain, two_devices, ["Adam"], "model/dense_1/kernel", kind="keras")
+
+
+@only_tf1
+def test_layers_of_slim(plain, two_devices):
+    compare(plain, two_devices, ["Adam"], "model/fully_connected/weights", kind="slim")
