@@ -30,10 +30,12 @@ EXACT = collections.OrderedDict(
     recomputation={"gradient_checkpoint__type": "auto"},
     state={"zero__level": "v0"},
     gradients={"zero__level": "v1"},
+    parameters_once={"zero__level": "v2"},
     parameters={"zero__level": "v3", "zero__segment_mb": 1e-4},
     groups={"optimizer__num_apply_group": 3},
     small_messages={"communication__fuse_size_mb": 1e-4},
     clip_later={"communication__clip_after_allreduce": True},
+    variables_on_host={"offload__level": "v0"},
     host={"offload__level": "v1"},
     kept={"gradient_checkpoint__offload": True},
 )
@@ -46,32 +48,37 @@ OTHERS = collections.OrderedDict(
     lamb={"optimizer__lamb": True},
 )
 MODELS = ("tied_mlp", "batch_norm_cnn")
-LEVELS = ("none", "state", "gradients", "parameters")  # of ZeRO, of which there is one at a time
-SWITCHES = tuple(name for name in EXACT if name not in LEVELS)
+LEVELS = ("none", "state", "gradients", "parameters_once", "parameters")  # of ZeRO, of which there is one at a time
+PLACES = (None, "variables_on_host", "host")  # the same of offload
+SWITCHES = tuple(name for name in EXACT if name not in LEVELS + PLACES)
 # Those that do not go together, and what the message names of them.
 REFUSED = {
     ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
+    ("parameters_once", "clip_later"): ("zero.level='v2'", "communication.clip_after_allreduce=True"),
+    ("parameters_once", "wire"): ("zero.level='v2'", "communication.fp16=True"),
+    ("parameters_once", "host"): ("zero.level='v2'", "offload.level='v1'"),
+    ("parameters_once", "variables_on_host"): ("zero.level='v2'", "offload.level='v0'"),
+    ("parameters", "variables_on_host"): ("zero.level='v3'", "offload.level='v0'"),
     ("parameters", "clip_later"): ("zero.level='v3'", "communication.clip_after_allreduce=True"),
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
-    ("float16", "stages_in_two_workers", "state"): ("zero.level='v0'", 'amp.dtype="float16"', "stages"),
-    ("float16", "stages_in_two_workers", "gradients"): ("zero.level='v1'", 'amp.dtype="float16"', "stages"),
-    ("float16", "stages_in_two_workers", "parameters"): ("zero.level='v3'", 'amp.dtype="float16"', "stages"),
 }
+# LAMB's kernel takes a variable on the host together with slots on another device, if they are reference variables.
+UNTRIED = (("lamb", "variables_on_host"),)
 
 
 def possible(combination):
     """Whether everything in it goes together, on this line."""
     used = set(combination)
-    return not any(used.issuperset(names) for names in REFUSED) and (
+    return not any(used.issuperset(names) for names in tuple(REFUSED) + UNTRIED) and (
         tf_compat.line() == "tf2" or "bfloat16" not in used  # TensorFlow 1.15 has no kernels
     )
 
 
 def combinations():
     """(layout, other, model, level, switches that are on ...), of which each pair that goes together is in one."""
-    switches = [(None, name) for name in SWITCHES]
+    switches = [PLACES] + [(None, name) for name in SWITCHES]
     everything = [each for each in itertools.product(LAYOUTS, OTHERS, MODELS, LEVELS, *switches) if possible(each)]
     some = covering(everything, 2)
     on_both_lines = covering(some, 1)
