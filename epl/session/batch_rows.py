@@ -1,8 +1,18 @@
-"""How many rows a micro-batch has, where the graph leaves that open: by what a step was given."""
+"""How many rows a micro-batch has, where the graph leaves that open: by what a step was given, or by its data sets."""
 
+from epl.graph.index import node_of
 from epl.rules import effects
 
 _SHAPES = ("output_shapes", "shapes")
+# Operations of data sets that make batches, to the input that says how many rows they have.
+_BATCHES = {
+    "BatchDataset": 1,
+    "BatchDatasetV2": 1,
+    "ParallelBatchDataset": 1,
+    "PaddedBatchDataset": 1,
+    "PaddedBatchDatasetV2": 1,
+}
+_UNBATCHES = frozenset(["UnbatchDataset", "ExperimentalUnbatchDataset"])
 
 
 def batch_rows(graph, shapes):
@@ -34,3 +44,39 @@ def open_rows(node):
     elif node.op in effects.SOURCES:
         shapes = [shape for key in _SHAPES if key in node.attr for shape in node.attr[key].list.shape]
     return [shape.unknown_rank or bool(shape.dim) and shape.dim[0].size < 0 for shape in shapes]
+
+
+def data_set_rows(graph):
+    """Rows of the batches that a graph's tf.data sets make, where these are constants: the most of all; else None.
+
+    Args:
+      graph: an epl.graph.index.Graph.
+    """
+    starts = [graph.inputs[name][0].node for name in graph.find("MakeIterator".__eq__)]
+    rows = _rows_below(graph.nodes, starts)
+    factories = {graph.nodes[name].attr["dataset_factory"].func.name for name in graph.find("OneShotIterator".__eq__)}
+    for function in graph.library.function if factories else ():
+        if function.signature.name in factories:
+            nodes = {node.name: node for node in function.node_def}
+            rows += _rows_below(nodes, [node_of(text).split(":")[0] for text in function.ret.values()])
+    return max(rows) if rows else None
+
+
+def _rows_below(nodes, names):
+    """The constant sizes of the last batches made on the way to some nodes of a graph or of a function's body."""
+    rows, seen, names = [], set(), list(names)
+    while names:
+        name = names.pop()
+        node = nodes.get(name)
+        if node is None or name in seen or node.op in _UNBATCHES:
+            continue
+        seen.add(name)
+        inputs = [text.split(":")[0] for text in node.input if text[0] != "^"]
+        if node.op not in _BATCHES:
+            names.extend(inputs)
+            continue
+        size = nodes.get(inputs[_BATCHES[node.op]])
+        if size is not None and size.op == "Const":
+            value = size.attr["value"].tensor
+            rows.extend(value.int64_val[:1])
+    return rows

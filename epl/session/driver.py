@@ -187,8 +187,7 @@ class Driver(LocalRuns):
                 self._steps.clear()
 
     def _step(self, fetches, targets, feeds, whole=False):
-        version = tf_compat.graph_version(self._graph)
-        if self._rewritten is None or self._rewritten.version != version:
+        if self._rewritten is None or self._rewritten.version != tf_compat.graph_version(self._graph):
             self._job.background.finish()
             self._rewrite()
         key = (fetches, targets, feeds, whole)
@@ -265,8 +264,9 @@ class Driver(LocalRuns):
             waited = self._ahead.take(step, self._run_targets) if step.loads or step.restarts else ()
             fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
         except tf_compat.tf.errors.OpError as error:
-            raised = file_errors.in_run(error, self._rewritten.own_graph, dict(zip(names, values)))
-            raised = out_of_memory.explained(raised, self._graph, self._config, self._cluster, values)
+            fed, rewritten = dict(zip(names, values)), self._rewritten
+            raised = file_errors.in_run(error, rewritten.own_graph, fed)
+            raised = out_of_memory.explained(raised, self._graph, rewritten.program, self._config, self._cluster, fed)
             if raised is error:
                 raise
             raise raised from None

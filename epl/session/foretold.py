@@ -5,6 +5,7 @@ import os
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.capture.hooks import INNER
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
@@ -34,12 +35,12 @@ def foretell_program(program, batch=None):
     Returns:
       (dict of device, such as "CPU:0", to an epl.plan.memory.DeviceMemory, names of tensors of unknown size).
     """
-    graph, sizes = program.graph, _Sizes(program.graph, batch or DEFAULT_BATCH)
-    roots = roots_of(program)
+    graph, roots = program.graph, roots_of(program)
+    reached = graph.ancestors(roots)
+    sizes = _Sizes(graph, batch or DEFAULT_BATCH, reached)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
     variables, device_of = _variables(program), lambda n: _device(graph.nodes[n])
     found = foretell(graph, roots, sizes.of, variables, device_of, fed, sizes.work_space, sizes.same)
-    reached = graph.ancestors(roots)
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
@@ -152,31 +153,54 @@ def _threads():
     return len(os.sched_getaffinity(0))
 
 
+def _imported(graph, names, fill):
+    """dict of some nodes' names to tf.Operations, for their shapes; `fill` changes each NodeDef before.
+
+    Most of the time would go into devices and colocations, which shapes do not depend on, and into the capture of what
+    nobody trains.
+    """
+    graph_def = graph.to_graph_def(tf.GraphDef)
+    kept = [node for node in graph_def.node if node.name in names]
+    for node in kept:
+        fill(node)
+        node.device = ""
+        node.attr.pop("_class", None)
+    needed = tf.GraphDef(node=kept, library=graph_def.library, versions=graph_def.versions)
+    with tf.Graph().as_default() as imported:
+        setattr(imported, INNER, True)
+        tf.import_graph_def(needed, name="")
+    return {op.name: op for op in imported.get_operations()}
+
+
 class _Sizes(object):
     """Bytes of what nodes give, as TensorFlow infers shapes once the batch is known.
+
+    Args:
+      graph: an epl.graph.index.Graph.
+      batch: rows of data whose first dimension is open.
+      names: the nodes of interest, with all that they take; None: all.
 
     Attributes:
       unknown: names of nodes of whose outputs a shape could not be told.
       same: names of nodes that change nothing of what they are given.
     """
 
-    def __init__(self, graph, batch):
+    def __init__(self, graph, batch, names=None):
         if graph.find(lambda op: op.startswith("Epl")):
             library.load()  # for the shapes of EPL's own operations
         self._batch, self.unknown, self._known = batch, set(), {}
-        graph_def = graph.to_graph_def(tf.GraphDef)
-        for node in graph_def.node:
-            self._fill(node)
-        with tf.Graph().as_default() as imported:
-            tf.import_graph_def(graph_def, name="")
-        operations = {op.name: op for op in imported.get_operations()}
+        names = graph.nodes.keys() if names is None else names
+        operations = _imported(graph, names, self._fill)
         for name in graph.nodes:
-            self._known[name] = self._outputs(graph, name, operations[name])
+            if name in names:
+                self._known[name] = self._outputs(graph, name, operations[name])
         self._work = {
             name: _patches(graph.nodes[name], operations[name])
             for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
+            if name in names
         }
-        self.same = frozenset(n for n in graph.find("Transpose".__eq__) if _keeps_order(operations[n]))
+        transposed = (name for name in graph.find("Transpose".__eq__) if name in names)
+        self.same = frozenset(name for name in transposed if _keeps_order(operations[name]))
 
     def of(self, name):
         """A list with the bytes of each output of a node."""

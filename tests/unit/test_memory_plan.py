@@ -19,9 +19,9 @@ from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLO
 from epl.plan.layer_wise import kernel_nodes
 from epl.plan.memory import foretell
 from epl.plan.memory_page import chosen, drawn, memory_page
-from epl.session import foretold, preview
+from epl.session import foretold, out_of_memory, preview
+from epl.session.batch_rows import data_set_rows
 from epl.session.foretold import foretell_program
-from epl.session.out_of_memory import explained
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
 pytestmark = pytest.mark.either_line
@@ -246,20 +246,55 @@ def test_the_command_prints_and_draws(capsys, tmp_path):
     assert "<polygon" in page.read_text()
 
 
-def test_what_would_help_against_an_error_for_memory():
+def told_of(graph, place, fed):
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[4096,64]")
+    program = compiled(make_program(graph), place.worker_num, place.gpu_num_per_worker, device_type=place.device_type)
+    told = out_of_memory.explained(error, graph, program, epl.Config(), place, fed)
+    assert isinstance(told, tf.errors.ResourceExhaustedError) and told.message.startswith("OOM when allocating")
+    return told.message
+
+
+def test_what_would_help_against_an_error_for_memory(monkeypatch):
+    monkeypatch.setattr(out_of_memory, "_SECONDS", 600.0)
     with capture() as graph:
-        model(layers=10)
-        error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[4096,64]")
-        told = explained(error, graph, epl.Config(), cluster(1, 1), [np.zeros([4096, 64], np.float32), 0.5])
-        assert isinstance(told, tf.errors.ResourceExhaustedError)
-        text = str(told.message)
-        assert text.startswith("OOM when allocating") and "with 4096 rows in a micro-batch" in text
-        saved = dict(re.findall(r"  ([\w.]+)=\S+: ([\d.]+) MiB instead of", text))
+        model()
+        text = told_of(graph, cluster(1, 1), {"x:0": np.zeros([4096, 64], np.float32), "rate:0": 0.5})
+        assert "with 4096 rows in a micro-batch, as were fed" in text and "Not gone through" not in text
+        saved = dict(re.findall(r"  ([\w.]+)=.*?: ([\d.]+) MiB instead of", text))
         assert {"gradient_checkpoint.type", "pipeline.num_micro_batch"} <= set(saved)
         assert "amp.level='O1', amp.dtype='float16': " in text
-        told = explained(error, graph, epl.Config(), cluster(1, 2, device_type="GPU"), [np.zeros([4096, 64])])
-        lines = re.findall(r"  (\S+=.*): [\d.]+ MiB instead of", str(told.message))
-        wanted = ["offload.level='v1'", "zero.level='v1'", "zero.level='v3'", "gradient_checkpoint.offload=True"]
-        assert set(wanted) <= set(lines)
-        other = tf.errors.ResourceExhaustedError(None, None, "a file cannot be written")
-        assert explained(other, graph, epl.Config(), cluster(1, 1), []) is other
+        text = told_of(graph, cluster(1, 2, device_type="GPU"), {"x:0": np.zeros([4096, 64])})
+        lines = re.findall(r"  (\S+=.*): [\d.]+ MiB instead of", text)
+        assert {"zero.level='v1'", "gradient_checkpoint.offload=True"} <= set(lines)
+
+
+def test_what_there_is_no_time_for_is_named(monkeypatch):
+    monkeypatch.setattr(out_of_memory, "_SECONDS", -1.0)
+    with capture() as graph:
+        model(1)
+        text = told_of(graph, cluster(1, 1), {})
+    assert "with 32 rows in a micro-batch, which is assumed where the program does not say" in text
+    assert "Memory of a training step in MiB" in text and "instead of" not in text
+    assert "Not gone through" in text and "gradient_checkpoint.type='auto'; pipeline.num_micro_batch=2" in text
+
+
+def test_other_errors_stay_as_they_are():
+    with capture() as graph:
+        model(1)
+        program = compiled(make_program(graph), 1, 1)
+    other = tf.errors.ResourceExhaustedError(None, None, "a file cannot be written")
+    assert out_of_memory.explained(other, graph, program, epl.Config(), cluster(1, 1), {}) is other
+
+
+@pytest.mark.each_line
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_the_rows_of_a_data_set_are_those_of_its_last_batch(one_shot):
+    with tf.Graph().as_default() as graph:
+        data = tf.data.Dataset.from_tensor_slices(np.zeros([64, 3])).batch(7).unbatch().batch(5).map(tf.square).repeat()
+        make = tf.data.make_one_shot_iterator if one_shot else tf.data.make_initializable_iterator
+        make(data.prefetch(1)).get_next()
+    assert data_set_rows(Graph.from_graph_def(graph.as_graph_def())) == 5
+    with tf.Graph().as_default() as graph:
+        data = tf.data.Dataset.from_tensor_slices(np.zeros([64, 3])).batch(tf.placeholder(tf.int64, []))
+        tf.data.make_initializable_iterator(data).get_next()
+    assert data_set_rows(Graph.from_graph_def(graph.as_graph_def())) is None
