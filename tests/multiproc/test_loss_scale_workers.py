@@ -70,6 +70,11 @@ def test_stages_in_two_workers(jobs, kind, resource, options):
     assert_left_out_as_on_one_device(jobs, (2, 1), kind, resource, options, groups=1)
 
 
+@pytest.mark.parametrize("kind, resource", [("one", False), ("last", True)])
+def test_stages_in_a_worker(jobs, kind, resource):
+    assert_left_out_as_on_one_device(jobs, (1, 2), kind, resource, {"pipeline.num_micro_batch": 2}, groups=1)
+
+
 @pytest.mark.parametrize(
     "job, kind, resource, options, groups",
     [
