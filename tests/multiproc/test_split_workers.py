@@ -26,6 +26,7 @@ from tests.numerics.test_split_models import (
     LARGE,
     LOOKUPS,
     MICRO_BATCHES,
+    MICRO_EXPERTS,
     MICRO_LOOKUPS,
     MIXED,
     MIXED_PROGRAM,
@@ -39,6 +40,7 @@ from tests.numerics.test_split_models import (
     check_large,
     check_lookups,
     check_mixed,
+    check_variables,
     monitored_twice,
 )
 
@@ -119,6 +121,12 @@ def test_experts(plain, two_workers, optimizer, options):
     reference = plain(SPLIT + "experts", 1, optimizer, **options)
     for history in two_workers(SPLIT + "experts", 2, optimizer, **options):
         check(history, reference)
+
+
+def test_experts_on_two_by_two_devices_in_micro_batches(plain, two_by_two):
+    reference = plain(SPLIT + "experts", 1, "adam", fed=8)
+    for history in two_by_two(SPLIT + "experts", 4, "adam", **MICRO_EXPERTS):
+        check_variables(history, reference)
 
 
 @pytest.mark.parametrize("optimizer, options", EMBEDDINGS)

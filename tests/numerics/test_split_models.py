@@ -106,6 +106,19 @@ def test_experts(plain, two_devices, optimizer, options):
     check(two_devices(SPLIT + "experts", 2, optimizer, **options), reference)
 
 
+MICRO_EXPERTS = {"fed": 8, "pipeline__num_micro_batch": 2}
+
+
+def check_variables(history, reference):
+    """The same without the loss and the output, which a micro-batch gives for itself."""
+    check([values[2:] for values in history[1:]], [values[2:] for values in reference[1:]])
+
+
+def test_experts_on_four_devices_in_micro_batches(plain, four_devices):
+    reference = plain(SPLIT + "experts", 1, "adam", fed=8)
+    check_variables(four_devices(SPLIT + "experts", 4, "adam", **MICRO_EXPERTS), reference)
+
+
 EMBEDDINGS = [("adagrad", {"rows": 7}), ("adam", {"resource": True})]
 
 

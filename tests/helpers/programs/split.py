@@ -438,9 +438,10 @@ def features(epl, device_count, optimizer, rows=None, sizes=(8, 8, 8), resource=
     return history_of([loss, hidden, logits], step, feeds)
 
 
-def experts(epl, device_count, optimizer, groups=None, resource=False):
-    """A mixture of experts, each on one of the devices that divide the tokens."""
-    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+def experts(epl, device_count, optimizer, groups=None, resource=False, fed=4, **config):
+    """A mixture of experts, each on one of the devices that divide the tokens, of which `fed` groups are fed."""
+    config = {key.replace("__", "."): value for key, value in config.items()}
+    common.init(epl, dict(config, **{"cluster.colocate_split_and_replicate": True}))
     tf.set_random_seed(9)
     if epl:
         epl.set_default_strategy(epl.replicate(device_count))
@@ -450,7 +451,7 @@ def experts(epl, device_count, optimizer, groups=None, resource=False):
         y = tokens + split_models.experts(tokens, 4, 16, lambda: dividing_scope(epl, device_count))
         loss = tf.reduce_mean(tf.square(tf.tanh(y) - 1.0))
     step = OPTIMIZERS[optimizer]().minimize(loss)
-    feeds = [{x: np.random.RandomState(number).normal(size=[4, 6, 8])} for number in range(3)]
+    feeds = [{x: np.random.RandomState(number).normal(size=[fed, 6, 8])} for number in range(3)]
     return history_of([loss, y], step, feeds)
 
 
