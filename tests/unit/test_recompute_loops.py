@@ -61,7 +61,7 @@ def one_after_the_other():
     """Nothing stands between the loops, and each takes something that does not change."""
     x, w = dense(data(), 8, 0), variable("w", [8, 8])
     for i in range(4):
-        scale = tf.exp(x)
+        scale = tf.sin(x)
         _, x = tf.while_loop(
             lambda n, _: n < 3, lambda n, y, scale=scale: (n + 1, tf.tanh(tf.matmul(y, w)) * scale + y), [0, x]
         )
