@@ -6,7 +6,7 @@
 //
 // epl.fused_updates has tagged the operations with what they take of each other. An update stays as it is where it no
 // longer is what was built: where something stands between, or somebody else takes a part. So does one whose sums are
-// reduced over devices.
+// reduced over devices, or whose variable lies on another device than what belongs to it.
 #include <map>
 #include <set>
 #include <string>
@@ -120,6 +120,9 @@ class Update {
       const auto own = nodes_.find(sum.first);
       if (own == nodes_.end() || sum.second != Source(own->second, 0)) return false;
     }
+    for (const auto& each : given_) {
+      if (!IsHere(each.second)) return false;
+    }
     for (const auto& each : nodes_) inside_.insert(each.second);
     for (const auto& each : nodes_) {
       if (!IsOurs(each.first, each.second)) return false;
@@ -214,6 +217,13 @@ class Update {
       AddControls(node);
       source = Source(edge->src(), edge->src_output());
     }
+  }
+
+  // A kernel changes variables of its own device only (offload.level="v0" has a variable and its slots on two).
+  bool IsHere(const Source& source) const {
+    const tf::DataType type = source.first->output_type(source.second);
+    const bool is_variable = tf::IsRefType(type) || type == tf::DT_RESOURCE;
+    return !is_variable || source.first->assigned_device_name() == device_;
   }
 
   tf::Node* Consumer(tf::Node* node, const std::string& id) const {

@@ -64,14 +64,12 @@ REFUSED = {
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
 }
-# LAMB's kernel takes a variable on the host together with slots on another device, if they are reference variables.
-UNTRIED = (("lamb", "variables_on_host"),)
 
 
 def possible(combination):
     """Whether everything in it goes together, on this line."""
     used = set(combination)
-    return not any(used.issuperset(names) for names in tuple(REFUSED) + UNTRIED) and (
+    return not any(used.issuperset(names) for names in REFUSED) and (
         tf_compat.line() == "tf2" or "bfloat16" not in used  # TensorFlow 1.15 has no kernels
     )
 
