@@ -39,6 +39,9 @@ class Group:
         else be put off, and hold what they are made of.
       inside: those that run in a loop.
       passed: those that write into a TensorArray that nobody reads from again: the copy only gives on its last input.
+      reading: those that read a variable which changes later, outside of loops and branches. Their copies wait for them:
+        else a loss that is fetched, and of which the backward pass takes nothing but copies, could be that of the
+        variable after the change.
     """
 
     nodes: Tuple[str, ...]
@@ -49,6 +52,7 @@ class Group:
     inside: FrozenSet[str] = frozenset()
     passed: FrozenSet[str] = frozenset()
     perhaps: FrozenSet[str] = frozenset()
+    reading: FrozenSet[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def _groups(forward, analysis, levels, kept, fixed):
         triggers, level = _triggers(graph, forward, levels, nodes, names, loops)
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
-        before, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
+        before, reading, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
+        perhaps = _in_branches(graph, nodes)
         offenders |= changed_reads
         own = {text for name in nodes for text in taken[name]}
         shared = {t for n in nodes for t in forward.inputs(n) if node_of(t) in copied} - set(map(canonical_tensor, own))
@@ -174,7 +179,8 @@ def _groups(forward, analysis, levels, kept, fixed):
                 tuple(before),
                 inside=inside,
                 passed=passed.intersection(nodes),
-                perhaps=_in_branches(graph, nodes),
+                perhaps=perhaps,
+                reading=frozenset(name for name in reading if recomputed_name(name) not in perhaps),
             )
         )
         chosen.extend(users[key])
@@ -299,7 +305,8 @@ def _triggers(graph, forward, levels, nodes, users, loops):
 
 def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
     """((what has to run before, change of a variable that the group reads) pairs where the change comes after the
-    group, nodes of the group that read what may have changed before).
+    group, nodes of the group that read such a variable and stand in no loop, those that read what may have changed
+    before).
 
     Args:
       loops: all Loops.
@@ -311,15 +318,16 @@ def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
             variable = _variable_read(graph, producer) if index >= 0 else None
             if variable is not None:
                 readers[variable].add(name)
-    before, changed_reads = [], set()
+    before, reading, changed_reads = [], set(), set()
     for write in analysis.writes if readers else ():
         variable = variable_of(graph, write)
         if variable in readers:
             if levels[write] < level:
                 before.extend((end, write) for end in _ends(graph, nodes, readers[variable], loops, moved))
+                reading |= readers[variable] - loops.of.keys()
             else:
                 changed_reads |= readers[variable]
-    return before, changed_reads
+    return before, reading, changed_reads
 
 
 def _ends(graph, nodes, readers, loops, moved):

@@ -276,10 +276,11 @@ def test_every_copy_waits_for_a_gradient():
     for group in plan.groups:
         copies = {recomputed_name(name) for name in group.nodes}
         assert group.triggers
-        for name in copies:
-            inputs = after.nodes[name].input
+        for name in group.nodes:
+            inputs = after.nodes[recomputed_name(name)].input
             waits = ["^" + trigger for trigger in group.triggers]
             waits += ["^" + recomputed_name("after/%s" % group.nodes[0])] if group.after else []
+            waits += ["^" + name] if name in group.reading else []
             assert any(node_of(text) in copies for text in inputs) or waits == [t for t in inputs if t[0] == "^"]
 
 

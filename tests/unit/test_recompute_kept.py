@@ -52,6 +52,27 @@ def test_a_collection_in_stages():
     assert again[0] == [0, 2] and again[1] == [4, 6] and 9 not in again[2] and 8 in again[2]
 
 
+def test_a_collection_and_several_losses():
+    """A head in the middle and one at the end, on one trunk of which two tensors are kept."""
+
+    def build():
+        x, losses = data(), []
+        for i in range(8):
+            x = dense(x, 8, i)
+            if i in (2, 5):
+                tf.add_to_collection("checkpoints", x)
+            if i in (3, 7):
+                losses.append(tf.reduce_mean(tf.square(tf.layers.dense(x, 2 + i, name="head_%d" % i))))
+        tf.losses.add_loss(0.5 * losses[0])
+        return tf.losses.get_total_loss() + losses[1]
+
+    model, plan, _ = check(build, COLLECTION)
+    again = {name for group in plan.groups for name in group.nodes}
+    kept = {"dense_2/Tanh", "dense_5/Tanh"}
+    assert {tensor.partition(":")[0] for tensor in model.checkpoints} == kept
+    assert not kept & again and {"dense/Tanh", "dense_1/Tanh", "dense_3/Tanh", "dense_4/Tanh"} <= again
+
+
 def test_micro_batches_of_stages_each_keep_their_own():
     values = {"pipeline__num_micro_batch": 3, "gradient_checkpoint__type": "collection"}
     with capture(seed=5) as graph:

@@ -71,7 +71,8 @@ def _copy(graph, name, group, members, triggers):
     """The copy of a node: it takes copies of what its group computes, and the rest from the forward pass.
 
     Control inputs are left out, as what they name has run in the forward pass, but for those within a loop, whose
-    copy is one of its own. A copy that takes nothing of its group waits for the group's gradients.
+    copy is one of its own. A copy that takes nothing of its group waits for the group's gradients; one that reads a
+    variable waits for what it is a copy of, if the variable changes later: so the change waits for both.
     """
     node = graph.nodes[name]
     taken = [text for text in node.input if text[0] != "^"]
@@ -83,6 +84,8 @@ def _copy(graph, name, group, members, triggers):
     inputs += [_own(text) for text in controls if node_of(text) in group.inside]
     if not any(own) and len(inputs) == len(taken):
         inputs.extend("^" + trigger for trigger in triggers)
+    if name in group.reading:
+        inputs.append("^" + name)
     copy = Template(node, members).copy(recomputed_name, inputs)
     set_attr(copy, tags.PHASE, tags.BACKWARD)
     if tags.TASKGRAPH in node.attr:
