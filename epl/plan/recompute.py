@@ -39,9 +39,9 @@ class Group:
         else be put off, and hold what they are made of.
       inside: those that run in a loop.
       passed: those that write into a TensorArray that nobody reads from again: the copy only gives on its last input.
-      reading: those that read a variable which changes later, outside of loops and branches. Their copies wait for them:
-        else a loss that is fetched, and of which the backward pass takes nothing but copies, could be that of the
-        variable after the change.
+      reading: those that read a variable which changes later, outside of loops and branches. Their copies wait for
+        them: else a loss that is fetched, and of which the backward pass takes nothing but copies, could be that of
+        the variable after the change.
     """
 
     nodes: Tuple[str, ...]
