@@ -1,12 +1,12 @@
-"""Loops and branches of control flow v1: what stands in them."""
+"""In which loops and branches of control flow v1 the nodes of a graph run."""
 
 from epl.graph.index import LOOP_EDGES
 from epl.rules import effects
 
-_MERGES = frozenset(["Merge", "RefMerge"])
+ENTERS = frozenset(["Enter", "RefEnter"])
+EXITS = frozenset(["Exit", "RefExit"])
 _SWITCHES = frozenset(["Switch", "RefSwitch"])
-_ENTERS = frozenset(["Enter", "RefEnter"])
-_EXITS = frozenset(["Exit", "RefExit"])
+_MERGES = frozenset(["Merge", "RefMerge"])
 
 
 def inside_control_flow(graph):
@@ -17,25 +17,66 @@ def inside_control_flow(graph):
     Returns:
       A frozenset of names.
     """
-    order, inputs, nodes = graph.order, graph.inputs, graph.nodes
-    opens = graph.find(effects.CONTROL_FLOW_OPENS.__contains__)
-    depths = {}  # of those in control flow: in how many loops and branches
-    for name in sorted(graph.descendants(opens) & order.keys(), key=order.__getitem__):
+    nodes, depths = graph.nodes, {}  # of those in control flow: in how many loops and branches
+    for name in _behind(graph, effects.CONTROL_FLOW_OPENS):
         op = nodes[name].op
-        depth = max((depths.get(producer, 0) for producer, _ in inputs[name]), default=0)
-        if op in _ENTERS or op in _SWITCHES and not _of_loop(graph, name):
+        depth = max((depths.get(producer, 0) for producer, _ in graph.inputs[name]), default=0)
+        if op in ENTERS or op in _SWITCHES and not _of_loop(graph, name):
             depth += 1
-        elif op in _EXITS or op in _MERGES and not _starts_loop(graph, name):
+        elif op in EXITS or op in _MERGES and not _starts_loop(graph, name):
             depth -= 1
         if depth > 0:
             depths[name] = depth
     return frozenset(depths)
 
 
+def frames_of(graph):
+    """dict of node to the names of the frames in which it runs, the outermost first.
+
+    Nodes outside of loops are left out. What enters a loop, and what leaves it, counts as in it.
+    """
+    found = {}
+    for name in _behind(graph, ENTERS):
+        node, around = graph.nodes[name], ()
+        for producer, _ in graph.inputs[name]:
+            if graph.nodes[producer].op not in LOOP_EDGES:
+                around = max(around, _given(graph, found, producer), key=len)
+        if node.op in ENTERS:
+            around += (node.attr["frame_name"].s.decode(),)
+        if around:
+            found[name] = around
+    return found
+
+
+def in_branches(graph):
+    """The nodes that do not run where a branch goes the other way, at any depth of branches within branches."""
+    given, found = {}, set()  # node to the number of branches in which those stand that take something of it
+    for name in _behind(graph, _SWITCHES):
+        op = graph.nodes[name].op
+        depth = max((given.get(p, 0) for p, _ in graph.inputs[name] if graph.nodes[p].op not in LOOP_EDGES), default=0)
+        if op in _MERGES and not _starts_loop(graph, name):
+            depth = max(0, depth - 1)
+        if depth:
+            found.add(name)
+        given[name] = depth + (op in _SWITCHES and not _of_loop(graph, name))
+    return frozenset(found)
+
+
+def _behind(graph, types):
+    """The nodes of some types, and all that depends on any, in topological order."""
+    order, opens = graph.order, graph.find(types.__contains__)
+    return sorted(graph.descendants(opens) & order.keys(), key=order.__getitem__) if opens else []
+
+
+def _given(graph, found, name):
+    """The frames in which those run that take something of a node."""
+    frames = found.get(name, ())
+    return frames[:-1] if graph.nodes[name].op in EXITS else frames
+
+
 def _of_loop(graph, switch):
     """Whether a Switch says if a loop goes on."""
-    decider = graph.inputs[switch][1].node
-    return graph.nodes[decider].op == "LoopCond"
+    return graph.nodes[graph.inputs[switch][1].node].op == "LoopCond"
 
 
 def _starts_loop(graph, merge):

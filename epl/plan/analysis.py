@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph import tags
+from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.plan import data_ops
@@ -26,7 +27,7 @@ class Analysis:
         of its own for all of its copies of the model, and no training step touches it.
       cloned: nodes that every instance has a copy of.
       varying: nodes whose value differs from instance to instance.
-      in_control_flow: nodes inside a loop or a branch of control flow v1.
+      in_control_flow: nodes inside a loop or a branch of control flow v1, at any depth; what closes it is among them.
     """
 
     writes: Tuple[str, ...]
@@ -59,11 +60,8 @@ def analyse(model):
     sources += [name for name in graph.find(effects.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]
     sources += [n.name for n in callers if functions.calls(n, lambda body: body.op in effects.DIFFERING, "impure")]
     varying = graph.descendants(sources, stop=frozenset(writes), data_only=True)
-    inside = graph.descendants(
-        graph.find(effects.CONTROL_FLOW_OPENS.__contains__),
-        stop=frozenset(graph.find(effects.CONTROL_FLOW_CLOSES.__contains__)),
-    )
-    return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), frozenset(inside))
+    inside = inside_control_flow(graph).union(graph.find(effects.CONTROL_FLOW_CLOSES.__contains__))
+    return Analysis(tuple(writes), initial, of_queues, frozenset(cloned), frozenset(varying), inside)
 
 
 def with_copies_of(model, analysis, names):

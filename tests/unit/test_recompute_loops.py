@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.graph.frames import frames_of
+from epl.graph.control_flow import frames_of
 from epl.passes.model.recompute import with_copies
 from epl.plan.names import recomputed_name
 from tests.helpers.planning import ROWS, capture, control_flow, variable

@@ -12,7 +12,7 @@ from dataclasses import replace
 from epl.errors import ConfigError
 from epl.graph import tags
 from epl.graph.build import make_node, set_attr
-from epl.graph.frames import frames_of
+from epl.graph.control_flow import frames_of
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.template import Template
 from epl.plan.analysis import analyse

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from epl.graph.frames import frames_of, in_branches
+from epl.graph.control_flow import frames_of, in_branches, inside_control_flow
 from epl.graph.index import Graph
 from tests.helpers.control_flow import control_flow
 
@@ -50,3 +50,11 @@ def test_loops_within_loops():
     inside = {name.rpartition("/")[2] for name in in_branches(graph)}
     assert "branch" in inside and not {"behind", "LoopCond", "Exit_1", "after"} & inside
     assert frames_of(built(one_in_the_other)) == {} and in_branches(built(lambda: tf.constant(1))) == frozenset()
+
+
+def test_what_stands_behind_inner_branches_and_loops_is_inside():
+    inside = {name.rpartition("/")[2] for name in inside_control_flow(built(one_in_the_other))}
+    assert {"innermost", "else", "behind", "other"} <= inside and not {"x", "after"} & inside
+    names = inside_control_flow(built(loop))
+    assert {"behind", "branch", "LoopCond", "Less"} <= {name.rpartition("/")[2] for name in names}
+    assert "outer/inner/Exit" in names and not {"outer/Exit", "outer/Exit_1", "x", "after"} & names
