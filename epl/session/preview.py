@@ -13,6 +13,7 @@ from epl.errors import EplError
 from epl.plan.exchanges_table import exchanges_table, facts
 from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
+from epl.session.batch_rows import data_set_rows
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_page, job_table
 from epl.session.hooks import PREVIEW, Preview
@@ -98,9 +99,8 @@ def parser():
     made.add_argument(
         "--batch",
         type=_positive,
-        default=DEFAULT_BATCH,
-        help="rows of a micro-batch, for sizes in bytes, where the program leaves them open (default: %d)"
-        % DEFAULT_BATCH,
+        help="rows of a micro-batch, for sizes in bytes, where the program leaves them open (default: those that its "
+        "tf.data sets make, where that is a constant, else %d)" % DEFAULT_BATCH,
     )
     made.add_argument("script", help="a Python script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
@@ -146,10 +146,10 @@ def show(graph, options):
         captured = make_program(graph)
         program = compile_program(captured, env.config, env.cluster)
         picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
-        memory = []
+        memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
         if options.memory is not None:
-            memory = foretell_job(captured, program, env.config, env.cluster, options.batch, options.rows)
-        exchanges = foretell_exchanges(program, options.batch)
+            memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)
+        exchanges = foretell_exchanges(program, batch)
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -178,6 +178,7 @@ def show(graph, options):
         print(program.automatic.table())
     if options.memory is not None:
         print(job_table(memory, env.cluster.worker_num, options.rows))
+        print("Where the program leaves open how many rows a micro-batch has, it counts as %d (--batch)." % batch)
     return 0
 
 

@@ -242,8 +242,19 @@ def test_the_command_prints_and_draws(capsys, tmp_path):
         model()
     Env.get().reset(epl.Config())
     assert preview.show(graph, preview.parser().parse_args(["--memory", str(page), "--batch", "64", "train.py"])) == 0
-    assert "Memory of a training step in MiB" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "Memory of a training step in MiB" in text and "it counts as 64 (--batch)." in text
     assert "<polygon" in page.read_text()
+
+
+def test_the_command_takes_the_rows_of_data_sets(capsys):
+    with capture() as graph:
+        rows = tf.data.Dataset.from_tensors(np.zeros([3], np.float32)).repeat().batch(5)
+        loss = tf.reduce_mean(tf.layers.dense(tf.data.make_one_shot_iterator(rows).get_next(), 2))
+        tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    Env.get().reset(epl.Config())
+    assert preview.show(graph, preview.parser().parse_args(["--memory", "", "train.py"])) == 0
+    assert "it counts as 5 (--batch)." in capsys.readouterr().out
 
 
 def told_of(graph, place, fed):
