@@ -372,6 +372,23 @@ def ref_merge(node, inputs, facts):
     return Notation("%s->...,*" % ",".join(["..."] * len(inputs)))
 
 
+def merge(node, inputs, facts):
+    """What a branch gives that takes a variable's value if it has one, as `initialized_value` of a reference does.
+
+    Each device has its part of either way, so nothing is exchanged in the branch.
+    """
+    if not any(_is_read_in_a_branch(each, facts.graph) for each in inputs):
+        return None
+    return Notation("%s->...,*" % ",".join(["..."] * len(inputs)))
+
+
+def _is_read_in_a_branch(tensor, graph):
+    node = graph.nodes[tensor.node]
+    while node.op == "Identity":
+        node = graph.nodes[graph.inputs[node.name][0].node]
+    return node.op == "RefSwitch"
+
+
 def last_of_rows(inputs, facts):
     """The position of the last input that may be numbers of rows; None where there is none."""
     places = range(len(inputs) - 1, 0, -1)

@@ -143,6 +143,7 @@ RULES.update(_all("IsVariableInitialized VarIsInitializedOp", Notation("?->*")))
 # References to a variable in a branch and behind it.
 RULES["RefSwitch"] = Notation("...,*->...,...")
 RULES["RefMerge"] = dims.ref_merge
+RULES["Merge"] = dims.merge
 
 # Variables: a change of one is divided as the variable is.
 RULES.update(_all("Assign AssignAdd AssignSub", Notation("...,...->...")))

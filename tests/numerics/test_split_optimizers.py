@@ -49,6 +49,11 @@ def test_optimizers_of_tf_contrib(plain, two_devices, resource):
     compare(plain, two_devices, CONTRIB[resource::2], "model/second/kernel", resource=resource)
 
 
+def test_averages_of_variables(plain, two_devices):
+    """Their first values are the variables' own, which a branch reads."""
+    compare(plain, two_devices, ["Adam"], "model/second/kernel", averaged=True)
+
+
 def test_layers_of_keras(plain, two_devices):
     compare(plain, two_devices, ["Adam"], "model/dense_1/kernel", kind="keras")
 

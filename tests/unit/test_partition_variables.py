@@ -82,6 +82,14 @@ class Drawn(rules.Case):
         both = tf.raw_ops.RefMerge(inputs=[one, other]).output
         return tf.raw_ops.AssignAdd(ref=both, value=self.x(self._shape))
 
+    def read_in_a_branch(self):
+        """The value of a variable, or another one, as `initialized_value` of a reference makes it."""
+        variable, given = self.variable("read", False), self.x(self._shape)
+        condition = tf.constant(bool(self.draw.randint(2)))
+        value = tf.identity(tf.raw_ops.RefSwitch(data=variable, pred=condition).output_true)
+        other = tf.raw_ops.Switch(data=given, pred=condition).output_false
+        return tf.raw_ops.Merge(inputs=[value, other]).output
+
     def asked(self):
         """What is asked of variables, other than their values."""
         reference, resource = self.variable("reference", False), self.variable("resource", True)
@@ -106,6 +114,8 @@ def build(seed):
         outputs.extend(found[-1].asked())
         found.append(Drawn(draw, "branch_%d" % number))
         made.append(found[-1].changed_behind_a_branch())
+        found.append(Drawn(draw, "merged_%d" % number))
+        outputs.append(found[-1].read_in_a_branch())
     tf.group(*made, name="changes")
     tf.global_variables_initializer()
     return found, outputs

@@ -53,7 +53,7 @@ def _layers(kind, x):
     return tf.layers.dense(x, 7, name="second")
 
 
-def trains(epl, device_count, name, resource=False, kind="plain", steps=3):
+def trains(epl, device_count, name, resource=False, kind="plain", averaged=False, steps=3):
     """What every step gives, and all variables after it; then which variables are divided."""
     common.init(epl)
     tf.set_random_seed(3)
@@ -64,6 +64,9 @@ def trains(epl, device_count, name, resource=False, kind="plain", steps=3):
     made = tf.train.AdamOptimizer(0.01) if name == "Adam" else optimizer(name)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         step = made.minimize(loss, tf.train.get_or_create_global_step())
+    if averaged:
+        with tf.control_dependencies([step]):
+            step = tf.train.ExponentialMovingAverage(0.9).apply(tf.trainable_variables())
     feeds = []
     for number in range(steps):
         feeds.append({x: common.batch(number)[0], labels: np.random.RandomState(number).randint(0, 7, 8)})
@@ -77,10 +80,10 @@ def trains(epl, device_count, name, resource=False, kind="plain", steps=3):
     return history_of([loss, logits], step, feeds, after=look), divided
 
 
-def all_of(epl, device_count, names, resource=False, kind="plain"):
+def all_of(epl, device_count, names, resource=False, kind="plain", averaged=False):
     """dict of each name to what `trains` gives."""
     found = {}
     for name in names:
         with tf.Graph().as_default():
-            found[name] = trains(epl, device_count, name, resource, kind)
+            found[name] = trains(epl, device_count, name, resource, kind, averaged)
     return found
