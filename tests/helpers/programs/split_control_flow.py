@@ -1,23 +1,10 @@
 """Loops and branches that take what epl.split divides."""
 
-import contextlib
-
 import tensorflow.compat.v1 as tf
 
+from tests.helpers.control_flow import control_flow
 from tests.helpers.programs import common
 from tests.helpers.programs.split import OPTIMIZERS, dividing_scope, history_of
-
-
-@contextlib.contextmanager
-def _control_flow(version):
-    """Control flow "v1" or "v2", whatever the TensorFlow line takes by itself."""
-    choose = {True: tf.enable_control_flow_v2, False: tf.disable_control_flow_v2}
-    before = tf.control_flow_v2_enabled()
-    choose[version == "v2"]()
-    try:
-        yield
-    finally:
-        choose[before]()
 
 
 def branches_and_loops(epl, device_count, optimizer, version="v1", resource=False, rows=8, **config):
@@ -26,7 +13,7 @@ def branches_and_loops(epl, device_count, optimizer, version="v1", resource=Fals
     common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
     tf.set_random_seed(11)
     x = tf.placeholder(tf.float32, [rows, common.FEATURES])
-    with _control_flow(version), tf.variable_scope("model", use_resource=resource):
+    with control_flow(version), tf.variable_scope("model", use_resource=resource):
         with dividing_scope(epl, device_count):
             hidden = tf.tanh(tf.layers.dense(x, 6, name="first"))
             hidden = tf.cond(tf.reduce_sum(x) > 0.0, lambda: 2.0 * hidden, lambda: tf.sin(hidden) - 0.1)
