@@ -101,10 +101,13 @@ class Driver(LocalRuns):
         else:
             if step.updates or step.initialises:
                 self._job.background.finish()
-            self._make_copies(step)
-            each = metadata_of(step.repeats, metadata)
-            options = self._options(step, run_options)
-            values = last_of(each, lambda metadata: self._run_alone(step, feeds, options, metadata))
+            if step.updates or step.trains or step.added:
+                self._make_copies(step)
+            if step.repeats > 1:
+                each, options = metadata_of(step.repeats, metadata), self._options(step, run_options)
+                values = last_of(each, lambda metadata: self._run_alone(step, feeds, options, metadata))
+            else:
+                values = self._run_alone(step, feeds, run_options, metadata)
         if self._rewritten.plan.local_sgd is not None:
             self._local.given(step.initialises | step.updated, self._rewritten.plan.averaged)
         if step.initialises:
@@ -253,13 +256,15 @@ class Driver(LocalRuns):
                 show_plan(rewritten.program, self._cluster)
 
     def _run_step(self, step, feeds, run_options, metadata):
-        names, values = fed_to(step, feeds, self._local.fed(step.saved), self._rewritten.plan)
+        names, values = (), []
+        if feeds or step.saved or step.open_gates:
+            names, values = fed_to(step, feeds, self._local.fed(step.saved), self._rewritten.plan)
         if step.whole:
             self._values.changed_here(step.touched)
         fetches = step.fetches + step.times if step.times else step.fetches
         if step.checked:
             fetches += self._gradients.tensors(step)
-        began = time.time()  # the clock of the operations that take the time too
+        began = time.time() if step.timed else None  # the clock of the operations that take the time too
         try:
             waited = self._ahead.take(step, self._run_targets) if step.loads or step.restarts else ()
             fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
@@ -330,7 +335,8 @@ class Driver(LocalRuns):
         """Runs a step that does not communicate, once."""
         values = self._run_step(step, feeds, run_options, metadata)
         self._has_read = self._has_read or step.reads
-        self._compare_copies(step, lambda message: [message])
+        if step.updates:
+            self._compare_copies(step, lambda message: [message])
         return values
 
     def _agreed(self, vote, step, union, run):

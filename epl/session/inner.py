@@ -282,8 +282,6 @@ def fed_to(step, feeds, kept, plan):
       kept: dict of further tensors to values.
       plan: the Plan.
     """
-    if not (feeds or kept or step.open_gates):
-        return (), []
     names, values = list(kept), list(kept.values())
     for fed, copies in zip(feeds, step.feeds):
         for name, own, count in copies:

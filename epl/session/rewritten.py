@@ -34,6 +34,7 @@ class Rewritten(object):
 
     Attributes:
       program: the Program of this worker.
+      plan: its Plan.
       graph: the rewritten Graph: this worker's, or its pipeline's.
       partners: an EplSend of the user to its EplRecv.
       hints: tensors of the program to what epl.shard or epl.whole says of them.
@@ -47,6 +48,7 @@ class Rewritten(object):
         program = make_program(tf_graph)
         program = program if role is None else replace(program, role=role)
         self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link)
+        self.plan = self.program.plan
         self.graph = self.program.whole
         self.hints = told_hints(program.graph) if self.plan.partitioned is not None else {}
         keys = collective_keys(self.plan, self.graph)
@@ -65,10 +67,6 @@ class Rewritten(object):
         self.has_reference_variables = any(
             self.program.source.graph.nodes[v].op != "VarHandleOp" for v in self.program.variables
         )
-
-    @property
-    def plan(self):
-        return self.program.plan
 
     @property
     def part(self):
