@@ -120,7 +120,7 @@ class Graph(object):
         self.library = library
         self.versions = versions
         self._edges = edges
-        self._made = made  # (reference to the Graph it was made from, names changed or added, names placed elsewhere)
+        self._made = made  # (reference to the Graph it was made from, names changed or added)
         self._creation_index = None
         self._order = None
         self._by_type = by_type
@@ -143,17 +143,14 @@ class Graph(object):
         """What is not as it was in another Graph that has no node which this one lacks.
 
         Returns:
-          (dict of name to NodeDef of what was changed or added, dict of what was only placed elsewhere), each in
-          creation order. In a Graph that was not made by an editor of `before` all that differs counts as changed.
+          dict of name to NodeDef of what was changed or added, in creation order; not of what was only placed elsewhere.
+          In a Graph that was not made by an editor of `before` all that differs counts as changed.
         """
         if self._made is not None and self._made[0]() is before:
-            _, changed, moved = self._made
-            return self._some(changed), self._some(moved)
+            names = self._made[1]
+            return {name: node for name, node in self.nodes.items() if name in names} if names else {}
         nodes = before.nodes
-        return {name: node for name, node in self.nodes.items() if nodes.get(name) is not node}, {}
-
-    def _some(self, names):
-        return {name: node for name, node in self.nodes.items() if name in names} if names else {}
+        return {name: node for name, node in self.nodes.items() if nodes.get(name) is not node}
 
     @property
     def edges(self):
@@ -314,7 +311,7 @@ class Editor(object):
         Args:
           name: of the node.
           device: device string.
-          groups: function from its colocation groups (bytes) to those that it keeps.
+          groups: function from its colocation groups (bytes) to those of them that it keeps.
           tag: a boolean attribute that begins with an underscore and becomes true, or None.
         """
         if name in self._own:
@@ -367,7 +364,7 @@ class Editor(object):
         """The new Graph. The editor must not be used any more."""
         graph = self._graph
         edges = graph.edges.changed(self._own, self._inputs)
-        made = weakref.ref(graph), frozenset(self._own), frozenset(self._moved)
+        made = weakref.ref(graph), frozenset(self._own)
         return Graph(self._nodes, self._library, graph.versions, edges, made, self._types(graph))
 
     def _types(self, graph):

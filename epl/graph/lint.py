@@ -17,19 +17,18 @@ def lint(graph, op_def, changed_since=None, represented=frozenset()):
       represented: container of the names of nodes whose types and colocation are those of another one that is checked,
         as all are copies of one node: of these only the edges are checked.
     """
-    before, changed, moved = {}, graph.nodes, {}
+    before, changed = {}, graph.nodes
     if changed_since is not None:
         if changed_since.nodes.keys() <= graph.nodes.keys():
             before = changed_since.nodes
-            changed, moved = graph.changes_since(changed_since)
+            changed = graph.changes_since(changed_since)
         else:
             # Removing a node may harm those that did not change: what they take may be gone.
             nodes, known = changed_since.nodes, represented
             represented = frozenset(
                 name for name, node in graph.nodes.items() if name in known or nodes.get(name) is node
             )
-    groups = _check_groups(graph, _others(changed, represented)) + _check_groups(graph, _others(moved, represented))
-    problems = _check_inputs(graph, changed) + groups
+    problems = _check_inputs(graph, changed) + _check_groups(graph, _others(changed, represented))
     if problems:
         return problems
     if not before:

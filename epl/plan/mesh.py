@@ -165,7 +165,8 @@ class Mesh:
     def holding(self, stage):
         """The Group of the copies of a stage that hold the same."""
         if not self.is_spread:
-            return replace(self.copies, size=self.copies.size // self.span(stage))
+            copies, span = self.copies, self.span(stage)
+            return copies if span == 1 else replace(copies, size=copies.size // span)
         places, count = self.places(stage), self.num_communicators
         place, block = self.worker_index % self.block, self.worker_index // self.block
         workers = tuple(first + p for first in range(0, self.num_workers, self.block) for p in places)

@@ -327,7 +327,7 @@ def test_a_moved_node_is_not_checked_again_but_what_changes_later_is(diamond):
     edit.move("b", "/cpu:0", lambda groups: groups)
     moved = edit.finish()
     assert moved.nodes["b"].device == "/cpu:0" and diamond.nodes["b"].device == ""
-    assert moved.edges is diamond.edges and moved.changes_since(diamond) == ({}, {"b": moved.nodes["b"]})
+    assert moved.edges is diamond.edges and moved.changes_since(diamond) == {}
     assert problems(moved, since=diamond) == []
     edit = moved.editor()
     set_attr(edit.node("b"), "T", INT)
@@ -343,9 +343,7 @@ def test_a_moved_node_keeps_the_colocation_that_it_is_told_to():
     after = edit.finish()
     assert list(after.nodes["b"].attr["_class"].list.s) == [b"loc:@a"] and after.nodes["b"].attr["_marked"].b
     assert problems(after, since=graph) == []
-    edit = graph.editor()
-    edit.move("b", "/cpu:0", lambda groups: groups)
-    assert "'gone', which does not exist" in problems(edit.finish(), since=graph)[0]
+    assert "'gone', which does not exist" in problems(graph)[0]
 
 
 def test_order_goes_with_the_edges_and_leaves_cycles_out(diamond):
@@ -377,8 +375,6 @@ def test_what_changed_since_a_graph(diamond):
     edit.move("b", "/cpu:0", lambda groups: groups)
     edit.node("b").op = "Snapshot"
     after = edit.finish()
-    changed, moved = after.changes_since(diamond)
-    assert list(changed) == ["b", "z"] and list(moved) == ["c"]
+    assert list(after.changes_since(diamond)) == ["b", "z"]
     twice = after.editor().finish()  # not made of the first graph itself: what is different counts as changed
-    changed, moved = twice.changes_since(diamond)
-    assert sorted(changed) == ["b", "c", "z"] and not moved
+    assert sorted(twice.changes_since(diamond)) == ["b", "c", "z"]
