@@ -143,8 +143,8 @@ class Graph(object):
         """What is not as it was in another Graph that has no node which this one lacks.
 
         Returns:
-          dict of name to NodeDef of what was changed or added, in creation order; not of what was only placed elsewhere.
-          In a Graph that was not made by an editor of `before` all that differs counts as changed.
+          dict of name to NodeDef of what was changed or added, in creation order, not of what was only placed
+          elsewhere. In a Graph that was not made by an editor of `before` all that differs counts as changed.
         """
         if self._made is not None and self._made[0]() is before:
             names = self._made[1]

@@ -15,6 +15,7 @@ class OwnedSum:
       joined: the node that has the sum.
       parts: (node that makes a part, its owner) pairs.
       dtype: DataType number.
+      shape: of the sum.
       slot, tag: as of groups.
     """
 
@@ -22,6 +23,7 @@ class OwnedSum:
     joined: str
     parts: Tuple[Tuple[str, int], ...]
     dtype: int
+    shape: Tuple[int, ...]
     slot: int
     tag: int
 
@@ -36,5 +38,6 @@ def owned_sums(plan):
     for index, each in enumerate(plan.zero.row_sums if plan.zero is not None else ()):
         name = "%s_zero/%s" % (PREFIX, each.joined)
         parts = tuple((part, plan.zero.owners[part]) for part in each.parts)
-        found.append(OwnedSum(name, each.joined, parts, each.dtype, index % plan.mesh.num_communicators, tag_of(name)))
+        slot = index % plan.mesh.num_communicators
+        found.append(OwnedSum(name, each.joined, parts, each.dtype, each.shape, slot, tag_of(name)))
     return found

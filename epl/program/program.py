@@ -145,17 +145,19 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RowSum:
-    """A number that an update makes of all rows of a variable whose rows are divided, such as a norm's square.
+    """What an update makes of all rows of a variable whose rows are divided, such as a norm's square.
 
     Attributes:
       joined: the node that adds up what is known of each shard, which all of their updates take.
       parts: the nodes that say it of one shard each.
       dtype: DataType number.
+      shape: of the sum.
     """
 
     joined: str
     parts: Tuple[str, ...]
     dtype: int
+    shape: Tuple[int, ...] = ()
 
 
 # Of a gradient that the loss scale has been taken off: the float32 tensor with it, and what that is multiplied by.

@@ -17,6 +17,7 @@ CASES = [
 ]
 STAGES_APART = {"zero.level": "v1", "cluster.device_place_prefer_intra_node": False}
 NORMS = [(False, "lamb", True), (True, "lars", True), (True, "lamb", False), (False, "lars", False)]
+MEANS = [(False, "adafactor", True), (True, "adafactor", False)]
 ALL = [(sparse, name, resource) for sparse in (False, True) for name in OPTIMIZERS for resource in (False, True)]
 
 
@@ -60,19 +61,19 @@ def test_all_cases_in_two_stages(plain, jobs, layout, groups, level, micro_batch
     "config", [{"zero.level": "v1"}, {"zero.level": "v3", "optimizer.num_apply_group": 2}], ids=["v1", "v3"]
 )
 def test_norms_over_rows_of_two_workers(plain, two_workers, config):
-    check(plain, two_workers, config, NORMS)
+    check(plain, two_workers, config, NORMS + MEANS)
 
 
 @pytest.mark.once
 def test_norms_over_rows_of_two_devices_in_each_worker(plain, two_by_two):
-    check(plain, two_by_two, {"zero.level": "v1"}, NORMS[:2])
+    check(plain, two_by_two, {"zero.level": "v1"}, NORMS[:2] + MEANS[:1])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("level", ["v0", "v2"])
 @pytest.mark.parametrize("layout, groups, degree", [((4, 1), 2, 0), ((4, 1), 0, 2), ((2, 2), 0, 2), ((1, 2), 0, 0)])
 def test_norms_over_rows_of_other_layouts(plain, jobs, layout, groups, degree, level):
-    check(plain, jobs[layout], {"zero.level": level, "zero.degree": degree}, NORMS, groups)
+    check(plain, jobs[layout], {"zero.level": level, "zero.degree": degree}, NORMS + MEANS, groups)
 
 
 @needs_bfloat16
@@ -160,3 +161,19 @@ def test_checkpoints_load_everywhere(plain, two_workers, jobs, tmp_path):
     shapes = tf.train.load_checkpoint(first).get_variable_to_shape_map()
     assert shapes == tf.train.load_checkpoint(second).get_variable_to_shape_map()
     assert shapes["all/all/table/Adam"] == [ROWS, WIDTH]
+
+
+@pytest.mark.once
+def test_checkpoints_of_means_load_everywhere(plain, two_workers, jobs, tmp_path):
+    """Adafactor: each owner has the means of columns, and a checkpoint has them once."""
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    want = plain(TABLES + "goes_on", {}, 0, 3, optimizer="adafactor")
+    parts = [
+        two_workers(TABLES + "goes_on", {"zero.level": "v2"}, 0, 1, None, first, optimizer="adafactor")[0],
+        plain(TABLES + "goes_on", {}, 1, 2, first, second, optimizer="adafactor"),
+        jobs[2, 2](TABLES + "goes_on", {"zero.level": "v1"}, 2, 3, second, optimizer="adafactor")[1],
+    ]
+    assert_same_training({key: sum((part[key] for part in parts), []) for key in want}, want)
+    shapes = tf.train.load_checkpoint(second).get_variable_to_shape_map()
+    assert [shapes["all/all/table/Adafactor" + each] for each in ("", "_1")] == [[ROWS], [WIDTH]]
+    assert shapes == tf.train.load_checkpoint(first).get_variable_to_shape_map()

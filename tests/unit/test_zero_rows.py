@@ -9,6 +9,7 @@ from epl.plan.zero_sums import owned_sums
 from epl.rules import effects
 from tests.helpers.planning import batch, capture, compiled, of_op, variable
 from tests.helpers.programs import tables
+from tests.helpers.programs.zero import Adafactor
 
 CASES = [(sparse, name, True) for sparse in (False, True) for name in ("adam", "momentum", "adagrad", "lazy")]
 
@@ -139,10 +140,10 @@ def test_what_is_divided_stays_so_when_the_graph_grows():
 
 
 class Normed(tf.train.MomentumOptimizer):
-    """Divides each gradient by its norm."""
+    """Divides each gradient by its largest element."""
 
     def _resource_apply_dense(self, grad, var):
-        return super(Normed, self)._resource_apply_dense(grad / tf.norm(grad), var)
+        return super(Normed, self)._resource_apply_dense(grad / tf.reduce_max(grad), var)
 
 
 def whole_after(optimizer, config=None, use=None):
@@ -185,6 +186,82 @@ def test_norms_are_added_up_over_rows(level):
             assert own.endswith("from_%d" % index)
             assert reduced.op == "EplAllReduce" and worker.graph.nodes[norm.joined].input[0] == norm.name
             assert set(norm.parts_of(index)) == set(worker.graph.nodes[own].input)
+
+
+@pytest.mark.parametrize("level, shape", [("v1", (4096, 8)), ("v2", (4096, 8)), ("v1", (256, 256))])
+def test_means_of_columns_are_added_up_over_rows(level, shape):
+    """Adafactor: of a square matrix too, whose two slots have one shape, that of rows alone is divided."""
+    with capture() as graph:
+        table = tf.get_variable("table", shape, use_resource=True, initializer=tf.ones_initializer())
+        Adafactor(0.1).minimize(tf.reduce_sum(tf.square(table - batch()[0, 0])))
+        tf.train.Saver()
+    rows, columns = shape
+    for index in range(2):
+        worker = compiled(graph, 2, 1, index, zero__level=level)
+        zero, sums = worker.plan.zero, owned_sums(worker.plan)
+        assert zero.state_bytes == (4 * (rows // 2 + columns + rows // 2 * columns * (level == "v2")),) * 2
+        known = {v: worker.plan.variables[v].shape for update in zero.updates for v in update.slots}
+        assert known == {
+            "table/Adafactor/epl_rows_0": (rows // 2,),
+            "table/Adafactor/epl_rows_1": (rows // 2,),
+            "table/Adafactor_1/epl_rows_0": (columns,),
+            "table/Adafactor_1/epl_rows_1": (columns,),
+        }
+        assert sorted(each.shape for each in sums) == [(), (), (), (columns,)]
+        assert all(worker.graph.nodes[each.name].op == "EplAllReduce" for each in sums)
+    save = of_op(worker.source.graph, "SaveV2")[0]
+    names, parts = [worker.source.graph.nodes[i].attr["value"].tensor.string_val for i in save.input[1:3]]
+    written = sorted((n.decode(), p.decode()) for n, p in zip(names, parts) if b"Adafactor" in n)
+    half = rows // 2
+    assert written == [
+        ("table/Adafactor", "%d 0,%d" % (rows, half)),
+        ("table/Adafactor", "%d %d,%d" % (rows, half, half)),
+        ("table/Adafactor_1", ""),
+    ]
+
+
+class Changed(tf.train.MomentumOptimizer):
+    """Makes something of each gradient first."""
+
+    def __init__(self, change):
+        super(Changed, self).__init__(0.1, 0.9)
+        self._change = change
+
+    def _resource_apply_dense(self, grad, var):
+        return super(Changed, self)._resource_apply_dense(self._change(grad), var)
+
+
+CHANGES = [
+    (lambda g: g / tf.norm(g), True),
+    (lambda g: g - tf.reduce_mean(g, 0, keepdims=True), True),
+    (lambda g: g / tf.sqrt(tf.reduce_mean(tf.square(g), 1, keepdims=True)), True),
+    (lambda g: g / tf.squeeze(tf.expand_dims(tf.reduce_sum(g, 0), 0), [0]), True),
+    (lambda g: g * tf.reduce_mean(g, 1), False),  # numbers of rows, in the places of columns
+    (lambda g: g * tf.reduce_mean(g, 0)[:, None], False),
+    (lambda g: g - tf.reduce_mean(g, 1)[None, :], False),
+    (lambda g: tf.where(tf.reduce_sum(g, 0) > 0, g, -g), False),
+    (lambda g: g[::-1], False),
+    (lambda g: g / tf.reduce_max(g), False),
+]
+
+
+@pytest.mark.parametrize("change, divided", CHANGES)
+def test_rows_are_divided_where_only_sums_join_them(change, divided):
+    """A square matrix, whose rows and columns no shape tells apart."""
+    with capture() as graph:
+        table = tf.get_variable("table", [128, 128], use_resource=True, initializer=tf.ones_initializer())
+        Changed(change).minimize(tf.reduce_sum(tf.square(table - 1.0)))
+    updates = compiled(graph, 2, 1, 0, zero__level="v1").plan.zero.updates
+    assert len(updates) == 1 + divided
+
+
+def test_what_would_be_no_smaller_stays_whole():
+    """Two rows, and the state of nearly all is the same for both."""
+    with capture() as graph:
+        table = tf.get_variable("table", (2, 40000), use_resource=True, initializer=tf.ones_initializer())
+        Adafactor(0.1).minimize(tf.reduce_sum(tf.square(table - 1.0)))
+    updates = compiled(graph, 2, 1, 0, zero__level="v1").plan.zero.updates
+    assert [update.variable for update in updates] == ["table"]
 
 
 def test_the_plan_names_what_leaves_a_device_with_too_much():

@@ -107,7 +107,7 @@ class _Division(Shards):
         dtype = node.attr["T"].type
         joined = make_node("AddN", self._sum(name), parts, N=len(parts), T=Type(dtype))
         self._specs[joined.name] = (name, WHOLE, 0)
-        return RowSum(self._add(joined, node, call=True), tuple(parts), dtype)
+        return RowSum(self._add(joined, node, call=True), tuple(parts), dtype, self._rows.sums[name].shape)
 
     def _judged(self, verdict):
         """A Verdict that judges each shard of the gradient, and leaves out its update."""
@@ -141,6 +141,7 @@ class _Division(Shards):
             self._copy(shard, name, given, reads)
         update = {self._name(shard, name) for name in rows.region.union(rows.judged)}
         update.update(each for name in self._gates for each in self._gate_names(self._name(shard, name)))
+        update.update(self._name(shard, name) + "/sum" for name in rows.sums if rows.sums[name].count)
         update.update([] if rows.parameter else [holder + "/begin"])
         self._variables[holder] = replace(self._variables[holder], update=frozenset(update))
         return gradient, holder
@@ -150,7 +151,7 @@ class _Division(Shards):
         rows, holder = self._rows, self._holder(shard, self._rows.variable)
         whole = self._graph.nodes[rows.variable]
         dtype, like = self._variables[rows.variable].dtype % 100, self._graph.nodes[min(rows.region)]
-        self._add(variable_node(holder, dtype, self._shard_shape(shard)), whole)
+        self._add(variable_node(holder, dtype, self._shard_shape(shard, rows.variable)), whole)
         read = read_node(whole, holder + "/whole", dtype)
         read.input.extend(self._waits())
         value = self._slice(
@@ -159,7 +160,7 @@ class _Division(Shards):
         node = assign_node(self._edit.peek(holder), holder + "/begin", value, dtype)
         self._add(node, like, tags.APPLY, call=True)
         of = RowsOf(rows.variable, rows.begins[shard])
-        self._variables[holder] = Variable(holder, dtype, self._shard_shape(shard), rows_of=of)
+        self._variables[holder] = Variable(holder, dtype, self._shard_shape(shard, rows.variable), rows_of=of)
         return holder
 
     def _waits(self):
@@ -226,12 +227,27 @@ class _Division(Shards):
                 read = read_node(self._edit.peek(self._holder(shard, holder)), made.name + "/value", dtype)
                 read.input.append("^" + made.name)
                 self._add(read, node, call=True)
+        if name in rows.sums and rows.sums[name].count:
+            made = self._part_of_mean(made, node, rows.sums[name].count)
         if name in self._gates:
             self._leave_out(shard, made, self._program.scaled[self._gates[name]])
         else:
             self._edit.add(made)
         if name in rows.kinds:
             self._specs[made.name] = (name, rows.kinds[name], shard)
+
+    def _part_of_mean(self, mean, like, count):
+        """What a shard adds to a mean of so many numbers, under the name of its node."""
+        total, dtype = make_node("Sum", mean.name + "/sum", mean.input), mean.attr["T"].type
+        for key, value in mean.attr.items():
+            total.attr[key].CopyFrom(value)
+        self._specs[self._edit.add(total).name] = (like.name, WHOLE, 0)
+        number = self._add(constant(mean.name + "/count", float(count), dtype), like, call=True)
+        part = make_node("RealDiv", mean.name, [total.name, number], T=Type(dtype))
+        for key in mean.attr:
+            if key not in ("T", "Tidx", "keep_dims"):
+                part.attr[key].CopyFrom(mean.attr[key])
+        return part
 
     def _number_of_rows(self, shard, name):
         node, own = self._graph.nodes[name], self._name(shard, name) + "/rows"
@@ -279,7 +295,7 @@ class _Division(Shards):
             return self._slice(name, source, dtype, shard, node, call=True)
         read = read_node(self._edit.peek(self._holder(shard, holder)), name, dtype)
         read.input.extend(text for text in self._graph.nodes[source].input if text[0] == "^")
-        self._specs[name] = (source, "rows", shard)
+        self._specs[name] = (source, self._rows.held[holder].kind, shard)
         return self._add(read, node, call=True)
 
     def _told(self, pairs):

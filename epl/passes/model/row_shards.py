@@ -12,6 +12,7 @@ from epl.passes.saved import save_instead, saved_by
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
 from epl.plan.parameters import JOIN
+from epl.plan.row_kinds import ROWS
 from epl.plan.zero_rows import WHOLE, rows_of_spec
 from epl.rules import effects
 
@@ -49,9 +50,13 @@ class Shards(object):
             set_attr(node, tags.PHASE, phase)
         return self._edit.add(node).name
 
-    def _slice(self, name, tensor, dtype, shard, like, **options):
-        """Rows of a shard."""
-        rows, ndims = self._rows, len(self._rows.shape)
+    def _is_divided(self, variable):
+        """Whether shards of a variable have rows of it; else each has all of it."""
+        return self._rows.held[variable].kind == ROWS
+
+    def _slice(self, name, tensor, dtype, shard, like, ndims=None, **options):
+        """Rows of a shard; of the variable's number of dimensions if no other is said."""
+        rows, ndims = self._rows, ndims or len(self._rows.shape)
         begin = self._add(constant(name + "/begin", [rows.begins[shard]] + [0] * (ndims - 1), _INT32), like, **options)
         size = self._add(constant(name + "/size", [rows.sizes[shard]] + [-1] * (ndims - 1), _INT32), like, **options)
         node = make_node("Slice", name, [tensor, begin, size], T=Type(dtype), Index=Type(_INT32))
@@ -61,18 +66,25 @@ class Shards(object):
     def _hold(self, shard, slot):
         """Adds a shard of a variable."""
         known, name = self._program.variables[slot], self._holder(shard, slot)
-        self._add(variable_node(name, known.dtype % 100, self._shard_shape(shard)), self._graph.nodes[slot])
+        shape = self._shard_shape(shard, slot)
+        self._add(variable_node(name, known.dtype % 100, shape), self._graph.nodes[slot])
         firsts = tuple(self._name(shard, first) for first in known.initializers if first in self._graph.nodes)
-        self._variables[name] = replace(
-            known, name=name, dtype=known.dtype % 100, shape=self._shard_shape(shard), initializers=firsts
-        )
+        self._variables[name] = replace(known, name=name, dtype=known.dtype % 100, shape=shape, initializers=firsts)
 
-    def _shard_shape(self, shard):
-        return (self._rows.sizes[shard],) + self._rows.shape[1:]
+    def _shard_shape(self, shard, variable):
+        shape = self._rows.held[variable].shape
+        return (self._rows.sizes[shard],) + shape[1:] if self._is_divided(variable) else shape
+
+    def _parts(self, variable):
+        """Of a variable's shards, those that together are all of it; (number, its part as SaveV2 has it) pairs."""
+        if not self._is_divided(variable):
+            return [(0, b"")]
+        shape, rows = self._rows.held[variable].shape, zip(self._rows.begins, self._rows.sizes)
+        return [(shard, slice_text(shape, 0, begin, count)) for shard, (begin, count) in enumerate(rows)]
 
     def _save(self, slot):
         """Lets checkpoints take a slot from its shards, as slices of one tensor: nobody need hold all of it."""
-        graph, shape = self._graph, self._rows.shape
+        graph = self._graph
         readers = [
             name for name in graph.edges.data_consumers.get(slot, ()) if graph.nodes[name].op == "ReadVariableOp"
         ]
@@ -92,10 +104,10 @@ class Shards(object):
                     kept.append(entry)
                     continue
                 _, name, _, dtype = entry
-                for shard, (begin, count) in enumerate(zip(self._rows.begins, self._rows.sizes)):
+                for shard, part in self._parts(slot):
                     holder = self._edit.peek(self._holder(shard, slot))
                     read = read_node(holder, self._name(shard, "%s/%s" % (save, slot)), dtype)
-                    kept.append((self._add(read, node), name, slice_text(shape, 0, begin, count), dtype))
+                    kept.append((self._add(read, node), name, part, dtype))
             save_instead(self._edit, save, "%s/%s/%s" % (self._stem, save, slot), kept, self._add)
 
     def _join(self, slot):
@@ -122,11 +134,15 @@ class Shards(object):
     def _whole(self, slot, node, dtype):
         """Makes of a node one that gives the whole of a variable; returns the reads of its shards."""
         controls, stem, values = [t for t in node.input if t[0] == "^"], "%s/%s" % (self._stem, node.name), []
-        for shard in range(len(self._rows.sizes)):
+        for shard, _ in self._parts(slot):
             read = read_node(self._edit.peek(self._holder(shard, slot)), "%s/part_%d" % (stem, shard), dtype)
             read.input.extend(controls)
             values.append(self._add(read, node))
-            self._specs[values[-1]] = (slot if node.op != "ReadVariableOp" else node.name, "rows", shard)
+            whole = slot if node.op != "ReadVariableOp" else node.name
+            self._specs[values[-1]] = (whole, self._rows.held[slot].kind, shard)
+        if not self._is_divided(slot):
+            become(node, "Identity", values + controls, T=Type(dtype))
+            return values
         axis = self._add(constant(stem + "/axis", 0, _INT32), node)
         become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(_INT32))
         return values
@@ -148,7 +164,9 @@ class Shards(object):
         phase = tags.SAVE if node.name in self._initial and not self._is_first(slot, node.name) else None
         for shard in range(len(self._rows.sizes)):
             name = self._name(shard, node.name)
-            own = self._slice(name + "/rows", value, dtype, shard, node, phase=phase)
+            own, ndims = value, len(self._rows.held[slot].shape)
+            if self._is_divided(slot):
+                own = self._slice(name + "/rows", value, dtype, shard, node, ndims, phase=phase)
             assign = assign_node(self._edit.peek(self._holder(shard, slot)), name, own, dtype)
             assign.input.extend(text for text in node.input if text[0] == "^")
             waits.append("^" + self._add(assign, node, phase))

@@ -16,7 +16,7 @@ from epl.plan.zero_sums import owned_sums
 
 
 def join_sums(program, plan):
-    """One all-reduce of a number for each sum."""
+    """One all-reduce for each sum: of a number, or of one for each column."""
     found = owned_sums(plan)
     if not found:
         return program
@@ -55,5 +55,8 @@ def _part(edit, plan, each, rank, where):
     host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, each.joined)
     stem, own = "%s/from_%d" % (each.name, rank), each.parts_of(rank)
     if not own:
-        return add(edit, constant(stem, 0.0, each.dtype, host))
+        zeros = constant(stem, 0.0, each.dtype, host)
+        for size in each.shape:
+            zeros.attr["value"].tensor.tensor_shape.dim.add().size = size
+        return add(edit, zeros)
     return add(edit, make_node("AddN", stem, own, host, N=len(own), T=Type(each.dtype)))

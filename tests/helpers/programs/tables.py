@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common, layer_wise
+from tests.helpers.programs.zero import Adafactor
 from tests.helpers.zoo import model as m
 
 ROWS, WIDTH = 2101, 8
@@ -45,6 +46,8 @@ def _optimizer(epl, name):
     if name == "lars":
         options = dict(lars_coeff=0.1, weight_decay=0.01)
         return epl.optimizers.LarsOptimizer(0.5, **options) if epl else layer_wise.Lars(0.5, 0.1, 0.01)
+    if name == "adafactor":
+        return Adafactor(0.05)
     return OPTIMIZERS[name]()
 
 
@@ -117,8 +120,8 @@ def with_bad_steps(epl, config, case, bad, steps=5):
     return states
 
 
-def goes_on(epl, config, begin, until, before=None, after=None, groups=0):
+def goes_on(epl, config, begin, until, before=None, after=None, groups=0, optimizer="adam"):
     """Trains from one step to another, with a checkpoint before and after: losses, and variables after each step."""
     common.init(epl, config)
-    feeds, loss, train_op = build(epl, True, "adam", True, groups)
+    feeds, loss, train_op = build(epl, True, optimizer, True, groups)
     return common.goes_on(feeds, loss, train_op, begin, until, before, after)

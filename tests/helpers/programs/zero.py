@@ -104,6 +104,12 @@ class Adafactor(tf.train.Optimizer):
 
     _resource_apply_dense = _apply_dense
 
+    def _apply_sparse(self, grad, var):
+        return self._apply_dense(tf.convert_to_tensor(grad), var)
+
+    def _resource_apply_sparse(self, grad, handle, indices):
+        return self._apply_dense(tf.convert_to_tensor(tf.IndexedSlices(grad, indices, tf.shape(handle))), handle)
+
 
 def adafactor(epl, config=None, resource=False):
     """The small classifier with Adafactor: losses, and variables after each step."""
