@@ -46,8 +46,9 @@ TEST(killed_rank_is_named) {
 }
 
 TEST(stopped_rank_is_named_after_the_time_out) {
+  std::vector<test::Ranks> jobs;
   for (const std::string& backend : test::Backends()) {
-    const test::Ranks ranks = test::Start(3, backend, 1.0, true, [](Rank& me) {
+    jobs.push_back(test::Start(3, backend, 1.0, true, [](Rank& me) {
       Buffer buffer(1000);
       if (me.rank == 2) raise(SIGSTOP);
       const double start = Now();
@@ -60,11 +61,11 @@ TEST(stopped_rank_is_named_after_the_time_out) {
       CHECK_THAT(Contains(outcome.message, "grads/7") && Contains(outcome.message, "all_reduce"), outcome.message);
       CHECK_THAT(Contains(outcome.message, "rank 2"), outcome.message);
       CHECK_THAT(Now() - start < 2.5, std::to_string(Now() - start));
-    });
-    sleep(3);
-    kill(ranks.pids[2], SIGCONT);
-    test::Finish(ranks, 20.0);
+    }));
   }
+  sleep(3);
+  for (const test::Ranks& ranks : jobs) kill(ranks.pids[2], SIGCONT);
+  for (const test::Ranks& ranks : jobs) test::Finish(ranks, 20.0);
 }
 
 TEST(abort_reaches_everyone) {

@@ -68,8 +68,9 @@ TEST(hierarchical_mismatch_is_named_wherever_it_is) {
 // All wait for the rank that does not come, some of them for each other, and all name it.
 TEST(hierarchical_time_out_names_the_missing_rank) {
   for (int missing = 0; missing < 4; ++missing) {
+    std::vector<test::Ranks> jobs;
     for (size_t count : {100, 1000000}) {
-      const test::Ranks ranks = test::Start(4, kBackend, 1.0, true, [&](Rank& me) {
+      jobs.push_back(test::Start(4, kBackend, 1.0, true, [&](Rank& me) {
         Buffer buffer(count);
         if (me.rank == missing) raise(SIGSTOP);
         const double start = Now();
@@ -79,11 +80,11 @@ TEST(hierarchical_time_out_names_the_missing_rank) {
         CHECK_THAT(Contains(outcome.message, "all_reduce 'grads/7'"), outcome.message);
         CHECK_THAT(Contains(outcome.message, "for rank " + std::to_string(missing)), outcome.message);
         CHECK_THAT(Now() - start < 2.5, std::to_string(Now() - start));
-      });
-      usleep(2500000);
-      kill(ranks.pids[missing], SIGCONT);
-      test::Finish(ranks, 20.0);
+      }));
     }
+    usleep(2500000);
+    for (const test::Ranks& ranks : jobs) kill(ranks.pids[missing], SIGCONT);
+    for (const test::Ranks& ranks : jobs) test::Finish(ranks, 20.0);
   }
 }
 

@@ -183,32 +183,29 @@ TEST(nccl_remote_error_is_told_as_the_death_behind_it) {
 }
 
 TEST(nccl_timeouts_say_what_is_late) {
-  test::Finish(test::StartGpus(2, 2.0, true,
-                               [](Rank& me, Gpu& gpu) {
-                                 Buffer buffer(5);
-                                 std::promise<void> release;
-                                 std::shared_future<void> released = release.get_future().share();
-                                 if (me.rank == 0) gpu.EnqueueLate(0, [released] { released.wait(); });
-                                 const double start = Now();
-                                 const Outcome outcome = me.Run(buffer.Request(gpu, "grads"));
-                                 CHECK_THAT(outcome.code == EPL_TIMEOUT && Contains(outcome.message, "grads") &&
-                                                Contains(outcome.message, "its GPU"),
-                                            outcome.message);
-                                 CHECK_THAT(Now() - start < 9.0, std::to_string(Now() - start));
-                                 release.set_value();
-                               }),
-               40.0);
+  const test::Ranks late = test::StartGpus(2, 2.0, true, [](Rank& me, Gpu& gpu) {
+    Buffer buffer(5);
+    std::promise<void> release;
+    std::shared_future<void> released = release.get_future().share();
+    if (me.rank == 0) gpu.EnqueueLate(0, [released] { released.wait(); });
+    const double start = Now();
+    const Outcome outcome = me.Run(buffer.Request(gpu, "grads"));
+    CHECK_THAT(
+        outcome.code == EPL_TIMEOUT && Contains(outcome.message, "grads") && Contains(outcome.message, "its GPU"),
+        outcome.message);
+    CHECK_THAT(Now() - start < 9.0, std::to_string(Now() - start));
+    release.set_value();
+  });
   // A rank that never comes is named by the agreement.
-  test::Finish(test::StartGpus(2, 2.0, true,
-                               [](Rank& me, Gpu& gpu) {
-                                 Buffer buffer(5);
-                                 if (me.rank == 0) return usleep(5000000), void();
-                                 const Outcome outcome = me.Run(buffer.Request(gpu, "grads"));
-                                 CHECK_THAT(outcome.code == EPL_TIMEOUT && Contains(outcome.message, "grads") &&
-                                                Contains(outcome.message, "rank 0"),
-                                            outcome.message);
-                               }),
-               40.0);
+  const test::Ranks missing = test::StartGpus(2, 2.0, true, [](Rank& me, Gpu& gpu) {
+    Buffer buffer(5);
+    if (me.rank == 0) return usleep(5000000), void();
+    const Outcome outcome = me.Run(buffer.Request(gpu, "grads"));
+    CHECK_THAT(outcome.code == EPL_TIMEOUT && Contains(outcome.message, "grads") && Contains(outcome.message, "rank 0"),
+               outcome.message);
+  });
+  test::Finish(late, 40.0);
+  test::Finish(missing, 40.0);
 }
 
 TEST(nccl_abort_ends_work_on_the_gpu_everywhere) {
