@@ -27,7 +27,7 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 test: ## all tests, quick ones first
 	@scripts/setup_others.sh
 	@scripts/together.sh 'scripts/side_by_side.sh "$(TESTS) tests/unit tests/faults" "$(TESTS) tests/numerics tests/multiproc"'
-	@scripts/together.sh '$(PYTEST) -m alone tests/multiproc tests/faults'
+	@scripts/together.sh 'scripts/side_by_side.sh "$(PYTEST) -m alone tests/multiproc" "$(PYTEST) -m alone tests/faults"'
 
 test-nightly: ## only the tests that train long to show that something is learnt
 	@scripts/lines.sh 'python -m pytest --nightly -m nightly $(ARGS)'

@@ -170,12 +170,15 @@ std::vector<Test>& Tests() {
 
 }  // namespace test
 
-// Without arguments all tests, else those whose name contains one of the arguments.
+// Without arguments all tests, else those whose name contains one of the arguments, or none of those behind a dash.
 int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   for (const test::Test& one : test::Tests()) {
-    bool wanted = argc == 1;
-    for (int i = 1; i < argc; ++i) wanted = wanted || std::strstr(one.name, argv[i]) != nullptr;
+    bool wanted = argc == 1 || argv[1][0] == '-';
+    for (int i = 1; i < argc; ++i) {
+      const bool excludes = argv[i][0] == '-';
+      if (std::strstr(one.name, argv[i] + excludes) != nullptr) wanted = !excludes;
+    }
     if (!wanted) continue;
     const auto start = test::Steady::now();
     const int before = test::failures;
