@@ -26,6 +26,7 @@ from epl.passes.model.add_residuals import add_residuals
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
+from epl.passes.model.divide_clipping import divide_clipping
 from epl.passes.model.divide_parameters import divide_parameters
 from epl.passes.model.divide_rows import divide_rows
 from epl.passes.model.divide_variables import divide_variables
@@ -95,6 +96,7 @@ ON_ONE_COPY = (
     offload,  # what devices have parts of stays where it is
     offload_kept,  # what lies on the host already need not be kept there
     take_values,  # after what changes how parameters are taken
+    divide_clipping,  # after all that changes gradients; before updates are divided, of which it makes what clips part
     divide_variables,  # after all that asks how an optimizer computes; of parameters, their values
     divide_parameters,  # last: it looks for all that computes with parameters
 )

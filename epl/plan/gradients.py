@@ -269,6 +269,7 @@ class _AfterGradients(object):
         for gradient, variable in model.computed:
             if variable in model.variables:
                 self._computed[canonical_tensor(gradient.values)] = (gradient, variable)
+        self._indices = {canonical_tensor(g.indices) for g, _ in self._computed.values() if g.indices is not None}
         self._between = {}
 
     def of(self, call):
@@ -276,6 +277,8 @@ class _AfterGradients(object):
         stack = []
         for gradient, variable in call.gradients:
             stack.append((canonical_tensor(gradient.values), (gradient, variable)))
+            # Owners of rows choose theirs of both.
+            stack.extend((canonical_tensor(text), None) for text in [gradient.indices] if text is not None)
         while stack:
             tensor, fallback = stack.pop()
             if tensor in seen:
@@ -284,6 +287,8 @@ class _AfterGradients(object):
             node = self._graph.nodes[node_of(tensor)]
             if tensor in self._computed:
                 found.append(self._computed[tensor])
+            elif tensor in self._indices:
+                continue
             elif tags.phase(node) == tags.BACKWARD:
                 if fallback is not None:
                     found.append(fallback)

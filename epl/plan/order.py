@@ -119,7 +119,8 @@ def settle(keys, graph, plan, micro_batches=False):
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
-    copies are made after the originals. With parameters that come in segments: gradients need these. With weights of
+    copies are made after the originals. With parameters that come in segments: gradients need these. With sums over
+    rows: shards are made one after the other, and the first one's gradient travels with the last one's. With weights of
     devices: what is multiplied by them is made after all else. And where a pipeline's workers send each other messages,
     these and the collectives must come in one order, not each in one of its own that is right by itself: then two
     workers could wait for each other.
@@ -135,7 +136,8 @@ def settle(keys, graph, plan, micro_batches=False):
     """
     if not plan.user_collectives:
         several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
-        several = several or plan.zero is not None and bool(plan.zero.segments) or bool(plan.mesh.weights)
+        several = several or plan.zero is not None and bool(plan.zero.segments or plan.zero.row_sums)
+        several = several or bool(plan.mesh.weights)
         if plan.mesh.num_workers > 1 and several:
             keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
         return _with_updates_last(keys, graph, plan)

@@ -103,6 +103,9 @@ class _Kinds(object):
             taken.append(held)
         if node.op in _SHAPED and taken[0] is not None and taken[0].kind != PICKED:
             return self._shaped(name, node, texts, taken)
+        if node.op == "L2Loss" and taken[0] is not None and taken[0].kind == ROWS and node.attr["T"].type in _SUMMED:
+            self._added[name] = Added(())
+            return Held(SAME, ())
         if node.op in _REDUCTIONS:
             return None
         if makes_dense(self._graph, node, self._shape):

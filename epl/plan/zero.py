@@ -197,9 +197,6 @@ def check_zero(config):
     if level != STATE and config.communication.wire_dtype != "float32":
         advice = "Use zero.level='v0', which sends gradients as without it, " + leave
         refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
-    if level != STATE and config.communication.clip_after_allreduce:
-        advice = "What is computed from the gradients of all variables needs them whole: use zero.level='v0', " + leave
-        refuse("communication.clip_after_allreduce=True", advice)
 
 
 def workers_of(zero, model):

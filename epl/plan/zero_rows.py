@@ -82,7 +82,7 @@ class Rows:
         return tuple(sum(self.sizes[:shard]) for shard in range(len(self.sizes)))
 
 
-def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
+def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None, whole=frozenset()):
     """The Rows of a program, as few as make the state of copies even; in order of calls, the largest first.
 
     They follow from calls in their order: what is divided stays so when the program's graph grows.
@@ -93,6 +93,7 @@ def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
       size: copies of the model among which state is divided.
       places: the Places of a pipeline's workers, each of which divides its own state.
       uses: a dict of the parameters that are divided as their state is to the `uses` of their Rows.
+      whole: names of variables that keep one owner.
 
     Raises:
       UnsupportedError: an update cannot be made by one copy alone.
@@ -103,22 +104,23 @@ def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None):
     for call, updates in updates_by_call(program, analysis, size, places, frozenset(uses)):
         state = {}
         for update in updates:
-            kept = update.slots + (update.variable,) * (update.variable in uses)
-            state[update.variable] = sum(size_bytes(program.variables[v]) for v in kept)
+            held = update.slots + (update.variable,) * (update.variable in uses)
+            state[update.variable] = sum(size_bytes(program.variables[v]) for v in held)
         order = sorted(updates, key=lambda u: (-state[u.variable], u.variable))
         for place in sorted({places.of(update.variable) for update in updates}):
-            whole = [u for u in order if state[u.variable] and places.of(u.variable) == place]
-            candidates = [u for u in whole if u.num_bytes >= LEAST_BYTES and pairs.count(u.variable) == 1]
+            kept = [u for u in order if state[u.variable] and places.of(u.variable) == place]
+            large = [u for u in kept if u.num_bytes >= LEAST_BYTES and u.variable not in whole]
+            candidates = [u for u in large if pairs.count(u.variable) == 1]
             before, each = filled.get(place, [0.0] * size), 0.0
-            after = _filled(before, whole, each, state)
+            after = _filled(before, kept, each, state)
             while candidates and max(after) > EXCESS * sum(after) / size:
                 rows = _rows(program, analysis, call, candidates[0], size, uses.get(candidates[0].variable))
                 own = _share(program, rows, size) if rows is not None else 0.0
                 if rows is not None and EXCESS * own < state[candidates[0].variable]:
                     found.append(rows)
                     each += own
-                    whole.remove(candidates[0])
-                    after = _filled(before, whole, each, state)
+                    kept.remove(candidates[0])
+                    after = _filled(before, kept, each, state)
                 candidates = candidates[1:]
             filled[place] = after
     return found
@@ -153,7 +155,8 @@ def _rows(program, analysis, call, update, size, uses):
         for name in graph.edges.data_consumers.get(holder, ())
         if graph.nodes[name].op in READS and not of_call(graph, name, call)
     }
-    region = _region(graph, call, update, holders, reads)
+    joined = frozenset(each.joined for each in program.row_sums)  # what owners of several variables say together
+    region = _region(graph, call, update, holders, reads, joined)
     judging_all = [name for each in program.scaled for flag in each.flags for name in judging(graph, flag)]
     judged = tuple(name for name in judging_all if name in region)
     region = region.difference(judging_all)
@@ -164,7 +167,7 @@ def _rows(program, analysis, call, update, size, uses):
     if canonical_tensor(gradient.values) in program.short:  # for who fetches it, it becomes what it was before
         taken = [c for c in taken if of_call(graph, c, call)]
     given = [c for name in region for c in graph.edges.data_consumers.get(name, ())]
-    if not region.union(judged).issuperset(taken + given):
+    if not region.union(judged, joined).issuperset(taken + given):
         return None
     found = _held(program, gradient, region, update, reads)
     if found is None:
@@ -213,12 +216,12 @@ def _tensor(text):
     return parse_input(canonical_tensor(text))
 
 
-def _region(graph, call, update, holders, reads):
+def _region(graph, call, update, holders, reads, joined):
     """All of a call that is computed for one variable: from its gradient, or from it and its slots."""
     found, stack = set(), list(holders) + list(reads)
     while stack:
         for consumer in graph.edges.data_consumers.get(stack.pop(), ()):
-            if consumer not in found and of_call(graph, consumer, call):
+            if consumer not in found and consumer not in joined and of_call(graph, consumer, call):
                 found.add(consumer)
                 stack.append(consumer)
     return update.members | (frozenset(found) & graph.ancestors(update.members))

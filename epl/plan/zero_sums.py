@@ -37,7 +37,7 @@ def owned_sums(plan):
     found = []
     for index, each in enumerate(plan.zero.row_sums if plan.zero is not None else ()):
         name = "%s_zero/%s" % (PREFIX, each.joined)
-        parts = tuple((part, plan.zero.owners[part]) for part in each.parts)
+        parts = tuple((part, plan.zero.owners.get(part, 0)) for part in each.parts)
         slot = index % plan.mesh.num_communicators
         found.append(OwnedSum(name, each.joined, parts, each.dtype, each.shape, slot, tag_of(name)))
     return found

@@ -53,14 +53,11 @@ PLACES = (None, "variables_on_host", "host")  # the same of offload
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS + PLACES)
 # Those that do not go together, and what the message names of them.
 REFUSED = {
-    ("gradients", "clip_later"): ("zero.level='v1'", "communication.clip_after_allreduce=True"),
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
-    ("parameters_once", "clip_later"): ("zero.level='v2'", "communication.clip_after_allreduce=True"),
     ("parameters_once", "wire"): ("zero.level='v2'", "communication.fp16=True"),
     ("parameters_once", "host"): ("zero.level='v2'", "offload.level='v1'"),
     ("parameters_once", "variables_on_host"): ("zero.level='v2'", "offload.level='v0'"),
     ("parameters", "variables_on_host"): ("zero.level='v3'", "offload.level='v0'"),
-    ("parameters", "clip_later"): ("zero.level='v3'", "communication.clip_after_allreduce=True"),
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
     ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
 }

@@ -44,6 +44,13 @@ def test_copies_over_the_same_two_workers(by_hand, two_by_two, level):
             {"zero__level": "v0", "communication__clip_after_allreduce": True},
             marks=MORE,
         ),
+        pytest.param(
+            "tied_mlp",
+            2,
+            "PreferBackward",
+            {"zero__level": "v3", "communication__clip_after_allreduce": True},
+            marks=MORE,
+        ),
     ],
 )
 def test_two_pipelines_of_two_workers(by_hand, jobs, model, micro_batches, strategy, config):

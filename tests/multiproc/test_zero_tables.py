@@ -69,6 +69,22 @@ def test_norms_over_rows_of_two_devices_in_each_worker(plain, two_by_two):
     check(plain, two_by_two, {"zero.level": "v1"}, NORMS[:2] + MEANS[:1])
 
 
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_rows_clipped_by_the_norm_of_all_gradients(plain, two_workers, level):
+    """Of a dense gradient owners of rows add up theirs; a sparse one they have whole for it."""
+    cases = [(False, "clipped", True), (False, "clipped_own", False), (True, "clipped", True)]
+    check(plain, two_workers, {"zero.level": level, "communication.clip_after_allreduce": True}, cases)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v1", "v3"])
+@pytest.mark.parametrize("layout, groups, degree", [((4, 1), 2, 0), ((4, 1), 0, 2), ((2, 2), 0, 2), ((2, 2), 0, 0)])
+def test_clipped_rows_of_other_layouts(plain, jobs, layout, groups, degree, level):
+    """Stages have whole gradients."""
+    config = {"zero.level": level, "zero.degree": degree, "communication.clip_after_allreduce": True}
+    check(plain, jobs[layout], config, [(False, "clipped", True), (False, "clipped_own", False)], groups)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("level", ["v0", "v2"])
 @pytest.mark.parametrize("layout, groups, degree", [((4, 1), 2, 0), ((4, 1), 0, 2), ((2, 2), 0, 2), ((1, 2), 0, 0)])

@@ -271,14 +271,11 @@ def test_the_degree_of_all_copies_is_as_none():
     assert compiled(graph, 2, 2, 0, zero__level="v1", zero__degree=4).plan.zero == want
 
 
-CLIP = {"communication__clip_after_allreduce": True}
-
-
 @pytest.mark.parametrize(
     "level, layout, config, words",
     [
         ("v1", (2, 1), {"communication__fp16": True}, "communication.fp16=True"),
-        ("v1", (2, 1), CLIP, "use zero.level='v0'"),
+        ("v1", (2, 1), {"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
     ],
 )
 def test_refused(level, layout, config, words):

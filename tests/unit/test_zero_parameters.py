@@ -209,7 +209,6 @@ def test_one_device_is_as_without(level):
         ({"offload__level": "v0"}, "offload.level='v0'"),
         ({"communication__fp16": True}, "communication.fp16=True"),
         ({"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
-        ({"communication__clip_after_allreduce": True}, "use zero.level='v0'"),
     ],
 )
 @pytest.mark.parametrize("level", LEVELS)

@@ -4,6 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl.plan.order import collective_keys, settle
 from epl.plan.table import plan_table
 from epl.plan.zero_sums import owned_sums
 from epl.rules import effects
@@ -218,6 +219,36 @@ def test_means_of_columns_are_added_up_over_rows(level, shape):
         ("table/Adafactor", "%d %d,%d" % (rows, half, half)),
         ("table/Adafactor_1", ""),
     ]
+
+
+@pytest.mark.parametrize("level", ["v1", "v3"])
+@pytest.mark.parametrize("how", sorted(tables.CLIPPED))
+def test_owners_of_rows_say_their_part_of_the_norm_of_all_gradients(how, level):
+    """Only that is all-reduced; gradients come to their owners alone, though they are clipped."""
+    graph = program(False, how, True)
+    for index in range(2):
+        worker = compiled(graph, 2, 1, index, zero__level=level, communication__clip_after_allreduce=True)
+        sums = owned_sums(worker.plan)
+        assert max(worker.plan.zero.state_bytes) <= 1.05 / 2 * sum(worker.plan.zero.state_bytes)
+        assert {owner for _, owner in sums[0].parts} == {0, 1} and len(sums) == 1 + (how == "clipped_own")
+        assert {n.name for n in of_op(worker.graph, "EplAllReduce")} == {each.name for each in sums}
+        assert len(of_op(worker.graph, "EplReduceScatter")) == 1
+
+
+def test_no_sum_over_rows_comes_before_a_collective_that_it_needs():
+    """The gradients of both tables travel together, and norms of the first need these."""
+    with capture() as graph:
+        loss = tf.constant(0.0)
+        for name, rows in (("first", 8192), ("second", 4096)):
+            table = tf.get_variable(name, [rows, 8], initializer=tf.ones_initializer(), use_resource=True)
+            loss += tf.reduce_sum(tf.square(table - batch()[0, 0]))
+        epl.optimizers.LambOptimizer(0.1).minimize(loss)
+    worker = compiled(graph, 2, 1, 0, zero__level="v1")
+    keys = settle(collective_keys(worker.plan, worker.whole), worker.whole, worker.plan)
+    found = {each.name for each in owned_sums(worker.plan)}
+    assert len(found) == 4 and found < set(keys)
+    for name in keys:
+        assert all(keys[before] < keys[name] for before in worker.whole.ancestors([name]) & set(keys) - {name})
 
 
 class Changed(tf.train.MomentumOptimizer):

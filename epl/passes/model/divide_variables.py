@@ -59,12 +59,23 @@ def divide_variables(program, target):
     uses = {}
     if config.zero.level in LEVELS:
         uses = uses_of(bare, analysis, find_divisible(bare, analysis).reads, config.zero.level)
-    for rows in divided_rows(bare, analysis, size, places, uses):
+    whole = _clipped_parameters(bare, config) if uses else frozenset()
+    for rows in divided_rows(bare, analysis, size, places, uses, whole):
         gates = {name: verdict for name, verdict in gate_of(program).items() if name in rows.region}
         program = ungated(program, gates.__contains__) if gates else program
         program = _Division(program, rows, gates).done()
         _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))
     return program
+
+
+def _clipped_parameters(program, config):
+    """Variables of which gradients are aggregated before the program clips them: those take rows of the whole, which no
+    device has where parameters are divided."""
+    if not (config.communication.clip_after_allreduce or program.scaled or program.short):
+        return frozenset()
+    computed = {canonical_tensor(gradient.values) for gradient, _ in program.computed}
+    pairs = [pair for call in program.apply_calls for pair in call.gradients]
+    return frozenset(v for gradient, v in pairs if canonical_tensor(gradient.values) not in computed)
 
 
 def _told(rows):
@@ -90,13 +101,17 @@ class _Division(Shards):
         for variable in self._rows.lasting:
             self._save(variable)
             self._join(variable)
-        sums = tuple(self._add_up(name) for name in self._graph.in_order(self._rows.sums))
+        taken = [
+            n for n in self._rows.sums if self._rows.region.intersection(self._graph.edges.data_consumers.get(n, ()))
+        ]
+        sums = tuple(self._add_up(name) for name in self._graph.in_order(taken))
+        before = tuple(self._with_parts(each) for each in self._program.row_sums)
         for name in self._rows.region:
             node = self._edit.node(name)
             waits = ["^" + self._name(shard, name) for shard in range(len(pairs))]
             become(node, "NoOp", waits if effects.is_write(self._graph.nodes[name].op) else [])
         scaled = tuple(self._judged(verdict) for verdict in self._program.scaled)
-        return replace(self._told(pairs), scaled=scaled, row_sums=self._program.row_sums + sums)
+        return replace(self._told(pairs), scaled=scaled, row_sums=before + sums)
 
     def _sum(self, name):
         return "%s/all/%s" % (self._stem, name)
@@ -108,6 +123,19 @@ class _Division(Shards):
         joined = make_node("AddN", self._sum(name), parts, N=len(parts), T=Type(dtype))
         self._specs[joined.name] = (name, WHOLE, 0)
         return RowSum(self._add(joined, node, call=True), tuple(parts), dtype, self._rows.sums[name].shape)
+
+    def _with_parts(self, row_sum):
+        """A RowSum of several variables, to which each shard adds its part."""
+        parts = []
+        for part in row_sum.parts:
+            # What follows from a sum over all rows, each shard has; the first one says it.
+            shards = range(len(self._rows.sizes) if part in self._rows.sums else 1)
+            parts.extend([self._name(shard, part) for shard in shards] if part in self._rows.region else [part])
+        if tuple(parts) == row_sum.parts:
+            return row_sum
+        node = self._edit.node(row_sum.joined)
+        become(node, "AddN", parts + [t for t in node.input if t[0] == "^"], N=len(parts), T=Type(row_sum.dtype))
+        return replace(row_sum, parts=tuple(parts))
 
     def _judged(self, verdict):
         """A Verdict that judges each shard of the gradient, and leaves out its update."""

@@ -40,12 +40,34 @@ class LazyMomentum(tf.train.Optimizer):
 OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
 
 
+class _Clipped(object):
+    """Adam on gradients that are clipped by a norm of all of them."""
+
+    def __init__(self, clip):
+        self._clip = clip
+
+    def minimize(self, loss):
+        optimizer = OPTIMIZERS["adam"]()
+        gradients, variables = zip(*optimizer.compute_gradients(loss))
+        return optimizer.apply_gradients(zip(self._clip(gradients), variables))
+
+
+def _own_norm(gradients):
+    norm = tf.sqrt(sum(tf.reduce_sum(tf.square(g)) for g in gradients))
+    return [g * (0.1 / tf.maximum(norm, 0.1)) for g in gradients]
+
+
+CLIPPED = {"clipped": lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0], "clipped_own": _own_norm}
+
+
 def _optimizer(epl, name):
     if name == "lamb":
         return epl.optimizers.LambOptimizer(0.02) if epl else layer_wise.Lamb(0.02)
     if name == "lars":
         options = dict(lars_coeff=0.1, weight_decay=0.01)
         return epl.optimizers.LarsOptimizer(0.5, **options) if epl else layer_wise.Lars(0.5, 0.1, 0.01)
+    if name in CLIPPED:
+        return _Clipped(CLIPPED[name])
     if name == "adafactor":
         return Adafactor(0.05)
     return OPTIMIZERS[name]()

@@ -111,6 +111,22 @@ class Adafactor(tf.train.Optimizer):
         return self._apply_dense(tf.convert_to_tensor(tf.IndexedSlices(grad, indices, tf.shape(handle))), handle)
 
 
+def fetches_of_clipping(epl, config=None):
+    """What each step clips: the norm of all gradients and those that are clipped, with the step and once before it."""
+    common.init(epl, config)
+    feeds, found = common.Feeds(epl), []
+    loss = common.classifier(feeds.x, feeds.labels)
+    gradients, variables = zip(*m.OPTIMIZERS["adam"]().compute_gradients(loss))
+    clipped, norm = tf.clip_by_global_norm(gradients, 0.05)
+    train_op = m.OPTIMIZERS["adam"]().apply_gradients(zip(clipped, variables))
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(3):
+            before = sess.run([norm] + list(clipped), feeds.of(step))
+            found.append(before + sess.run([norm, train_op], feeds.of(step))[:1])
+        return found, common.state(sess)
+
+
 def adafactor(epl, config=None, resource=False):
     """The small classifier with Adafactor: losses, and variables after each step."""
     common.init(epl, config)
