@@ -37,6 +37,23 @@ def test_two_workers(two_workers, kind, options):
         assert found["scales"] == by_the_book(STEPS, BAD)
 
 
+@pytest.mark.parametrize("layout, level", [((1, 2), ""), ((2, 1), "v1")])
+def test_each_of_two_optimizers_leaves_out_its_own_steps(jobs, layout, level):
+    """One skips a step that the other makes; both are what they are beside one that never skips."""
+    steps, bad = range(8), ((1, 2, 5), (2, 3, 6))
+    config = dict(OPTIONS, **{"zero.level": level})
+    train = lambda which: jobs[layout](SCALED + "two_scales", len(steps), which, config=config)  # noqa: E731
+    for together, *alone in zip(train(bad), train((bad[0], ())), train(((), bad[1]))):
+        for place, wrong in enumerate(bad):
+            got, want = together[place], alone[place][place]
+            assert got["scales"] == want["scales"] == by_the_book(steps, wrong)
+            for state, wanted in pairs(got["states"], want["states"]):
+                assert_same_state(state, wanted)
+            for number, (before, after) in enumerate(zip(got["states"], got["states"][1:])):
+                same = {name: np.array_equal(before[name], after[name]) for name in before}
+                assert len(same) > 4 and set(same.values()) == {number in wrong}, (number, same)
+
+
 def assert_left_out_as_on_one_device(jobs, job, kind, resource, options, replicas=1, **layout):
     """Stages in several workers leave out what one device leaves out, and train as it does."""
     config = dict(OPTIONS, **options)

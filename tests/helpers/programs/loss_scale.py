@@ -132,3 +132,46 @@ def train(
             saver.save(sess, os.path.join(path, "model"))
     found["steps"] = [int(state["global_step"]) for state in found["states"]]
     return found
+
+
+def two_scales(epl, steps, bad, config=None):
+    """Trains two models side by side, each by a loss and an optimizer of its own, in one run of a session.
+
+    Args:
+      steps: how many.
+      bad: for each of the two, the steps in which its data is infinite.
+
+    Returns:
+      for each of the two {"states": its variables and slots after each step, first values in front; "scales": as of
+      `train`}.
+    """
+    common.init(epl, dict(FLOAT16, **(config or {})))
+    sides = []
+    for side, make in (("one", tf.train.AdamOptimizer), ("other", tf.train.AdagradOptimizer)):
+        x, labels = tf.placeholder(tf.float32, [None, WIDTH]), tf.placeholder(tf.int64, [None])
+        with tf.variable_scope(side, use_resource=True):
+            logits = m.dense(m.dense(x, 8, "hidden", seed=1, activation=tf.nn.relu), 3, "logits", seed=3)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+            sides.append(((x, labels), make(0.02, name="apply").minimize(loss)))
+    found = [{"states": [], "scales": []} for _ in sides]
+    read = importlib.import_module("tests.helpers.programs.scale_of").read
+    with common.session() as sess:
+        common.initialize(sess)
+
+        def note():
+            state = common.state(sess)
+            for own, name in zip(found, ("one", "other")):
+                own["states"].append({n: value for n, value in state.items() if n.startswith(name + "/")})
+
+        note()
+        for number in range(steps):
+            fed = {}
+            for (placeholders, _), wrong in zip(sides, bad):
+                whole = rows(number, number in wrong, place=5 * number)
+                values = [pipelines.share(epl, part, common.workers(epl)[1]) for part in whole]
+                fed.update(zip(placeholders, values))
+            sess.run([update for _, update in sides], fed)
+            note()
+            for place, own in enumerate(found):
+                own["scales"].append(read(sess, place))
+    return found

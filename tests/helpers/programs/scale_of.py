@@ -6,11 +6,12 @@ from epl.session.hooks import driver_of
 NAMES = ("scale", "good_steps", "bad_steps")
 
 
-def read(sess):
-    """(loss scale, good steps, bad steps) of a session; they are the same in all copies of the worker."""
+def read(sess, number=0):
+    """(loss scale, good steps, bad steps) of a session, of the scale of that number; they are the same in all copies of
+    the worker."""
     driver = driver_of(sess)
     nodes = driver.graph.nodes
-    names = ["epl_loss_scale/%s/read" % name for name in NAMES]
+    names = ["epl_loss_scale%s/%s/read" % ("_%d" % number if number else "", name) for name in NAMES]
     if any(name not in nodes for name in names):
         return None
     copies = [i.index for i in driver.rewritten.plan.mesh.instances]
