@@ -25,6 +25,7 @@ class Emit(object):
       nodes: name to NodeDef.
       per_shard, collectives: as in epl.partition.partitioned.Partitioned.
       routes: what is known of ids that travel (epl.partition.routed).
+      own_entries: what a shard has of lists of entries (epl.partition.own_entries).
     """
 
     def __init__(self, facts, shards):
@@ -34,6 +35,7 @@ class Emit(object):
         self.per_shard = {}
         self.collectives = []
         self.routes = {}
+        self.own_entries = {}
         self._for = None
 
     def begin(self, node):
@@ -204,32 +206,6 @@ def _shard_starts_vector(emit, whole, dim, rank):
     by, which = vector("shards", lambda i: emit.shards, 1), vector("which", lambda i: i, 0)
     least = add("Mul", "least", add("FloorDiv", "quotient", whole, by), which)
     return add("Add", "begin", least, add("Minimum", "more_before", add("FloorMod", "rest", whole, by), which))
-
-
-def whole_size(emit, choices, tensor, dim):
-    """A scalar, the size of a dimension of a tensor that is divided along it and whose size the graph does not know.
-
-    It is that of a tensor that it was made of and that each shard has whole along that dimension; where there is none,
-    the shards add up theirs.
-    """
-    facts, start = emit.facts, tensor
-    while choices.of(tensor).kind == "sharded" and choices.of(tensor).dim == dim:
-        rule = choices.rule[tensor.node]
-        label = rule.outputs[tensor.index][dim]
-        pairs = zip(facts.inputs(tensor.node), rule.inputs)
-        found = next(((t, ls.index(label)) for t, ls in pairs if isinstance(ls, tuple) and label in ls), None)
-        if found is None:
-            own = _size_of(emit, start, choices.of(start).dim)
-            return emit.collective("all_reduce", own, INT32, format_input(*start), 4)
-        tensor, dim = found
-    return _size_of(emit, tensor, dim)
-
-
-def _size_of(emit, tensor, dim):
-    shape = emit.add("Shape", "shape", [format_input(*tensor)], T=Type(emit.facts.dtype(tensor)), out_type=Type(INT32))
-    places = [emit.integers("dim", [dim] * emit.shards), emit.integers("axis", [0] * emit.shards)]
-    types = {"Tparams": Type(INT32), "Tindices": Type(INT32), "Taxis": Type(INT32)}
-    return emit.add("GatherV2", "size", [shape] + places, **types)
 
 
 def on_one_shard(emit, text, dtype):

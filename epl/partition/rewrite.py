@@ -11,10 +11,11 @@ from epl.graph.lazy import copy_of
 from epl.partition.checkpoints import restored_shard, saved_by_shard
 from epl.partition.conversion import conversion, conversion_cost, shard_sizes
 from epl.partition.emit import Emit, on_one_shard, slice_of
+from epl.partition.own_entries import combine, part_by_row
 from epl.partition.partitioned import Partitioned, WholeInputs
-from epl.partition.routed import routed_writer
+from epl.partition.routed import write_routed
 from epl.partition.special import writer_of
-from epl.program.placement import SUM, WHOLE, sharded
+from epl.program.placement import BY_ROW, SUM, WHOLE
 from epl.rules import effects
 
 
@@ -36,7 +37,7 @@ def rewrite(facts, choices, shards):
         texts = [forms.text(tensor, want) for tensor, want in zip(inputs, wants)]
         known = choices.routes.get(name)
         if known is not None:
-            routed_writer(node.op)(emit, node, texts, forms.text(known.ids, sharded(known.dim)), known)
+            write_routed(emit, node, texts, forms.text(known.ids, known.place), known, choices.rows.get(name))
         else:
             _write(emit, node, texts, choices, strategy)
     graph = Graph(emit.nodes, facts.graph.library, facts.graph.versions)
@@ -47,8 +48,10 @@ def rewrite(facts, choices, shards):
 def _write(emit, node, texts, choices, strategy):
     if node.op in effects.VARIABLES:
         return _write_variable(emit, node, choices.of(Tensor(node.name, 0)))
-    rule = choices.rule.get(node.name)
-    write = writer_of(node.op) if rule is not None else None
+    rule, rows = choices.rule.get(node.name), choices.rows.get(node.name)
+    if rows is not None and rows.like is None:
+        return combine(emit, node, texts, rows)
+    write = writer_of(node.op) if rule is not None or rows is not None else None
     if write is not None and write(emit, node, texts, strategy, rule, choices):
         return
     emit.keep(_with_inputs(node, texts))
@@ -110,6 +113,8 @@ class _Forms(object):
         dtype, shape = facts.dtype(tensor), facts.shape(tensor)
         if have == WHOLE and want.kind == "partial":
             return on_one_shard(emit, own, dtype)
+        if have == WHOLE and want.kind == BY_ROW:
+            return part_by_row(emit, tensor, want)
         if have == WHOLE:
             read = restored_shard(emit, facts, tensor, shape, want.dim)
             return read or slice_of(emit, own, dtype, shape, want.dim)

@@ -12,16 +12,17 @@ row, or for rows of the same id; where something else is, nothing is changed.
 
 import collections
 from dataclasses import dataclass, replace
+from typing import Optional, Tuple
 
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import conversion_cost, route_cost
 from epl.partition.dims import last_of_rows
+from epl.partition.gradients import LOOKUPS, lists_of_rows
 from epl.partition.rule import Strategy
 from epl.partition.table import ROWS_OF_COPY
-from epl.program.placement import ROUTED, WHOLE, partial, sharded
+from epl.program.placement import BY_ROW, ROUTED, WHOLE, Placement, partial, sharded
 from epl.rules import effects
 
-LOOKUPS = frozenset(["GatherV2", "Gather", "ResourceGather"])
 _IDS, _ROWS, _PLACES, _SHAPE, _COUNT = "ids", "rows", "places", "shape", "count"
 _ELEMENTWISE = frozenset(["...->...", "...,...->...", "...,...,...->..."])
 _HANDED_ON = frozenset(["Identity", "Cast", "StopGradient", "PreventGradient", "Snapshot", ROWS_OF_COPY])
@@ -35,15 +36,17 @@ class Route:
 
     Attributes:
       ids: the tensor.
-      dim: of the ids, which the shards divide.
+      place: of the ids, as the shards divide them.
       rows: of the table.
       unique: whether rows of the same id are added up, or come once, before they are sent.
+      summed: whether the owner adds up the rows of an id that come from several shards.
     """
 
     ids: Tensor
-    dim: int
+    place: Placement
     rows: int
     unique: bool = True
+    summed: bool = False
 
 
 def route(facts, choices, shards):
@@ -61,10 +64,10 @@ def route(facts, choices, shards):
         routes={name: _route_of(facts, name, s) for name, s in choices.strategy.items() if s.routed},
     )
     apart, done = set(), set()
-    begins = [_gradient(facts, choices, lookup) for lookup in facts.graph.find(LOOKUPS.__contains__)]
-    begins = [begin for begin in begins if begin is not None]
+    begins = [b for lookup in facts.graph.find(LOOKUPS.__contains__) for b in _gradients(facts, choices, lookup)]
+    begins += [begin for lookup in found.routes for begin in _gradients_of_combined(facts, choices, lookup)]
     for begin in begins:
-        if begin.lookup in done:
+        if begin.rows in done:
             continue
         region = _Region(facts, choices, begins, begin).grown()
         if region is None or not all(_pays(facts, choices, each, shards) for each in region.begins):
@@ -76,9 +79,9 @@ def route(facts, choices, shards):
                 if place == WHOLE:
                     del found.place[Tensor(name, index)]
         for each in region.begins:
-            found.routes.update((name, each.route) for name in each.nodes)
-            done.add(each.lookup)
-            if not region.adds_up:
+            found.routes.update((tensor.node, each.route) for tensor in (each.rows, each.ids))
+            done.add(each.rows)
+            if not region.adds_up and not each.route.summed:
                 apart.add(each.route.ids)
     for name, each in found.routes.items():
         if each.ids in apart:
@@ -88,7 +91,7 @@ def route(facts, choices, shards):
 
 def _route_of(facts, lookup, strategy):
     table, ids = facts.inputs(lookup)[:2]
-    return Route(ids, strategy.inputs[1].dim, facts.shape(table)[0])
+    return Route(ids, strategy.inputs[1], facts.shape(table)[0])
 
 
 @dataclass(frozen=True)
@@ -97,46 +100,66 @@ class _Begin:
 
     Attributes:
       lookup: its name.
-      nodes: the Reshapes of the rows and of their ids.
+      rows, ids: the tensors that it is.
+      wants: the node of each to the places in which that wants its inputs.
       given: the gradient before it is a list of rows.
       route: the Route.
     """
 
     lookup: str
-    nodes: tuple
+    rows: Tensor
+    ids: Tensor
+    wants: Tuple[Tuple[str, Tuple[Optional[Placement], ...]], ...]
     given: Tensor
     route: Route
 
 
-def _gradient(facts, choices, lookup):
-    """The _Begin of a lookup in a table of which shards have rows; None where there is none that has parts of it."""
-    graph, inputs = facts.graph, facts.inputs(lookup)
-    table, ids = inputs[:2]
+def _gradients(facts, choices, lookup):
+    """The _Begins of a lookup in a table of which shards have rows, where these have parts of its gradient.
+
+    So are those of other lookups of the same ids, in tables of as many rows: which is whose makes no difference.
+    """
+    (table, ids), found = facts.inputs(lookup)[:2], []
     if choices.of(table) != sharded(0) or facts.shape(ids) is None:
-        return None
+        return found
     rank = len(facts.shape(ids))
-    for lists in graph.edges.data_consumers.get(ids.node, ()):
-        node = graph.nodes[lists]
-        if node.op != "Reshape" or facts.inputs(lists)[0] != ids or len(facts.shape(Tensor(lists, 0)) or ()) != 1:
-            continue
-        size = facts.inputs(lists)[1]
-        for shape in graph.edges.data_consumers.get(size.node, ()):
-            if graph.nodes[shape].op != "ConcatV2" or facts.inputs(shape)[0] != size:
-                continue
-            for values in graph.edges.data_consumers.get(shape, ()):
-                if graph.nodes[values].op != "Reshape" or facts.inputs(values)[1].node != shape:
-                    continue
-                given = facts.inputs(values)[0]
-                place = choices.of(given)
-                dims = facts.shape(given)
-                if place.kind != "sharded" or place.dim >= rank or dims is None:
-                    continue
-                if len(dims) - rank == len(facts.shape(table)) - 1 and choices.of(ids) in (WHOLE, place):
-                    return _Begin(lookup, (values, lists), given, Route(ids, place.dim, facts.shape(table)[0]))
-    return None
+    for values, lists in lists_of_rows(facts, lookup):
+        given = facts.inputs(values)[0]
+        place, dims, summed = choices.of(given), facts.shape(given), False
+        if place.kind == BY_ROW:
+            fits, summed = place == choices.of(ids), place.dim < 0  # each id is there once
+        else:
+            fits = place.kind == "sharded" and place.dim < rank and dims is not None
+            fits = fits and len(dims) - rank == len(facts.shape(table)) - 1 and choices.of(ids) in (WHOLE, place)
+        if fits:
+            known = Route(ids, place, facts.shape(table)[0], summed=summed)
+            wants = (values, (place, None)), (lists, (place, None))
+            found.append(_Begin(lookup, Tensor(values, 0), Tensor(lists, 0), wants, given, known))
+    return found
+
+
+def _gradients_of_combined(facts, choices, lookup):
+    """The _Begins of what looks up rows and combines them."""
+    strategy, inputs = choices.strategy[lookup], facts.inputs(lookup)
+    if not facts.graph.nodes[lookup].op.startswith("SparseSegment"):
+        return []
+    rows, found = facts.shape(inputs[0])[0], []
+    for name in sorted(set(facts.graph.edges.data_consumers.get(inputs[2].node, ()))):
+        given = facts.inputs(name)
+        if (
+            facts.graph.nodes[name].op.endswith("GradV2")
+            and given[1:3] == inputs[1:3]
+            and facts.value(given[3]) == rows
+        ):
+            known = Route(inputs[1], strategy.inputs[1], rows, summed=True)
+            wants = ((name, (sharded(0),) + strategy.inputs[1:3] + (None,)),)
+            found.append(_Begin(lookup, Tensor(name, 0), Tensor(name, 1), wants, given[0], known))
+    return found
 
 
 def _pays(facts, choices, begin, shards):
+    if begin.route.place.kind == BY_ROW:
+        return True
     num_bytes, ids = facts.num_bytes(begin.given), facts.num_bytes(begin.route.ids)
     if choices.strategy[begin.lookup].routed:  # the owners have the ids already
         ids = 0
@@ -159,7 +182,8 @@ class _Region(object):
 
     def __init__(self, facts, choices, begins, first):
         self._facts, self._choices, self._graph = facts, choices, facts.graph
-        self._others = {Tensor(name, 0): begin for begin in begins for name in begin.nodes}
+        fit = [begin for begin in begins if begin.route.rows == first.route.rows]
+        self._others = {tensor: begin for begin in fit for tensor in (begin.rows, begin.ids)}
         self._rows = first.route.rows
         # Tensor -> (what it is, which list of rows or ids: lists of the same name have the same order)
         self._known, self._waiting = {}, collections.deque()
@@ -168,10 +192,11 @@ class _Region(object):
 
     def _add(self, begin):
         self.begins.append(begin)
-        places = self._choices.of(begin.given), sharded(begin.route.dim)
-        for name, place, what in zip(begin.nodes, places, (_ROWS, _IDS)):
-            self._known[Tensor(name, 0)] = what, begin.route
-            self.strategies[name] = Strategy(None, (place, None), (ROUTED,), routed=True)
+        what = ("unique", begin.route) if begin.route.summed else begin.route
+        self._known.update({begin.rows: (_ROWS, what), begin.ids: (_IDS, what)})
+        for name, places in begin.wants:
+            outputs = (ROUTED,) * (2 if begin.rows.node == begin.ids.node else 1)
+            self.strategies[name] = Strategy(None, places, outputs, routed=True)
             self._waiting.append(name)
 
     def grown(self):

@@ -9,8 +9,9 @@ from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import shard_sizes
 from epl.partition.dims import last_of_rows
-from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of, whole_size
+from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
+from epl.partition.sizes import whole_size
 from epl.program.placement import ROUTED, WHOLE
 
 

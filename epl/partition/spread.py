@@ -13,7 +13,7 @@ element by element follows them.
 
 import collections
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet
+from typing import Dict
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
@@ -33,29 +33,6 @@ _REFERENCES = frozenset(["RefSwitch", "RefMerge"])
 _WHOLE_REFERENCES = frozenset(["RefEnter", "RefIdentity", "RefSelect"])
 
 
-@dataclass(frozen=True)
-class Marks:
-    """What is known of a partition before it is made.
-
-    Attributes:
-      shards: how many parts.
-      variables: names of the variables that are to be divided.
-      tensors: canonical name of a tensor to the Placement that it is to have.
-      preferred: the same of tensors which follow where that costs no more than something else.
-      places: variable to the Placement that it is to have.
-      rows: nodes that compute on a batch, of which each shard is to compute its rows.
-      batches: nodes that give the batch.
-    """
-
-    shards: int
-    variables: FrozenSet[str] = frozenset()
-    tensors: Dict[str, Placement] = field(default_factory=dict)
-    preferred: Dict[str, Placement] = field(default_factory=dict)
-    places: Dict[str, Placement] = field(default_factory=dict)
-    rows: FrozenSet[str] = frozenset()
-    batches: FrozenSet[str] = frozenset()
-
-
 @dataclass
 class Choices:
     """How each operation is computed.
@@ -67,6 +44,7 @@ class Choices:
       order: node names, each behind what it takes (but for the edges that close loops).
       fixed: nodes of which the place of an output was marked.
       routes: node whose strategy is routed to its epl.partition.routes.Route.
+      rows: node at which rows of a batch come of their entries to its epl.partition.entries.Rows.
     """
 
     strategy: Dict[str, Strategy] = field(default_factory=dict)
@@ -75,25 +53,27 @@ class Choices:
     order: list = field(default_factory=list)
     fixed: set = field(default_factory=set)
     routes: Dict[str, object] = field(default_factory=dict)
+    rows: Dict[str, object] = field(default_factory=dict)
 
     def of(self, tensor):
         return self.place.get(tensor, WHOLE)
 
 
-def spread(facts, marks, op_def, stateful=frozenset()):
+def spread(facts, marks, op_def, stateful=frozenset(), regions=()):
     """The Choices for a graph.
 
     Args:
       facts: Facts of the graph.
-      marks: Marks.
+      marks: epl.partition.marks.Marks.
       op_def: function from operation type to OpDef, None for unknown types.
       stateful: operation types of which TensorFlow says that they keep state.
+      regions: epl.partition.entries.Regions, of which those are taken whose tables can be divided.
 
     Raises:
       PlanError: a mark that an operation cannot fulfil.
       UnsupportedError: an operation that keeps state takes what is divided, and nothing is known of it.
     """
-    return _Spread(facts, marks, op_def, stateful).run()
+    return _Spread(facts, marks, op_def, stateful).run(regions)
 
 
 class _Spread(object):
@@ -119,7 +99,7 @@ class _Spread(object):
             holders = [each.node for each in facts.inputs(name) if facts.is_variable(each)]
             self._owners.update((slot, holders[0]) for slot in holders[1:])
 
-    def run(self):
+    def run(self, regions=()):
         graph = self._graph
         order = sorted(graph.order, key=graph.order.__getitem__)
         for name in graph.find(effects.VARIABLES.__contains__):
@@ -134,6 +114,8 @@ class _Spread(object):
             self._facts.shape(Tensor(name, 0))  # from data on, as shapes follow from those before
         for name, place in self._marks.places.items():
             self._place_variable(name, place)
+        for region in regions:
+            self._take_region(region)
         # A first value says nothing of how a variable is used.
         initialised = graph.descendants(graph.find(effects.SETS.__contains__), data_only=True)
         for name in order:
@@ -157,6 +139,17 @@ class _Spread(object):
                 "parts. Leave the hint out, or change the variable by an optimizer." % (name, place, self._shards)
             )
         self._decide(name, place)
+
+    def _take_region(self, region):
+        """Computes entry by entry what a Region holds, if its tables can be divided."""
+        if any(t not in self._undecided and self._choices.of(Tensor(t, 0)) != sharded(0) for t in region.tables):
+            return
+        for table in sorted(region.tables.intersection(self._undecided)):
+            self._decide(table, sharded(0))
+        self._choices.rows.update(region.rows)
+        self._choices.strategy.update(region.strategies)
+        for name, strategy in region.strategies.items():
+            self._choices.place.update((Tensor(name, i), place) for i, place in enumerate(strategy.outputs))
 
     def _owner(self, name):
         """The variable whose slot in an optimizer a variable is; None for others.

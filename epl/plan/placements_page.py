@@ -16,12 +16,12 @@ _LEFT, _BAR, _ROW, _GAP, _LABELS = 230, 260, 22, 10, 120  # pixels
 _LANE, _LANES, _TOP = 34, 12, 10
 _COLOURS = collections.OrderedDict(
     [("whole", "#9d9d9d"), ("0", "#4c78a8"), ("1", "#54a24b"), ("2", "#72b7b2"), ("further", "#b279a2")]
-    + [("partial", "#f58518"), ("routed", "#eeca3b")]
+    + [("partial", "#f58518"), ("routed", "#eeca3b"), ("by row", "#d67195")]
 )
 _WORDS = collections.OrderedDict(
     [("whole", "whole on each device"), ("0", "parts of dimension 0"), ("1", "parts of dimension 1")]
     + [("2", "parts of dimension 2"), ("further", "parts of a further dimension"), ("partial", "sums to be added up")]
-    + [("routed", "rows where their part of a table is")]
+    + [("routed", "rows where their part of a table is"), ("by row", "entries of a device's rows of the batch")]
 )
 _PHASES = {tags.FORWARD: "#e45756", tags.BACKWARD: "#7a5cc4", tags.APPLY: "#b8860b", tags.SAVE: "#777777"}
 _STYLE = """

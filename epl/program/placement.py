@@ -20,6 +20,7 @@ class Placement:
       rank: of the owner.
       among: of how many neighbouring ranks one is the owner; where the axis has more, each so many have one.
       begins: how values of which each rank has its own begin: BY_ITSELF, AS_FIRST or TURNED.
+      of: the tensor by which what lies "by row" (below) is divided.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Placement:
     rank: int = -1
     among: int = 0
     begins: str = BY_ITSELF
+    of: str = ""
 
     def __str__(self):
         detail = {"sharded": self.dim, "partial": self.combine, "owned": "%d of %d" % (self.rank, self.among)}
@@ -41,6 +43,20 @@ WHOLE_SHAPE = Placement("whole shape")
 OWN = Placement("own")
 # Rows of a table, or their ids, each on the shard that has the table's row; in an order of their own.
 ROUTED = Placement("routed", dim=0)
+
+# A batch with any number of entries in each row, or its entries one after the other: see `by_row`.
+BY_ROW = "by row"
+
+
+def by_row(of, in_order=True):
+    """Each shard has the entries of its rows of a batch.
+
+    Args:
+      of: the tensor that tells which they are, by its canonical name.
+      in_order: whether what the shards have, one after the other, is the tensor; otherwise each has a list of its own
+        that was made of its entries.
+    """
+    return Placement(BY_ROW, dim=0 if in_order else -1, of=of)
 
 
 def sharded(dim):

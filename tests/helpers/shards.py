@@ -9,13 +9,15 @@ import tensorflow.compat.v1 as tf
 from epl import tf_compat
 from epl.capture.record import make_program
 from epl.communicators import library
+from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
 from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
+from epl.partition.marks import Marks
 from epl.partition.partition import partition
 from epl.partition.partitioned import ALL_GATHER, ALL_REDUCE, EXCHANGES, REDUCE_SCATTER, SEND_ROWS, for_shard
-from epl.partition.spread import Marks
+from epl.rules import effects
 
 _JOINS = {"sum": "AddN", "max": "Maximum", "min": "Minimum", "prod": "Mul"}
 # What TensorFlow would make of so many nodes takes longer than to run them once.
@@ -24,10 +26,15 @@ _AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 _AS_IT_IS.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
 
 
-def partitioned(graph, shards, variables=(), tensors=None, places=None):
-    """The Partitioned program of a tf.Graph."""
-    program = make_program(graph)
-    return partition(program, Marks(shards, frozenset(variables), tensors or {}, places=places or {}), tf_compat.op_def)
+def partitioned(graph, shards, variables=(), tensors=None, places=None, by_rows=False):
+    """The Partitioned program of a tf.Graph; `by_rows`: shards divide the rows of what is fed in the forward pass."""
+    program, rows = make_program(graph), {}
+    if by_rows:
+        nodes = program.graph.nodes
+        forward = frozenset(name for name, node in nodes.items() if tags.phase(node) == tags.FORWARD)
+        rows = {"rows": forward, "batches": frozenset(program.graph.find(effects.PLACEHOLDERS.__contains__))}
+    marks = Marks(shards, frozenset(variables), tensors or {}, places=places or {}, **rows)
+    return partition(program, marks, tf_compat.op_def)
 
 
 def simulation(done, once=frozenset(), wanted=None):

@@ -14,10 +14,13 @@ from tests.numerics.test_split_models import (
     COPIES,
     DIVIDED,
     EMBEDDINGS,
+    ENTRIES,
     EXCHANGED,
     EXCHANGES,
     EXPERTS,
     FEATURES,
+    FETCHED,
+    FETCHED_OF,
     FIXED,
     FIXED_COPIES,
     FIXED_PROGRAMS,
@@ -30,6 +33,7 @@ from tests.numerics.test_split_models import (
     MICRO_LOOKUPS,
     MIXED,
     MIXED_PROGRAM,
+    MORE_ENTRIES,
     MORE_LOOKUPS,
     SPLIT,
     STAGES,
@@ -37,6 +41,7 @@ from tests.numerics.test_split_models import (
     check,
     check_calls,
     check_exchanges,
+    check_fetched,
     check_large,
     check_lookups,
     check_mixed,
@@ -143,10 +148,24 @@ def test_rows_travel(plain, two_workers, optimizer, options):
         check_lookups(got, reference, options)
 
 
+@pytest.mark.parametrize("optimizer, options", ENTRIES)
+def test_rows_travel_for_entries(plain, two_workers, optimizer, options):
+    reference = plain(TABLES, 1, optimizer, **options)
+    for got in two_workers(TABLES, 2, optimizer, **options):
+        check_lookups(got, reference, options)
+
+
+def test_what_lies_by_row_is_fetched_in_order(plain, two_workers):
+    kind, op_types = FETCHED_OF[1]
+    reference = plain(FETCHED, 1, kind, op_types)
+    for got in two_workers(FETCHED, 2, kind, op_types):
+        check_fetched(got, reference, op_types)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", [(2, 1), (2, 2), (4, 1)])
 def test_rows_travel_over_more_devices(plain, jobs, layout):
-    for optimizer, options in LOOKUPS + MORE_LOOKUPS:
+    for optimizer, options in LOOKUPS + MORE_LOOKUPS + ENTRIES + MORE_ENTRIES:
         reference = plain(TABLES, 1, optimizer, **options)
         for got in jobs[layout](TABLES, layout[0] * layout[1], optimizer, **options):
             check_lookups(got, reference, options)

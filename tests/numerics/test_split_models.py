@@ -144,6 +144,21 @@ MORE_LOOKUPS = [
     ("momentum", {"resource": True, "rows": 33, "sizes": (33, 33)}),
 ]
 MICRO_LOOKUPS = [("adagrad", {"clip": 0.1, "resource": True}), ("adam", {"kind": "sum"}), ("sgd", {"kind": "twice"})]
+# Ids that are flattened, and batches with any number of them in each row; devices that have no rows are among them.
+ENTRIES = [
+    ("adagrad", {"kind": "flattened", "sizes": (8, 7, 1)}),
+    ("sgd", {"kind": "sparse mean", "sizes": (8, 1, 5), "resource": True}),
+    ("adagrad", {"kind": "weighted sum", "sizes": (8, 7)}),
+]
+MORE_ENTRIES = [
+    ("sgd", {"kind": "flattened", "resource": True}),
+    ("adam", {"kind": "sparse sum", "clip": 0.1, "sizes": (8, 7, 5)}),
+    ("sgd", {"kind": "sparse sum", "sizes": (7, 8)}),
+    ("sgd", {"kind": "weighted mean", "resource": True, "sizes": (8, 7, 1)}),
+]
+SAFE = [("adagrad", {"kind": "safe mean"}), ("sgd", {"kind": "safe_weighted sum", "resource": True})]
+FETCHED = "tests.helpers.programs.split_tables:fetched"
+FETCHED_OF = [("flattened", ["GatherV2"]), ("weighted mean", ["GatherV2", "Mul", "Unique"])]
 _THERE, _BACK = ("all_to_all", "forward"), ("all_to_all", "backward")
 
 
@@ -163,7 +178,7 @@ def test_rows_travel(plain, two_devices, optimizer, options):
 
 @pytest.mark.exhaustive
 def test_rows_travel_over_more_devices(plain, two_devices, four_devices):
-    for optimizer, options in LOOKUPS + MORE_LOOKUPS:
+    for optimizer, options in LOOKUPS + MORE_LOOKUPS + ENTRIES + MORE_ENTRIES:
         reference = plain(TABLES, 1, optimizer, **options)
         check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
         check_lookups(four_devices(TABLES, 4, optimizer, **options), reference, options)
@@ -177,6 +192,36 @@ def test_rows_travel_for_micro_batches(plain, two_devices, four_devices):
         check_lookups(got, reference, options)
         check(four_devices(TABLES, 2, optimizer, pipeline__num_micro_batch=2, **options)[0], reference[0])
         check(four_devices(TABLES, 2, optimizer, **options)[0], reference[0])
+
+
+@pytest.mark.each_line
+@pytest.mark.parametrize("optimizer, options", ENTRIES)
+def test_rows_travel_for_entries(plain, two_devices, optimizer, options):
+    reference = plain(TABLES, 1, optimizer, **options)
+    check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+
+
+@pytest.mark.parametrize("optimizer, options", SAFE)
+def test_rows_of_safe_lookups_are_added_up(plain, two_devices, optimizer, options):
+    (history, exchanged), (reference, _) = [
+        run(TABLES, count, optimizer, **options) for run, count in ((two_devices, 2), (plain, 1))
+    ]
+    check(history, reference)
+    assert exchanged == []
+
+
+def check_fetched(got, want, op_types):
+    """What devices have of the entries of their rows is fetched as one device has it; their own lists are not."""
+    for op_type, own, whole in zip(op_types, got, want):
+        if op_type == "Unique":
+            assert "cannot be fetched: each of the 2 devices makes it of the entries of its own rows" in own
+        else:
+            assert_same(own, whole, what=op_type)
+
+
+@pytest.mark.parametrize("kind, op_types", FETCHED_OF)
+def test_what_lies_by_row_is_fetched_in_order(plain, two_devices, kind, op_types):
+    check_fetched(two_devices(FETCHED, 2, kind, op_types), plain(FETCHED, 1, kind, op_types), op_types)
 
 
 def test_an_id_outside_of_the_table_is_named(two_devices):

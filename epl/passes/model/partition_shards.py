@@ -16,10 +16,10 @@ from epl.graph import tags
 from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
+from epl.partition.gradients import LOOKUPS
 from epl.partition.hints import hints_of
+from epl.partition.marks import Marks
 from epl.partition.partition import partition
-from epl.partition.routes import LOOKUPS
-from epl.partition.spread import Marks
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.layout import ROWS, is_split

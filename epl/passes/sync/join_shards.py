@@ -5,6 +5,7 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
                                            x/1 /       \ y/1
 """
 
+from epl.errors import UnsupportedError
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
 from epl.partition import partitioned
@@ -14,6 +15,7 @@ from epl.passes.nodes import instance_tensor, tagged
 from epl.passes.worker.cut import with_whole
 from epl.plan.names import clone_name, joined_name, tag_of, whole_name
 from epl.plan.order import OF_SHARDS
+from epl.program.placement import BY_ROW
 
 _INT32, _INT64, _BOOL = 3, 9, 10
 _REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}
@@ -43,7 +45,11 @@ def join_shards(program, plan):
 
 
 def with_wholes(program, plan, tensors):
-    """The program with nodes that hold the wholes of some tensors; the same object where all are there."""
+    """The program with nodes that hold the wholes of some tensors; the same object where all are there.
+
+    Raises:
+      UnsupportedError: of a tensor there is no whole, as each device makes a list of its own.
+    """
     graph = program.whole
     missing = [t for t in sorted(set(map(canonical_tensor, tensors))) if whole_name(t) not in graph.nodes]
     if not missing:
@@ -52,6 +58,12 @@ def with_wholes(program, plan, tensors):
     replica = replicas(plan.mesh)[0]
     for tensor in missing:
         place = program.partitioned.placements[tensor]
+        if place.kind == BY_ROW and place.dim < 0:
+            raise UnsupportedError(
+                "'%s' cannot be fetched: each of the %d devices makes it of the entries of its own rows of the batch, "
+                "which '%s' divides. Fetch what comes of it for each row of the batch."
+                % (tensor, program.partitioned.shards, place.of)
+            )
         dtype, device = program.spec_of(tensor).dtype % 100, plan.mesh.host_device
         sent = _INT32 if dtype == _BOOL else dtype
         join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device)

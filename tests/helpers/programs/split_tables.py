@@ -10,8 +10,29 @@ from tests.helpers.programs.split import OPTIMIZERS, share_of_copy
 from tests.helpers.programs.tables import LazyMomentum
 
 ROWS, WIDTH, IDS = 1001, 32, 40  # large enough that it is less to send rows to where they are needed
+ENTRIES = ("flattened", "sparse", "weighted", "safe", "safe_weighted")
 # Some of so many gradients are little more than rounding, which Adam would divide by itself.
 _OPTIMIZERS = dict(OPTIMIZERS, lazy=LazyMomentum, adam=lambda: tf.train.AdamOptimizer(0.05, epsilon=1e-3))
+
+
+def _of_entries(table, ids, kind):
+    """What is looked up of a sparse batch for each of its rows, or of ids that are flattened."""
+    if kind == "flattened":
+        return tf.reshape(tf.gather(table, tf.reshape(ids, [-1])), [-1, IDS * WIDTH])
+    form, combiner = kind.split()
+    weights = None
+    if form.endswith("weighted"):
+        weights = tf.SparseTensor(ids.indices, 0.5 + 0.01 * tf.cast(ids.values % 50, tf.float32), ids.dense_shape)
+    look_up = tf.nn.safe_embedding_lookup_sparse if form.startswith("safe") else tf.nn.embedding_lookup_sparse
+    return tf.reshape(look_up(table, ids, weights, combiner=combiner), [-1, WIDTH])
+
+
+def _entries(drawn, has_gap=False):
+    """The SparseTensorValue of ids, of which rows have different numbers, but each has some; or the second one none."""
+    where = np.argwhere(np.random.RandomState(5).rand(*drawn.shape) < np.linspace(0.1, 0.9, len(drawn))[:, None])
+    where = np.array(sorted(set(map(tuple, where)) | {(row, 0) for row in range(len(drawn))}), np.int64)
+    where = where[where[:, 0] != 1] if has_gap else where
+    return tf.SparseTensorValue(where, drawn[tuple(where.T)], drawn.shape)
 
 
 def _looked_up(epl, device_count, ids, inside, kind):
@@ -24,6 +45,8 @@ def _looked_up(epl, device_count, ids, inside, kind):
             layer.build(None)
         look_up = layer if kind == "keras" else (lambda given: tf.nn.embedding_lookup(table, given))
         rows = look_up(ids) if inside else None
+    if kind.split()[0] in ENTRIES:
+        return _of_entries(table, ids, kind)
     rows = rows if inside else look_up(ids)
     if kind == "twice":
         rows = rows * look_up(tf.identity(ids)[:, ::-1])
@@ -54,7 +77,8 @@ def lookups(
       optimizer: a name.
       rows: of the batch, where the graph knows it.
       sizes: of the batches.
-      kind: "rows" one after the other, their "sum", "twice" from the same table, or of a layer of "keras".
+      kind: "rows" one after the other, their "sum", "twice" from the same table, or of a layer of "keras"; of ids that
+        are "flattened"; of a batch that is "sparse", "weighted", "safe" or "safe_weighted", the "mean" or the "sum".
       inside: whether the lookup is in the scope of the table.
       clip: the norm to which gradients are clipped.
       dtype: of ids.
@@ -67,7 +91,8 @@ def lookups(
     tf.set_random_seed(12)
     if epl:
         epl.set_default_strategy(epl.replicate(device_count))
-    ids = tf.placeholder(dtype, [rows, IDS])
+    is_sparse = kind.split()[0] in ENTRIES[1:]
+    ids = (tf.sparse_placeholder if is_sparse else tf.placeholder)(dtype, [rows, IDS])
     with tf.variable_scope("model", use_resource=resource):
         found = _looked_up(epl, device_count, ids, inside, kind)
         hidden = tf.tanh(tf.layers.dense(0.1 * found, 5, name="hidden"))  # where it is not saturated
@@ -88,11 +113,33 @@ def lookups(
             drawn[:, ::3] = drawn[0, 0]  # some are there several times, in all parts of the batch
             if wrong is not None and number == len(sizes) - 1:
                 drawn[-1, 2] = wrong
-            fed = {ids: share_of_copy(epl, device_count, drawn)}
-            fetched = session.run(fetches + [step], fed)[:-1]
+            own = share_of_copy(epl, device_count, drawn)
+            own = _entries(own, kind.startswith("sparse")) if is_sparse else own
+            fetched = session.run(fetches + [step], {ids: own})[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
         exchanged = _exchanged(epl, session)
     return history, exchanged
+
+
+def fetched(epl, device_count, kind, op_types):
+    """What the last operation of each type gives before the rows of a batch come of its entries: arrays, or errors."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+    tf.set_random_seed(12)
+    if epl:
+        epl.set_default_strategy(epl.replicate(device_count))
+    ids = (tf.placeholder if kind == "flattened" else tf.sparse_placeholder)("int64", [None, IDS])
+    found = _looked_up(epl, device_count, ids, False, kind)
+    last, history = {op.type: op.outputs[0] for op in tf.get_default_graph().get_operations() if op.outputs}, []
+    tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.square(found)))
+    drawn = np.random.RandomState(3).randint(0, ROWS, [7, IDS])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for op_type in op_types:
+            try:
+                history.append(session.run(last[op_type], {ids: drawn if kind == "flattened" else _entries(drawn)}))
+            except Exception as error:
+                history.append(str(error))
+    return history
 
 
 def _exchanged(epl, session):

@@ -1,0 +1,29 @@
+"""What is known of a partition before it is made."""
+
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet
+
+from epl.program.placement import Placement
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is to be divided, and how.
+
+    Attributes:
+      shards: how many parts.
+      variables: names of the variables that are to be divided.
+      tensors: canonical name of a tensor to the Placement that it is to have.
+      preferred: the same of tensors which follow where that costs no more than something else.
+      places: variable to the Placement that it is to have.
+      rows: nodes that compute on a batch, of which each shard is to compute its rows.
+      batches: nodes that give the batch.
+    """
+
+    shards: int
+    variables: FrozenSet[str] = frozenset()
+    tensors: Dict[str, Placement] = field(default_factory=dict)
+    preferred: Dict[str, Placement] = field(default_factory=dict)
+    places: Dict[str, Placement] = field(default_factory=dict)
+    rows: FrozenSet[str] = frozenset()
+    batches: FrozenSet[str] = frozenset()

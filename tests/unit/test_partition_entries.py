@@ -1,0 +1,104 @@
+"""Lookups of batches with any number of ids in each row, and of ids that were flattened: rows travel as others do."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.program.placement import BY_ROW, WHOLE, sharded
+from tests.helpers import shards, split_models
+from tests.helpers.planning import capture
+from tests.unit.test_partition_models import STEPS, assert_trains_alike
+from tests.unit.test_partition_routes import OPTIMIZERS, free_collectives  # noqa: F401 (a fixture)
+
+ROWS, WIDTH, BATCH, FIELDS = 13, 8, 7, 3
+
+
+def looked_up(kind, combiner, table):
+    """What is looked up of a sparse batch, or of ids that are flattened."""
+    if kind == "flattened":
+        ids = tf.placeholder(tf.int64, [None, FIELDS], name="ids")
+        return tf.reshape(tf.gather(table, tf.reshape(ids, [-1])), [-1, FIELDS * WIDTH])
+    if kind == "two flattened":
+        ids = tf.reshape(tf.placeholder(tf.int64, [None, FIELDS], name="ids"), [-1])
+        linear = tf.reshape(tf.gather(tf.get_variable("linear", [ROWS, 1]), ids), [-1, FIELDS, 1])
+        return tf.reshape(tf.gather(table, ids), [-1, FIELDS * WIDTH]) + tf.reduce_sum(linear, 1)
+    values = tf.placeholder(tf.int64, [None], name="ids")
+    where, shape = tf.placeholder(tf.int64, [None, 2], name="where"), tf.constant([BATCH, FIELDS], tf.int64)
+    ids = tf.SparseTensor(where, values, shape)
+    weights = tf.SparseTensor(where, tf.placeholder(tf.float32, [None], name="weights"), shape)
+    look_up = tf.nn.safe_embedding_lookup_sparse if kind.startswith("safe") else tf.nn.embedding_lookup_sparse
+    found = look_up(table, ids, weights if kind.endswith("weighted") else None, combiner=combiner)
+    return tf.reshape(found, [-1, WIDTH])
+
+
+def model(kind, combiner, optimizer, clip=None):
+    found = looked_up(kind, combiner, tf.get_variable("table", [ROWS, WIDTH]))
+    loss = tf.reduce_mean(tf.square(split_models.dense(found, 2, "dense") - 1.0), name="loss")
+    pairs = optimizer.compute_gradients(loss)
+    if clip:
+        clipped, _ = tf.clip_by_global_norm([g for g, _ in pairs], clip)
+        pairs = [(g, v) for g, (_, v) in zip(clipped, pairs)]
+    optimizer.apply_gradients(pairs, name="train")
+    tf.global_variables_initializer()
+
+
+def fed(kind):
+    """The batches of some steps."""
+    draw, found = np.random.RandomState(1), {}
+    if "flattened" in kind:
+        return {"ids:0": draw.randint(0, ROWS, [STEPS, BATCH, FIELDS])}
+    for _ in range(STEPS):
+        rows = sorted(list(range(BATCH)) + list(draw.randint(0, BATCH, 8)))
+        if kind.startswith("safe"):
+            rows = [row for row in rows if row not in (2, BATCH - 1)]
+        place = [rows[:i].count(row) for i, row in enumerate(rows)]
+        found.setdefault("where:0", []).append(np.stack([rows, place], 1))
+        found.setdefault("ids:0", []).append(draw.randint(0, ROWS, len(rows)))
+        found.setdefault("weights:0", []).append(draw.rand(len(rows)) + 0.1)
+    return found
+
+
+CASES = [
+    ("flattened", None, 2, 2, False),
+    ("two flattened", None, 0, 3, False),
+    ("sparse", "mean", 0, 2, False),
+    ("sparse", "sum", 1, 3, True),
+    ("sparse", "sqrtn", 2, 4, False),
+    ("weighted", "mean", 3, 2, True),
+    ("weighted", "sum", 2, 3, False),
+    ("safe", "mean", 2, 2, False),
+    ("safe weighted", "sqrtn", 3, 3, True),
+]
+
+
+@pytest.mark.each_line
+@pytest.mark.parametrize("kind, combiner, optimizer, count, clipped", CASES)
+def test_trains_as_one_device(free_collectives, kind, combiner, optimizer, count, clipped):  # noqa: F811
+    with capture(3) as graph:
+        model(kind, combiner, OPTIMIZERS[optimizer](), 0.1 if clipped else None)
+    tables = ["table", "linear"] if kind == "two flattened" else ["table"]
+    done = shards.partitioned(graph, count, tables, by_rows=True)
+    assert all(done.placements[table] == sharded(0) for table in tables)
+    assert_trains_alike(graph, done, fed(kind))
+    found = collections.Counter((c.kind, c.phase) for c in shards.exchanged(done, "train"))
+    if kind.startswith("safe"):
+        assert BY_ROW not in {place.kind for place in done.placements.values()}
+        return
+    lookups = 2 if kind == "two flattened" else 1
+    travels = {("all_to_all", "forward"): 1 + lookups, ("all_to_all", "backward"): lookups}
+    assert {key: count for key, count in found.items() if key[0] == "all_to_all"} == travels
+    if not clipped:  # but for what the dense layer adds up, that is all
+        travels["all_reduce", "backward"] = 2
+        assert found == travels
+
+
+def test_what_is_marked_to_be_whole_is_not_divided_by_row(free_collectives):  # noqa: F811
+    with capture(3) as graph:
+        model("flattened", None, OPTIMIZERS[2]())
+    marked = {op.name: WHOLE for op in graph.get_operations() if op.type == "Reshape" and op.inputs[0].name == "ids:0"}
+    assert shards.partitioned(graph, 2, ["table"], by_rows=True).placements.keys() >= marked.keys()
+    done = shards.partitioned(graph, 2, ["table"], marked, by_rows=True)
+    assert done.placements.keys().isdisjoint(marked)
+    assert_trains_alike(graph, done, fed("flattened"))
