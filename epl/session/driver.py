@@ -401,6 +401,13 @@ class Driver(LocalRuns):
         self._step((), (), ())
         return self._rewritten.program.part is not None
 
+    @property
+    @for_programs
+    def shards_span_workers(self):
+        """Whether workers have parts of tensors, so that all of them take part in what reads these."""
+        self._step((), (), ())
+        return self._rewritten.plan.shards_span_workers
+
     @for_programs
     def help(self, fetches, feeds):
         """Helps the chief with a step that only reads, such as writing a checkpoint; all other workers call it.

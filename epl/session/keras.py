@@ -2,7 +2,9 @@
 
 import logging
 import os
+import tempfile
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
@@ -13,7 +15,7 @@ from epl.errors import UnsupportedError
 from epl.plan.layout import is_split
 from epl.session.chief import is_chief, several_workers
 from epl.session.hooks import driver_of
-from epl.session.meeting import check_found_by_all, wait_for_all
+from epl.session.meeting import check_found_by_all, from_chief, wait_for_all
 from epl.session.saved import Save, are_several
 
 _LOG = logging.getLogger("epl")
@@ -48,12 +50,6 @@ def _make_function(original, model):
             "and reports what one worker's copy of the model is. Train with tf.estimator or a session, or leave "
             "local_sgd.k_steps at 0."
         )
-    if is_split(record_of(tf.get_default_graph()).taskgraphs) and several_workers():
-        raise UnsupportedError(
-            "epl.split cannot be used with the training of Keras' models over several workers, as Keras reads the "
-            "whole model in one worker alone. Use one worker with several devices, or train with tf.estimator or "
-            "a session."
-        )
     loss = model.total_loss
     if isinstance(loss, tf.Tensor) and not tf_compat.is_function_graph(loss.graph):
         if not any(loss.name in names for names in record_of(loss.graph).merges.values()):
@@ -61,6 +57,9 @@ def _make_function(original, model):
 
 
 def _fit(original, model, *args, **kwargs):
+    if _shares_batches():
+        # Keras shuffles rows by NumPy's generator, those of validation whatever `shuffle` says.
+        np.random.set_state(from_chief(np.random.get_state))
     result = original(model, *args, **kwargs)
     driver = _driver()
     if driver is not None and driver.divided:
@@ -73,6 +72,8 @@ def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     """The chief writes; where other workers have some of the variables, they help until it is through."""
     if not are_several() or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, overwrite, *args, **kwargs) if is_chief() else None
+    if _shares_batches():
+        return _save_together(original, model, filepath, overwrite, *args, **kwargs)
     driver, save = _driver(), Save(filepath)
     if not is_chief():
         if driver is not None:
@@ -84,6 +85,42 @@ def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     finally:
         if driver is not None:
             driver.done()
+
+
+class _Aside(object):
+    """Folders to which this worker writes what it drops, as the chief writes it; kept by Env."""
+
+    def __init__(self):
+        self.folders = set()
+
+
+def _save_together(original, model, filepath, overwrite, *args, **kwargs):
+    """All workers read the variables, of which each has a part, by doing what the chief does.
+
+    Raises:
+      UnsupportedError: the file is no single one.
+    """
+    folder, name = os.path.split(str(filepath))
+    aside = Env.get().state("keras_aside", _Aside).folders
+    if folder in aside:  # saving a model calls what is hooked twice
+        return original(model, filepath, overwrite, *args, **kwargs)
+    if not name.endswith(_ONE_FILE):
+        raise UnsupportedError(
+            "'%s' cannot be saved where epl.split divides a model of Keras over several workers: these can save one "
+            "file (%s) together. Give it such a name, or save checkpoints by tf.train.Saver."
+            % (filepath, ", ".join(_ONE_FILE))
+        )
+    save = Save(filepath)
+    if is_chief():
+        return save.write(lambda: _write(original, model, filepath, overwrite, *args, **kwargs))
+    with tempfile.TemporaryDirectory(prefix="epl_") as own:
+        aside.add(own)
+        try:
+            original(model, os.path.join(own, name), overwrite, *args, **kwargs)
+        finally:
+            aside.discard(own)
+    save.until_written()
+    return None
 
 
 def _write(original, model, filepath, overwrite, *args, **kwargs):
@@ -101,6 +138,13 @@ def _write(original, model, filepath, overwrite, *args, **kwargs):
             os.remove(private)
 
 
+def _shares_batches():
+    """Whether each of several workers has a part of the tensors of one copy of the model (epl.split)."""
+    if not (several_workers() and is_split(record_of(tf.get_default_graph()).taskgraphs)):
+        return False
+    return _driver().shards_span_workers
+
+
 def _driver():
     """What stands behind Keras' session; None in a job of one worker."""
     return driver_of(tf.keras.backend.get_session()) if several_workers() else None
@@ -113,7 +157,7 @@ def _chief_only(original, *args, **kwargs):
 def _load_weights(original, model, filepath, *args, **kwargs):
     """A file that the chief has written may be on its disk only; its values come with the next training step."""
     found, driver = any(os.path.exists(str(filepath) + end) for end in ("", ".index")), _driver()
-    if driver is not None and driver.divided:
+    if driver is not None and (driver.divided or driver.shards_span_workers):
         check_found_by_all(filepath, found)
     elif not is_chief() and not found:
         _LOG.info(

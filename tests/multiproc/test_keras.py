@@ -5,7 +5,7 @@ import os
 import pytest
 
 from epl import tf_compat
-from tests.helpers.checks import assert_same, assert_same_fit
+from tests.helpers.checks import assert_same, assert_same_fit, pairs
 
 KERAS = "tests.helpers.programs.keras_models:"
 LAYOUTS = [(1, 2), (2, 1), (2, 2)]
@@ -49,6 +49,28 @@ def test_stages_in_two_workers(two_workers, plain, tmp_path, optimizer, micro_ba
     for got in two_workers(KERAS + "fit", optimizer, config, folder=str(tmp_path / "stages"), stages=True):
         assert_same_fit(got, want)
         assert got["rate"] == want["rate"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", pytest.param("train", marks=pytest.mark.exhaustive)])
+def test_divided_layers_in_two_workers(two_workers, plain, tmp_path, optimizer):
+    want = plain(KERAS + "fit", optimizer, folder=str(tmp_path / "plain"))
+    for got in two_workers(KERAS + "fit", optimizer, folder=str(tmp_path / "split"), split=2):
+        assert_same_fit(got, want)
+        assert got["rate"] == want["rate"]
+
+
+def test_divided_layers_in_each_worker(two_by_two, plain):
+    want = plain(KERAS + "fit", "adam")
+    for got in two_by_two(KERAS + "fit", "adam", split=2):
+        assert_same_fit(got, want)
+
+
+@pytest.mark.once
+def test_workers_that_divide_layers_shuffle_alike_and_load_what_they_save(two_workers, plain, tmp_path):
+    want = plain(KERAS + "shuffled", str(tmp_path / "plain.h5"))
+    for got in two_workers(KERAS + "shuffled", str(tmp_path / "split.h5")):
+        for own, whole in pairs(got, want):
+            assert_same(own, whole)
 
 
 def test_the_chief_alone_saves_all_stages(two_workers, plain, tmp_path):

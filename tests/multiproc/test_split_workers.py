@@ -348,10 +348,10 @@ def test_all_workers_initialise_or_none(two_workers):
     assert "worker 0 has given the variable" in message and "and worker 1 has not" in message
 
 
-def test_keras_is_refused(two_workers):
-    assert "epl.split cannot be used with the training of Keras' models" in refused(
-        two_workers, SPLIT + "keras_model", 2
-    )
+@pytest.mark.once
+def test_keras_saves_one_file(two_workers, tmp_path):
+    message = refused(two_workers, SPLIT + "keras_model", 2, str(tmp_path / "weights"))
+    assert "cannot be saved where epl.split divides a model of Keras over several workers" in message
 
 
 def test_estimators(plain, two_devices, two_workers, tmp_path):

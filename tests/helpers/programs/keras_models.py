@@ -62,14 +62,17 @@ def compiled(optimizer="adam", scope=common.no_scope):
     return made
 
 
-def fit(epl, optimizer="adam", config=None, folder=None, stages=False):
+def fit(epl, optimizer="adam", config=None, folder=None, stages=False, split=0):
     """compile, fit with validation, evaluate, train_on_batch, predict; callbacks that write to `folder`.
 
-    With `stages` each layer is a stage, and the workers hold one copy of the model together.
+    With `stages` each layer is a stage, and with `split` that many devices divide the layers. Workers that hold one
+    copy of the model together have all rows.
     """
-    common.init(epl, config)
-    made = compiled(optimizer, common.scope_of(epl) if stages else common.no_scope)
-    epl = None if stages else epl  # then every worker has all rows
+    common.init(epl, dict({"cluster.colocate_split_and_replicate": bool(split)}, **config or {}))
+    scope = common.scope_of(epl) if stages else common.no_scope
+    made = compiled(optimizer, (lambda: epl.split(split)) if split and epl else scope)
+    if stages or split and epl and epl.Env.get().cluster.gpu_num_per_worker < split:
+        epl = None
     count = common.workers(epl)[1]
     x, labels = rows(epl, 0, STEPS)
     callbacks = []
@@ -103,6 +106,19 @@ def fit(epl, optimizer="adam", config=None, folder=None, stages=False):
         "rate": float(tf.keras.backend.get_value(made.optimizer.lr)) if hasattr(made.optimizer, "lr") else None,
         "files": sorted(os.listdir(folder)) if folder and os.path.isdir(folder) else [],
     }
+
+
+def shuffled(epl, path):
+    """Two workers divide the layers; rows are shuffled as the chief's generator says. Weights are saved and loaded."""
+    common.init(epl, {"cluster.colocate_split_and_replicate": True})
+    made = compiled("sgd", (lambda: epl.split(2)) if epl else common.no_scope)
+    np.random.seed(7 + common.workers(epl)[0])
+    x, labels = rows(None, 0, STEPS)
+    history = made.fit(x, labels, batch_size=common.BATCH, epochs=2, verbose=0).history["loss"]
+    made.save_weights(path)
+    made.set_weights([0 * weight for weight in made.get_weights()])
+    made.load_weights(path)
+    return history + list(made.train_on_batch(*rows(None, 5, 6))) + made.get_weights()
 
 
 def saved_by_the_chief(epl, path):

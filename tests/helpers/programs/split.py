@@ -284,13 +284,14 @@ def one_initialises(epl, device_count):
         session.run(step, _feeds(x, labels, 1))
 
 
-def keras_model(epl, device_count):
-    """Trains a model of Keras; raises with several workers."""
+def keras_model(epl, device_count, path):
+    """Trains a model of Keras and saves its weights in TensorFlow's format; raises with several workers."""
     common.init(epl)
     with dividing_scope(epl, device_count):
         model = tf.keras.Sequential([tf.keras.layers.Dense(CLASSES, input_shape=[common.FEATURES])])
     model.compile("sgd", "mse")
     model.fit(np.zeros([8, common.FEATURES]), np.zeros([8, CLASSES]), verbose=0)
+    model.save_weights(path, save_format="tf")
 
 
 def monitored(epl, device_count, folder, steps):
