@@ -34,6 +34,31 @@ def test_loops_of_control_flow_v1(by_hand, two_devices, layout):
     check(by_hand, two_devices, "recurrent", layout)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero__level": "v3", "zero__segment_mb": 1e-4},
+        {"zero__level": "v1", "offload__level": "v1"},
+        pytest.param({"gradient_checkpoint__offload": True}, marks=pytest.mark.exhaustive),
+    ],
+    ids=lambda config: "-".join(config),
+)
+def test_loops_that_are_repeated_with_divided_or_distant_memory(by_hand, two_devices, config):
+    want = by_hand("recurrent", 1, 2)
+    got = two_devices(PIPELINES + "train", 2, "recurrent", 1, 1, 2, **dict(config, **AUTO))
+    assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("level", ["O1", pytest.param("O2", marks=pytest.mark.exhaustive)])
+def test_loops_that_are_repeated_in_16_bits(two_devices, level):
+    """As those that are not repeated, which is not what float32 gives."""
+    config = {"amp__level": level, "amp__dtype": "float16", "amp__loss_scale": 128.0}
+    want = two_devices(PIPELINES + "train", 2, "recurrent", 1, 1, 2, **config)
+    got = two_devices(PIPELINES + "train", 2, "recurrent", 1, 1, 2, **dict(config, **AUTO))
+    assert_same_training(got, want, atol=ATOL)
+
+
 def check(by_hand, two_devices, model, layout):
     devices, stages, micro_batches, replicas, strategy = layout
     want = by_hand(model, micro_batches, replicas)
