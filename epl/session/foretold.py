@@ -149,6 +149,20 @@ def _keeps_order(op):
 
 
 def _threads():
+def _reduces_nothing(op):
+    """The reduction is over no dimension, or over such of size one: its kernels give what they were given.
+
+    Gradients of products and of sums reduce what was broadcast; mostly that is nothing.
+    """
+    given, made = op.inputs[0].shape.num_elements(), op.outputs[0].shape.num_elements()
+    return given is not None and given == made
+
+
+# Operation types that may change nothing of what they are given, and how to tell of a tf.Operation.
+_CHANGES_NOTHING = dict.fromkeys("Sum Mean Prod Max Min All Any".split(), _reduces_nothing)
+_CHANGES_NOTHING["Transpose"] = _keeps_order
+
+
     """Those that TensorFlow computes an operation with, unless it is told otherwise."""
     return len(os.sched_getaffinity(0))
 
@@ -199,8 +213,8 @@ class _Sizes(object):
             for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
             if name in names
         }
-        transposed = (name for name in graph.find("Transpose".__eq__) if name in names)
-        self.same = frozenset(name for name in transposed if _keeps_order(operations[name]))
+        candidates = (name for name in graph.find(_CHANGES_NOTHING.__contains__) if name in names)
+        self.same = frozenset(n for n in candidates if _CHANGES_NOTHING[graph.nodes[n].op](operations[n]))
 
     def of(self, name):
         """A list with the bytes of each output of a node."""

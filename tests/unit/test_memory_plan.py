@@ -106,6 +106,17 @@ def measured(graph, init, train, data):
     return max(itertools.accumulate(change for _, change in sorted(changes)))
 
 
+def test_a_reduction_of_nothing_needs_nothing():
+    """As in gradients of products of matrices in batches, whose inputs had one shape."""
+    with tf.Graph().as_default() as graph:
+        a = tf.placeholder(tf.float32, [2, 3, 1])
+        tf.reduce_sum(a, tf.constant([], tf.int32), name="of_none")
+        tf.reduce_max(a, 2, name="of_size_one")
+        tf.reduce_sum(a, 1, name="summed")
+        tf.reduce_sum(a, tf.placeholder(tf.int32, [1]), name="unknown")
+    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {"of_none", "of_size_one"}
+
+
 @pytest.mark.parametrize("config", [{}, {"gradient_checkpoint__type": "auto"}], ids=["plain", "recomputed"])
 def test_foretold_is_near_to_measured(config):
     with capture() as graph:
