@@ -1,9 +1,9 @@
 """Foretells the memory of each device over a training step, by going through a worker's graph with reference counts.
 
-Operations run one after the other, in the order of TensorFlow's executor with one thread. A tensor lives from the
-operation that makes it to the last one that uses it; views share the memory of what they show, and element by element
-operations take over what nobody else needs any more. What the host sends to a device lives there in a copy. Not seen:
-what functions and loops make inside.
+Operations run one after the other, in the order of TensorFlow's executor with one thread; of several orders that may
+come about, the one with the highest peak counts. A tensor lives from the operation that makes it to the last one that
+uses it; views share the memory of what they show, and element by element operations take over what nobody else needs
+any more. What the host sends to a device lives there in a copy. Not seen: what functions and loops make inside.
 """
 
 import collections
@@ -12,6 +12,7 @@ from epl.graph import tags
 from epl.graph.index import LOOP_EDGES
 from epl.plan.device_memory import COMMUNICATION, KINDS, LASTING, DeviceMemory, kind_of
 from epl.plan.layer_wise import kernel_nodes
+from epl.plan.run_order import RunOrders
 from epl.rules import effects
 
 _LARGEST = 8
@@ -45,18 +46,18 @@ _IN_PLACE = frozenset(
     LeakyRelu LeakyReluGrad ClipByValue SparseSoftmaxCrossEntropyWithLogits
     """.split()
 )
+_OF_SHAPES = frozenset("Shape ShapeN Size Rank BroadcastArgs BroadcastGradientArgs ConcatOffset".split())
+# TensorFlow's graph optimizer takes these out, and an Identity but after some.
+_PASSED_OVER = frozenset(["StopGradient", "PreventGradient", "Snapshot", "NoOp"])
+_NEEDS_IDENTITY = effects.VARIABLES | frozenset(["Switch", "Merge"])
 _NO_MEMORY = effects.VARIABLES | frozenset(["Const", "NoOp"])
 # TensorFlow runs these at once. It takes all others for long until it has run them some ninety times, however short.
-_AT_ONCE = (
-    _VIEWS
-    | _NO_MEMORY
-    | frozenset(
-        "Shape ShapeN Size Rank BroadcastArgs BroadcastGradientArgs ConcatOffset ControlTrigger LoopCond".split()
-    )
-)
+_AT_ONCE = _VIEWS | _NO_MEMORY | _OF_SHAPES | frozenset(["ControlTrigger", "LoopCond"])
+# TensorFlow's order is partly by chance: so many are gone through.
+ORDERS = 8
 
 
-def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0, views=()):
+def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0, views=(), orders=ORDERS):
     """The memory of each device over one run.
 
     Args:
@@ -68,11 +69,18 @@ def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=l
       fed: names of nodes that are fed and do not run; what they give belongs to the caller.
       work_bytes: function of a node's name to the bytes that the operation needs while it runs, besides its outputs.
       views: names of nodes that change nothing of what they are given, besides those whose types tell.
+      orders: how many orders of operations to go through; the highest peak of each device counts.
 
     Returns:
       dict of device to DeviceMemory.
     """
-    return _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes, frozenset(views)).peaks()
+    run = _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes, frozenset(views))
+    possible, highest = run.orders(), {}
+    for draw in range(orders):
+        for device, memory in run.peaks(possible.order(draw)).items():
+            if device not in highest or memory.peak_bytes > highest[device].peak_bytes:
+                highest[device] = memory
+    return highest
 
 
 class _Buffer(object):
@@ -94,7 +102,6 @@ class _Run(object):
         self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(LASTING), 0))
         for name, (kind, size) in variables.items():
             self._lasting[device_of(name)][kind] += size
-        self._buffers = {}  # (node, output) -> _Buffer or None
         self._uses = collections.Counter(
             each
             for name in self._reached - self._idle
@@ -105,15 +112,17 @@ class _Run(object):
             filter(None, (self._copy(e, n) for n in self._reached - self._idle for e in graph.inputs[n]))
         )
         self._kept = {root for root in roots}
+
+    def peaks(self, order):
+        """dict of device to DeviceMemory, of operations that run in an order."""
+        self._buffers = {}  # (node, output) -> _Buffer or None
         self._live = collections.defaultdict(lambda: [0] * len(KINDS))
         self._points = collections.defaultdict(list)
         self._peak = {}
         self._alive = collections.defaultdict(dict)
         self._ended = collections.defaultdict(list)
-        for name in self._in_order():
+        for name in order:
             self._step(name)
-
-    def peaks(self):
         devices = sorted(set(self._lasting) | set(self._points))
         found = {}
         for device in devices:
@@ -126,39 +135,29 @@ class _Run(object):
             )
         return found
 
-    def _in_order(self):
-        """Operations in the order of TensorFlow's executor with one thread; loops are gone through once.
-
-        Of what an operation makes ready, the cheap ones run next, in order. Of the others the last one goes on and the
-        rest is put in front of what waits for a thread, so that what was made ready last runs first.
-        """
-        graph, waiting = self._graph, {}
+    def orders(self):
+        """The RunOrders of what is reached."""
+        graph, inputs = self._graph, {}
         for name in self._reached:
-            inputs = () if name in self._fed else graph.inputs[name]
-            waiting[name] = sum(not self._goes_back(producer) for producer, _ in inputs)
-        first = [name for name in graph.in_order(self._reached) if not waiting[name]]
-        inline = collections.deque(name for name in first if self._is_cheap(name))
-        queue = collections.deque(name for name in reversed(first) if not self._is_cheap(name))
-        while inline or queue:
-            name = inline.popleft() if inline else queue.popleft()
-            yield name
-            if self._goes_back(name):
-                continue
-            current = None
-            for consumer, _ in graph.consumers.get(name, ()):
-                if consumer not in waiting or consumer in self._fed:
-                    continue
-                waiting[consumer] -= 1
-                if waiting[consumer]:
-                    continue
-                if self._is_cheap(consumer):
-                    inline.append(consumer)
-                    continue
-                if current is not None:
-                    queue.appendleft(current)
-                current = consumer
-            if current is not None:
-                (queue.appendleft if inline else inline.append)(current)
+            taken = () if name in self._fed else graph.inputs[name]
+            inputs[name] = [each for each in taken if not self._goes_back(each.node)]
+        removed = frozenset(name for name in self._reached if self._is_removed(name))
+        folded = frozenset(n for n in removed if n in self._idle or graph.nodes[n].op in _OF_SHAPES)
+        return RunOrders(inputs, graph.in_order(self._reached), removed, folded, self._is_cheap)
+
+    def _is_removed(self, name):
+        """TensorFlow's graph optimizer takes it out."""
+        if name in self._kept or name in self._fed:
+            return False
+        op = self._graph.nodes[name].op
+        if name in self._idle or name in self._views or op in _PASSED_OVER or op in _OF_SHAPES:
+            return True
+        if op != "Identity":
+            return False
+        producer = self._graph.inputs[name][0].node
+        return self._graph.nodes[producer].op not in _NEEDS_IDENTITY and (
+            self._device_of(producer) == self._device_of(name)
+        )
 
     def _is_cheap(self, name):
         return (

@@ -11,7 +11,7 @@ from epl.graph import tags, types
 from epl.graph.index import node_of
 from epl.plan.device_memory import SLOTS, STATE, VARIABLES
 from epl.plan.exchanges import exchanges_of, training_writes
-from epl.plan.memory import foretell
+from epl.plan.memory import ORDERS, foretell
 from epl.plan.names import cloned_name
 from epl.rules import effects
 from epl.session.parts import needed_messages
@@ -25,12 +25,13 @@ _BUSY_BYTES = 256 << 10  # of each thread
 _LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
 
 
-def foretell_program(program, batch=None):
+def foretell_program(program, batch=None, orders=ORDERS):
     """The memory of this worker's devices over a training step.
 
     Args:
       program: a compiled epl.program.program.Program.
       batch: what an unknown first dimension of data counts as, in rows of a micro-batch; None: DEFAULT_BATCH.
+      orders: as of epl.plan.memory.foretell; 1 is quick, but lower where the order of operations is by chance.
 
     Returns:
       (dict of device, such as "CPU:0", to an epl.plan.memory.DeviceMemory, names of tensors of unknown size).
@@ -40,7 +41,7 @@ def foretell_program(program, batch=None):
     sizes = _Sizes(graph, batch or DEFAULT_BATCH, reached)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
     variables, device_of = _variables(program), lambda n: _device(graph.nodes[n])
-    found = foretell(graph, roots, sizes.of, variables, device_of, fed, sizes.work_space, sizes.same)
+    found = foretell(graph, roots, sizes.of, variables, device_of, fed, sizes.work_space, sizes.same, orders)
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
@@ -148,7 +149,6 @@ def _keeps_order(op):
     return order is not None and list(order) == list(range(len(order)))
 
 
-def _threads():
 def _reduces_nothing(op):
     """The reduction is over no dimension, or over such of size one: its kernels give what they were given.
 
@@ -163,6 +163,7 @@ _CHANGES_NOTHING = dict.fromkeys("Sum Mean Prod Max Min All Any".split(), _reduc
 _CHANGES_NOTHING["Transpose"] = _keeps_order
 
 
+def _threads():
     """Those that TensorFlow computes an operation with, unless it is told otherwise."""
     return len(os.sched_getaffinity(0))
 

@@ -61,7 +61,7 @@ def _rows(graph, fed):
 
 def _advice(captured, program, config, cluster, batch, source):
     begun = time.thread_time()
-    devices, unknown = foretell_program(program, batch)
+    devices, unknown = foretell_program(program, batch, orders=1)
     peak = _peak(program, devices)
     lines = [
         "EPL expects of a training step with %d rows in a micro-batch, %s:" % (batch, source),
@@ -75,7 +75,7 @@ def _advice(captured, program, config, cluster, batch, source):
             continue
         try:
             changed = compiler.compile(captured, Config(dict(config.to_dict(), **keys), {}), cluster)
-            other = _peak(changed, foretell_program(changed, of)[0])
+            other = _peak(changed, foretell_program(changed, of, orders=1)[0])
         except EplError:
             continue  # what the model cannot have is no advice
         if other < _LEAST * peak:

@@ -64,12 +64,57 @@ def test_operations_wait_for_a_thread_however_short_they_are():
     assert [name for name, _ in memory.points] == ["a", "b", "c", "small"]
 
 
+def test_of_what_becomes_ready_who_only_waits_runs_first():
+    """Of `b`'s consumers the one that takes its tensor comes first in TensorFlow's order, and the last one goes on."""
+    nodes = [("MatMul", "a", []), ("MatMul", "b", ["a"]), ("MatMul", "waits", ["a", "^b"]), ("MatMul", "takes", ["b"])]
+    nodes.append(("MatMul", "end", ["waits", "takes"]))
+    sizes = {"a": 100, "b": 10, "waits": 1, "takes": 1, "end": 1}
+    assert [name for name, _ in of_nodes(nodes, ["end"], sizes).points] == ["a", "b", "waits", "takes", "end"]
+    nodes[2] = ("MatMul", "waits", ["a", "b"])  # now both take it, and the one that was created last goes on
+    assert [name for name, _ in of_nodes(nodes, ["end"], sizes).points] == ["a", "b", "takes", "waits", "end"]
+
+
+def test_what_the_graph_optimizer_takes_out_changes_no_order():
+    """`through` takes the tensor of `b` by a node that is taken out: it is still made ready together with `takes`."""
+    nodes = [("MatMul", "a", []), ("MatMul", "b", ["a"]), ("Identity", "i", ["b"]), ("NoOp", "n", ["^b"])]
+    nodes += [("MatMul", "through", ["i", "^n"]), ("MatMul", "takes", ["b"]), ("MatMul", "end", ["through", "takes"])]
+    memory = of_nodes(nodes, ["end"], {"a": 100, "b": 10, "i": 10, "through": 2, "takes": 1, "end": 1})
+    assert [name for name, _ in memory.points if name not in "in"] == ["a", "b", "takes", "through", "end"]
+
+
+def test_of_orders_by_chance_the_highest_peak_counts():
+    """In the first order the large tensor comes and goes before all that stays; in others some of that is there."""
+    nodes = [("MatMul", "a", [])] + [("MatMul", "small_%d" % i, ["a"]) for i in range(12)]
+    nodes.append(("MatMul", "large", ["a"]))
+    nodes += [("MatMul", "end", ["large"])] + [("MatMul", "end_%d" % i, ["small_%d" % i]) for i in range(12)]
+    graph = Graph.from_graph_def(tf.GraphDef(node=[make_node(*node) for node in nodes]))
+    sizes = {"a": 50, "large": 100, "end": 1}
+
+    def peak(orders):
+        roots = ["end"] + ["end_%d" % i for i in range(12)]
+        found = foretell(graph, roots, lambda n: [sizes.get(n, 1)], {}, lambda n: "CPU:0", orders=orders)
+        return found["CPU:0"].peak_bytes
+
+    assert peak(1) == 151 and 151 < peak(8) <= 162
+
+
 def test_a_transposition_that_changes_nothing_needs_nothing():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [2, 3, 4])
         same, other = tf.transpose(x, [0, 1, 2], name="same"), tf.transpose(x, [0, 2, 1], name="other")
         tf.transpose(x, tf.placeholder(tf.int32, [3]), name="unknown")
     assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {same.op.name}, other
+
+
+def test_a_reduction_of_nothing_needs_nothing():
+    """As in gradients of products of matrices in batches, whose inputs had one shape."""
+    with tf.Graph().as_default() as graph:
+        a = tf.placeholder(tf.float32, [2, 3, 1])
+        tf.reduce_sum(a, tf.constant([], tf.int32), name="of_none")
+        tf.reduce_max(a, 2, name="of_size_one")
+        tf.reduce_sum(a, 1, name="summed")
+        tf.reduce_sum(a, tf.placeholder(tf.int32, [1]), name="unknown")
+    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {"of_none", "of_size_one"}
 
 
 def test_variables_are_there_all_the_time():
@@ -104,17 +149,6 @@ def measured(graph, init, train, data):
         for record in memory.allocation_records
     ]
     return max(itertools.accumulate(change for _, change in sorted(changes)))
-
-
-def test_a_reduction_of_nothing_needs_nothing():
-    """As in gradients of products of matrices in batches, whose inputs had one shape."""
-    with tf.Graph().as_default() as graph:
-        a = tf.placeholder(tf.float32, [2, 3, 1])
-        tf.reduce_sum(a, tf.constant([], tf.int32), name="of_none")
-        tf.reduce_max(a, 2, name="of_size_one")
-        tf.reduce_sum(a, 1, name="summed")
-        tf.reduce_sum(a, tf.placeholder(tf.int32, [1]), name="unknown")
-    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {"of_none", "of_size_one"}
 
 
 @pytest.mark.parametrize("config", [{}, {"gradient_checkpoint__type": "auto"}], ids=["plain", "recomputed"])
