@@ -130,3 +130,29 @@ def test_what_does_not_go_together_is_refused_by_name(jobs, names):
     *shape, config = arguments(layout, "tied_mlp", names)
     for message in jobs[layout.workers, layout.devices](PIPELINES + "refused", *shape, **config):
         assert all(words in message for words in REFUSED[names]), message
+
+
+def of_split():
+    """What is on besides `epl.split`; those that run hold each pair that goes together."""
+    found = []
+    for level, *names in itertools.product(LEVELS[:3], ("", "recomputation"), ("", "groups"), ("", "clip_later")):
+        each = tuple(name for name in names + [level] if name in EXACT)
+        some = names[:2] == ["recomputation", "groups"] and (level == "gradients") == bool(names[2]) and level != "none"
+        found.append(pytest.param(each, marks=pytest.mark.once if some else pytest.mark.exhaustive))
+    return found
+
+
+@pytest.mark.parametrize("names", of_split(), ids="-".join)
+def test_a_divided_classifier_keeps_promises(jobs, by_hand, names):
+    """Each of two workers has a copy of the model, of which its two devices divide the classes."""
+    *shape, config = arguments(LAYOUTS["two_workers"]._replace(devices=2), "classifier", names)
+    want = by_hand("classifier", 1, 2)
+    for got in jobs[2, 2](PIPELINES + "train", *shape, split=2, **config):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("name, key", [("parameters", "zero.level"), ("host", "offload.level")])
+def test_what_does_not_go_together_with_split_is_refused_by_name(jobs, name, key):
+    *shape, config = arguments(LAYOUTS["two_workers"]._replace(devices=2), "classifier", [name])
+    for message in jobs[2, 2](PIPELINES + "refused", *shape, split=2, **config):
+        assert message.startswith(key + " does not go together with epl.split"), message

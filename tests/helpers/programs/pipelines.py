@@ -38,6 +38,18 @@ def tied_mlp(scope, stages, layers=4):
     return loss, {"tokens": tokens, "labels": labels}
 
 
+def classifier(scope, stages, layers=4):
+    """A layer, and the classes of a softmax, each in a scope of its own where there are two."""
+    x, labels = tf.placeholder(tf.float32, [None, 6], "x"), tf.placeholder(tf.int64, [None], "labels")
+    with scope(0):
+        hidden = m.dense(x, 8, "hidden", seed=1, activation=tf.nn.tanh)
+    with scope(stages - 1):
+        hidden = m.dense(hidden, 8, "further", seed=2, activation=tf.nn.tanh)
+        logits = m.dense(hidden, 4, "logits", seed=3)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    return loss, {"x": x, "labels": labels}
+
+
 def moments_cnn(scope, stages, layers=4):
     """batch_norm_cnn with batch normalisation that is built of plain operations."""
     return batch_norm_cnn(scope, stages, layers, fused=False)
@@ -152,17 +164,25 @@ def start(epl, devices, model, stages, micro_batches, **config):
     """Builds the model's training under EPL, or plainly; returns (loss, placeholders by name, train op).
 
     With begin=False EPL goes on as it was started. `device_counts`, by default 1 for each, are those of the stages.
+    With `split` so many devices share a copy of the model: the second half is divided among them (epl.split).
     """
     keys = {"pipeline.num_micro_batch": micro_batches}
     keys.update((key.replace("__", "."), value) for key, value in config.items())
     scoped = epl and not keys.get("auto.auto_parallel")
     layers, counts = keys.pop("layers", 4), keys.pop("device_counts", [1] * stages)
+    split = keys.pop("split", 0)
+    if split:
+        keys["cluster.colocate_split_and_replicate"] = True
     if epl and keys.pop("begin", True):
         with devices_of(devices):
             common.init(epl, keys)
-    loss, feeds = globals()[model](
-        lambda stage: epl.replicate(counts[stage], name="stage_%d" % stage) if scoped else _nothing(), stages, layers
-    )
+
+    def scope(stage):
+        if scoped and split:
+            return epl.split(split) if stage else epl.replicate(split)
+        return epl.replicate(counts[stage], name="stage_%d" % stage) if scoped else _nothing()
+
+    loss, feeds = globals()[model](scope, 2 if split else stages, layers)
     common.mean_everywhere(epl, loss)
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         train_op = optimizer().minimize(loss, tf.train.get_or_create_global_step())
