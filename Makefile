@@ -10,6 +10,8 @@ ARGS ?=
 PYTEST = python -m pytest $$ONCE $(ARGS)
 # Two of them on each line: much of what workers do is waiting for one another.
 TESTS = $(PYTEST) -m not\ alone
+ALONE = $(PYTEST) -m alone
+HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-nightly test-multiproc lint format csrc clean
@@ -27,7 +29,7 @@ demo: ## train on handwritten digits with two workers, evaluate the checkpoint w
 test: ## all tests, quick ones first
 	@scripts/setup_others.sh
 	@scripts/together.sh 'scripts/side_by_side.sh "$(TESTS) tests/unit tests/faults" "$(TESTS) tests/numerics tests/multiproc"'
-	@scripts/together.sh 'scripts/side_by_side.sh "$(PYTEST) -m alone tests/multiproc" "$(PYTEST) -m alone tests/faults"'
+	@scripts/together.sh 'scripts/side_by_side.sh "$(ALONE) $(HOSTS) tests/faults" "$(ALONE) --ignore $(HOSTS) tests/multiproc"'
 
 test-nightly: ## only the tests that train long to show that something is learnt
 	@scripts/lines.sh 'python -m pytest --nightly -m nightly $(ARGS)'
