@@ -223,6 +223,18 @@ def test_monitored_sessions(plain, two_workers, tmp_path):
             assert_same(own, whole)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("layout", [(1, 4), (2, 2)])
+def test_a_classifier_over_all_devices_and_rows_beside_it(plain, jobs, tmp_path, layout):
+    """Four devices have their rows of the features and a part of the classes each."""
+    folders = [str(tmp_path / name) for name in ("plain", "split")]
+    list(map(os.mkdir, folders))
+    want = plain(SPLIT + "train", 1, "adam", folders[0], True)
+    for got in jobs[layout](SPLIT + "train", 4, "adam", folders[1], True):
+        check(got, want)
+    check_contents(plain, folders)
+
+
 @pytest.mark.parametrize("layout", [(2, 2), (4, 1)])
 def test_copies_of_a_divided_model(plain, jobs, layout):
     for optimizer, options in COPIES:
