@@ -30,6 +30,7 @@ CONTRIB = {
     "PowerSign": lambda opt: opt.PowerSignOptimizer(0.01),
     "RegAdagrad": lambda opt: opt.RegAdagradOptimizer(0.1),
     "VariableClipping": lambda opt: opt.VariableClippingOptimizer(tf.train.AdamOptimizer(0.1), {}, 0.5),
+    "MovingAverage": lambda opt: opt.MovingAverageOptimizer(tf.train.AdamOptimizer(0.01), average_decay=0.8),
 }
 
 
