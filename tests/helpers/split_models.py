@@ -9,6 +9,17 @@ def dense(x, units, name):
         return tf.tensordot(x, kernel, 1) + tf.get_variable("bias", [units], initializer=tf.random_normal_initializer())
 
 
+def trains_a_layer_on(x, optimizer, clip=None):
+    """Trains a dense layer on [rows, width], with gradients clipped by the norm of all where `clip` says so."""
+    loss = tf.reduce_mean(tf.square(dense(x, 2, "dense") - 1.0), name="loss")
+    pairs = optimizer.compute_gradients(loss)
+    if clip:
+        clipped, _ = tf.clip_by_global_norm([g for g, _ in pairs], clip)
+        pairs = [(g, v) for g, (_, v) in zip(clipped, pairs)]
+    optimizer.apply_gradients(pairs, name="train")
+    tf.global_variables_initializer()
+
+
 def kernel(name):
     """The kernel of a dense layer that was made."""
     with tf.variable_scope(name, reuse=True):

@@ -37,13 +37,7 @@ def model(ids, rows, width, optimizer, times=1, clip=None, combined=False):
     if combined and found.shape.ndims > 2:
         found = tf.reduce_sum(found, 1)
     found = tf.reshape(found, [-1, int(np.prod(found.shape.as_list()[1:]))])
-    loss = tf.reduce_mean(tf.square(split_models.dense(found, 2, "dense") - 1.0), name="loss")
-    pairs = optimizer.compute_gradients(loss)
-    if clip:
-        clipped, _ = tf.clip_by_global_norm([g for g, _ in pairs], clip)
-        pairs = [(g, v) for g, (_, v) in zip(clipped, pairs)]
-    optimizer.apply_gradients(pairs, name="train")
-    tf.global_variables_initializer()
+    split_models.trains_a_layer_on(found, optimizer, clip)
 
 
 def check(graph, count, given, fed, rows, apart=False):
