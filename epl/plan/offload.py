@@ -18,6 +18,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.plan.gradients import size_bytes
 from epl.rules import effects
 
+TO_DEVICE = "to_device"  # the role of a node that gives the device a copy of a parameter
 _READS = frozenset(["Identity", "ReadVariableOp"])
 _LOOKUPS = frozenset(["Gather", "GatherV2", "GatherNd"])
 _SUMS = frozenset(["Add", "AddV2", "AddN"])

@@ -5,6 +5,7 @@ training takes what a segment brings: several parameters that travel together, i
 level "v2" a parameter comes once in a step, and stays until its last use, in the backward pass. At "v3" the forward and
 the backward pass have a segment each (ZeRO stage 3; Rajbhandari et al., 2020), which waits until the segment before
 begins to be used: so one is on its way while another one is computed with.
+What lies in host memory (epl.plan.offload) comes there too, and from there to the device, by copies of its own.
 """
 
 import collections
@@ -16,6 +17,7 @@ from epl.graph.functions import Functions
 from epl.plan.analysis import variables_of
 from epl.plan.gradients import size_bytes
 from epl.plan.names import PREFIX, micro_batch_name, tag_of
+from epl.plan.offload import TO_DEVICE
 from epl.rules import effects
 
 ONCE, AGAIN = "v2", "v3"
@@ -35,7 +37,7 @@ class Segment:
 
     Attributes:
       number: in the order of first uses.
-      variables: names, of the same type.
+      variables: names, of the same type; all of them lie in host memory, or none.
       reads: for each of them the node that reads it.
       users: for each of them (node, input position) pairs that take what the segment brings.
       num_bytes: for each of them.
@@ -156,7 +158,8 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
     filling = {}
     for _, _, kind, members in sorted(_with_first_use(graph, order, entries)):
         size = sum(size_bytes(program.variables[variable]) for variable, _ in members)
-        key = kind + (program.variables[members[0][0]].dtype % 100,)
+        first = members[0][0]
+        key = kind + (tags.HOST in graph.nodes[first].attr, program.variables[first].dtype % 100)
         if key not in filling or filling[key][0] + size > segment_bytes:
             filling[key] = [0, key, []]
             full.append(filling[key])
@@ -208,9 +211,15 @@ def _joins(graph, user):
     return tags.get_str(graph.nodes[user], tags.ROLE) == JOIN
 
 
+def _hands_on(graph, user):
+    return tags.get_str(graph.nodes[user], tags.ROLE) in (JOIN, TO_DEVICE)
+
+
 def _computing(graph, user):
-    """What computes with a parameter: a node that takes it, or those that take what it joins."""
-    return graph.edges.data_consumers.get(user, ()) if _joins(graph, user) else (user,)
+    """What computes with a parameter: a node that takes it, or those that take what it joins or copies."""
+    if not _hands_on(graph, user):
+        return [user]
+    return [each for taker in graph.edges.data_consumers.get(user, ()) for each in _computing(graph, taker)]
 
 
 def _with_first_use(graph, order, entries):
@@ -262,6 +271,7 @@ def _begins(graph, analysis, segment, from_data):
         if index >= 0
         and producer in from_data
         and producer in order
+        and not _hands_on(graph, producer)
         and producer not in analysis.in_control_flow
         and tags.get_int(graph.nodes[producer], tags.TASKGRAPH, 0) == stage
     ]

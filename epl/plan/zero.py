@@ -17,7 +17,6 @@ from epl.partition.conversion import shard_sizes
 from epl.plan.gradients import cut_evenly
 from epl.plan.merge_points import in_lane
 from epl.plan.names import PREFIX, tag_of
-from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.parameters import Segment
 from epl.program.program import RowsOf, RowSum
 from epl.rules import effects
@@ -190,8 +189,6 @@ def check_zero(config):
         raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
 
     leave = "or leave zero.level at ''."
-    if level in PARAMETERS and config.offload.level:
-        refuse("offload.level='%s'" % config.offload.level, "Use zero.level='v1', or leave offload.level at ''.")
     if level != STATE and config.communication.fp16:
         refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
     if level != STATE and config.communication.wire_dtype != "float32":

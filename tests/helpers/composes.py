@@ -76,7 +76,8 @@ def _copies_in_a_worker(layout):
 
 
 def tables():
-    """The two tables as Markdown, a list of lines: keys and layouts, keys and keys (several copies in two workers)."""
+    """The tables as Markdown, a list of lines: keys and layouts; and keys with keys that they do not all go together
+    with (several copies in two workers), where there are any."""
     graphs = {name: _program(layout[0]) for name, layout in LAYOUTS.items()}
     lines = _header("", LAYOUTS)
     for name, keys in KEYS.items():
@@ -86,6 +87,8 @@ def tables():
         if not _contradict(KEYS[one], KEYS[other]):
             found[one, other] = found[other, one] = _goes(graphs["copies"], "copies", dict(KEYS[one], **KEYS[other]))
     columns = [name for name in KEYS if any(not goes for pair, goes in found.items() if name in pair)]
+    if not columns:
+        return lines
     lines += [""] + _header("", columns)
     lines += [_row(name, [found.get((name, other)) for other in columns]) for name in KEYS]
     return lines

@@ -55,11 +55,7 @@ SWITCHES = tuple(name for name in EXACT if name not in LEVELS + PLACES)
 REFUSED = {
     ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
     ("parameters_once", "wire"): ("zero.level='v2'", "communication.fp16=True"),
-    ("parameters_once", "host"): ("zero.level='v2'", "offload.level='v1'"),
-    ("parameters_once", "variables_on_host"): ("zero.level='v2'", "offload.level='v0'"),
-    ("parameters", "variables_on_host"): ("zero.level='v3'", "offload.level='v0'"),
     ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
-    ("parameters", "host"): ("zero.level='v3'", "offload.level='v1'"),
 }
 
 

@@ -26,6 +26,7 @@ def test_copies_over_the_same_two_workers(by_hand, two_by_two, level):
         ("tied_mlp", 4, "PreferBackward", {"zero__level": "v1"}),
         ("batch_norm_cnn", 1, "PreferBackward", dict(IN_GROUPS, zero__level="v0")),
         ("batch_norm_cnn", 2, "PreferForward", IN_SEGMENTS),
+        pytest.param("tied_mlp", 2, "PreferForward", dict(IN_SEGMENTS, offload__level="v1"), marks=MORE),
         pytest.param("tied_mlp", 2, "ZeroBubble", {"zero__level": "v2"}, marks=MORE),
         pytest.param("tiny_bert", 4, "ZeroBubble", {"zero__level": "v1"}, marks=MORE),
         pytest.param("tiny_bert", 2, "PreferForward", dict(IN_GROUPS, zero__level="v0"), marks=MORE),

@@ -16,6 +16,7 @@ OPTIMIZERS = "tests.helpers.programs.optimizers:"
 LEVELS = ["v0", "v1"]
 # Segments of less than a layer of the small models.
 IN_SEGMENTS = {"zero.level": "v3", "zero.segment_mb": 1e-4}
+ON_HOSTS = dict(IN_SEGMENTS, **{"offload.level": "v0"})
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -26,7 +27,11 @@ def test_training(plain, two_workers, level, optimizer):
         assert_same_training(got, want)
 
 
-@pytest.mark.parametrize("config", [{"zero.level": "v2"}, IN_SEGMENTS], ids=["v2", "v3"])
+@pytest.mark.parametrize(
+    "config",
+    [{"zero.level": "v2"}, IN_SEGMENTS, {"zero.level": "v2", "offload.level": "v1"}, ON_HOSTS],
+    ids=["v2", "v3", "v2_on_host", "v3_on_host"],
+)
 def test_parameters(plain, two_workers, config):
     want = plain(GRADIENTS + "classifier", None, "adam")
     for got in two_workers(GRADIENTS + "classifier", config, "adam"):
@@ -85,6 +90,14 @@ def test_micro_batches(by_hand, two_workers, level):
 def test_pipelines_within_workers(by_hand, two_by_two, level):
     want = by_hand("batch_norm_cnn", 2, 2)
     config = {"zero__level": level, "gradient_checkpoint__type": "auto"}
+    for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
+        assert_same_training(got, want, atol=ATOL)
+
+
+@pytest.mark.parametrize("level", ["v3", pytest.param("v2", marks=pytest.mark.exhaustive)])
+def test_pipelines_within_workers_on_hosts(by_hand, two_by_two, level):
+    want = by_hand("batch_norm_cnn", 2, 2)
+    config = {"zero__level": level, "offload__level": "v1", "gradient_checkpoint__type": "auto"}
     for got in two_by_two(PIPELINES + "train", 2, "batch_norm_cnn", 2, 2, 2, **config):
         assert_same_training(got, want, atol=ATOL)
 

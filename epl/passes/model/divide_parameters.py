@@ -6,7 +6,10 @@ r"""Lets what computes with parameters take them from where they come in segment
               -> MatMul (of dx)               |
                                               '-> segment of the backward pass -> MatMul (of dx)
 
-At "v2" there is one segment for both.
+At "v2" there is one segment for both. Segments of what lies in host memory (`offload.level`) lie there too, before the
+copies that devices get:
+
+    w -> read -> segment -> copy -> MatMul
 
 Once there are copies of the model, segments become collectives. The nodes are of a type that TensorFlow's own
 optimizer leaves alone; it takes Identity out of a graph.
@@ -50,6 +53,8 @@ def divide_parameters(program, target):
             set_attr(node, tags.PHASE, tags.phase(near))
             if tags.TASKGRAPH in near.attr:
                 set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
+            if tags.HOST in program.graph.nodes[read].attr:
+                set_attr(node, tags.HOST, True)
             edit.add(node)
             originals[name] = read
             for user, position in users:

@@ -17,7 +17,7 @@ from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
-from epl.plan.offload import plan_offload
+from epl.plan.offload import TO_DEVICE, plan_offload
 
 _LOG = logging.getLogger("epl")
 
@@ -36,7 +36,8 @@ def offload(program, target):
     edit = graph.editor()
     for name in graph.in_order(plan.host):
         set_attr(edit.node(name), tags.HOST, True)
-    add_copies(graph, edit, plan.copies, "%s_offload" % PREFIX)
+    for name in add_copies(graph, edit, plan.copies, "%s_offload" % PREFIX):
+        set_attr(edit.node(name), tags.ROLE, TO_DEVICE)
     if program.apply_calls:
         _LOG.info(
             "%d variables lie in host memory; a step copies %d tensors of them to the device.",
@@ -47,7 +48,7 @@ def offload(program, target):
 
 
 def add_copies(graph, edit, copies, prefix, sources=None):
-    """Adds the nodes that give devices what lies on the host, and hands these to those who take it.
+    """Adds the nodes that give devices what lies on the host, for those who take it; returns their names.
 
     Args:
       graph: the Graph that `edit` changes.
@@ -56,6 +57,7 @@ def add_copies(graph, edit, copies, prefix, sources=None):
       prefix: of the names of nodes.
       sources: dict of canonical tensor name to the node that has it on the host; default: the tensors are there.
     """
+    added = []
     for number, copy in enumerate(copies):
         source = copy.tensor if sources is None else sources[copy.tensor]
         waits = () if copy.after is None else ("^" + copy.after,)
@@ -63,6 +65,8 @@ def add_copies(graph, edit, copies, prefix, sources=None):
         node = edit.add(on_host(graph, name, source, copy.tensor, copy.users[0][0], waits))
         for user, position in copy.users:
             edit.set_input(user, position, node.name)
+        added.append(node.name)
+    return added
 
 
 def on_host(graph, name, source, tensor, like, waits=()):

@@ -45,7 +45,7 @@ def _with_values(program, analysis, variables):
                 _become(edit.node(consumer), shape.op, [], value=shape.attr["value"], dtype=shape.attr["dtype"])
             elif node.op in LOOKUPS:
                 read = _own_read(edit, holder, dtype, node, position, after_update)
-                axis = edit.add(constant(consumer + "/axis", 0, _INT32)).name
+                axis = _where(edit.add(constant(consumer + "/axis", 0, _INT32)), node).name
                 _become(
                     edit.node(consumer),
                     "GatherV2",
@@ -77,10 +77,18 @@ def _own_read(edit, holder, dtype, user, position, after_update):
     waits = ["^" + node_of(text) for text in others if node_of(text) not in (holder.name, user.name)]
     read.input.extend(sorted(set(waits), key=waits.index) if user.name in after_update else [])
     set_attr(read, tags.PHASE, tags.phase(user))
+    _where(read, holder)
     for key in (tags.TASKGRAPH, tags.APPLY_CALL):
         if key in user.attr:
             set_attr(read, key, user.attr[key].i)
     return edit.add(read).name
+
+
+def _where(node, other):
+    """Lets a node run where another one does that it is for; returns it."""
+    if tags.HOST in other.attr:
+        set_attr(node, tags.HOST, True)
+    return node
 
 
 def _become(node, op, inputs, **attrs):

@@ -4,11 +4,13 @@ r"""Gives each worker the parameters that others hold, where it computes with th
                                                                     EplAllGather -> SplitV -> segment (all)
                                                       others' flat /
 
-Devices of one worker get what another one holds from TensorFlow itself.
+Devices of one worker get what another one holds from TensorFlow itself. What lies in host memory (`offload.level`)
+comes to the host: no device has more of it than the copies that it computes with.
 """
 
 from dataclasses import replace
 
+from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import Whereabouts, empty, reshape, split
@@ -40,7 +42,9 @@ def _gather(graph, edit, plan, segment, micro_batch, where):
         for place in places:
             if rank_of[segment.variables[place]] == rank:
                 read = graph.nodes[segment.reads[place]]
-                flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, read.device, add))
+                # Also of reads that other workers have, and have placed: all must come to the same (gpu_collectives).
+                device = host if tags.HOST in read.attr else read.device
+                flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, device, add))
         shares.append(flat or [empty(edit, "%s/from_%d" % (stem, rank), segment.dtype, host, add)])
     nodes = [micro_batch_name(name, micro_batch) for name in segment.nodes]
     waits = [text for text in graph.nodes[nodes[0]].input if text[0] == "^"]
