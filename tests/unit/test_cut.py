@@ -47,8 +47,9 @@ def run_to_the_end(parts):
     for message in parts[0].messages:
         queues[message.channel].append(message)
     waiting = [{name: len(node.input) for name, node in part.graph.nodes.items()} for part in parts]
+    received = {message.receive for message in parts[0].messages}
     ready = [(part, name) for part, left in enumerate(waiting) for name, count in left.items() if count == 0]
-    sent, arrived = set(), {message.receive: False for message in parts[0].messages}
+    ready, sent = [(part, name) for part, name in ready if name not in received], set()
     for left, part in zip(waiting, parts):
         for name, node in part.graph.nodes.items():
             if node.op == "NextIteration":
@@ -57,14 +58,11 @@ def run_to_the_end(parts):
                     ready.extend([(parts.index(part), consumer)] if left[consumer] == 0 else [])
     while ready:
         index, name = ready.pop()
-        if arrived.get(name) is False:
-            continue  # its message makes it ready again
         del waiting[index][name]
         sent.add(name)
         for queue in queues.values():
             while queue and queue[0].send in sent:
                 message = queue.popleft()
-                arrived[message.receive] = True
                 ready.append((message.target, message.receive))
         if parts[index].graph.nodes[name].op == "NextIteration":
             continue
@@ -127,6 +125,27 @@ def test_assignments_wait_for_what_reads_before_gradients_of_other_workers():
     (sent,) = [m for m in parts[1].messages if m.source == 1 and "gradients" in m.tensor]
     assert node_of(sent.tensor) in parts[1].graph.ancestors(["by_hand_w1"])
     assert len(planning.of_op(parts[1].graph, "NoOp")) <= len(planning.of_op(parts[1].whole, "NoOp")) + 2
+    assert run_to_the_end(parts) == [[]] * 2
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_a_value_is_sent_as_it_is_before_a_change_that_waits_for_its_use(resource):
+    """A learning rate that follows from the loss: the first stage's update takes the one of before."""
+    with planning.capture() as graph:
+        with epl.replicate(device_count=1):
+            x = tf.matmul(tf.placeholder(tf.float32, [None, 4]), planning.variable("w0"))
+        with epl.replicate(device_count=1):
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, planning.variable("w1"))))
+            rate = planning.variable("rate", [], use_resource=resource, trainable=False)
+        with tf.control_dependencies([tf.train.GradientDescentOptimizer(rate).minimize(loss)]):
+            change = rate.assign(tf.minimum(0.1, loss)).op
+    parts, _ = parts_of(graph, 2)
+    (sent,) = [m for m in parts[1].messages if m.source == 1 and "GradientDescent" in m.consumers[0]]
+    own = parts[1].graph
+    (value,) = own.inputs[sent.send]
+    copied = own.nodes[value.node].op == "Snapshot"
+    assert copied == (not resource)
+    assert not copied or value.node in {producer for producer, _ in own.inputs[change.name]}
     assert run_to_the_end(parts) == [[]] * 2
 
 

@@ -26,13 +26,12 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
 from epl.passes.holders import holders_of, is_shared
 from epl.passes.nodes import dtype_of, tagged
+from epl.passes.worker.sent_values import ALIASES, add_copies
 from epl.plan.analysis import variable_of
 from epl.plan.names import PREFIX, cloned_name, tag_of
 from epl.rules import effects
 
 _HANDLES = frozenset([20, 21])  # resource, variant
-# Their results may lie in the memory of the variable that they take.
-_ALIASES = frozenset(["Identity", "Reshape", "ExpandDims", "Squeeze"])
 
 
 @dataclass(frozen=True)
@@ -294,19 +293,21 @@ def _own(graph, plan, part):
                 _hand_in_own(edit.node(name), nodes)
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
+    copies = add_copies(graph, edit, part)
     for message in part.messages:
         if message.source == part.index:
-            add_send(edit, plan, part, message)
+            add_send(edit, plan, part, message, copies.get(message.tensor))
     return edit.finish()
 
 
-def add_send(edit, plan, part, message):
-    """Adds the node that sends a message; the tensor may be of a Graph that has it or of the Editor."""
+def add_send(edit, plan, part, message, value=None):
+    """Adds the node that sends a message; the tensor, or a value in its place, may be of a Graph that has it or of the
+    Editor."""
     dtype = types.base(dtype_of(part.whole, message.tensor))
     node = make_node(
         "EplBroadcastSend",
         message.send,
-        [message.tensor],
+        [value or message.tensor],
         plan.mesh.host_device,
         T=Type(dtype),
         comm=part.first_slot + message.channel,
@@ -453,5 +454,5 @@ def _read_before(graph, plan, changes):
         for consumer, position in graph.consumers.get(stack.pop(), ()):
             if consumer not in found and graph.inputs[consumer][position].index >= 0:
                 found.add(consumer)
-                stack.extend([consumer] if graph.nodes[consumer].op in _ALIASES else [])
+                stack.extend([consumer] if graph.nodes[consumer].op in ALIASES else [])
     return graph.in_order(found)
