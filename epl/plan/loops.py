@@ -26,8 +26,7 @@ _HARMLESS = (
     _WRITES
     | _READS
     | frozenset(
-        ["ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "Assert", "CheckNumerics"]
-        + ["CheckNumericsV2"]
+        "ReadVariableOp ResourceGather ResourceGatherNd VariableShape Assert CheckNumerics CheckNumericsV2".split()
     )
 )
 

@@ -28,16 +28,11 @@ def test_some_optimizers(plain, jobs, layout):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("resource", [False, True])
-def test_optimizers_of_tf_train(plain, jobs, layout, resource):
-    compare(plain, jobs[layout], layout[0] * layout[1], TRAIN, "model/second/kernel", resource=resource)
-
-
-@only_tf1
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("resource", [False, True])
-def test_optimizers_of_tf_contrib(plain, jobs, layout, resource):
-    compare(plain, jobs[layout], layout[0] * layout[1], WELL_CONDITIONED, "model/second/kernel", resource=resource)
+@pytest.mark.parametrize(
+    "names", [pytest.param(TRAIN, id="tf.train"), pytest.param(WELL_CONDITIONED, id="tf.contrib", marks=only_tf1)]
+)
+def test_all_optimizers(plain, jobs, layout, resource, names):
+    compare(plain, jobs[layout], layout[0] * layout[1], names, "model/second/kernel", resource=resource)
 
 
 @only_tf1
