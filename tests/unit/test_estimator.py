@@ -14,7 +14,6 @@ from epl.session.agreement import current_agreement
 
 @pytest.fixture(autouse=True)
 def started():
-    tf.disable_v2_behavior()
     with tf.Graph().as_default():
         epl.init(Config())
         yield
