@@ -85,7 +85,7 @@ def _operation(value):
     return value.op
 
 
-def _note(value, name, place, where):
+def _note(value, name, dim, where):
     """Writes a hint down, as a tag.
 
     Raises:
@@ -93,11 +93,11 @@ def _note(value, name, place, where):
     """
     index = value.value_index if isinstance(value, tf.Tensor) else 0
     hints = record_of(value.graph).hints.setdefault(name, {})
-    before, said = hints.get(index, (place, where))
-    if before != place:
+    before, said = hints.get(index, (dim, where))
+    if before != dim:
         raise PlanError(
             "%s wants '%s' to be %s, but %s wants it to be %s. Leave one of the two out."
-            % (where, name, tags.told(place), said, tags.told(before))
+            % (where, name, tags.told(dim), said, tags.told(before))
         )
-    hints[index] = place, said
+    hints[index] = dim, said
     tf_compat.set_tag(_operation(value), tags.PLACES, tags.places({i: each for i, (each, _) in hints.items()}))

@@ -63,7 +63,7 @@ class Record(object):
                 return index
         index = len(self._strategies)
         self._strategies.append(strategy)
-        self.taskgraphs.append(TaskGraph(index, strategy.kind, strategy.device_count, strategy.name, strategy.place))
+        self.taskgraphs.append(TaskGraph(index, strategy.kind, strategy.device_count, strategy.name, strategy.where))
         return index
 
 

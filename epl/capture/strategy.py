@@ -23,21 +23,21 @@ class Strategy(object):
       kind: "replicate" or "split".
       device_count: devices that one copy of this part computes on.
       name: for people.
-      place: "file:line" where it was made.
+      where: "file:line" where it was made.
     """
 
-    def __init__(self, kind, device_count, name, place):
+    def __init__(self, kind, device_count, name, where):
         if isinstance(device_count, bool) or not isinstance(device_count, int) or device_count < 1:
             raise PlanError(
                 "epl.%s(device_count=%r) at %s: device_count is the number of devices that one copy of this part of "
                 "the "
                 "model computes on, a whole number of at least 1, for example epl.%s(1)"
-                % (kind, device_count, place, kind)
+                % (kind, device_count, where, kind)
             )
         self.kind = kind
         self.device_count = device_count
         self.name = name
-        self.place = place
+        self.where = where
 
     def same_as(self, other):
         """Whether another one, or None, says the same, names aside."""
@@ -90,7 +90,7 @@ class Scopes(object):
                 "epl.%s at %s stands inside of epl.%s at %s; strategy scopes cannot be nested. End the outer scope "
                 "before "
                 "the inner one begins: each scope is a part of the model of its own."
-                % (strategy.kind, strategy.place, self.entered.kind, self.entered.place)
+                % (strategy.kind, strategy.where, self.entered.kind, self.entered.where)
             )
         self.entered = strategy
 
@@ -166,6 +166,6 @@ def set_default_strategy(strategy):
     if held.entered is not None:
         raise CaptureError(
             "epl.set_default_strategy at %s stands inside of epl.%s at %s; call it outside of any scope."
-            % (caller(1), held.entered.kind, held.entered.place)
+            % (caller(1), held.entered.kind, held.entered.where)
         )
     held.set_default(default_graph(), strategy)

@@ -54,9 +54,9 @@ def divided(dim):
     return str(dim)
 
 
-def told(place):
+def told(dim):
     """The same for people."""
-    return place if place == WHOLE else "divided along dimension %s" % place
+    return dim if dim == WHOLE else "divided along dimension %s" % dim
 
 
 def places(by_output):
@@ -69,7 +69,7 @@ def places_of(node):
     if PLACES not in node.attr:
         return {}
     pairs = [each.split(":") for each in get_str(node, PLACES).split(",") if each]
-    return {int(index): None if place == WHOLE else int(place) for index, place in pairs}
+    return {int(index): None if dim == WHOLE else int(dim) for index, dim in pairs}
 
 
 def shapes_text(shapes):

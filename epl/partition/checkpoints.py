@@ -50,16 +50,19 @@ def saved_by_shard(facts, choices, node):
     if names is None or slices is None:
         return frozenset()
     return frozenset(
-        place
-        for place, tensor in enumerate(inputs)
-        if place >= FIRST_SAVED and not slices[place - FIRST_SAVED] and _is_large(facts, choices.of(tensor), tensor)
+        i
+        for i, tensor in enumerate(inputs)
+        if i >= FIRST_SAVED and not slices[i - FIRST_SAVED] and _is_large(facts, choices.of(tensor), tensor)
     )
 
 
-def _is_large(facts, place, tensor):
+def _is_large(facts, placement, tensor):
     shape = facts.shape(tensor)
     return (
-        place.kind == "sharded" and shape is not None and None not in shape and facts.num_bytes(tensor) >= LEAST_BYTES
+        placement.kind == "sharded"
+        and shape is not None
+        and None not in shape
+        and facts.num_bytes(tensor) >= LEAST_BYTES
     )
 
 

@@ -109,7 +109,7 @@ class Finder(object):
             tensor = self._facts.inputs(tensor.node)[0]
         shape = self._facts.shape(tensor)
         is_table = tensor.node in self._marks.variables and shape and (shape[0] or 0) >= self._marks.shards
-        return tensor.node if is_table and self._marks.places.get(tensor.node, sharded(0)) == sharded(0) else None
+        return tensor.node if is_table and self._marks.placements.get(tensor.node, sharded(0)) == sharded(0) else None
 
     def looks_up(self, name, ids):
         """Whether a node looks up rows of a divided table by some ids."""
@@ -190,8 +190,8 @@ class Finder(object):
         if name in self._begins:
             return True
         outputs, wants, routed = found
-        places = tuple(self._place(outputs[i]) for i in sorted(outputs))
-        self._strategies[name] = Strategy(None, wants, places, routed)
+        placements = tuple(self._place(outputs[i]) for i in sorted(outputs))
+        self._strategies[name] = Strategy(None, wants, placements, routed)
         made = [Tensor(name, i) for i, kind in outputs.items() if kind != "rows again"]
         self._known.update((Tensor(name, i), kind) for i, kind in outputs.items() if kind != "rows again")
         for consumer, position in self._graph.consumers.get(name, ()):
@@ -216,8 +216,8 @@ class Finder(object):
         """What a node wants of its inputs: what is known as it lies here, all else whole."""
         found = [self._place(self._known[t]) if t in self._known else WHOLE for t in inputs]
         found = [by_row(self._of) if t in self._cut else each for t, each in zip(inputs, found)]
-        for position, place in others.items():
-            found[int(position[1:])] = place
+        for position, value in others.items():
+            found[int(position[1:])] = value
         return tuple(found)
 
     def _visit(self, node, inputs, kinds):

@@ -2,8 +2,8 @@ r"""What users have said about where tensors lie (`epl.shard`, `epl.whole`), as 
 
     product -> softmax      becomes      product -> Identity, which lies as was said -> softmax
 
-The node takes any place that the tensor can have, so that a hint always holds; what makes the tensor is chosen so that
-it leaves it in that place, if that costs no more.
+The node takes any placement that the tensor can have, so that a hint always holds; what makes the tensor is chosen so
+that it leaves it in that placement, if that costs no more.
 """
 
 from dataclasses import dataclass
@@ -43,11 +43,11 @@ def hints_of(graph, dtype_of):
     edit, found = graph.editor(), Hints(graph, {}, {}, {})
     for name, node in graph.nodes.items():
         for index, dim in tags.places_of(node).items():
-            tensor, place = format_input(name, index), WHOLE if dim is None else sharded(dim)
+            tensor, placement = format_input(name, index), WHOLE if dim is None else sharded(dim)
             if node.op in effects.VARIABLES:
-                found.variables[name] = place
+                found.variables[name] = placement
                 continue
-            found.tensors[tensor] = place
+            found.tensors[tensor] = placement
             found.nodes[_put(graph, edit, node, index, dtype_of(tensor))] = tensor
     return Hints(edit.finish(), found.nodes, found.tensors, found.variables) if found.nodes else found
 
@@ -67,6 +67,6 @@ def _put(graph, edit, node, index, dtype):
 
 
 def placed_name(tensor):
-    """The node that holds a tensor in its place."""
+    """The node that holds a tensor in its placement."""
     node, index = parse_input(tensor)
     return "epl_placed/%d/%s" % (index, node)

@@ -15,7 +15,7 @@ class Marks:
       variables: names of the variables that are to be divided.
       tensors: canonical name of a tensor to the Placement that it is to have.
       preferred: the same of tensors which follow where that costs no more than something else.
-      places: variable to the Placement that it is to have.
+      placements: variable to the Placement that it is to have.
       rows: nodes that compute on a batch, of which each shard is to compute its rows.
       batches: nodes that give the batch.
     """
@@ -24,6 +24,6 @@ class Marks:
     variables: FrozenSet[str] = frozenset()
     tensors: Dict[str, Placement] = field(default_factory=dict)
     preferred: Dict[str, Placement] = field(default_factory=dict)
-    places: Dict[str, Placement] = field(default_factory=dict)
+    placements: Dict[str, Placement] = field(default_factory=dict)
     rows: FrozenSet[str] = frozenset()
     batches: FrozenSet[str] = frozenset()

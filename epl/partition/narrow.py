@@ -12,7 +12,7 @@ from epl.program.placement import WHOLE
 
 def narrow(facts, choices, shards):
     """The Choices in which nothing is computed whole only to be divided."""
-    found = replace(choices, strategy=dict(choices.strategy), place=dict(choices.place))
+    found = replace(choices, strategy=dict(choices.strategy), placements=dict(choices.placements))
     for name in reversed(choices.order):
         rule, strategy, inputs = found.rule.get(name), found.strategy[name], facts.inputs(name)
         if rule is None or name in choices.fixed:
@@ -24,16 +24,16 @@ def narrow(facts, choices, shards):
         wanted = _wanted(facts, found, name)
         if len(wanted) != 1 or next(iter(wanted)) is None or next(iter(wanted)).kind != "sharded":
             continue
-        place = next(iter(wanted))
-        parts = [each for each in strategies(rule, shards) if each.outputs == (place,) and not each.routed]
+        placement = next(iter(wanted))
+        parts = [each for each in strategies(rule, shards) if each.outputs == (placement,) and not each.routed]
         if parts:
             found.strategy[name] = parts[0]
-            found.place[Tensor(name, 0)] = place
+            found.placements[Tensor(name, 0)] = placement
     return found
 
 
 def _wanted(facts, choices, name):
-    """The places in which others want what a node gives."""
+    """The placements in which others want what a node gives."""
     wanted = set()
     for consumer, position in facts.graph.consumers.get(name, ()):
         if facts.graph.inputs[consumer][position].index < 0:

@@ -66,15 +66,15 @@ def _own(emit, segments, count=None):
     return emit.own_entries[segments]
 
 
-def part_by_row(emit, tensor, place):
+def part_by_row(emit, tensor, placement):
     """A shard's part of a tensor that each has whole.
 
     Args:
       emit: the Emit.
       tensor: with all entries along its first dimension.
-      place: the Placement, `by_row`.
+      placement: the Placement, `by_row`.
     """
-    segments = Tensor(*parse_input(place.of))
+    segments = Tensor(*parse_input(placement.of))
     own = _own(emit, segments)
     return own.segments if tensor == segments else own_part(emit, own, text_of(tensor), emit.facts.dtype(tensor))
 

@@ -31,7 +31,7 @@ def postpone(facts, choices, shards):
       choices: as `spread` has made them; stays as it is.
       shards: how many parts.
     """
-    if _PARTIAL not in choices.place.values():
+    if _PARTIAL not in choices.placements.values():
         return choices
     whole_at = _cut(facts, choices, shards)
     return _made_up(facts, choices, whole_at, shards) if whole_at else choices
@@ -45,7 +45,7 @@ def _cut(facts, choices, shards):
     for name in choices.order:
         strategy, inputs = choices.strategy[name], facts.inputs(name)
         partials = [t for t, want in zip(inputs, strategy.inputs) if choices.of(t) == _PARTIAL and want == _PARTIAL]
-        outputs = [Tensor(name, i) for i, place in enumerate(strategy.outputs) if place == _PARTIAL]
+        outputs = [Tensor(name, i) for i, placement in enumerate(strategy.outputs) if placement == _PARTIAL]
         for tensor, want in zip(inputs, strategy.inputs):
             if choices.of(tensor) == _PARTIAL and want not in (_PARTIAL, None) and want.kind != "whole shape":
                 wanted[tensor].add(want)
@@ -57,9 +57,9 @@ def _cut(facts, choices, shards):
             for tensor in partials:
                 network.add((tensor, "out"), (output, "in"))
         linear.update(partials)
-    for tensor, places in wanted.items():
-        if len(places) == 1 and WHOLE not in places:
-            cost = conversion_cost(_PARTIAL, next(iter(places)), facts.num_bytes(tensor), shards)
+    for tensor, placements in wanted.items():
+        if len(placements) == 1 and WHOLE not in placements:
+            cost = conversion_cost(_PARTIAL, next(iter(placements)), facts.num_bytes(tensor), shards)
             network.add((tensor, "out"), _SINK, int(cost))
         else:
             network.add((tensor, "out"), _SINK)
@@ -68,7 +68,7 @@ def _cut(facts, choices, shards):
 
 def _made_up(facts, choices, whole_at, shards):
     """The Choices in which everything takes some tensors whole, and what follows from that."""
-    found = replace(choices, strategy=dict(choices.strategy), place=dict(choices.place))
+    found = replace(choices, strategy=dict(choices.strategy), placements=dict(choices.placements))
     for name in choices.order:
         strategy, inputs = found.strategy[name], facts.inputs(name)
         if _PARTIAL not in strategy.inputs:
@@ -78,5 +78,5 @@ def _made_up(facts, choices, whole_at, shards):
             continue
         found.strategy[name] = whole = strategies(found.rule[name], shards)[0]
         for index in range(len(whole.outputs)):
-            found.place.pop(Tensor(name, index), None)
+            found.placements.pop(Tensor(name, index), None)
     return found

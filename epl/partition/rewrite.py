@@ -1,6 +1,7 @@
 """Writes the program of a shard: every operation with the shapes of its parts, and the collectives between them.
 
-All tensors keep their names. What brings one into another place is added with names of its own, once for each place.
+All tensors keep their names. What brings one into another placement is added with names of its own, once for each of
+them.
 """
 
 import collections
@@ -29,7 +30,7 @@ def rewrite(facts, choices, shards):
         strategy, inputs = choices.strategy.get(name), facts.inputs(name)
         wants = strategy.inputs if strategy is not None else (WHOLE,) * len(inputs)
         apart = saved_by_shard(facts, choices, node)
-        wants = [None if place in apart else want for place, want in enumerate(wants)]
+        wants = [None if i in apart else want for i, want in enumerate(wants)]
         if name not in choices.rule:
             brought = [t for t, want in zip(inputs, wants) if want == WHOLE and choices.of(t) != WHOLE]
             gathered = sum(map(facts.num_bytes, brought))
@@ -37,11 +38,13 @@ def rewrite(facts, choices, shards):
         texts = [forms.text(tensor, want) for tensor, want in zip(inputs, wants)]
         known = choices.routes.get(name)
         if known is not None:
-            write_routed(emit, node, texts, forms.text(known.ids, known.place), known, choices.rows.get(name))
+            write_routed(emit, node, texts, forms.text(known.ids, known.placement), known, choices.rows.get(name))
         else:
             _write(emit, node, texts, choices, strategy)
     graph = Graph(emit.nodes, facts.graph.library, facts.graph.versions)
-    placements = {format_input(*tensor): place for tensor, place in choices.place.items() if place != WHOLE}
+    placements = {
+        format_input(*tensor): placement for tensor, placement in choices.placements.items() if placement != WHOLE
+    }
     return Partitioned(graph, shards, placements, emit.per_shard, tuple(emit.collectives), tuple(without_rule))
 
 
@@ -67,14 +70,14 @@ def _with_inputs(node, texts):
     return copy
 
 
-def _write_variable(emit, node, place):
-    if place == WHOLE:
+def _write_variable(emit, node, placement):
+    if placement == WHOLE:
         return emit.keep(node)
     copy = copy_of(node)
     copy.attr.pop("_output_shapes", None)
     values = []
-    for size in shard_sizes(node.attr["shape"].shape.dim[place.dim].size, emit.shards):
-        copy.attr["shape"].shape.dim[place.dim].size = size
+    for size in shard_sizes(node.attr["shape"].shape.dim[placement.dim].size, emit.shards):
+        copy.attr["shape"].shape.dim[placement.dim].size = size
         value = type(copy.attr["shape"])()
         value.CopyFrom(copy.attr["shape"])
         values.append(value)
@@ -85,7 +88,7 @@ def _write_variable(emit, node, place):
 
 
 class _Forms(object):
-    """Tensors in the places in which they are wanted, each brought there once."""
+    """Tensors in the placements in which they are wanted, each brought there once."""
 
     def __init__(self, emit, facts, choices):
         self._emit = emit
@@ -95,7 +98,7 @@ class _Forms(object):
         self._through_whole = _wanted_whole(facts, choices, emit.shards)
 
     def text(self, tensor, want):
-        """The name of a tensor in the program of a shard, in a place."""
+        """The name of a tensor in the program of a shard, in a placement."""
         have = self._choices.of(tensor)
         own = format_input(*tensor)
         if want is None or want == have or (want.kind == "whole shape" and have.kind == "partial"):
@@ -141,7 +144,7 @@ def _size(shape, dim):
 
 
 def _directly(have, want):
-    """Whether one collective makes one place of another that is not whole."""
+    """Whether one collective makes one placement of another that is not whole."""
     return want.kind == "sharded" and (have.kind == "sharded" or have.combine == SUM)
 
 
@@ -153,9 +156,9 @@ def _wanted_whole(facts, choices, shards):
             if want is not None and choices.of(tensor) != WHOLE and want != choices.of(tensor):
                 wanted[tensor].add(want)
     found = set()
-    for tensor, places in wanted.items():
+    for tensor, placements in wanted.items():
         have, num_bytes = choices.of(tensor), facts.num_bytes(tensor)
-        separately = sum(conversion_cost(have, place, num_bytes, shards) for place in places)
-        if WHOLE in places or separately > conversion_cost(have, WHOLE, num_bytes, shards):
+        separately = sum(conversion_cost(have, placement, num_bytes, shards) for placement in placements)
+        if WHOLE in placements or separately > conversion_cost(have, WHOLE, num_bytes, shards):
             found.add(tensor)
     return found

@@ -36,14 +36,14 @@ class Route:
 
     Attributes:
       ids: the tensor.
-      place: of the ids, as the shards divide them.
+      placement: of the ids, as the shards divide them.
       rows: of the table.
       unique: whether rows of the same id are added up, or come once, before they are sent.
       summed: whether the owner adds up the rows of an id that come from several shards.
     """
 
     ids: Tensor
-    place: Placement
+    placement: Placement
     rows: int
     unique: bool = True
     summed: bool = False
@@ -60,7 +60,7 @@ def route(facts, choices, shards):
     found = replace(
         choices,
         strategy=dict(choices.strategy),
-        place=dict(choices.place),
+        placements=dict(choices.placements),
         routes={name: _route_of(facts, name, s) for name, s in choices.strategy.items() if s.routed},
     )
     apart, done = set(), set()
@@ -74,10 +74,10 @@ def route(facts, choices, shards):
             continue
         found.strategy.update(region.strategies)
         for name, strategy in region.strategies.items():
-            for index, place in enumerate(strategy.outputs):
-                found.place[Tensor(name, index)] = place
-                if place == WHOLE:
-                    del found.place[Tensor(name, index)]
+            for index, placement in enumerate(strategy.outputs):
+                found.placements[Tensor(name, index)] = placement
+                if placement == WHOLE:
+                    del found.placements[Tensor(name, index)]
         for each in region.begins:
             found.routes.update((tensor.node, each.route) for tensor in (each.rows, each.ids))
             done.add(each.rows)
@@ -101,7 +101,7 @@ class _Begin:
     Attributes:
       lookup: its name.
       rows, ids: the tensors that it is.
-      wants: the node of each to the places in which that wants its inputs.
+      wants: the node of each to the placements in which that wants its inputs.
       given: the gradient before it is a list of rows.
       route: the Route.
     """
@@ -125,15 +125,15 @@ def _gradients(facts, choices, lookup):
     rank = len(facts.shape(ids))
     for values, lists in lists_of_rows(facts, lookup):
         given = facts.inputs(values)[0]
-        place, dims, summed = choices.of(given), facts.shape(given), False
-        if place.kind == BY_ROW:
-            fits, summed = place == choices.of(ids), place.dim < 0  # each id is there once
+        placement, dims, summed = choices.of(given), facts.shape(given), False
+        if placement.kind == BY_ROW:
+            fits, summed = placement == choices.of(ids), placement.dim < 0  # each id is there once
         else:
-            fits = place.kind == "sharded" and place.dim < rank and dims is not None
-            fits = fits and len(dims) - rank == len(facts.shape(table)) - 1 and choices.of(ids) in (WHOLE, place)
+            fits = placement.kind == "sharded" and placement.dim < rank and dims is not None
+            fits = fits and len(dims) - rank == len(facts.shape(table)) - 1 and choices.of(ids) in (WHOLE, placement)
         if fits:
-            known = Route(ids, place, facts.shape(table)[0], summed=summed)
-            wants = (values, (place, None)), (lists, (place, None))
+            known = Route(ids, placement, facts.shape(table)[0], summed=summed)
+            wants = (values, (placement, None)), (lists, (placement, None))
             found.append(_Begin(lookup, Tensor(values, 0), Tensor(lists, 0), wants, given, known))
     return found
 
@@ -158,7 +158,7 @@ def _gradients_of_combined(facts, choices, lookup):
 
 
 def _pays(facts, choices, begin, shards):
-    if begin.route.place.kind == BY_ROW:
+    if begin.route.placement.kind == BY_ROW:
         return True
     num_bytes, ids = facts.num_bytes(begin.given), facts.num_bytes(begin.route.ids)
     if choices.strategy[begin.lookup].routed:  # the owners have the ids already
@@ -194,9 +194,9 @@ class _Region(object):
         self.begins.append(begin)
         what = ("unique", begin.route) if begin.route.summed else begin.route
         self._known.update({begin.rows: (_ROWS, what), begin.ids: (_IDS, what)})
-        for name, places in begin.wants:
+        for name, placements in begin.wants:
             outputs = (ROUTED,) * (2 if begin.rows.node == begin.ids.node else 1)
-            self.strategies[name] = Strategy(None, places, outputs, routed=True)
+            self.strategies[name] = Strategy(None, placements, outputs, routed=True)
             self._waiting.append(name)
 
     def grown(self):
@@ -252,15 +252,15 @@ class _Region(object):
             return Strategy(None, (ROUTED,), (partial(),)), {}
         if op in LOOKUPS and words[1] == _IDS and self._is_sharded_table(inputs[0]):
             self._comes_apart(kinds[1:2])
-            places = (sharded(0), ROUTED) + (WHOLE,) * (len(inputs) - 2)
-            return Strategy(None, places, (ROUTED,)), {0: (_ROWS, kinds[1][1])}
+            placements = (sharded(0), ROUTED) + (WHOLE,) * (len(inputs) - 2)
+            return Strategy(None, placements, (ROUTED,)), {0: (_ROWS, kinds[1][1])}
         if effects.is_write(op):
             return self._update(node, inputs, kinds)
         return self._elementwise(node, inputs, kinds)
 
     def _made(self, inputs, kind):
-        places = tuple(ROUTED if tensor in self._known else WHOLE for tensor in inputs)
-        return Strategy(None, places, (ROUTED,)), {0: kind}
+        placements = tuple(ROUTED if tensor in self._known else WHOLE for tensor in inputs)
+        return Strategy(None, placements, (ROUTED,)), {0: kind}
 
     def _comes_apart(self, kinds):
         """Notes that something is not the same for a sum of rows, where these could still be of the same id."""
@@ -284,8 +284,8 @@ class _Region(object):
         if node.op not in _ADDING:
             self._comes_apart([kinds[at]])
         before = self._choices.strategy[node.name]
-        places = tuple(ROUTED if kind else place for kind, place in zip(kinds, before.inputs))
-        return replace(before, inputs=places), {}
+        placements = tuple(ROUTED if kind else placement for kind, placement in zip(kinds, before.inputs))
+        return replace(before, inputs=placements), {}
 
     def _elementwise(self, node, inputs, kinds):
         rule = self._choices.rule.get(node.name)

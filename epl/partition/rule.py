@@ -107,9 +107,9 @@ def _routed(rule, shards, anyhow):
     if rule.inputs[0][0] is None or not divides(sizes[rule.inputs[0][0]], shards):
         return []
     labels = [label for label in rule.inputs[1] if label is not None and divides(sizes[label], shards)]
-    places = [(sharded(0), sharded(rule.inputs[1].index(label))) + tuple(anyhow[2:]) for label in labels]
+    placements = [(sharded(0), sharded(rule.inputs[1].index(label))) + tuple(anyhow[2:]) for label in labels]
     outputs = [(sharded(rule.outputs[0].index(label)),) for label in labels]
-    return [Strategy(*each, routed=True) for each in zip(labels, places, outputs)]
+    return [Strategy(*each, routed=True) for each in zip(labels, placements, outputs)]
 
 
 def divides(sizes, shards):

@@ -2,7 +2,7 @@
 their parts exchange a few numbers while they are computed.
 
 Functions `(emit, node, texts, strategy, rule, choices) -> whether they have written the node`; where they have not, it
-is written with its local inputs as it is. `texts` are the data inputs, in the places that the strategy wants.
+is written with its local inputs as it is. `texts` are the data inputs, in the placements that the strategy wants.
 """
 
 from epl.graph.build import Type
@@ -17,8 +17,8 @@ from epl.program.placement import ROUTED, WHOLE
 
 def _divided(strategy, index=0):
     """The divided dimension of an output, or None."""
-    place = strategy.outputs[index] if strategy.outputs else WHOLE
-    return place.dim if place.kind == "sharded" else None
+    placement = strategy.outputs[index] if strategy.outputs else WHOLE
+    return placement.dim if placement.kind == "sharded" else None
 
 
 def _index_type(node, *keys):
@@ -104,20 +104,20 @@ def _shape(emit, node, texts, strategy, rule, choices):
 
 
 def _whole_shape(emit, tensor, choices, dtype):
-    shape, place = emit.facts.shape(tensor), choices.of(tensor)
+    shape, placement = emit.facts.shape(tensor), choices.of(tensor)
     if None not in shape:
         return emit.integers("whole_shape", [list(shape)] * emit.shards, dtype)
     source = emit.facts.dtype(tensor)
     text = emit.add("Shape", "local_shape", [text_of(tensor)], T=Type(source), out_type=Type(dtype))
-    if place.kind != "sharded":
+    if placement.kind != "sharded":
         return text
-    size = shape[place.dim]
+    size = shape[placement.dim]
     if size is not None:
-        return replaced(emit, text, {place.dim: [size] * emit.shards}, len(shape), dtype)
-    size = emit.cast(whole_size(emit, choices, tensor, place.dim), INT32, dtype)
+        return replaced(emit, text, {placement.dim: [size] * emit.shards}, len(shape), dtype)
+    size = emit.cast(whole_size(emit, choices, tensor, placement.dim), INT32, dtype)
     masks = [
-        [[i == place.dim for i in range(len(shape))]] * emit.shards,
-        [[i != place.dim for i in range(len(shape))]] * emit.shards,
+        [[i == placement.dim for i in range(len(shape))]] * emit.shards,
+        [[i != placement.dim for i in range(len(shape))]] * emit.shards,
     ]
     there, elsewhere = [emit.integers(name, mask, dtype) for name, mask in zip(("there", "elsewhere"), masks)]
     other = emit.add("Mul", "others", [text, elsewhere], T=Type(dtype))

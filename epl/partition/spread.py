@@ -40,23 +40,23 @@ class Choices:
     Attributes:
       strategy: node to its Strategy.
       rule: node to its Rule; nodes without one are not in it.
-      place: Tensor to its Placement; those that are whole may be left out.
+      placements: Tensor to its Placement; those that are whole may be left out.
       order: node names, each behind what it takes (but for the edges that close loops).
-      fixed: nodes of which the place of an output was marked.
+      fixed: nodes of which the placement of an output was marked.
       routes: node whose strategy is routed to its epl.partition.routes.Route.
       rows: node at which rows of a batch come of their entries to its epl.partition.entries.Rows.
     """
 
     strategy: Dict[str, Strategy] = field(default_factory=dict)
     rule: Dict[str, Rule] = field(default_factory=dict)
-    place: Dict[Tensor, Placement] = field(default_factory=dict)
+    placements: Dict[Tensor, Placement] = field(default_factory=dict)
     order: list = field(default_factory=list)
     fixed: set = field(default_factory=set)
     routes: Dict[str, object] = field(default_factory=dict)
     rows: Dict[str, object] = field(default_factory=dict)
 
     def of(self, tensor):
-        return self.place.get(tensor, WHOLE)
+        return self.placements.get(tensor, WHOLE)
 
 
 def spread(facts, marks, op_def, stateful=frozenset(), regions=()):
@@ -112,8 +112,8 @@ class _Spread(object):
                 self._free[Tensor(name, 0)] = name, tuple(range(len(shape)))
         for name in order:
             self._facts.shape(Tensor(name, 0))  # from data on, as shapes follow from those before
-        for name, place in self._marks.places.items():
-            self._place_variable(name, place)
+        for name, placement in self._marks.placements.items():
+            self._place_variable(name, placement)
         for region in regions:
             self._take_region(region)
         # A first value says nothing of how a variable is used.
@@ -129,16 +129,16 @@ class _Spread(object):
         self._choices.order = sorted(self._choices.strategy, key=graph.order.__getitem__)
         return self._choices
 
-    def _place_variable(self, name, place):
-        """Gives a variable the place that is marked."""
-        if place == WHOLE:
+    def _place_variable(self, name, placement):
+        """Gives a variable the placement that is marked."""
+        if placement == WHOLE:
             return
         if name not in self._undecided:
             raise PlanError(
                 "the variable '%s' is marked to be %s over %d devices, but something that changes it cannot do so in "
-                "parts. Leave the hint out, or change the variable by an optimizer." % (name, place, self._shards)
+                "parts. Leave the hint out, or change the variable by an optimizer." % (name, placement, self._shards)
             )
-        self._decide(name, place)
+        self._decide(name, placement)
 
     def _take_region(self, region):
         """Computes entry by entry what a Region holds, if its tables can be divided."""
@@ -149,7 +149,9 @@ class _Spread(object):
         self._choices.rows.update(region.rows)
         self._choices.strategy.update(region.strategies)
         for name, strategy in region.strategies.items():
-            self._choices.place.update((Tensor(name, i), place) for i, place in enumerate(strategy.outputs))
+            self._choices.placements.update(
+                (Tensor(name, i), placement) for i, placement in enumerate(strategy.outputs)
+            )
 
     def _owner(self, name):
         """The variable whose slot in an optimizer a variable is; None for others.
@@ -175,7 +177,7 @@ class _Spread(object):
         if (owner or name) not in self._marks.variables or not self._facts.shape(Tensor(name, 0)):
             return False
         consumers = [self._graph.nodes[c] for c in self._takers(name)]
-        if node.op != "VarHandleOp":  # the value of a reference can be brought into any place
+        if node.op != "VarHandleOp":  # the value of a reference can be brought into any placement
             itself = _REFERENCES | _WHOLE_REFERENCES
             consumers = [each for each in consumers if effects.is_write(each.op) or each.op in itself]
         return all(self._notation(each) is not None for each in consumers)
@@ -238,7 +240,7 @@ class _Spread(object):
         return tensor in self._free and self._free[tensor][0] in self._undecided
 
     def _can_decide(self, rule, inputs):
-        """Whether a node takes anything that could be divided and has its place already."""
+        """Whether a node takes anything that could be divided and has its placement already."""
         pairs = [(tensor, labels) for tensor, labels in zip(inputs, rule.inputs) if isinstance(labels, tuple)]
         return any(any(labels) and not self._is_free(tensor) for tensor, labels in pairs)
 
@@ -261,13 +263,13 @@ class _Spread(object):
         labels, out = labelled[0][1], rule.outputs[0]
         if all(label is None or label in out for label in labels):
             fit = [label for label, sizes in rule.sizes if divides(sizes, self._shards)]  # also what dimensions merge
-            places = tuple(dims[labels.index(label)] if label in labels and label in fit else None for label in out)
-            self._free[Tensor(name, 0)] = variable, places
+            placements = tuple(dims[labels.index(label)] if label in labels and label in fit else None for label in out)
+            self._free[Tensor(name, 0)] = variable, placements
 
     def _decide(self, variable, placement):
-        """Gives a variable its place, and lets those go on that wait for it."""
+        """Gives a variable its placement, and lets those go on that wait for it."""
         waiting = self._undecided.pop(variable)
-        self._choices.place[Tensor(variable, 0)] = placement
+        self._choices.placements[Tensor(variable, 0)] = placement
         self._choices.strategy[variable] = Strategy(None, (), (placement,))
         for slot in self._slots[variable]:
             if slot in self._undecided:
@@ -282,23 +284,23 @@ class _Spread(object):
         if rule is None:
             chosen = Strategy(None, (WHOLE,) * len(inputs), ())
             self._refuse_unknown(node, inputs)
-            if any(place != WHOLE for place in self._wanted(name, 1).values()):
+            if any(placement != WHOLE for placement in self._wanted(name, 1).values()):
                 self._refuse_mark(name, self._wanted(name, 1))
         else:
             chosen = self._best(name, rule, inputs)
         for tensor, want in zip(inputs, chosen.inputs):
             if self._is_free(tensor):
                 variable, dims = self._free[tensor]
-                place = WHOLE
+                placement = WHOLE
                 if want is not None and want.kind == "sharded" and dims[want.dim] is not None:
-                    place = Placement("sharded", dim=dims[want.dim])
-                self._decide(variable, place)
+                    placement = Placement("sharded", dim=dims[want.dim])
+                self._decide(variable, placement)
             if want is not None:
                 self._forms[tensor].add(want)
         self._choices.strategy[name] = chosen
-        for index, place in enumerate(chosen.outputs):
-            if place != WHOLE:
-                self._choices.place[Tensor(name, index)] = place
+        for index, placement in enumerate(chosen.outputs):
+            if placement != WHOLE:
+                self._choices.placements[Tensor(name, index)] = placement
 
     def _refuse_unknown(self, node, inputs):
         if node.op not in self._stateful or effects.kind_of(node.op) is not None:
@@ -317,7 +319,7 @@ class _Spread(object):
             self._refuse_variable(name, inputs)
         wanted = self._wanted(name, len(rule.outputs))
         if wanted:
-            fitting = [each for each in found if all(each.outputs[i] == place for i, place in wanted.items())]
+            fitting = [each for each in found if all(each.outputs[i] == placement for i, placement in wanted.items())]
             if not fitting:
                 self._refuse_mark(name, wanted)
             self._choices.fixed.add(name)
@@ -336,7 +338,7 @@ class _Spread(object):
         return min(found, key=keys.__getitem__)
 
     def _fits_variables(self, strategy, name, inputs):
-        """A variable itself, other than its value, cannot be brought into another place."""
+        """A variable itself, other than its value, cannot be brought into another placement."""
         op = self._graph.nodes[name].op
         takes_itself = effects.is_write(op) or op in _REFERENCES
         for tensor, want in zip(inputs, strategy.inputs):
@@ -395,16 +397,16 @@ class _Spread(object):
 
     @staticmethod
     def _grants(strategy, preferred):
-        return any(strategy.outputs[i] == place for i, place in preferred.items())
+        return any(strategy.outputs[i] == placement for i, placement in preferred.items())
 
     def _refuse_mark(self, name, wanted):
-        index, place = next(iter(wanted.items()))
+        index, placement = next(iter(wanted.items()))
         raise PlanError(
             "'%s' is marked to be %s over %d devices, but it is of shape %s, made by %s, and cannot lie so. Mark "
             "another dimension, or another tensor."
             % (
                 format_input(name, index),
-                place,
+                placement,
                 self._shards,
                 self._facts.shape(Tensor(name, index)),
                 self._graph.nodes[name].op,
@@ -422,7 +424,7 @@ class _Spread(object):
         ins, outs = rule.dims(strategy.factor) if strategy.factor else ((), ())
         everywhere = strategy.factor is not None and min(list(ins) + list(outs)) >= 0
         rows = self._rows(name, inputs)
-        idle = all(place.kind == "whole" for place in strategy.outputs)
+        idle = all(placement.kind == "whole" for placement in strategy.outputs)
         moved = sum(want is not None and want != self._choices.of(t) for t, want in zip(inputs, strategy.inputs))
         not_by_rows = bool(rows) and not self._by_rows(strategy, rows)
         return left_whole, moves_rows, not preferred, cost, not_by_rows, not everywhere, idle, moved
@@ -430,8 +432,12 @@ class _Spread(object):
     def _takes_shards(self, rule, inputs):
         """Whether an input lies divided along a factor over which the parts communicate by themselves."""
         for tensor, labels in zip(inputs, rule.inputs):
-            place = self._choices.of(tensor)
-            if place.kind == "sharded" and isinstance(labels, tuple) and labels[place.dim] in rule.notation.resolved:
+            placement = self._choices.of(tensor)
+            if (
+                placement.kind == "sharded"
+                and isinstance(labels, tuple)
+                and labels[placement.dim] in rule.notation.resolved
+            ):
                 return True
         return False
 
@@ -451,10 +457,10 @@ class _Spread(object):
                 cost += conversion_cost(have, want, facts.num_bytes(tensor), shards)
         made_up = sharded(0) if strategy.factor is not None else WHOLE  # what has parts can go on in parts
         preferred = self._preferred(name, rule)
-        for index, place in enumerate(strategy.outputs):
-            if place.kind == "partial" or index in preferred:
+        for index, placement in enumerate(strategy.outputs):
+            if placement.kind == "partial" or index in preferred:
                 want = preferred.get(index, made_up)
-                cost += conversion_cost(place, want, facts.num_bytes(Tensor(name, index)), shards)
+                cost += conversion_cost(placement, want, facts.num_bytes(Tensor(name, index)), shards)
         if strategy.routed:
             cost += route_cost(facts.num_bytes(Tensor(name, 0)), facts.num_bytes(inputs[1]), shards)
         elif strategy.factor is not None and strategy.factor in rule.notation.resolved:

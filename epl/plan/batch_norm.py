@@ -50,17 +50,17 @@ class SyncedMean:
           nodes: names of those that have copies.
           micro_batch: its number.
         """
-        if self.place not in nodes:
+        if self.anchor not in nodes:
             return None
         edges = tuple((micro_batch_name(name, micro_batch), p) for name, p in self.consumers if name in nodes)
         return replace(_synced(micro_batch_tensor(self.tensor, micro_batch), edges), slot=self.slot)
 
     def collectives(self):
         """(node name, tag, node of the user's graph at whose place it stands)."""
-        return [(self.name, self.tag, self.place)]
+        return [(self.name, self.tag, self.anchor)]
 
     @property
-    def place(self):
+    def anchor(self):
         """The node of the user's graph at whose place it stands."""
         return node_of(self.tensor)
 
@@ -90,7 +90,7 @@ class SyncedNorm:
         return [(self.collective(name), tag_of(self.collective(name)), name) for name in (self.node,) + self.gradients]
 
     @property
-    def place(self):
+    def anchor(self):
         return self.node
 
     @staticmethod
@@ -136,7 +136,7 @@ def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
         _LOG.warning(
             "communication.sync_batch_norm=True, but no batch normalisation in training mode was found in this model"
         )
-    return tuple(replace(each, slot=(stage_of or {}).get(each.place, 0) % num_communicators) for each in found)
+    return tuple(replace(each, slot=(stage_of or {}).get(each.anchor, 0) % num_communicators) for each in found)
 
 
 def _refuse(name, why):

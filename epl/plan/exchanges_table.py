@@ -66,15 +66,15 @@ def why(program, exchange):
 
 def _placements(program, max_rows):
     done, variables = program.partitioned, program.plan.variables
-    places = {name: placed.shard for name, placed in program.plan.placements.items() if placed.is_divided}
-    divided = sorted(places, key=program.source.graph.creation_index.__getitem__)
+    placements = {name: placed.shard for name, placed in program.plan.placements.items() if placed.is_divided}
+    divided = sorted(placements, key=program.source.graph.creation_index.__getitem__)
     rows = [("divided variable", "shape", "dimension", "devices")]
     for name in divided[:max_rows]:
-        rows.append((name, str(list(variables[name].shape)), str(places[name].dim), str(done.shards)))
+        rows.append((name, str(list(variables[name].shape)), str(placements[name].dim), str(done.shards)))
     lines = [""] + (columns(rows) if divided else [])
     if len(divided) > max_rows:
         lines.append("  ... and %d further ones" % (len(divided) - max_rows))
-    kinds = collections.Counter(place.kind for place in done.placements.values())
+    kinds = collections.Counter(placement.kind for placement in done.placements.values())
     lines.append(
         "  %d tensors lie in parts, and %d as partial sums; %d variables are whole on each device"
         % (kinds["sharded"], kinds["partial"], len(variables) - len(divided))
@@ -101,7 +101,7 @@ def facts(program, exchanges):
     found = {"collectives": [_row(each) for each in exchanges], "bytes_by_axis": bytes_by_axis(exchanges)}
     done = program.partitioned
     if done is not None:
-        found["placements"] = {tensor: str(place) for tensor, place in done.placements.items()}
+        found["placements"] = {tensor: str(placement) for tensor, placement in done.placements.items()}
         found["without_rule"] = [{"node": e.node, "op": e.op, "bytes": e.num_bytes} for e in done.without_rule]
     return found
 

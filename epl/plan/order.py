@@ -54,8 +54,8 @@ def collective_keys(plan, graph):
         for name, tag in group.collectives():
             put(name, group.slot, tag, group.values)
     for norm in plan.batch_norms:
-        for name, tag, place in norm.collectives():
-            put(name, norm.slot, tag, (place,))
+        for name, tag, anchor in norm.collectives():
+            put(name, norm.slot, tag, (anchor,))
     if plan.local_sgd is not None:
         for group in plan.local_sgd.groups:
             put(group.name, group.slot, group.tag, group.variables)
@@ -68,7 +68,7 @@ def collective_keys(plan, graph):
         put(each.name, 0, each.tag, (each.get_next,))
     for collective in plan.user_collectives:
         # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
-        keys[collective.name] = (created[collective.place] - 0.5, collective.name, 0, collective.tag)
+        keys[collective.name] = (created[collective.anchor] - 0.5, collective.name, 0, collective.tag)
     for variable in plan.gathered:  # no step of training needs them
         name = gathered_name(variable)
         if name in graph.nodes:

@@ -94,8 +94,8 @@ def blocks_of(program):
     done = program.partitioned
     graph = program.source.graph
     kinds = collections.defaultdict(list)
-    for tensor, place in done.placements.items():
-        kinds[node_of(tensor)].append(_kind(place))
+    for tensor, placement in done.placements.items():
+        kinds[node_of(tensor)].append(_kind(placement))
     step = graph.ancestors(program.plan.analysis.writes)
     nodes = [name for name in graph.nodes if name in step and _is_shown(graph.nodes[name])]
     nodes.sort(key=graph.creation_index.__getitem__)
@@ -115,10 +115,10 @@ def _is_shown(node):
     return node.op not in ("Const", "NoOp") and not made_by_a_pass and tags.phase(node) == tags.FORWARD
 
 
-def _kind(place):
-    if place.kind != "sharded":
-        return place.kind
-    return str(place.dim) if str(place.dim) in _COLOURS else "further"
+def _kind(placement):
+    if placement.kind != "sharded":
+        return placement.kind
+    return str(placement.dim) if str(placement.dim) in _COLOURS else "further"
 
 
 def _picture(program, blocks, exchanges):

@@ -20,7 +20,7 @@ class UserCollective:
       name: its node.
       tag: of the collective; a send and its recv have the same.
       label: what it is called between workers.
-      place: the node whose place in the user's graph is its place in the order.
+      anchor: the node whose place in the user's graph is its place in the order.
       partner: of a recv: its send; else "".
       takes_part: False on workers that a message does not concern.
     """
@@ -28,7 +28,7 @@ class UserCollective:
     name: str
     tag: int
     label: str
-    place: str
+    anchor: str
     partner: str = ""
     takes_part: bool = True
 
@@ -82,7 +82,7 @@ def _collective(node, sends, recvs, worker):
         tag_of(send),
         send,
         # Both halves have one place: with two, large messages and collectives between them could wait for each other.
-        place=recvs.get(name, name),
+        anchor=recvs.get(name, name),
         partner=sends.get(name, ""),
         takes_part=source != target and worker == concerned,
     )

@@ -95,7 +95,7 @@ class Placed:
 
     def __str__(self):
         along = (("data", self.data), ("stage", self.stage), ("shard", self.shard))
-        return ", ".join("%s over %s" % (place, axis) for axis, place in along if place != WHOLE) or "whole"
+        return ", ".join("%s over %s" % (placement, axis) for axis, placement in along if placement != WHOLE) or "whole"
 
     @property
     def is_divided(self):

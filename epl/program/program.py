@@ -20,14 +20,14 @@ class TaskGraph:
       kind: "replicate" or "split".
       device_count: devices that one copy of it computes on.
       name: the scope's name, or None.
-      place: "file:line" where the scope stands in the user's program.
+      where: "file:line" where the scope stands in the user's program.
     """
 
     index: int
     kind: str
     device_count: int
     name: Optional[str] = None
-    place: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ _AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 _AS_IT_IS.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
 
 
-def partitioned(graph, shards, variables=(), tensors=None, places=None, by_rows=False):
+def partitioned(graph, shards, variables=(), tensors=None, placements=None, by_rows=False):
     """The Partitioned program of a tf.Graph; `by_rows`: shards divide the rows of what is fed in the forward pass."""
     program, rows = make_program(graph), {}
     if by_rows:
         nodes = program.graph.nodes
         forward = frozenset(name for name, node in nodes.items() if tags.phase(node) == tags.FORWARD)
         rows = {"rows": forward, "batches": frozenset(program.graph.find(effects.PLACEHOLDERS.__contains__))}
-    marks = Marks(shards, frozenset(variables), tensors or {}, places=places or {}, **rows)
+    marks = Marks(shards, frozenset(variables), tensors or {}, placements=placements or {}, **rows)
     return partition(program, marks, tf_compat.op_def)
 
 
@@ -179,15 +179,15 @@ def _joined(node, shards, once=frozenset()):
     return made
 
 
-def joined(values, place, tolerance=0.0):
+def joined(values, placement, tolerance=0.0):
     """The whole of a tensor, of what each shard has of it."""
-    if place is None or place.kind == "whole":
+    if placement is None or placement.kind == "whole":
         for other in values[1:]:  # all shards have the same
             np.testing.assert_allclose(other, values[0], rtol=tolerance, atol=tolerance)
         return values[0]
-    if place.kind == "sharded":
-        return np.concatenate(values, axis=place.dim)
-    return {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[place.combine](values, axis=0)
+    if placement.kind == "sharded":
+        return np.concatenate(values, axis=placement.dim)
+    return {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}[placement.combine](values, axis=0)
 
 
 class Shards(object):

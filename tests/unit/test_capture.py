@@ -68,7 +68,7 @@ def test_scopes_are_taskgraphs_and_backward_follows_forward():
     model = make_program(graph)
     assert [(t.index, t.kind, t.device_count, t.name) for t in model.taskgraphs] == [
         (0, "replicate", 1, "first"), (1, "replicate", 1, "second")]  # fmt: skip
-    assert all(re.match(r"test_capture\.py:\d+$", t.place) for t in model.taskgraphs)
+    assert all(re.match(r"test_capture\.py:\d+$", t.where) for t in model.taskgraphs)
     of = {name: tags.get_int(node, tags.TASKGRAPH, -1) for name, node in model.graph.nodes.items()}
     assert of["first_matmul"] == of["a"] == 0 and of["second_matmul"] == of["b"] == 1
     backward = [name for name in of if tags.phase(model.graph.nodes[name]) == tags.BACKWARD]

@@ -22,7 +22,7 @@ def add_stages(program, target):
     if not stages:
         return program
     if program.taskgraphs:
-        scopes = ", ".join("'%s' at %s" % (t.name or t.kind, t.place) for t in program.taskgraphs)
+        scopes = ", ".join("'%s' at %s" % (t.name or t.kind, t.where) for t in program.taskgraphs)
         raise PlanError(
             "auto.auto_parallel=True lets EPL choose the stages of a model without scopes, but this one has %d (%s). "
             "Remove the scopes and the default strategy, or set auto.auto_parallel to False."

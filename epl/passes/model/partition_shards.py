@@ -54,7 +54,7 @@ def partition_shards(program, target):
     program = with_originals(replace(program, graph=hints.graph), hints.nodes)
     marks = _marks(program, shards, taskgraphs, hints)
     marked = marks.variables
-    _check_shapes(program, marked, split.place)
+    _check_shapes(program, marked, split.where)
     done = _partition(program, marks)
     _check_places(done, program)
     divided = marked.intersection(done.placements)
@@ -63,7 +63,7 @@ def partition_shards(program, target):
             "epl.split(%d) at %s holds no variable that can be divided, so each of the %d devices computes all of the "
             "model. Build the variables of large layers inside of the scope.",
             shards,
-            split.place,
+            split.where,
             shards,
         )
     return replace(program, graph=_without_marks(done.graph), partitioned=done)
@@ -142,8 +142,10 @@ def _looks_up_for(graph, lookup, rows):
 def _marks(program, shards, taskgraphs, hints):
     """The Marks of a program with these TaskGraphs."""
     indices = {t.index for t in taskgraphs if t.kind == "split"}
-    variables = _variables_in(program, indices).union(n for n, place in hints.variables.items() if place != WHOLE)
-    variables -= {name for name, place in hints.variables.items() if place == WHOLE}
+    variables = _variables_in(program, indices).union(
+        n for n, placement in hints.variables.items() if placement != WHOLE
+    )
+    variables -= {name for name, placement in hints.variables.items() if placement == WHOLE}
     tensors = {} if program.merge_points is None else dict.fromkeys(program.merge_points.whole, WHOLE)
     tensors.update((node, hints.tensors[tensor]) for node, tensor in hints.nodes.items())
     return Marks(shards, variables, tensors, hints.tensors, hints.variables, *_rows(program, taskgraphs))
@@ -163,7 +165,7 @@ def _variables_in(program, indices):
     return frozenset(own)
 
 
-def _check_shapes(program, names, place):
+def _check_shapes(program, names, where):
     """Raises PlanError for variables of which nobody can say how large a part is."""
     for name in program.graph.in_order(names):
         shape = program.variables[name].shape
@@ -172,7 +174,7 @@ def _check_shapes(program, names, place):
                 "the shape of the variable '%s', which epl.split at %s is to divide, is not known (%s). Give it a "
                 "static shape (leave out validate_shape=False), build it outside of the scope, or keep it whole on "
                 "each device with epl.whole."
-                % (name, place, "of any rank" if shape is None else ", ".join(str(n) if n >= 0 else "?" for n in shape))
+                % (name, where, "of any rank" if shape is None else ", ".join(str(n) if n >= 0 else "?" for n in shape))
             )
 
 

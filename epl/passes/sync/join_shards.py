@@ -57,18 +57,22 @@ def with_wholes(program, plan, tensors):
     edit = graph.editor()
     replica = replicas(plan.mesh)[0]
     for tensor in missing:
-        place = program.partitioned.placements[tensor]
-        if place.kind == BY_ROW and place.dim < 0:
+        placement = program.partitioned.placements[tensor]
+        if placement.kind == BY_ROW and placement.dim < 0:
             raise UnsupportedError(
                 "'%s' cannot be fetched: each of the %d devices makes it of the entries of its own rows of the batch, "
                 "which '%s' divides. Fetch what comes of it for each row of the batch."
-                % (tensor, program.partitioned.shards, place.of)
+                % (tensor, program.partitioned.shards, placement.of)
             )
         dtype, device = program.spec_of(tensor).dtype % 100, plan.mesh.host_device
         sent = _INT32 if dtype == _BOOL else dtype
         join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device)
         given = [join.cast(instance_tensor(plan, tensor, i.index), dtype, sent) for i in replica]
-        whole = join.combined(given, place.combine) if place.kind == "partial" else join.gathered(given, place.dim)
+        whole = (
+            join.combined(given, placement.combine)
+            if placement.kind == "partial"
+            else join.gathered(given, placement.dim)
+        )
         whole = join.cast(whole, sent, dtype)
         edit.add(make_node("Identity", whole_name(tensor), [whole], device, T=Type(dtype)))
     return with_whole(program, edit.finish())

@@ -29,9 +29,9 @@ def save_shards(program, plan):
     graph, edit, keepers = program.graph, program.graph.editor(), dict(plan.keepers)
     for name in graph.find(lambda op: op == "SaveV2"):
         saved = saved_by(edit.peek, graph.nodes[name])
-        places = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
-        if any(place is not None and place.kind == "sharded" for place in places):
-            _Save(program, plan, edit, name, keepers).take(saved, places)
+        placements = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
+        if any(placement is not None and placement.kind == "sharded" for placement in placements):
+            _Save(program, plan, edit, name, keepers).take(saved, placements)
     return replace(program.with_graph(edit.finish()), plan=replace(plan, keepers=keepers))
 
 
@@ -48,26 +48,26 @@ class _Save(object):
         self._program, self._plan, self._edit, self._name, self._keepers = program, plan, edit, name, keepers
         self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
 
-    def take(self, saved, places):
+    def take(self, saved, placements):
         """Makes it take slices of what is divided.
 
         Args:
           saved: as epl.passes.saved.saved_by gives it.
-          places: the Placement of each; None for what is whole.
+          placements: the Placement of each; None for what is whole.
         """
         mesh, kept = self._plan.mesh, []
         lanes = mesh.num_shards // mesh.shard_group.num_workers
-        for entry, place in zip(saved, places):
-            if place is None or place.kind != "sharded":
+        for entry, placement in zip(saved, placements):
+            if placement is None or placement.kind != "sharded":
                 kept.append(entry)
                 continue
             text, name, _, dtype = entry
             shape = self._program.spec_of(canonical_tensor(text)).shape
-            starts, sizes = [each(shape[place.dim], mesh.num_shards) for each in (shard_starts, shard_sizes)]
+            starts, sizes = [each(shape[placement.dim], mesh.num_shards) for each in (shard_starts, shard_sizes)]
             for shard in range(mesh.num_shards):
                 if sizes[shard]:
                     value = self._shard(text, dtype, *divmod(shard, lanes))
-                    piece = slice_text(shape, place.dim, starts[shard], sizes[shard])
+                    piece = slice_text(shape, placement.dim, starts[shard], sizes[shard])
                     kept.extend([(value, name, piece, dtype)] if value is not None else [])
         if self._plan.mesh.shard_group.index == _CHIEF:
             save_instead(self._edit, self._name, self._stem, kept)
