@@ -93,7 +93,7 @@ ON_ONE_COPY = (
     add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
     partition_shards,  # it sees all that is computed
-    offload,  # what devices have parts of stays where it is
+    offload,  # after parts, of which each lies in host memory by itself
     offload_kept,  # what lies on the host already need not be kept there
     take_values,  # after what changes how parameters are taken
     divide_clipping,  # after all that changes gradients; before updates are divided, of which it makes what clips part

@@ -68,6 +68,8 @@ class Partitioned:
       per_shard: node to (name of an attribute, its values by shard).
       collectives: all Collectives, in the order of the graph.
       without_rule: all WholeInputs.
+      brought: of tensors that were brought into another place, their canonical names to (that of the tensor in the
+        graph that was partitioned, the Placement there).
     """
 
     graph: Graph
@@ -76,6 +78,7 @@ class Partitioned:
     per_shard: Dict[str, Tuple[str, Tuple[Any, ...]]]
     collectives: Tuple[Collective, ...]
     without_rule: Tuple[WholeInputs, ...]
+    brought: Dict[str, Tuple[str, Placement]]
 
 
 def for_shard(partitioned, shard):

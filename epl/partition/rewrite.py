@@ -6,7 +6,7 @@ them.
 
 import collections
 
-from epl.graph.index import Graph, format_input
+from epl.graph.index import Graph, canonical_tensor, format_input
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.lazy import copy_of
 from epl.partition.checkpoints import restored_shard, saved_by_shard
@@ -45,7 +45,8 @@ def rewrite(facts, choices, shards):
     placements = {
         format_input(*tensor): placement for tensor, placement in choices.placements.items() if placement != WHOLE
     }
-    return Partitioned(graph, shards, placements, emit.per_shard, tuple(emit.collectives), tuple(without_rule))
+    collectives = tuple(emit.collectives)
+    return Partitioned(graph, shards, placements, emit.per_shard, collectives, tuple(without_rule), forms.brought())
 
 
 def _write(emit, node, texts, choices, strategy):
@@ -110,6 +111,10 @@ class _Forms(object):
         if key not in self._made:
             self._made[key] = self._make(tensor, have, want, own)
         return self._made[key]
+
+    def brought(self):
+        """See Partitioned."""
+        return {canonical_tensor(text): (format_input(*key[0]), key[1]) for key, text in self._made.items()}
 
     def _make(self, tensor, have, want, own):
         emit, facts = self._emit, self._facts

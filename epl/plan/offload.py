@@ -15,13 +15,17 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
+from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.gradients import size_bytes
+from epl.plan.own_bytes import own_part, own_sizes, whole_of
 from epl.rules import effects
 
 TO_DEVICE = "to_device"  # the role of a node that gives the device a copy of a parameter
 _READS = frozenset(["Identity", "ReadVariableOp"])
 _LOOKUPS = frozenset(["Gather", "GatherV2", "GatherNd"])
 _SUMS = frozenset(["Add", "AddV2", "AddN"])
+# Of what devices have parts of (epl.split), those that are on the host are joined there.
+_JOINED = EXCHANGES - {SEND_ROWS}
 # They ask for what is known before the tensor is there.
 _SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 _COMPUTES = (tags.FORWARD, tags.BACKWARD)
@@ -149,17 +153,18 @@ def _made_of_parameters(program, variables, host, in_control_flow, calls):
     Returns:
       dict of node to bytes: reads of parameters, and what is made of them, as large as they are.
     """
-    graph, sizes = program.graph, {}
+    graph, sizes, num_bytes = program.graph, {}, own_sizes(program)
     for variable in variables:
         for name in _takers(graph, variable):
             if graph.nodes[name].op in _READS and name not in in_control_flow:
-                sizes[name] = max(sizes.get(name, 0), size_bytes(program.variables[variable]))
+                own = own_part(program, variable, size_bytes(program.variables[variable]))
+                sizes[name] = max(sizes.get(name, 0), own)
     reached = graph.descendants(list(sizes), data_only=True) - host
     for name in sorted(reached & graph.order.keys(), key=graph.order.__getitem__):
         node = graph.nodes[name]
         if tags.phase(node) not in _COMPUTES or name in in_control_flow or name in calls:
             continue
-        if effects.kind_of(node.op) is not None or node.op in program.stateful:
+        if node.op not in _JOINED and (effects.kind_of(node.op) is not None or node.op in program.stateful):
             continue
         inputs = [canonical_tensor(text) for text in node.input if text[0] != "^"]
         parameters = [node_of(tensor) for tensor in inputs if node_of(tensor) in sizes]
@@ -172,7 +177,9 @@ def _made_of_parameters(program, variables, host, in_control_flow, calls):
         ):
             host.add(name)
             if not _is_scalar(program, name):
-                sizes[name] = max(sizes[each] for each in parameters)
+                # Of what is joined a device may have more than of its parts.
+                joined = num_bytes(name) if node.op in _JOINED else 0
+                sizes[name] = max([joined] + [sizes[each] for each in parameters])
     return sizes
 
 
@@ -183,7 +190,7 @@ def _is_sum_of_gradients(graph, node, parameters):
 
 
 def _is_scalar(program, tensor):
-    spec = program.spec_of(tensor) if program.spec_of is not None else None
+    spec = program.spec_of(whole_of(program, tensor)) if program.spec_of is not None else None
     return spec is not None and spec.shape == ()
 
 

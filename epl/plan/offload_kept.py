@@ -5,9 +5,9 @@ from typing import Tuple
 
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.cost import tensor_sizes
 from epl.plan.forward import Forward
 from epl.plan.offload import Copy, copies
+from epl.plan.own_bytes import own_sizes
 from epl.rules import effects
 
 # Smaller ones, as a part of the largest, are not worth an operation each.
@@ -39,7 +39,7 @@ def plan_kept(program, analysis):
     What stays on the device: parameters, and what is made of them alone; what is kept in loops and branches; what the
     first layer of the backward pass takes, as its turn comes at once.
     """
-    graph, bytes_of, inside = program.graph, tensor_sizes(program.spec_of), analysis.in_control_flow
+    graph, bytes_of, inside = program.graph, own_sizes(program), analysis.in_control_flow
     waiting = Forward(graph, analysis, program.stateful).from_data - inside
     sizes, host = {}, {name for name, node in graph.nodes.items() if tags.HOST in node.attr}
     for name, node in graph.nodes.items():

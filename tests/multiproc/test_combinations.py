@@ -135,6 +135,9 @@ def of_split():
         each = tuple(name for name in names + [level] if name in EXACT)
         some = names[:2] == ["recomputation", "groups"] and (level == "gradients") == bool(names[2]) and level != "none"
         found.append(pytest.param(each, marks=pytest.mark.once if some else pytest.mark.exhaustive))
+    for place, rest in itertools.product(PLACES[1:], (("kept", "gradients"), ("recomputation", "state", "kept"))):
+        some = (place == "host") == ("gradients" in rest)
+        found.append(pytest.param((place,) + rest, marks=pytest.mark.once if some else pytest.mark.exhaustive))
     return found
 
 
@@ -147,7 +150,7 @@ def test_a_divided_classifier_keeps_promises(jobs, by_hand, names):
         assert_same_training(got, want, atol=ATOL)
 
 
-@pytest.mark.parametrize("name, key", [("parameters", "zero.level"), ("host", "offload.level")])
+@pytest.mark.parametrize("name, key", [("parameters", "zero.level")])
 def test_what_does_not_go_together_with_split_is_refused_by_name(jobs, name, key):
     *shape, config = arguments(LAYOUTS["two_workers"]._replace(devices=2), "classifier", [name])
     for message in jobs[2, 2](PIPELINES + "refused", *shape, split=2, **config):

@@ -60,8 +60,6 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
     "key, value",
     [
         ("zero__level", "v2"),
-        ("offload__level", "v0"),
-        ("gradient_checkpoint__offload", True),
         ("local_sgd__k_steps", 4),
         ("communication__sync_batch_norm", True),
         ("execution__xla", True),

@@ -184,8 +184,6 @@ def _check_settings(program, config, split):
     settings = (
         ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
         ("zero.level", config.zero.level in PARAMETERS, '"v1"'),
-        ("offload.level", bool(config.offload.level), '""'),
-        ("gradient_checkpoint.offload", config.gradient_checkpoint.offload, "False"),
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
         ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
         ("communication.wire_dtype", config.communication.wire_dtype != "float32", '"float32"'),

@@ -6,6 +6,7 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
 """
 
 from epl.errors import UnsupportedError
+from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
 from epl.partition import partitioned
@@ -26,14 +27,17 @@ def join_shards(program, plan):
     if program.partitioned is None:
         return program
     graph, edit = program.graph, program.graph.editor()
+    # Where a worker has no GPUs and its host is none of the devices, TensorFlow would take the host for what has none.
+    apart = plan.mesh.first_device > 0
     for each in program.partitioned.collectives:
         node = program.partitioned.graph.nodes[each.node]
         dtype = node.attr["T"].type
         for name in program.micro_batches.copies(each.node):
             found = replicas(plan.mesh)
             for replica in found[:1] if plan.is_owned(each.node) else found:
-                join = _Join(edit, plan, replica, joined_name(name), dtype, node.device)
                 copies = [graph.nodes[clone_name(name, i.index)] for i in replica]
+                device = copies[0].device if apart or tags.HOST in copies[0].attr else node.device
+                join = _Join(edit, plan, replica, joined_name(name), dtype, device)
                 given = [copy.input[0] for copy in copies]
                 if node.op == partitioned.SEND_ROWS:
                     results = join.sent_rows(given, [copy.input[1] for copy in copies])
