@@ -7,7 +7,7 @@ _IN_FULL = frozenset(["whole", "partial"])  # a partial tensor is as large as wh
 
 
 def whole_of(program, tensor):
-    """The tensor, by its canonical name, that one stands for which was brought into another place; else itself."""
+    """The tensor, by its canonical name, that one stands for which was brought into another placement; else itself."""
     done = program.partitioned
     return done.brought[tensor][0] if done is not None and tensor in done.brought else tensor
 
@@ -23,8 +23,8 @@ def own_part(program, tensor, num_bytes):
     done = program.partitioned
     if done is None:
         return num_bytes
-    place = done.brought[tensor][1] if tensor in done.brought else done.placements.get(tensor, WHOLE)
-    return num_bytes if place.kind in _IN_FULL else -(-num_bytes // done.shards)
+    placement = done.brought[tensor][1] if tensor in done.brought else done.placements.get(tensor, WHOLE)
+    return num_bytes if placement.kind in _IN_FULL else -(-num_bytes // done.shards)
 
 
 def own_sizes(program):
