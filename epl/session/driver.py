@@ -6,9 +6,7 @@ import time
 
 from epl import tf_compat
 from epl.communicators import library
-from epl.config import Config
 from epl.plan.names import copy_name, sync_name
-from epl.program.program import ALONE, EACH_WORKER
 from epl.session import file_errors, first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
 from epl.session.agreement import (
@@ -26,13 +24,14 @@ from epl.session.agreement import (
 from epl.session.ahead import Ahead
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
 from epl.session.every_nth import EveryNth
-from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, own_copy, why_divided
+from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, why_divided
 from epl.session.input_stats import InputStats
 from epl.session.local_runs import LocalRuns
 from epl.session.peer_errors import FromPeer, for_programs
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
 from epl.session.values import Values
+from epl.session.whole_batches import for_whole_batches
 
 
 class Driver(LocalRuns):
@@ -81,15 +80,22 @@ class Driver(LocalRuns):
         Returns:
           The values of the fetches, in order.
         """
+        step = self._step(fetches, targets, tuple(feeds))
+        if step.is_plain and not step.whole:  # where a step is short, each question that is asked of it counts
+            fetched = self._compute(step, (), [], step.fetches, run_options, metadata)
+            self._has_read = self._has_read or step.reads
+            return of_program(step, fetched)
         rest = (targets, feeds, run_options, metadata)
-        step = self._step(fetches, targets, tuple(feeds)) if self._every_nth.every > 1 else None
-        if step is None or not step.optimizes:
-            return self._run(fetches, *rest)
-        return self._every_nth.run(lambda wanted: self._run(wanted, *rest), fetches, step.may_wait(fetches))
+        if self._every_nth.every <= 1 or not step.optimizes:
+            return self._run(step, fetches, *rest)
 
-    def _run(self, fetches, targets, feeds, run_options, metadata):
+        def call(wanted):
+            return self._run(self._step(wanted, targets, tuple(feeds)), wanted, *rest)
+
+        return self._every_nth.run(call, fetches, step.may_wait(fetches))
+
+    def _run(self, step, fetches, targets, feeds, run_options, metadata):
         names = tuple(feeds)
-        step = self._step(fetches, targets, names)
         if names and not all(divides(feeds[fed], copies[0][2]) for fed, copies in zip(names, step.feeds) if copies):
             step = self._step(fetches, targets, names, why_divided(self._rewritten.plan) is None)
         if step.repeats > 1:
@@ -209,26 +215,10 @@ class Driver(LocalRuns):
         return step
 
     def _for_whole_batches(self):
-        """The program with one copy of the model in this worker, or its pipeline, that takes a batch in one piece.
-
-        What is fed and cannot be divided evenly over all copies is computed by it, as one device would. Made when it is
-        needed first.
-
-        Returns:
-          (Rewritten, its View in the session).
-        """
+        """(What epl.session.whole_batches gives, its View in the session); made when it is needed first."""
         if self._whole is None:
-            mesh = self._rewritten.plan.mesh
-            devices = 1 + max(device for instance in mesh.instances[: mesh.lanes] for device in instance.devices)
-            config = Config(dict(self._config.to_dict(), **{"pipeline.num_micro_batch": 1}), {})
-            link, role = self._job.link, None
-            measured = None if link is None else lambda: link
-            if mesh.num_shards > 1 and not mesh.split:  # on the devices of the first of them, which have shared a batch
-                cluster, role = self._cluster, ALONE if mesh.num_workers == 1 else EACH_WORKER
-            else:
-                cluster = self._cluster.with_devices(devices)
-            made, view = Rewritten(self._graph, config, cluster, self._job.seed, measured, role), View()
-            assert made.owned == self._rewritten.owned  # whoever has a variable, or part of it, has it for both
+            known = self._graph, self._rewritten, self._config, self._cluster, self._job
+            made, view = for_whole_batches(*known), View()
             self._inner.load(made.own_graph, view)
             self._whole = made, view
         return self._whole
@@ -265,23 +255,34 @@ class Driver(LocalRuns):
         if step.checked:
             fetches += self._gradients.tensors(step)
         began = time.time() if step.timed else None  # the clock of the operations that take the time too
-        try:
-            waited = self._ahead.take(step, self._run_targets) if step.loads or step.restarts else ()
-            fetched = self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
-        except tf_compat.tf.errors.OpError as error:
-            fed, rewritten = dict(zip(names, values)), self._rewritten
-            raised = file_errors.in_run(error, rewritten.own_graph, fed)
-            raised = out_of_memory.explained(raised, self._graph, rewritten.program, self._config, self._cluster, fed)
-            if raised is error:
-                raise
-            raise raised from None
+        waited = ()
+        if step.loads or step.restarts:
+            try:
+                waited = self._ahead.take(step, self._run_targets)
+            except tf_compat.tf.errors.OpError as error:
+                self._raise(error, names, values)
+        fetched = self._compute(step, names, values, fetches, run_options, metadata)
         if step.checked:
             fetched = self._gradients.compared(step, fetched)
         if step.timed:
             times, fetched = list(fetched[len(step.fetches) :]) + list(waited), fetched[: len(step.fetches)]
             self._stats.note(times, time.time() - began, self._rewritten.program.source.graph)
-        # A fetched value may lie in the memory of a reference variable, which the next step overwrites.
-        return [own_copy(value) for value in fetched] if step.may_alias else fetched
+        return of_program(step, fetched)
+
+    def _compute(self, step, names, values, fetches, run_options, metadata):
+        try:
+            return self._inner.run(names, values, fetches, step.targets, run_options, metadata, step.view)
+        except tf_compat.tf.errors.OpError as error:
+            self._raise(error, names, values)
+
+    def _raise(self, error, names, values):
+        """Raises an error of the session's graph, in words of the user's where there are some."""
+        fed, rewritten = dict(zip(names, values)), self._rewritten
+        raised = file_errors.in_run(error, rewritten.own_graph, fed)
+        raised = out_of_memory.explained(raised, self._graph, rewritten.program, self._config, self._cluster, fed)
+        if raised is error:
+            raise
+        raise raised from None
 
     def _run_targets(self, targets):
         self._inner.run((), [], (), targets)

@@ -207,6 +207,14 @@ def own_copy(value):
     return value if not isinstance(value, np.ndarray) or value.flags.owndata else value.copy()
 
 
+def of_program(step, fetched):
+    """The values of a Step's fetches as the program gets them, which are its own.
+
+    They may lie in the memory of reference variables, which the next step overwrites.
+    """
+    return [own_copy(value) for value in fetched] if step.may_alias else fetched
+
+
 def divides(value, count):
     """Whether a fed value's first dimension divides evenly."""
     return count == 1 or np.ndim(value) == 0 or len(value) % count == 0

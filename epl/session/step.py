@@ -57,6 +57,7 @@ class Step(object):
       repeats: how many times a call runs it (execution.steps_per_run).
       is_simple: whether that takes few operations, and no loops or functions that may have many.
       checked: the CheckedGradients of this worker that the call computes.
+      is_plain: whether the session's graph is all there is to run: nothing is fed, changed, timed or exchanged.
       takes_several: whether the call needs more than one micro-batch or copy of the model.
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
@@ -149,6 +150,9 @@ class Step(object):
             self.times = tuple(name + ":0" for names in timed for name in names)
             self.timed = bool(self.times or self.loads)
         self.fingerprint = self._fingerprint() if self.communicates else b"\0" * 16
+        more = self.feeds or self.open_gates or self.loads or self.restarts or self.times or self.timed or self.checked
+        changes = self.updates or self.initialises or self.changes or self.added or self.trains or self.is_local
+        self.is_plain = not (more or changes or self.saved or self.communicates)
 
     def may_wait(self, fetches):
         """Those of the call's fetches of which a value of an earlier step will do (execution.fetch_every)."""
