@@ -18,6 +18,7 @@ from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.partition.gradients import LOOKUPS, REFERENCES, lists_of_rows
 from epl.partition.rule import Strategy
+from epl.partition.sparse_batches import lists_before
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, by_row, sharded
 from epl.rules import effects
@@ -64,6 +65,7 @@ class Region:
       begins: nodes at which the gradients of tables are lists of rows.
       segments: tensors with the row of each entry.
       before: nodes before it that every shard computes for all entries.
+      lists: tensors before it whose first dimension counts entries, or the dimensions of a batch, and not its rows.
     """
 
     tables: FrozenSet[str]
@@ -72,6 +74,7 @@ class Region:
     begins: FrozenSet[str] = frozenset()
     segments: FrozenSet[Tensor] = frozenset()
     before: FrozenSet[str] = frozenset()
+    lists: FrozenSet[Tensor] = frozenset()
 
 
 class Finder(object):
@@ -159,7 +162,15 @@ class Finder(object):
             wants = tuple(own if t in self._known else want for t, want, own in pairs)
             self._strategies[name] = replace(strategy, inputs=wants)
         segments = frozenset() if self._segments is None else frozenset([self._segments])
-        return Region(frozenset(self._tables), self._strategies, self._rows, frozenset(self._begins), segments, before)
+        return Region(
+            frozenset(self._tables),
+            self._strategies,
+            self._rows,
+            frozenset(self._begins),
+            segments,
+            before,
+            lists_before(self._facts, before),
+        )
 
     def _others_combined(self):
         """What else is combined by the same segments, such as the sums of weights: all shards compute all of it."""

@@ -42,8 +42,8 @@ def groups(before, after):
             break
         found.append(group)
         ins, outs = ins[len(group[0]) :], outs[len(group[1]) :]
-    unknown = [i for i in ins if before[i] is None], [i for i in outs if after[i] is None]
-    if len(unknown[0]) == 1 and len(unknown[1]) == 1:
+    unknown = sum(before[i] is None for i in ins), sum(after[i] is None for i in outs)
+    if unknown == (1, 1) or len(ins) == len(outs) == sum(unknown) == 1:  # of the last two each is as long as the other
         found.append((ins, outs))
     return found + tail[::-1]
 

@@ -5,8 +5,6 @@ from epl.graph.index import format_input
 from epl.partition.entries import COMBINES, ENTRIES, HANDED_ON, Finder
 from epl.partition.gradients import LOOKUPS
 
-# Gives empty rows an entry, whose row of the result is made zero again by what takes the shape of the whole batch.
-_FILLS = "SparseFillEmptyRows"
 # What may lie between ids and what combines rows.
 _FORWARD = LOOKUPS | HANDED_ON | frozenset("Unique Mul".split())
 
@@ -41,8 +39,6 @@ def _combined(facts, marks, name):
     op, segments = facts.graph.nodes[name].op, inputs[1 if facts.graph.nodes[name].op == "SegmentSum" else 2]
     finder = Finder(facts, marks, format_input(*segments))
     behind = facts.graph.ancestors([name], data_only=True)
-    if any(facts.graph.nodes[each].op == _FILLS for each in behind):
-        return None
     if op != "SegmentSum" and finder.table_of(inputs[0]):
         ids = inputs[1]
     else:

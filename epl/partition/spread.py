@@ -91,6 +91,7 @@ class _Spread(object):
         self._slots = collections.defaultdict(list)  # variable -> those of an optimizer that lie as it does
         self._waiting = {}  # tensor -> variable that what makes it waits for
         self._of_batch = self._of_divided = frozenset()  # all that follows from the batch, and from divided variables
+        self._lists = frozenset()  # tensors whose first dimension is not that of rows
         if marks.rows:
             self._of_batch = facts.graph.descendants(marks.batches, data_only=True) | marks.batches
             self._of_divided = facts.graph.descendants(marks.variables, data_only=True)
@@ -114,6 +115,7 @@ class _Spread(object):
             self._facts.shape(Tensor(name, 0))  # from data on, as shapes follow from those before
         for name, placement in self._marks.placements.items():
             self._place_variable(name, placement)
+        self._lists = frozenset(tensor for region in regions for tensor in region.lists)
         for region in regions:
             self._take_region(region)
         # A first value says nothing of how a variable is used.
@@ -379,6 +381,8 @@ class _Spread(object):
     def _has_rows(self, tensor):
         """Whether a tensor comes with all rows of a batch to where each shard is to compute some of them."""
         if tensor.node not in self._of_batch or self._choices.of(tensor) not in (WHOLE, partial()):
+            return False
+        if tensor in self._lists:
             return False
         if tensor.node in self._marks.rows and tensor.node in self._choices.rule:
             # It has been computed there. Rows that were looked up in a divided table may still be divided.

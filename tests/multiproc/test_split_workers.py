@@ -10,6 +10,8 @@ from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
     BRANCHES,
     CLIPPED,
+    COLUMN_CASES,
+    COLUMNS,
     CONTROL_FLOW,
     COPIES,
     DIVIDED,
@@ -40,6 +42,7 @@ from tests.numerics.test_split_models import (
     TABLES,
     check,
     check_calls,
+    check_columns,
     check_exchanges,
     check_fetched,
     check_large,
@@ -153,6 +156,13 @@ def test_rows_travel_for_entries(plain, two_workers, optimizer, options):
     reference = plain(TABLES, 1, optimizer, **options)
     for got in two_workers(TABLES, 2, optimizer, **options):
         check_lookups(got, reference, options)
+
+
+@pytest.mark.parametrize("optimizer, options", COLUMN_CASES)
+def test_rows_travel_for_feature_columns(plain, two_workers, optimizer, options):
+    reference = plain(COLUMNS, 1, optimizer, **options)
+    for got in two_workers(COLUMNS, 2, optimizer, **options):
+        check_columns(got, reference)
 
 
 def test_what_lies_by_row_is_fetched_in_order(plain, two_workers):

@@ -59,6 +59,9 @@ def test_a_notation_does_not_fit_other_ranks():
         ((4, 1, 5), (4, 5), ("a-b", "ab")),
         ((4, 6), (3, 8), ("a-", "a-")),
         ((2, 3), (None,), ("--", "-")),
+        ((None, 8), (7, 8), ("ab", "ab")),
+        ((7, 1, 8), (None, 8), ("a-b", "ab")),
+        ((None, 4, 8), (7, 8), ("--a", "-a")),
     ],
 )
 def test_terms_of_reshapes(before, after, terms):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl import tf_compat
 from epl.program.placement import BY_ROW, WHOLE, sharded
 from tests.helpers import shards, split_models
 from tests.helpers.planning import capture
@@ -29,8 +28,10 @@ def looked_up(kind, combiner, table):
     where, shape = tf.placeholder(tf.int64, [None, 2], name="where"), tf.constant([BATCH, FIELDS], tf.int64)
     ids = tf.SparseTensor(where, values, shape)
     weights = tf.SparseTensor(where, tf.placeholder(tf.float32, [None], name="weights"), shape)
+    if kind.endswith("learnt"):
+        weights = tf.SparseTensor(where, tf.gather(tf.get_variable("weights_of_ids", [ROWS]), values), shape)
     look_up = tf.nn.safe_embedding_lookup_sparse if kind.startswith("safe") else tf.nn.embedding_lookup_sparse
-    found = look_up(table, ids, weights if kind.endswith("weighted") else None, combiner=combiner)
+    found = look_up(table, ids, weights if kind.endswith(("weighted", "learnt")) else None, combiner=combiner)
     return tf.reshape(found, [-1, WIDTH])
 
 
@@ -45,14 +46,16 @@ def fed(kind):
     draw, found = np.random.RandomState(1), {}
     if "flattened" in kind:
         return {"ids:0": draw.randint(0, ROWS, [STEPS, BATCH, FIELDS])}
+    is_safe = kind.startswith("safe")
+    least = -1 if is_safe and "learnt" not in kind else 0
     for _ in range(STEPS):
         rows = sorted(list(range(BATCH)) + list(draw.randint(0, BATCH, 8)))
-        if kind.startswith("safe"):
+        if is_safe:
             rows = [row for row in rows if row not in (2, BATCH - 1)]
         place = [rows[:i].count(row) for i, row in enumerate(rows)]
         found.setdefault("where:0", []).append(np.stack([rows, place], 1))
-        found.setdefault("ids:0", []).append(draw.randint(0, ROWS, len(rows)))
-        found.setdefault("weights:0", []).append(draw.rand(len(rows)) + 0.1)
+        found.setdefault("ids:0", []).append(draw.randint(least, ROWS, len(rows)))
+        found.setdefault("weights:0", []).append(draw.rand(len(rows)) + (-0.2 if is_safe else 0.1))
     return found
 
 
@@ -66,6 +69,7 @@ CASES = [
     ("weighted", "sum", 2, 3, False),
     ("safe", "mean", 2, 2, False),
     ("safe weighted", "sqrtn", 3, 3, True),
+    ("safe weighted", "sum", 0, 2, False),
 ]
 
 
@@ -76,20 +80,25 @@ def test_trains_as_one_device(free_collectives, kind, combiner, optimizer, count
         model(kind, combiner, OPTIMIZERS[optimizer](), 0.1 if clipped else None, resource)
     tables = ["table", "linear"] if kind == "two flattened" else ["table"]
     done = shards.partitioned(graph, count, tables, by_rows=True)
-    # TensorFlow 2 combines rows of a reference variable in one operation, which takes it whole.
-    stays = kind == "safe" and not resource and tf_compat.line() == "tf2"
-    assert all(done.placements.get(table, WHOLE) == (WHOLE if stays else sharded(0)) for table in tables)
+    assert all(done.placements[table] == sharded(0) for table in tables)
     assert_trains_alike(graph, done, fed(kind))
     found = collections.Counter((c.kind, c.phase) for c in shards.exchanged(done, "train"))
-    if kind.startswith("safe"):
-        assert BY_ROW not in {place.kind for place in done.placements.values()}
-        return
     lookups = 2 if kind == "two flattened" else 1
     travels = {("all_to_all", "forward"): 1 + lookups, ("all_to_all", "backward"): lookups}
     assert {key: count for key, count in found.items() if key[0] == "all_to_all"} == travels
     if not clipped:  # but for what the dense layer adds up, that is all
         travels["all_reduce", "backward"] = 2
         assert found == travels
+
+
+@pytest.mark.parametrize("kind", ["learnt", "safe learnt"])
+def test_rows_of_learnt_weights_are_added_up(free_collectives, kind):  # noqa: F811
+    with capture(3) as graph:
+        model(kind, "sum", OPTIMIZERS[2]())
+    done = shards.partitioned(graph, 2, ["table"], by_rows=True)
+    assert done.placements["table"] == sharded(0)
+    assert BY_ROW not in {placement.kind for placement in done.placements.values()}
+    assert_trains_alike(graph, done, fed(kind))
 
 
 def test_what_is_marked_to_be_whole_is_not_divided_by_row(free_collectives):  # noqa: F811

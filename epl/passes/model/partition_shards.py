@@ -16,6 +16,7 @@ from epl.graph import tags
 from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
+from epl.partition.entries import COMBINES
 from epl.partition.gradients import LOOKUPS
 from epl.partition.hints import hints_of
 from epl.partition.marks import Marks
@@ -31,6 +32,13 @@ from epl.program.placement import WHOLE
 from epl.rules import effects
 
 _MOVES = frozenset(["Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Cast"])
+
+# What a lookup in the scope of its table may go through; and one of a sparse batch, as feature columns make it.
+_HANDS_ON = frozenset(["Identity"])
+_ROW_BY_ROW = COMBINES | frozenset(
+    "Identity Cast Shape StridedSlice Slice Pack ConcatV2 Reshape Tile ZerosLike Select SelectV2 Sqrt Add AddV2 AddN "
+    "Mul RealDiv DivNoNan".split()
+)
 
 _LOG = logging.getLogger("epl")
 
@@ -120,23 +128,38 @@ def _rows(program, taskgraphs):
         for name, node in nodes.items()
         if tags.get_int(node, tags.TASKGRAPH, -1) in indices and tags.phase(node) == tags.FORWARD and name not in inside
     }
-    rows.update(name for name in program.graph.find(LOOKUPS.__contains__) if _looks_up_for(program.graph, name, rows))
+    for name in program.graph.find(LOOKUPS.__contains__):
+        rows.update([name] if _until_rows(program.graph, name, rows, _HANDS_ON) else ())
+    for name in program.graph.find(COMBINES.__contains__):
+        if name not in rows and tags.phase(nodes[name]) == tags.FORWARD and name not in inside:
+            rows.update(_until_rows(program.graph, name, rows, _ROW_BY_ROW))
     given = program.graph.find(lambda op: op in effects.SOURCES or op in effects.PLACEHOLDERS)
     return frozenset(rows), frozenset(name for name in given if name not in inside)
 
 
-def _looks_up_for(graph, lookup, rows):
-    """Whether all that a lookup gives to the forward pass are rows that devices divide."""
-    waiting, found = [lookup], False
+def _until_rows(graph, begin, rows, between):
+    """What a node of another scope gives rows through that devices divide.
+
+    Args:
+      graph: the Graph.
+      begin: the node's name.
+      rows: nodes that compute on rows which devices divide.
+      between: the operation types that may lie in between.
+
+    Returns:
+      The node and what lies in between, in the forward pass; nothing where something else takes the rows, or none does.
+    """
+    waiting, found, reached = [begin], {begin}, False
     while waiting:
         for name in graph.edges.data_consumers.get(waiting.pop(), ()):
             if name in rows:
-                found = True
-            elif tags.phase(graph.nodes[name]) == tags.FORWARD:
-                if graph.nodes[name].op != "Identity":
-                    return False
+                reached = True
+            elif tags.phase(graph.nodes[name]) == tags.FORWARD and name not in found:
+                if graph.nodes[name].op not in between:
+                    return frozenset()
+                found.add(name)
                 waiting.append(name)
-    return found
+    return frozenset(found) if reached else frozenset()
 
 
 def _marks(program, shards, taskgraphs, hints):

@@ -20,34 +20,53 @@ def _of_entries(table, ids, kind):
     if kind == "flattened":
         return tf.reshape(tf.gather(table, tf.reshape(ids, [-1])), [-1, IDS * WIDTH])
     form, combiner = kind.split()
-    weights = None
+    weights, is_safe = None, form.startswith("safe")
     if form.endswith("weighted"):
-        weights = tf.SparseTensor(ids.indices, 0.5 + 0.01 * tf.cast(ids.values % 50, tf.float32), ids.dense_shape)
-    look_up = tf.nn.safe_embedding_lookup_sparse if form.startswith("safe") else tf.nn.embedding_lookup_sparse
+        least = -0.1 if is_safe else 0.5  # safe lookups leave out what has no weight, but for sums
+        weights = tf.SparseTensor(ids.indices, least + 0.01 * tf.cast(ids.values % 50, tf.float32), ids.dense_shape)
+    look_up = tf.nn.safe_embedding_lookup_sparse if is_safe else tf.nn.embedding_lookup_sparse
     return tf.reshape(look_up(table, ids, weights, combiner=combiner), [-1, WIDTH])
 
 
-def _entries(drawn, has_gap=False):
-    """The SparseTensorValue of ids, of which rows have different numbers, but each has some; or the second one none."""
+def entries(drawn, kind=""):
+    """The SparseTensorValue of ids, of which rows have different numbers, but each has some. With the kind "sparse" the
+    second one has none, and with a "safe" one neither that, nor the last one, which may be the only one; the third one
+    has ids of -1 alone, and others have some."""
     where = np.argwhere(np.random.RandomState(5).rand(*drawn.shape) < np.linspace(0.1, 0.9, len(drawn))[:, None])
     where = np.array(sorted(set(map(tuple, where)) | {(row, 0) for row in range(len(drawn))}), np.int64)
-    where = where[where[:, 0] != 1] if has_gap else where
-    return tf.SparseTensorValue(where, drawn[tuple(where.T)], drawn.shape)
+    is_safe = kind.startswith("safe")
+    if is_safe or kind.startswith("sparse"):
+        where = where[~np.isin(where[:, 0], [1, len(drawn) - 1] if is_safe else [1])]
+    ids = drawn[tuple(where.T)]
+    if is_safe:
+        ids = np.where((ids % 7 == 3) | (where[:, 0] == 2), -1, ids)
+    return tf.SparseTensorValue(where, ids, drawn.shape)
+
+
+def share_of_entries(epl, device_count, value):
+    """`share_of_copy` of a SparseTensorValue."""
+    rows = share_of_copy(epl, device_count, np.arange(value.dense_shape[0]))
+    own = np.isin(value.indices[:, 0], rows)
+    return tf.SparseTensorValue(
+        value.indices[own] - [rows[0], 0], value.values[own], (len(rows),) + tuple(value.dense_shape[1:])
+    )
 
 
 def _looked_up(epl, device_count, ids, inside, kind):
     """The rows, for each row of the batch one or one after the other; of one table, or of it twice."""
-    scope = epl.split(device_count) if epl else contextlib.suppress()
+    scope = epl.split(device_count) if epl and device_count > 1 else contextlib.suppress()
     with scope:
         table = tf.get_variable("table", [ROWS, WIDTH], initializer=tf.random_normal_initializer())
         if kind == "keras":
             layer = tf.keras.layers.Embedding(ROWS, WIDTH, name="embedding")
             layer.build(None)
         look_up = layer if kind == "keras" else (lambda given: tf.nn.embedding_lookup(table, given))
-        rows = look_up(ids) if inside else None
-    if kind.split()[0] in ENTRIES:
-        return _of_entries(table, ids, kind)
-    rows = rows if inside else look_up(ids)
+        is_of_entries = kind.split()[0] in ENTRIES
+        find = (lambda: _of_entries(table, ids, kind)) if is_of_entries else (lambda: look_up(ids))
+        rows = find() if inside else None
+    rows = rows if inside else find()
+    if is_of_entries:
+        return rows
     if kind == "twice":
         rows = rows * look_up(tf.identity(ids)[:, ::-1])
     if kind == "sum":
@@ -73,7 +92,7 @@ def lookups(
 
     Args:
       epl: the module, or None.
-      device_count: that have parts of the table.
+      device_count: that have parts of the table; 1: it is whole on each.
       optimizer: a name.
       rows: of the batch, where the graph knows it.
       sizes: of the batches.
@@ -113,11 +132,13 @@ def lookups(
             drawn[:, ::3] = drawn[0, 0]  # some are there several times, in all parts of the batch
             if wrong is not None and number == len(sizes) - 1:
                 drawn[-1, 2] = wrong
-            own = share_of_copy(epl, device_count, drawn)
-            own = _entries(own, kind.startswith("sparse")) if is_sparse else own
+            if is_sparse:
+                own = share_of_entries(epl, device_count, entries(drawn, kind))
+            else:
+                own = share_of_copy(epl, device_count, drawn)
             fetched = session.run(fetches + [step], {ids: own})[:-1]
             history.append(fetched + session.run([v.value() for v in variables]))
-        exchanged = _exchanged(epl, session)
+        exchanged = exchanged_for_tables(epl, session)
     return history, exchanged
 
 
@@ -136,20 +157,22 @@ def fetched(epl, device_count, kind, op_types):
         session.run(tf.global_variables_initializer())
         for op_type in op_types:
             try:
-                history.append(session.run(last[op_type], {ids: drawn if kind == "flattened" else _entries(drawn)}))
+                history.append(session.run(last[op_type], {ids: drawn if kind == "flattened" else entries(drawn)}))
             except Exception as error:
                 history.append(str(error))
     return history
 
 
-def _exchanged(epl, session):
-    """(kind, phase) of what shards exchange for the table in a training step."""
+def exchanged_for_tables(epl, session):
+    """(kind, phase) of what shards exchange for tables in a training step, but for what they add up."""
     if not epl:
         return None
     from epl.graph import tags
     from epl.session.hooks import driver_of
 
     done = driver_of(session).rewritten.plan.partitioned
+    if done is None:
+        return None
     step = done.graph.ancestors([name for name, node in done.graph.nodes.items() if tags.phase(node) == tags.APPLY])
     found = [c for c in done.collectives if c.node in step and c.kind != "all_reduce"]
     return [(c.kind, c.phase) for c in found if "hidden" not in c.wanted_by + c.tensor]
