@@ -51,6 +51,7 @@ from epl.passes.sync.compress_gradients import compress_gradients
 from epl.passes.sync.divide_updates import divide_updates
 from epl.passes.sync.encode_gradients import encode_gradients
 from epl.passes.sync.end_together import end_together
+from epl.passes.sync.gather_batches import gather_batches
 from epl.passes.sync.gather_parameters import gather_parameters
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
@@ -120,7 +121,8 @@ PASSES = (
     fill_shards,  # the same
     # These join the copies again.
     weigh_copies,  # before all that makes means of copies
-    check_batches,  # takes data, and gives it on
+    gather_batches,  # takes data, and gives it on
+    check_batches,  # the same, of what workers have read whole
     end_together,  # like it
     join_shards,  # before others: what it joins are parts of one copy of the model, others join copies
     save_shards,  # after what else was gathered for checkpoints

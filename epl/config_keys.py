@@ -339,7 +339,8 @@ KEYS = (
         BOOL,
         False,
         "Divide the input files over the workers: of every list of file names, worker i of n reads number i, i + n, "
-        "i + 2n and so on. Without one of the two keys below, lists must divide evenly.",
+        "i + 2n and so on. Without one of the two keys below, lists must divide evenly. Workers that compute one copy "
+        "of the model together each read their part of its batches, or all of its data where that cannot be.",
     ),
     Key(
         "io.unbalanced_io_slicing",
@@ -358,7 +359,8 @@ KEYS = (
         BOOL,
         False,
         "Divide the records of data sets over the workers: worker i of n reads record i, i + n, i + 2n and so on. For "
-        "data that has no files; with io.slicing, records of files stay as they are.",
+        "data that has no files; with io.slicing, records of files stay as they are. For workers of one copy of the "
+        "model as io.slicing.",
     ),
     Key(
         "io.equal_steps",

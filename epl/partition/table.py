@@ -55,6 +55,7 @@ RULES.update(
 RULES.update(_all("InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad", Notation(_TWO, linear=_SECOND)))
 RULES.update(_all("SelectV2", Notation(_THREE, linear=((1, 2),))))
 RULES.update(_all("ClipByValue", Notation(_THREE)))
+ELEMENT_BY_ELEMENT = (frozenset(RULES) - {ROWS_OF_COPY}) | {"Cast"}
 
 # Products.
 RULES.update(

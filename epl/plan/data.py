@@ -7,11 +7,14 @@ from: through functions of data sets, queues and iterators. They are divided bef
 import hashlib
 import logging
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
+
+import numpy as np
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.bodies import Bodies
 from epl.plan import data_ops
+from epl.plan.batch_parts import BatchPart, NotInParts, check_divided, find_batch_parts
 from epl.plan.records import find_records
 
 _LOG = logging.getLogger("epl")
@@ -30,6 +33,7 @@ class ListShare:
       dtypes: their DataType numbers.
       what: for people.
       digest: of the lists' content where it is known; workers must agree on it.
+      length: of the lists where it is known, else None.
     """
 
     body: str
@@ -38,6 +42,7 @@ class ListShare:
     dtypes: Tuple[int, ...]
     what: str
     digest: str = ""
+    length: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,16 @@ class DataPlan:
     Attributes:
       lists, records: what is divided.
       rule: for lists that do not divide evenly: "even" (an error), "unbalanced" or "drop".
+      readers: (number of those who read different data, this worker's place among them).
+      parts: the data sets that make batches, where workers that divide the rows of a batch read their own alone; empty
+        where each reads whole batches.
     """
 
     lists: Tuple[ListShare, ...] = ()
     records: Tuple[RecordShare, ...] = ()
     rule: str = "even"
+    readers: Tuple[int, int] = (1, 0)
+    parts: Tuple[BatchPart, ...] = ()
 
     def facts(self):
         """What all workers must agree on, as text."""
@@ -74,29 +84,50 @@ class DataPlan:
         return ["list %d (%s)" % (i, share.digest) for i, share in enumerate(self.lists) if share.digest]
 
 
-def plan_data(graph, io, worker_num, training=True, of_job=1):
+def plan_data(graph, io, mesh, analysis, training=True):
     """The DataPlan of a user's Graph.
 
     Args:
       graph: the user's Graph.
       io: the configuration's `io` part.
-      worker_num: number of workers that read different data; with one there is nothing to divide.
+      mesh: the Mesh.
+      analysis: the graph's Analysis.
       training: the graph trains; in one that does not, data that cannot be divided is read by everyone.
-      of_job: number of all workers. Those that compute one copy of the model together read the same data.
 
     Raises:
       PlanError, UnsupportedError: data cannot be divided; says what to do instead.
     """
-    if worker_num == 1 or not (io.slicing or io.shard_dataset):
-        _warn_of_one_copy(io, of_job)
-        return DataPlan()
-    bodies = Bodies(graph)
+    keys = [key for key, chosen in (("io.slicing", io.slicing), ("io.shard_dataset", io.shard_dataset)) if chosen]
+    if mesh.num_workers == 1 or not keys:
+        return DataPlan(readers=mesh.readers)
+    bodies, rule = Bodies(graph), _rule(io)
+    if _has_data(bodies):
+        _check_copies(mesh, keys)
+    if mesh.blocks_of_copy > 1:
+        try:
+            parts = find_batch_parts(bodies, mesh, analysis)
+            lists, records = _shares_of_parts(bodies, io, mesh, training)
+            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.block_index), parts)
+        except NotInParts as reason:
+            _warn_of_whole_batches(mesh, keys, reason)
+    elif mesh.readers[0] == 1:
+        _LOG.warning(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, _OF_STAGES)
+    if mesh.readers[0] == 1:
+        return DataPlan(readers=mesh.readers)
+    return DataPlan(*_shares(bodies, io, mesh.readers[0], training), rule, mesh.readers)
+
+
+def _rule(io):
     unbalanced = io.unbalanced_io_slicing or (io.equal_steps and not io.drop_last_files)
-    rule = "unbalanced" if unbalanced else "drop" if io.drop_last_files else "even"
+    return "unbalanced" if unbalanced else "drop" if io.drop_last_files else "even"
+
+
+def _shares(bodies, io, number, training):
+    """(ListShares, RecordShares) for a number of readers."""
     files = _Files(bodies)
     if io.slicing:
         files.find()
-        if files.records and rule != "unbalanced":
+        if files.records and _rule(io) != "unbalanced":
             raise PlanError(
                 "io.slicing: the file names of '%s' come out of a data set, so their number is not known before they "
                 "are read and cannot be divided evenly. Set io.unbalanced_io_slicing=True, or give the names as a list."
@@ -104,23 +135,58 @@ def plan_data(graph, io, worker_num, training=True, of_job=1):
             )
     records = dict(files.records)
     if io.shard_dataset:
-        for body, node in find_records(bodies, worker_num, with_files=not io.slicing):
+        for body, node in find_records(bodies, number, with_files=not io.slicing):
             records.setdefault((body, node), RecordShare(body, node, _label(body, node)))
     if not files.lists and not records and _has_data(bodies):
         _nothing_found(io, training)
-    return DataPlan(tuple(files.lists.values()), tuple(records.values()), rule)
+    return tuple(files.lists.values()), tuple(records.values())
 
 
-def _warn_of_one_copy(io, of_job):
-    """Data that all workers need whole is not divided, whatever the configuration asks for."""
-    keys = [key for key, chosen in (("io.slicing", io.slicing), ("io.shard_dataset", io.shard_dataset)) if chosen]
-    if keys and of_job > 1:
-        _LOG.warning(
-            "%s=True divides nothing here: all %d workers compute one copy of the model together and see the same "
-            "batch, of which each takes its part after it is read, so every worker reads all data. Leave it out, or "
-            "use more devices, so that there are several copies of the model.",
-            "=True and ".join(keys),
-            of_job,
+def _shares_of_parts(bodies, io, mesh, training):
+    """The same for all workers of the copies of the model; raises NotInParts where only the copies may have shares."""
+    try:
+        lists, records = _shares(bodies, io, mesh.num_blocks, training)
+    except (PlanError, UnsupportedError) as error:
+        if mesh.readers[0] > 1:
+            raise
+        raise NotInParts(str(error).rstrip(".")) from error
+    _check_lengths(lists, _rule(io), mesh.num_blocks)
+    check_divided(bodies, [(share.body, share.node) for share in lists + records])
+    return lists, records
+
+
+def _check_lengths(lists, rule, number):
+    """Raises NotInParts for lists that a number of workers cannot divide, where the copies of the model might."""
+    for share in lists:
+        if share.length is not None and (share.length < number or (rule == "even" and share.length % number)):
+            raise NotInParts("the %d files of '%s' do not divide over %d workers" % (share.length, share.what, number))
+
+
+def _warn_of_whole_batches(mesh, keys, reason):
+    """Of workers that could read the rows alone that are their part, but for a reason."""
+    who = (_OF_SHARDS if mesh.split else _OF_ROWS) + ": %s" % reason
+    if mesh.readers[0] == 1:
+        _LOG.warning(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, who)
+    else:
+        _LOG.warning(_SEVERAL_COPIES, "=True and ".join(keys), mesh.blocks_of_copy * mesh.block, who)
+
+
+_ONE_COPY = "%s=True divides nothing here: all %d workers compute one copy of the model together, and %s."
+_SEVERAL_COPIES = "%s=True divides data over the copies of the model alone: of the %d workers of a copy %s."
+_OF_SHARDS = "each reads all of its data, in the same order"
+_OF_ROWS = "each reads all of its data, in the same order (shuffle with a seed), and takes its rows of each batch"
+_OF_STAGES = "the worker of the first stage that uses data reads all of it"
+
+
+def _check_copies(mesh, keys):
+    """Raises UnsupportedError where a worker has some devices of a copy of the model and another worker the others."""
+    shards, own = mesh.num_shards, len(mesh.instances)
+    if mesh.num_blocks > 1 and not mesh.split and shards % own and own % shards:
+        raise UnsupportedError(
+            "%s=True: %d devices divide the batch of a copy of the model, and a worker has %d such devices, so that a "
+            "copy ends in the middle of a worker and no worker has whole batches, or parts of one, to read. Start "
+            "workers whose number of devices is a divisor or a multiple of %d, or divide the data in the program and "
+            "set neither io.slicing nor io.shard_dataset." % ("=True and ".join(keys), shards, own, shards)
         )
 
 
@@ -305,13 +371,15 @@ class _Files(object):
                 "would overlap. Shuffle with the data set's shuffle() instead." % (node.name, shuffles[0].name)
             )
         what = data_ops.behind_identities(body, node.input[positions[0]], through_shapes=True)
+        constants = _constants(body, node, positions)
         self.lists[body.name, node.name] = ListShare(
             body.name,
             node.name,
             positions,
             _dtypes(node, positions),
             _label(body.name, what.name if what is not None else node.name),
-            _digest(body, node, positions),
+            _digest(constants),
+            min((int(np.prod([dim.size for dim in each.tensor_shape.dim])) for each in constants), default=None),
         )
 
 
@@ -324,12 +392,17 @@ def _dtypes(node, positions):
     return (_STRING,) * len(positions)
 
 
-def _digest(body, node, positions):
-    """Of the content of lists that are constants; "" where any of them is not."""
+def _constants(body, node, positions):
+    """The TensorProtos of lists that are constants; none where any of them is not."""
+    found = [data_ops.behind_identities(body, node.input[position], through_shapes=True) for position in positions]
+    if any(constant is None or constant.op != "Const" for constant in found):
+        return []
+    return [constant.attr["value"].tensor for constant in found]
+
+
+def _digest(constants):
+    """Of their content; "" of none."""
     digest = hashlib.sha256()
-    for position in positions:
-        constant = data_ops.behind_identities(body, node.input[position], through_shapes=True)
-        if constant is None or constant.op != "Const":
-            return ""
-        digest.update(constant.attr["value"].tensor.SerializeToString())
-    return digest.hexdigest()[:12]
+    for constant in constants:
+        digest.update(constant.SerializeToString())
+    return digest.hexdigest()[:12] if constants else ""

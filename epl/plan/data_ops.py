@@ -43,6 +43,29 @@ TENSOR_SOURCES = frozenset(["TensorSliceDataset", "TensorDataset"])
 # What a get_next() takes its elements from, where that is not a handle that is fed.
 ITERATOR_HANDLES = frozenset(["Iterator", "IteratorV2", "OneShotIterator"])
 
+# They make batches; the place of their size among the inputs, None: after what their function takes besides elements.
+BATCHES = {
+    "BatchDataset": 1,
+    "BatchDatasetV2": 1,
+    "ParallelBatchDataset": 1,
+    "MapAndBatchDataset": None,
+    "MapAndBatchDatasetV2": None,
+    "ExperimentalMapAndBatchDataset": None,
+}
+# They give the elements of their data sets as they are: some of them, in some order, side by side.
+WHOLE_BATCHES = frozenset(
+    """
+    CacheDataset CacheDatasetV2 ConcatenateDataset ExperimentalMaxIntraOpParallelismDataset
+    ExperimentalPrivateThreadPoolDataset MaxIntraOpParallelismDataset ModelDataset OptimizeDataset OptimizeDatasetV2
+    OptionsDataset PrefetchDataset PrivateThreadPoolDataset RepeatDataset ShuffleAndRepeatDataset
+    ShuffleAndRepeatDatasetV2 ShuffleDataset ShuffleDatasetV2 ShuffleDatasetV3 SkipDataset TakeDataset ZipDataset
+    """.split()
+)
+MAPS = frozenset(["MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"])
+
+# They say of what shapes the elements of an iterator are.
+ITERATOR_SHAPES = ITERATOR_HANDLES | GET_NEXT | frozenset(["IteratorFromStringHandle", "IteratorFromStringHandleV2"])
+
 _SHAPING = frozenset(["Reshape", "ExpandDims", "Squeeze"])
 
 
@@ -50,6 +73,31 @@ def iterator_of(body, text):
     """The name of the iterator that an input stands for; None for one that is fed as a string handle."""
     node = behind_identities(body, text)
     return node.name if node is not None and node.op in ITERATOR_HANDLES else None
+
+
+def pipelines(bodies):
+    """(Body, input) of what iterators iterate over."""
+    for node in bodies.main.nodes.values():
+        if node.op == "MakeIterator":
+            yield bodies.main, node.input[0]
+        elif node.op == "OneShotIterator":
+            factory = bodies.functions[node.attr["dataset_factory"].func.name]
+            yield factory, factory.results[0]
+
+
+def behind(bodies, body, text):
+    """(body name, node name) of all that an input comes from, in functions too."""
+    nodes, _ = body.ancestors([text])
+    found = [(body.name, node.name) for node in nodes]
+    functions, waiting = set(), list(nodes)
+    while waiting:
+        for name in bodies.index.called_by(waiting.pop()):
+            if name not in functions:
+                functions.add(name)
+                inner = bodies.functions[name].nodes.values()
+                found.extend((name, node.name) for node in inner)
+                waiting.extend(inner)
+    return found
 
 
 def is_dataset(op):

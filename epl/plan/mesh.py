@@ -206,10 +206,19 @@ class Mesh:
         return self.worker_index // self.block
 
     @property
+    def blocks_of_copy(self):
+        """How many neighbouring blocks compute one copy of the model, of one batch; 1 where each has whole copies."""
+        return max(1, self.num_shards // len(self.instances))
+
+    @property
     def readers(self):
-        """(number of those who read different data, this worker's place among them)."""
-        copies = self.copies
-        return (self.num_blocks, self.block_index) if self.is_spread else (copies.num_workers, copies.index)
+        """(number of those who read different batches, this worker's place among them)."""
+        return self.num_blocks // self.blocks_of_copy, self.block_index // self.blocks_of_copy
+
+    @property
+    def has_first(self):
+        """Whether this worker has, or its block, the first of the copies that hold the same."""
+        return (self.copies.index if self.split else self.block_index) == 0
 
     @property
     def is_even(self):

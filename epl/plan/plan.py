@@ -400,7 +400,7 @@ def make_plan(model, config, cluster):
         repeated=find_repeated(model, analysis, mesh, config.io),
         prefetched=find_prefetched(model, analysis, mesh, config.io),
         borders=borders,
-        data=plan_data(model.graph, config.io, mesh.readers[0], bool(model.apply_calls), cluster.worker_num),
+        data=plan_data(model.graph, config.io, mesh, analysis, bool(model.apply_calls)),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
 

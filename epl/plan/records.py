@@ -20,7 +20,7 @@ def find_records(bodies, worker_num, with_files):
       UnsupportedError: workers would see the records in different orders.
     """
     found = []
-    for body, text in _pipelines(bodies):
+    for body, text in data_ops.pipelines(bodies):
         walk = _Walk(bodies, with_files)
         walk.follow(body, text)
         if walk.single and not walk.sources and not walk.skipped:
@@ -33,16 +33,6 @@ def find_records(bodies, worker_num, with_files):
     for name, node in found:
         _check_size(bodies.functions[name] if name else bodies.main, node, worker_num)
     return sorted(set(found), key=found.index)
-
-
-def _pipelines(bodies):
-    """(Body, input) of what iterators iterate over."""
-    for node in bodies.main.nodes.values():
-        if node.op == "MakeIterator":
-            yield bodies.main, node.input[0]
-        elif node.op == "OneShotIterator":
-            factory = bodies.functions[node.attr["dataset_factory"].func.name]
-            yield factory, factory.results[0]
 
 
 class _Walk(object):

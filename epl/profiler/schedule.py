@@ -42,7 +42,7 @@ class ScheduleHook(TraceHook):
         rewritten = self._driver.rewritten
         mesh, action_of = rewritten.plan.mesh, rewritten.micro_batches.action_of
         own = {name: action for name, action in action_of.items() if mesh.worker_of(action[1]) == mesh.pipeline.index}
-        found = actions(executions(metadata), own) if mesh.readers[1] == 0 else []
+        found = actions(executions(metadata), own) if mesh.has_first else []
         everyone = gather("schedule", run, found)
         if everyone is None:
             return

@@ -3,6 +3,9 @@
 import pytest
 
 from tests.helpers.checks import assert_same, pairs
+from tests.multiproc.test_weights_workers import WEIGHTS, check
+from tests.numerics.test_split_models import FIXED_PROGRAMS
+from tests.numerics.test_split_models import check as check_split
 
 DATA = "tests.helpers.programs.data:"
 SLICING = {"io.slicing": True}
@@ -86,6 +89,52 @@ def test_training_on_divided_files(plain, jobs, folder, layout):
     for got in jobs[layout](DATA + "train", folder, SLICING):
         assert_same(got["losses"], want["losses"])
         assert_same(got["weight"], want["weight"])
+
+
+def test_workers_that_divide_batches_read_their_own_rows(plain, two_workers):
+    """Until data ends, with a short batch of two rows."""
+    steps, weight = plain(DATA + "unequal", {}, 10, 4)
+    assert steps == [[[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]]
+    found = two_workers(DATA + "unequal", {}, 10, 4, devices=2)
+    assert [read for read, _ in found] == [[[[1, 3], [5, 7], [9]]], [[[2, 4], [6, 8], [10]]]]
+    assert [own for _, own in found] == pytest.approx([weight] * 2)
+
+
+@pytest.mark.once
+def test_workers_that_divide_tensors_see_all_rows_in_order(plain, two_workers):
+    """Until data ends, with a short batch of which one has two rows and the other one."""
+    want = plain(DATA + "unequal", {}, 11, 4)
+    assert want[0] == [[[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11]]]
+    for read, weight in two_workers(DATA + "unequal", {}, 11, 4, devices=2, split=True):
+        assert read == want[0] and weight == pytest.approx(want[1])
+
+
+@pytest.mark.parametrize(
+    "layout, weights", [((2, 1), [1, 1]), ((2, 1), [1, 2]), pytest.param((2, 2), [1] * 4, marks=pytest.mark.exhaustive)]
+)
+def test_training_on_rows_that_workers_read_for_one_copy(plain, jobs, layout, weights):
+    """Each its own; or, where they have unequally many, all of them. Each micro-batch has the rows that one device's
+    has."""
+    want = plain(WEIGHTS + "trained", 1, [len(weights)], weights, 2, "data")
+    check(
+        want, jobs[layout](WEIGHTS + "trained", layout[1], [len(weights)], weights, 2, "data", io__shard_dataset=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "layout, devices, program, kind",
+    [
+        ((2, 1), 2, "fixed_batch", "batches"),
+        pytest.param((2, 2), 4, "fixed_batch", "batches", marks=pytest.mark.exhaustive),
+        pytest.param((4, 1), 2, "fixed_copies", "divided", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_training_on_rows_that_workers_hand_each_other(plain, jobs, layout, devices, program, kind):
+    """Rows of one copy of the model come in the order of one device: fetched logits and dropout are the same."""
+    program = FIXED_PROGRAMS + program
+    want = plain(program, 1, "momentum", kind, True)
+    for got in jobs[layout](program, devices, "momentum", kind, True, io__shard_dataset=True):
+        check_split(got, want)
 
 
 def test_a_worker_without_data_says_so(two_workers):

@@ -4,6 +4,7 @@
     next/1 -> model/1   becomes        -> share 1 -> model/1
 
 The instances of a replica that are in this worker use one `next`; the copies of the others are left without consumers.
+Where `next` gives this worker's rows alone (epl.plan.batch_parts), only these instances divide them.
 """
 
 from epl.graph.build import Type, make_node
@@ -30,13 +31,13 @@ def share_batches(program, plan):
 
 
 def _share(graph, edit, plan, name, instance, first):
-    stage = plan.stage(name)
     source = clone_name(name, instance.index)
     chosen = clone_name(name, first)
+    index_of_share, weights = _place(plan, name, instance)
     made = {}
     for consumer, position in graph.consumers.get(source, ()):
         index = parse_input(graph.nodes[consumer].input[position]).index
-        if index < 0 or not _divisible(graph.nodes[source], index):
+        if index < 0 or len(weights) == 1 or not _divisible(graph.nodes[source], index):
             edit.set_input(consumer, position, format_input(chosen, index))
             continue
         if index not in made:
@@ -46,12 +47,21 @@ def _share(graph, edit, plan, name, instance, first):
                 [format_input(chosen, index)],
                 graph.nodes[source].device,
                 T=Type(_output_type(graph.nodes[source], index)),
-                index=instance.shard // plan.mesh.span(stage),
-                weights=list(plan.mesh.weights_of(stage)),
+                index=index_of_share,
+                weights=weights,
                 what="output %d of '%s'" % (index, name),
             )
             made[index] = edit.add(tagged(node, "batch_share")).name
         edit.set_input(consumer, position, made[index])
+
+
+def _place(plan, name, instance):
+    """(which share an instance takes of what a source gives, the weights of all shares)."""
+    if plan.data.parts:
+        here = [each.index for each in plan.instances_with(name) if each.data == instance.data]
+        return here.index(instance.index), [1] * len(here)
+    stage = plan.stage(name)
+    return instance.shard // plan.mesh.span(stage), list(plan.mesh.weights_of(stage))
 
 
 _TYPE_LISTS = ("output_types", "component_types", "dtypes")

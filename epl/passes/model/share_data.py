@@ -3,6 +3,9 @@ r"""Gives each worker its share of lists of file names, and of the records of da
     names -> TensorSliceDataset      becomes      names -> EplListShare -> TensorSliceDataset
     RangeDataset -> Shuffle                       RangeDataset -> ShardDataset -> Shuffle
 
+Where several workers read a batch's rows, each its own, their data sets make batches of that many
+(epl.plan.batch_parts).
+
 The nodes may stand in functions: a one-shot iterator has its whole pipeline in one.
 """
 
@@ -10,6 +13,7 @@ from epl.errors import UnsupportedError
 from epl.graph.build import constant, make_node
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
+from epl.plan import data_ops
 from epl.plan.names import PREFIX
 
 _INT64 = 9
@@ -29,6 +33,10 @@ def share_data(program, plan):
             _share_lists(bodies.of(share.body), plan, share)
         else:
             _share_records(bodies.of(share.body), plan, share)
+    for part in data.parts:
+        _set_batch(bodies.of(part.body), part)
+    for name in graph.find(data_ops.ITERATOR_SHAPES.__contains__) if data.parts else ():
+        _forget_rows(bodies.of("").node(name))
     return program.with_graph(bodies.finish())
 
 
@@ -39,8 +47,8 @@ def _share_lists(target, plan, share):
         "EplListShare",
         name,
         [node.input[position] for position in share.positions],
-        index=plan.mesh.readers[1],
-        num_shares=plan.mesh.readers[0],
+        index=plan.data.readers[1],
+        num_shares=plan.data.readers[0],
         rule=plan.data.rule,
         what=share.what,
     )
@@ -56,7 +64,7 @@ def _share_records(target, plan, share):
     name = "%s_records/%s" % (PREFIX, share.node)
     consumers = target.consumers(share.node)
     constants = []
-    for what, value in zip(("num_shards", "index"), plan.mesh.readers):
+    for what, value in zip(("num_shards", "index"), plan.data.readers):
         made = constant("%s/%s" % (name, what), value, _INT64)
         target.add(made)
         constants.append(target.output(made.name, 0, "output"))
@@ -68,6 +76,22 @@ def _share_records(target, plan, share):
     for consumer, position in consumers:
         consumer.input[position] = result
     target.replace_result(share.node, result)
+
+
+def _set_batch(target, part):
+    size = constant("%s_batches/%s" % (PREFIX, part.node), part.size, _INT64)
+    target.add(size)
+    target.node(part.node).input[part.position] = target.output(size.name, 0, "output")
+    for name in (part.node,) + part.after:
+        _forget_rows(target.node(name))
+
+
+def _forget_rows(node):
+    """What a node says of the shapes of batches no longer holds for how many rows they have."""
+    node.attr.pop("_output_shapes", None)
+    for shape in node.attr["output_shapes"].list.shape if "output_shapes" in node.attr else ():
+        if shape.dim:
+            shape.dim[0].size = -1
 
 
 def _copy_types(shard, node):

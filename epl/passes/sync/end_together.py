@@ -8,10 +8,9 @@ The IdentityN has the name that GetNext had, so that what is fetched of it or fe
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
-from epl.graph.lazy import node_def_of
-from epl.partition.emit import type_list
+from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
-from epl.plan.names import PREFIX, clone_name
+from epl.plan.names import clone_name
 
 _INT32 = 3
 
@@ -31,7 +30,7 @@ def _agree(graph, edit, plan, each):
     flag = len(graph.nodes[each.get_next].attr["output_types"].list.type) - 1
     copies = [clone_name(each.get_next, instance.index) for instance in plan.instances_with(each.get_next)]
     used = [copy for copy in copies if graph.edges.data_consumers.get(copy)]
-    raw = [_moved(edit, graph.nodes[copy]) for copy in used]
+    raw = [moved(edit, graph.nodes[copy]) for copy in used]
     flags = [format_input(name, flag) for name in raw]
 
     def add(op, part, inputs, **attrs):
@@ -58,24 +57,5 @@ def _agree(graph, edit, plan, each):
     edit.add(tagged(exchange, "collective"))
     end = add("EplEndOfData", "end", [each.name], what=each.iterator)
     for copy, source in zip(used, raw):
-        _become_identity(edit.node(copy), source, flag, end)
-
-
-def _moved(edit, node):
-    """The name of a node like this one, under which data is read from now on."""
-    moved = type(node_def_of(node))()
-    moved.CopyFrom(node_def_of(node))
-    moved.name = "%s_read/%s" % (PREFIX, node.name)
-    return edit.add(moved).name
-
-
-def _become_identity(node, source, count, end):
-    """The node gives the first `count` components of `source` once `end` has let them pass."""
-    types = node.attr["output_types"].list.type[:count]
-    node.op = "IdentityN"
-    del node.input[:]
-    node.input.extend([format_input(source, index) for index in range(count)] + ["^" + end])
-    for key in list(node.attr):
-        if not key.startswith("_epl_"):
-            del node.attr[key]
-    node.attr["T"].CopyFrom(type_list(types))
+        types = graph.nodes[copy].attr["output_types"].list.type[:flag]
+        hand_on(edit.node(copy), [format_input(source, index) for index in range(flag)], types, ["^" + end])

@@ -11,7 +11,6 @@ from epl.rules import effects
 
 # They take one number; rows of all copies do not fit.
 _SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
-_CHIEF = 0
 
 
 def show_merged(program, plan):
@@ -27,7 +26,7 @@ def show_merged(program, plan):
         for consumer, position in shown_by(graph, merge.tensor, merge.how):
             edit.set_input(consumer, position, merge.name)
     for name in writes:
-        if plan.mesh.readers[1] != _CHIEF or tags.get_int(graph.nodes[name], tags.INSTANCE):
+        if not plan.mesh.has_first or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return program.with_graph(edit.finish())
 

@@ -239,16 +239,20 @@ def some_worker_without(epl):
             sess.run(train_op)
 
 
-def unequal(epl, config, count, batch, kind="initializable", epochs=1):
+def unequal(epl, config, count, batch, kind="initializable", epochs=1, devices=1, split=False):
     """Trains on the rows 1 .. count, divided over the workers by io.shard_dataset, until data ends.
 
     Args:
+      devices: that compute one copy of the model.
+      split: whether they divide its tensors, instead of its batches' rows.
       kind: of iterator: "initializable", "one_shot", or "generated" for a generator's rows.
 
     Returns:
       The rows that the first copy of this worker took in each step of each epoch, and the weight in the end.
     """
     common.init(epl, dict(config, **{"io.shard_dataset": True}))
+    if epl and devices > 1:
+        epl.set_default_strategy((epl.split if split else epl.replicate)(devices))
     data = tf.data.Dataset.range(1, count + 1)
     if kind == "generated":
         data = tf.data.Dataset.from_generator(lambda: iter(range(1, count + 1)), tf.int64, [])

@@ -46,18 +46,21 @@ def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
 
 def fixed_copies(epl, device_count, optimizer, kind, resource=False, **config):
     """What every step gives of the whole batch of 16 rows, and all variables after it, of copies of a model whose rows
-    devices divide: each copy has a batch of its own, of a size that the graph knows; `kind`: "batches" or "fed"."""
+    devices divide: each copy has a batch of its own, of a size that the graph knows; `kind`: "batches", "fed", or
+    "divided" for batches of which EPL divides the rows, in another order, so that the loss alone is fetched."""
     common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
     tf.set_random_seed(11)
     if epl:
         epl.set_default_strategy(epl.replicate(device_count))
-    given = [[share_of_copy(epl, device_count, part) for part in common.batch(step, size=16)] for step in range(3)]
+    batches = [common.batch(step, size=16) for step in range(3)]
+    given = [[share_of_copy(epl, device_count, part) for part in batch] for batch in batches]
     size, feeds = len(given[0][0]), [{}] * 3
     if kind == "fed":
         x, labels = tf.placeholder(tf.float32, [size, common.FEATURES]), tf.placeholder(tf.int64, [size])
         feeds = [dict(zip((x, labels), parts)) for parts in given]
     else:
-        data = tf.data.Dataset.from_tensor_slices(tuple(np.concatenate(parts) for parts in zip(*given)))
+        read = zip(*(batches if kind == "divided" else given))
+        data = tf.data.Dataset.from_tensor_slices(tuple(np.concatenate(parts) for parts in read))
         x, labels = tf.data.make_one_shot_iterator(data.batch(size, drop_remainder=True)).get_next()
     with tf.variable_scope("model", use_resource=resource):
         hidden = tf.tensordot(tf.stack([x, 2.0 * x], 1), tf.get_variable("first", [common.FEATURES, 8]), [[2], [0]])
@@ -69,4 +72,4 @@ def fixed_copies(epl, device_count, optimizer, kind, resource=False, **config):
         epl.add_to_collection(logits, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
     made = OPTIMIZERS[optimizer]()
     step = made.minimize(loss, tf.train.get_or_create_global_step())
-    return history_of([loss, logits], step, feeds)
+    return history_of([loss] if kind == "divided" else [loss, logits], step, feeds)
