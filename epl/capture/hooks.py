@@ -11,6 +11,7 @@ from epl.capture.record import gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
 from epl.capture.switched import in_place_of
 from epl.graph import tags
+from epl.rules import effects
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
 
@@ -19,6 +20,7 @@ def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
     tf_compat.wrap_set_shape(_set_shape)
+    tf_compat.wrap_sparse_tensor(_sparse_tensor)
     tf_compat.wrap_gradients(_gradients)
     tf_compat.wrap_gradient_seeds(_gradient_seeds)
     tf_compat.wrap_tape_gradient(_tape_gradient)
@@ -66,6 +68,21 @@ def _set_shape(original, tensor, shape):
         return original(tensor, shape)
     original(tensor, shape)
     record_of(graph).note(tensor.op)
+
+
+def _sparse_tensor(original, sparse, *args, **kwargs):
+    """Tags the placeholders of entries in any number, which are fed together, and their shape if that is fed too."""
+    original(sparse, *args, **kwargs)
+    graph = getattr(sparse.values, "graph", None)
+    if graph is None or tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
+        return
+    entries, shape = [sparse.values.op, sparse.indices.op], sparse.dense_shape.op
+    if any(op.type not in effects.PLACEHOLDERS for op in entries) or tf_compat.output_shapes(entries[0]) != ((-1,),):
+        return
+    fed = entries + ([shape] if shape.type in effects.PLACEHOLDERS else [])
+    text = tags.sparse_text(sparse.indices.op.name, shape.name if shape in fed else "")
+    for op in fed:
+        tf_compat.set_tag(op, tags.SPARSE, text if tf_compat.sparse_rows(sparse) is None else tags.FIXED)
 
 
 def _taskgraph_of(record, op):

@@ -14,6 +14,7 @@ SEED = "_epl_seed"  # string: the loss, a tensor, at which this node starts a ca
 GRADIENT_CALL = "_epl_gradient_call"  # int: of a node with a SEED, the number of that call
 RECOMPUTE = "_epl_recompute"  # int: the block marked with epl.recompute() that the node stands in
 PLACES = "_epl_places"  # string: hints of the user about where outputs lie over the devices of epl.split
+SPARSE = "_epl_sparse"  # string: of placeholders of a sparse tensor, see sparse_text; or FIXED, if its rows are known
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
@@ -47,6 +48,7 @@ def phase(node):
 
 
 WHOLE = "whole"
+FIXED = "fixed"
 
 
 def divided(dim):
@@ -70,6 +72,19 @@ def places_of(node):
         return {}
     pairs = [each.split(":") for each in get_str(node, PLACES).split(",") if each]
     return {int(index): None if dim == WHOLE else int(dim) for index, dim in pairs}
+
+
+def sparse_text(indices, shape):
+    """The value of SPARSE for all placeholders of a sparse tensor: the nodes that give its indices and its shape; ""
+    where the shape is not fed."""
+    return "%s %s" % (indices, shape)
+
+
+def sparse_of(node):
+    """(node of the indices, node of the shape or "") of the sparse tensor that a NodeDef is a placeholder of; None if
+    its number of rows is fixed, or it is none."""
+    text = get_str(node, SPARSE)
+    return tuple(text.split(" ")) if text and text != FIXED else None
 
 
 def shapes_text(shapes):

@@ -109,15 +109,18 @@ def variable_of(graph, write):
 
 
 def batch_placeholder(graph, name):
-    """True for placeholders whose first dimension is unknown: they are fed this worker's whole share of the batch.
+    """True for placeholders whose first dimension is unknown: they are fed this worker's whole share of the batch. So
+    is the shape of a sparse batch.
 
     Not for those that only give variables a value, as `variable.load` and its like do.
     """
     node = graph.nodes[name]
-    if node.op not in effects.PLACEHOLDERS or _only_assigned(graph, name):
+    is_fixed = tags.get_str(node, tags.SPARSE) == tags.FIXED
+    if node.op not in effects.PLACEHOLDERS or is_fixed or _only_assigned(graph, name):
         return False
-    shape = node.attr["shape"].shape
-    return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0)
+    shape, sparse = node.attr["shape"].shape, tags.sparse_of(node)
+    is_shape = sparse is not None and sparse[1] == name
+    return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0) or is_shape
 
 
 def _only_assigned(graph, name):

@@ -96,7 +96,7 @@ class Driver(LocalRuns):
 
     def _run(self, step, fetches, targets, feeds, run_options, metadata):
         names = tuple(feeds)
-        if names and not all(divides(feeds[fed], copies[0][2]) for fed, copies in zip(names, step.feeds) if copies):
+        if names and not divides(step, feeds):
             step = self._step(fetches, targets, names, why_divided(self._rewritten.plan) is None)
         if step.repeats > 1:
             check_repeated(feeds, step.repeats)

@@ -215,9 +215,17 @@ def of_program(step, fetched):
     return [own_copy(value) for value in fetched] if step.may_alias else fetched
 
 
-def divides(value, count):
-    """Whether a fed value's first dimension divides evenly."""
-    return count == 1 or np.ndim(value) == 0 or len(value) % count == 0
+def divides(step, feeds):
+    """Whether all rows that a step is fed divide evenly."""
+    fed = [(name, copies[0][2]) for name, copies in zip(feeds, step.feeds) if copies]
+    return all(count == 1 or _rows(name, feeds, step, count) % count == 0 for name, count in fed)
+
+
+def _rows(name, feeds, step, count):
+    """How many rows a fed value has that are to be divided by `count`; 0 of a scalar."""
+    if name in step.sparse:
+        return step.sparse[name].rows(feeds, count)
+    return len(feeds[name]) if np.ndim(feeds[name]) else 0
 
 
 def why_divided(plan):
@@ -257,17 +265,19 @@ def looks_on(step, plan):
     return not (mesh.is_even or mesh.block > 1 or divided) and step.is_fed_a_batch
 
 
-def divide(name, value, own, count, plan):
-    """Of `count` equal slices of a fed value's first dimension those whose numbers are in the range `own`; scalars are
-    handed on whole.
+def divide(name, feeds, own, count, step, plan):
+    """Of `count` equal slices of the rows of a fed value those whose numbers are in the range `own`; scalars are handed
+    on whole.
 
     Raises:
-      ValueError: the first dimension does not divide, and the plan says that it has to.
+      ValueError: the rows do not divide, and the plan says that they have to.
+      UnsupportedError: where the rows of entries are is not known.
     """
+    value = feeds[name]
     if count == 1 or np.ndim(value) == 0:
         return value
-    size = len(value)
-    if not divides(value, count):
+    size = _rows(name, feeds, step, count)
+    if size % count:
         of = "copies of the model in this worker"
         if plan.mesh.weights:
             of = "parts of a batch that the %s have together (cluster.device_weights)" % of
@@ -277,8 +287,8 @@ def divide(name, value, own, count, plan):
             "whose first dimension is unknown takes the whole share of the worker."
             % (name, size, count, of, size, count, size // count, size % count, why_divided(plan), count)
         )
-    share = size // count
-    return value[own.start * share : own.stop * share]
+    begin, end = [edge * (size // count) for edge in (own.start, own.stop)]
+    return step.sparse[name].part(feeds, begin, end) if name in step.sparse else value[begin:end]
 
 
 def fed_to(step, feeds, kept, plan):
@@ -294,7 +304,7 @@ def fed_to(step, feeds, kept, plan):
     for fed, copies in zip(feeds, step.feeds):
         for name, own, count in copies:
             names.append(name)
-            values.append(divide(fed, feeds[fed], own, count, plan))
+            values.append(divide(fed, feeds, own, count, step, plan))
     names.extend(step.open_gates)
     values.extend(_NOTHING for _ in step.open_gates)
     return tuple(names), values

@@ -19,6 +19,7 @@ from epl.session.ahead import loads_of
 from epl.session.described import describe, settings
 from epl.session.every_nth import made_of_data
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
+from epl.session.sparse_feeds import sparse_feeds
 
 
 class Step(object):
@@ -31,6 +32,7 @@ class Step(object):
         tensor gets those in the range.
       orders: communicator of the pool to the tags of its collectives in order.
       groups: the Communicators for that which not all workers have.
+      sparse: fed tensor to its SparseFeed, of those that are a part of a sparse tensor.
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
       initialises: names of variables that the call gives first values.
@@ -105,6 +107,7 @@ class Step(object):
         self.checked = [each for each in own if node_of(each.tensor) in reached]
         self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
+        self.sparse = sparse_feeds(rewritten.program.source.graph, feeds)
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
         self.initialises = frozenset(initial.values())
         self.restores = restored_with(plan, graph, initial)
@@ -346,7 +349,7 @@ class RemoteRead(object):
     """
 
     feeds, fetches, checked, may_alias, whole, view, saved, times = (), (), (), False, False, None, (), ()
-    timed, loads, restarts = False, (), ()
+    timed, loads, restarts, sparse = False, (), (), {}
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)

@@ -43,6 +43,7 @@ from epl.tf_compat.graphs import (
     original_op_type,
     output_shapes,
     set_tag,
+    sparse_rows,
     stateful_types,
     tagged_graph_def,
     uses_onednn,
@@ -52,6 +53,7 @@ from epl.tf_compat.graphs import (
     wrap_gradients,
     wrap_graph_def,
     wrap_set_shape,
+    wrap_sparse_tensor,
     wrap_tape_gradient,
 )
 from epl.tf_compat.keras import (
@@ -151,6 +153,7 @@ __all__ = [
     "set_cluster_role",
     "set_learn_chief",
     "set_tag",
+    "sparse_rows",
     "set_timer",
     "share_slots",
     "stateful_types",
@@ -173,6 +176,7 @@ __all__ = [
     "wrap_tape_gradient",
     "wrap_graph_def",
     "wrap_set_shape",
+    "wrap_sparse_tensor",
     "wrap_keras_metric_weight",
     "wrap_learn_config",
     "wrap_keras_model",

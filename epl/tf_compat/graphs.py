@@ -51,6 +51,21 @@ def wrap_set_shape(wrapper):
     wrap(tf.Tensor, "set_shape", wrapper)
 
 
+def wrap_sparse_tensor(wrapper):
+    """`wrapper(original, sparse_tensor, ...)` around what puts the three tensors of a sparse one together."""
+    wrap(tf.SparseTensor, "__init__", wrapper)
+
+
+def sparse_rows(sparse):
+    """The number of rows of a SparseTensor, where the graph says it, if only as the default of what is fed; else
+    None."""
+    shape = sparse.dense_shape
+    if shape.op.type == "PlaceholderWithDefault":
+        shape = shape.op.inputs[0]
+    known = tf.get_static_value(shape)
+    return int(known[0]) if known is not None and len(known) and known[0] >= 0 else None
+
+
 def output_shapes(op):
     """A tuple with the shape of each output: a tuple with -1 where a size is not known, None for an unknown rank."""
     if line() == "tf2":

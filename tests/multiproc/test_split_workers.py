@@ -21,6 +21,7 @@ from tests.numerics.test_split_models import (
     EXCHANGES,
     EXPERTS,
     FEATURES,
+    FED_SPARSE,
     FETCHED,
     FETCHED_OF,
     FIXED,
@@ -189,6 +190,16 @@ def test_rows_travel_for_copies_and_micro_batches(plain, jobs, layout):
         for more in ({}, {"pipeline__num_micro_batch": 2}):
             for history, _ in jobs[layout](TABLES, 2, optimizer, **dict(options, **more)):
                 check(history, reference)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("divided_by", [1, 2, 4])
+def test_fed_sparse_tensors(plain, jobs, divided_by):
+    for _, optimizer, options in FED_SPARSE:
+        options = dict(options, sizes=(8, 16))
+        reference, _ = plain(TABLES, 1, optimizer, **options)
+        for history, _ in jobs[2, 2](TABLES, divided_by, optimizer, **options):
+            check(history, reference)
 
 
 def test_an_id_outside_of_the_table_is_named(two_workers):

@@ -162,6 +162,11 @@ MORE_ENTRIES = [
     ("sgd", {"kind": "safe_weighted mean", "resource": True, "inside": True}),
     ("sgd", {"kind": "safe sqrtn", "sizes": (7, 8)}),
 ]
+# Sparse tensors that are fed, and divided over copies of the model, over micro-batches, or both.
+FED_SPARSE = [
+    (1, "adagrad", {"kind": "safe mean", "sizes": (8, 7)}),
+    (2, "sgd", {"kind": "safe_weighted sqrtn", "pipeline__num_micro_batch": 2, "sizes": (8, 4)}),
+]
 COLUMNS = "tests.helpers.programs.split_columns:columns"
 COLUMN_CASES = [("adagrad", {"layer": "input_layer"}), ("sgd", {"layer": "DenseFeatures", "sizes": (7, 8)})]
 FETCHED = "tests.helpers.programs.split_tables:fetched"
@@ -206,6 +211,20 @@ def test_rows_travel_for_micro_batches(plain, two_devices, four_devices):
 def test_rows_travel_for_entries(plain, two_devices, optimizer, options):
     reference = plain(TABLES, 1, optimizer, **options)
     check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
+
+
+@pytest.mark.parametrize("divided_by, optimizer, options", FED_SPARSE)
+def test_fed_sparse_tensors(plain, two_devices, divided_by, optimizer, options):
+    check(two_devices(TABLES, divided_by, optimizer, **options)[0], plain(TABLES, 1, optimizer, **options)[0])
+
+
+@pytest.mark.exhaustive
+def test_fed_sparse_tensors_over_more_devices(plain, four_devices):
+    for _, optimizer, options in FED_SPARSE:
+        options = dict(options, sizes=(8, 16))
+        reference, _ = plain(TABLES, 1, optimizer, **options)
+        for divided_by in (1, 2):
+            check(four_devices(TABLES, divided_by, optimizer, **options)[0], reference)
 
 
 def check_columns(got, want):
