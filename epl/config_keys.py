@@ -94,8 +94,9 @@ KEYS = (
         "zero.degree",
         INTEGER,
         0,
-        "Over how many copies of the model `zero.level` divides; 0: all of them. Each group of so many copies, those "
-        "of a worker or of several neighbours, has all of the state, and between groups there is data parallelism.",
+        "Over how many copies of the model `zero.level` divides; 0: all of them. Each group of so many neighbouring "
+        "copies, in a worker or of several whole ones, has all of the state, and between groups there is data "
+        "parallelism.",
         minimum=0,
     ),
     Key(

@@ -183,7 +183,7 @@ class Plan(Holding):
         if name not in self.analysis.cloned:
             return self.mesh.instances[:1]
         if self.is_owned(name):
-            return self.mesh.instances[: self.mesh.lanes]
+            return self.mesh.instances[: self.zero.num_owned]
         return self.mesh.computing(self.stage_of.get(name, 0)) if self.stage_of else self.mesh.instances
 
     def is_owned(self, name):
@@ -194,7 +194,7 @@ class Plan(Holding):
         """The index of the instance after which the copy of a node is named that an instance of this worker takes."""
         if name not in self.analysis.cloned:
             return 0
-        return index % self.mesh.lanes if self.is_owned(name) else index
+        return self.zero.number_for(index) if self.is_owned(name) else index
 
     def num_copies(self, tensor):
         """How many copies of what makes a tensor all workers have, of those that hold the same."""
@@ -341,10 +341,10 @@ def make_plan(model, config, cluster):
         mesh, sharing = with_sharers(mesh, config), sharing_group(mesh, config.zero.degree)
         in_workers = sharing.num_workers == 1 and (sharing.size < mesh.copies.size or mesh.pipeline.num_workers > 1)
         places = Places(owners, mesh.pipeline.index)
-        around = bool(mesh.sharers)
-        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places, around)
+        around, groups = bool(mesh.sharers), mesh.copies.local // sharing.local
+        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places, around, groups)
         keepers = workers_of(zero, model)
-        if mesh.lanes == 1:  # else the owner has a copy for each shard
+        if zero.num_owned == 1:  # else there is a copy for each shard, or in each group
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None

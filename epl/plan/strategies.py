@@ -153,7 +153,7 @@ def _of_zero(plan):
     return (
         effect,
         sent,
-        here - zero.local * sum(size),
+        zero.groups * (here - zero.local * sum(size)),
     )
 
 

@@ -65,7 +65,7 @@ class Zero:
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
       state_bytes: of the slots of each copy, and of its parameters where these are divided; of a pipeline over several
         workers, those of the stages that this worker has.
-      local: copies in each worker.
+      local: copies in each worker; where these are several groups, in each of them.
       lanes: devices of a copy in a worker, where these divide tensors (epl.split); each updates its part of a variable.
       whole_workers: whether each worker has all of the state of its stages, divided over its own copies
         (`zero.degree`, or all copies lie in the same workers), and shares gradients with the others as data parallelism
@@ -75,6 +75,7 @@ class Zero:
       degree: copies that hold the state once among them.
       around: whether there are several groups of workers that do, so that gradients are shared with all others as data
         parallelism does.
+      groups: groups of neighbouring copies in each worker that do; 1 where a group has all copies of a worker.
     """
 
     level: str
@@ -88,6 +89,7 @@ class Zero:
     row_sums: Tuple[RowSum, ...] = ()
     degree: int = 0
     around: bool = False
+    groups: int = 1
 
     @property
     def parameters(self):
@@ -98,10 +100,24 @@ class Zero:
         """The ranks of the copies in a worker, by its place in their Group."""
         return range(worker * self.local, (worker + 1) * self.local)
 
-    def instance_of(self, name, lane=0):
-        """The index in its worker of the instance that computes a node, the one in a lane of the owner; of what has no
-        owner the first one."""
-        return self.owners.get(name, 0) % self.local * self.lanes + lane
+    @property
+    def num_owned(self):
+        """How many copies a worker has of what has an owner: one in each lane of each group, by their numbers."""
+        return self.groups * self.lanes
+
+    def instance_of(self, name, number=0):
+        """The index in its worker of the instance that computes a copy of a node, given by its number, at the owner; of
+        what has no owner the first one of the group."""
+        which, lane = divmod(number, self.lanes)
+        return (which * self.local + self.owners.get(name, 0) % self.local) * self.lanes + lane
+
+    def group_of(self, instance):
+        """Which of a worker's groups an instance is in, given by its index."""
+        return instance // (self.local * self.lanes)
+
+    def number_for(self, instance):
+        """The number of the copy of what has an owner that an instance, given by its index, takes."""
+        return self.group_of(instance) * self.lanes + instance % self.lanes
 
 
 @dataclass(frozen=True)
@@ -151,19 +167,20 @@ def sharing_group(mesh, degree):
       degree: `zero.degree`: copies of a group; 0: all.
 
     Raises:
-      UnsupportedError: groups of that size would be neither all copies nor those of one worker.
+      UnsupportedError: groups of that size would be neither of whole workers nor equal parts of each.
     """
     copies = mesh.copies
     if degree in (0, copies.size):
         return copies
-    if degree == copies.local:
+    if degree == copies.local or (degree > 1 and copies.local % degree == 0):
         own = copies.workers[copies.index]
-        return replace(copies, workers=range(own, own + 1), index=0, size=copies.local)
+        return replace(copies, workers=range(own, own + 1), index=0, size=degree)
     if degree % copies.local or copies.size % degree:
         raise UnsupportedError(
-            "zero.degree=%d does not divide the %d copies of the model into groups of whole workers, which have %d "
-            "each: a multiple of %d that divides %d is needed. Set zero.degree to such a number, or leave it at 0, "
-            "which means all." % (degree, copies.size, copies.local, copies.local, copies.size)
+            "zero.degree=%d does not divide the %d copies of the model, of which a worker has %d, into groups of whole "
+            "workers, or of some copies of one: a multiple of %d that divides %d is needed, or a number from 2 that "
+            "divides %d. Set zero.degree to such a number, or leave it at 0, which means all."
+            % (degree, copies.size, copies.local, copies.local, copies.size, copies.local)
         )
     if mesh.block > 1 or mesh.split:
         raise UnsupportedError(

@@ -40,7 +40,7 @@ class Places:
 ALL_STAGES = Places()
 
 
-def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, places=ALL_STAGES, around=False):
+def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, places=ALL_STAGES, around=False, groups=1):
     """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
@@ -51,7 +51,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
       level: from "v0" to "v3".
       copies: the Group of those that share the state.
       lanes: those of the Mesh.
-      whole_workers, around: as of Zero.
+      whole_workers, around, groups: as of Zero.
       places: the Places.
 
     Returns:
@@ -77,6 +77,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
         model.row_sums,
         copies.size,
         around,
+        groups,
     )
 
 

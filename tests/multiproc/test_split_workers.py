@@ -318,6 +318,16 @@ def test_copies_of_a_divided_model_divide_state_in_each_worker(plain, jobs):
         check(got, want)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v0", "v1"])
+@pytest.mark.parametrize("which", range(len(DIVIDED)))
+def test_groups_of_copies_of_a_divided_model_divide_state(plain, jobs, which, level):
+    optimizer, options = DIVIDED[which][0], dict(DIVIDED[which][1], zero__level=level)
+    want = plain(SPLIT + "several_copies", 1, optimizer, **options)
+    for got in jobs[1, 8](SPLIT + "several_copies", 2, optimizer, zero__degree=2, **options):
+        check(got, want)
+
+
 @pytest.mark.once
 def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
     reference = plain(SPLIT + "several_copies", 1, "adam", state=False)

@@ -255,6 +255,14 @@ def test_state_divided_within_each_worker(plain, two_by_two, level, micro_batche
         assert_same_training(got, want)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("level", ["v1", pytest.param("v3", marks=pytest.mark.exhaustive)])
+def test_state_divided_within_groups_of_the_devices_of_each_worker(plain, jobs, level):
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    for got in jobs[2, 4](GRADIENTS + "classifier", {"zero.level": level, "zero.degree": 2}, "adam"):
+        assert_same_training(got, want)
+
+
 @pytest.mark.parametrize(
     "level, micro_batches", [("v1", 1), ("v3", 2), pytest.param("v2", 1, marks=pytest.mark.exhaustive)]
 )

@@ -28,7 +28,8 @@ def clone_instances(program, plan):
     representatives, second, stamps = dict(program.representatives), {}, {}
     for instance in plan.mesh.instances[1:]:
         stages = frozenset(s.index for s in plan.mesh.stages if instance in plan.mesh.computing(s.index))
-        owners = instance.index < plan.mesh.lanes  # has the copies that owners have (zero.level)
+        # So many have the copies that owners have (zero.level); which owner has one, is said below.
+        owners = plan.zero is None or instance.index < plan.zero.num_owned
         if (stages, owners) not in stamps:
             stamps[stages, owners] = _stamp(graph, plan, stages, owners)
         marks = marks_of(**{tags.INSTANCE: instance.index})
@@ -61,6 +62,8 @@ def _stamp(graph, plan, stages, owners):
 
 def _adjust(plan, instance, devices, clone, original, op, device):
     """`devices`: those that are known already, by stage and the original's."""
+    if plan.zero is not None and plan.zero.groups > 1 and "_class" in clone.attr:
+        del clone.attr["_class"]  # an owner of the second group is not on the device of the second copy of the model
     if plan.is_owned(original):
         instance, devices = plan.mesh.instances[plan.zero.instance_of(original, instance.index)], {}
     key = plan.stage_of.get(original, 0), device

@@ -15,7 +15,7 @@ from epl.graph.index import format_input, node_of, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.vectors import Whereabouts, empty, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
-from epl.plan.names import clone_name, cloned_name
+from epl.plan.names import clone_name, cloned_name, tag_of
 from epl.plan.zero import gathered_groups
 
 _INT32 = 3
@@ -31,24 +31,29 @@ def divide_updates(program, plan):
     names = {}
     gradients = {name: node_of(text) for text, takers in plan.aggregation.consumers.items() for name, _ in takers}
     for group in groups:
-        for update, updated in zip(group.updates, _gather(graph, edit, plan, group, where, gradients)):
-            names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
+        for which in range(plan.zero.groups):
+            for update, updated in zip(group.updates, _gather(graph, edit, plan, group, which, where, gradients)):
+                names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
         _wait(graph, edit, plan, update, updated)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _gather(graph, edit, plan, group, where, gradients):
-    """Adds the all-gather of a group; returns for each update a dict of the index of each instance that has such a part
-    to what sets the variable there.
+def _gather(graph, edit, plan, group, which, where, gradients):
+    """Adds the all-gather of an UpdateGroup; returns for each update a dict of the index of each instance that has such
+    a part to what sets the variable there.
 
     Args:
+      which: of a worker's groups of copies that each have all of the state (`Zero.groups`).
       where: the Whereabouts of what is added.
       gradients: dict of a node that takes a gradient to the node that gives it.
     """
     mesh, copies, all_have = plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
+    if which:
+        name = "%s/again_%d" % (group.name, which)
+        group = replace(group, name=name, tag=tag_of(name))
     givers = {giver.index for giver in mesh.givers(group.lane)}
-    shares = [_share(graph, edit, plan, group, rank, where) for rank in range(copies.size)]
+    shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag, all_have)]
     if len(group.updates) > 1:
@@ -62,9 +67,11 @@ def _gather(graph, edit, plan, group, where, gradients):
         has_it = update.owner in here and update.rows_of is None and not _gives_data(graph, update)
         found.append({})
         for instance in mesh.takers(group.lane):
+            if plan.zero.group_of(instance.index) != which:
+                continue
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
             assign = _assign(graph, edit, update, instance.index, name, value, all_have)
-            if has_it and instance.index // mesh.lanes == here.index(update.owner):
+            if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
                 own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
                 assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
             if mesh.split and instance.index not in givers:
@@ -137,18 +144,18 @@ def _gives_data(graph, update):
     return any(consumer not in update.members for consumer in consumers)
 
 
-def _share(graph, edit, plan, group, rank, where):
+def _share(graph, edit, plan, group, which, rank, where):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
-    worker, lane = rank // plan.zero.local, group.lane or 0
-    instance = rank % plan.zero.local * plan.zero.lanes + lane
+    (worker, member), lane = divmod(rank, plan.zero.local), group.lane or 0
+    instance = (which * plan.zero.local + member) * plan.zero.lanes + lane
     add = where.of_keeper(worker, group.updates[0].variable)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):
         update = group.updates[place]
-        own = update.variable if update.rows_of is not None else clone_name(update.variable, instance)
+        own = clone_name(update.variable, plan.copy_for(update.variable, instance))
         holder, name = graph.nodes[own], "%s/%d" % (stem, place)
         read = read_node(holder, name + "/read", group.dtype)
-        read.input.extend("^" + clone_name(write, plan.copy_for(write, lane)) for write in update.writes)
+        read.input.extend("^" + clone_name(write, plan.copy_for(write, instance)) for write in update.writes)
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
         if update.rows_of is not None:
             edit.node(name).input.append("^" + _end(edit, holder, read.name, add))
@@ -164,20 +171,20 @@ def _wait(graph, edit, plan, update, names):
       names: dict of the index of each instance to the assignment there.
     """
     for write in update.writes:
-        for lane in range(plan.zero.lanes if write in plan.analysis.cloned else 1):
-            for consumer, position in graph.consumers.get(clone_name(write, lane), ()):
-                _wait_in(graph, edit, plan, update, names, lane, consumer, position)
+        for number in range(plan.zero.num_owned if write in plan.analysis.cloned else 1):
+            for consumer, position in graph.consumers.get(clone_name(write, number), ()):
+                _wait_in(graph, edit, plan, update, names, number, consumer, position)
 
 
-def _wait_in(graph, edit, plan, update, names, lane, consumer, position):
-    """The same for an input of a node that takes the update of a lane."""
+def _wait_in(graph, edit, plan, update, names, number, consumer, position):
+    """The same for an input of a node that takes the copy of an update of this number."""
     node = graph.nodes[consumer]
     instance = tags.get_int(node, tags.INSTANCE, 0)
     original = cloned_name(consumer, instance)
     if original in update.members or tags.get_str(node, tags.ROLE) == APPLY_GROUP:
         return
     index = min(parse_input(node.input[position]).index, 0)
-    own = plan.zero.instance_of(original, lane) if plan.is_owned(original) else instance
+    own = plan.zero.instance_of(original, number) if plan.is_owned(original) else instance
     edit.set_input(consumer, position, format_input(names[own], index))
     if original not in plan.analysis.cloned and tags.INSTANCE not in node.attr:
         edit.node(consumer).input.extend("^" + names[i] for i in sorted(names) if i != own)

@@ -40,7 +40,7 @@ def _places(plan, group):
     """(instance, number in the names of what is added for it) of those that make a group's updates."""
     write = group.writes[0]
     if plan.is_owned(write):
-        return [(plan.zero.instance_of(write, lane), lane) for lane in range(plan.zero.lanes)]
+        return [(plan.zero.instance_of(write, number), number) for number in range(plan.zero.num_owned)]
     return [(instance.index, instance.index) for instance in plan.mesh.instances]
 
 

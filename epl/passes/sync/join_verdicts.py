@@ -40,7 +40,7 @@ def _agree(graph, edit, plan, agreement, where):
     said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
     reduce = _least(agreement, inputs, host, copies.communicator(agreement.slot), len(here), copies.num_workers)
-    flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.lanes)}
+    flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.num_owned)}
     _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
 
