@@ -6,8 +6,6 @@ from tests.numerics.test_split_models import check
 from tests.numerics.test_split_optimizers import CONTRIB, PROGRAM, TRAIN, only_tf1
 
 LAYOUTS = [(2, 1), (1, 4)]
-# GGT's root of a matrix makes more of the rounding of sums over four devices than other optimizers do.
-WELL_CONDITIONED = tuple(name for name in CONTRIB if name != "GGT")
 
 
 def compare(plain, call, devices, names, divided, **options):
@@ -29,7 +27,7 @@ def test_some_optimizers(plain, jobs, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("resource", [False, True])
 @pytest.mark.parametrize(
-    "names", [pytest.param(TRAIN, id="tf.train"), pytest.param(WELL_CONDITIONED, id="tf.contrib", marks=only_tf1)]
+    "names", [pytest.param(TRAIN, id="tf.train"), pytest.param(CONTRIB, id="tf.contrib", marks=only_tf1)]
 )
 def test_all_optimizers(plain, jobs, layout, resource, names):
     compare(plain, jobs[layout], layout[0] * layout[1], names, "model/second/kernel", resource=resource)
