@@ -19,8 +19,8 @@ TRAIN = {
     "centered RMSProp": lambda: tf.train.RMSPropOptimizer(0.01, centered=True),
 }
 # Without AdamW and MomentumW, whose decay one device makes before or after the loss has read a variable, as it comes,
-# and Shampoo, whose roots of matrices are ill-conditioned. So is GGT's with the `eps` that is its default: rows of a batch
-# in another order change the biases of one device by 3e-5 of the largest, but with this one by 5e-7.
+# and Shampoo, whose roots of matrices are ill-conditioned. So is GGT's with the `eps` that is its default: rows of a
+# batch in another order change the biases of one device by 3e-5 of the largest, but with this one by 5e-7.
 CONTRIB = {
     "AdaMax": lambda opt: opt.AdaMaxOptimizer(0.01),
     "AddSign": lambda opt: opt.AddSignOptimizer(0.01),
