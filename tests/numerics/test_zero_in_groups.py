@@ -33,6 +33,14 @@ def test_training(plain, four_devices, level, options):
     assert_same_training(four_devices(GRADIENTS + "classifier", in_groups(level, **options), "adam"), want)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v1", "v2"])
+def test_devices_that_share_a_batch(plain, four_devices, level):
+    """`epl.replicate(2)`: the two devices of a group compute one batch."""
+    want = plain(GRADIENTS + "classifier", None, "adam")
+    assert_same_training(four_devices(GRADIENTS + "classifier", in_groups(level), "adam", 1.0, True, 2), want)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("level", ["v3", pytest.param("v0", marks=pytest.mark.exhaustive)])
 def test_rows_of_a_large_variable(plain, four_devices, level):
