@@ -9,7 +9,8 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
-from epl.plan.names import clone_tensor, first_value_name
+from epl.plan.merge_points import merged_at
+from epl.plan.names import clone_name, clone_tensor, first_value_name
 from epl.program.program import Variable
 
 _INT32, _INT64 = 3, 9
@@ -209,3 +210,21 @@ def rewire(edit, plan, consumers, replacement, lane=None):
             # may be changed only after what its own gradient was to wait for has read it.
             if givers is not None and instance.index not in givers:
                 edit.node(consumer).input.append("^" + own)
+
+
+def waits_for_own_gradients(program, variable, instance):
+    """Control inputs by which something waits for all that an instance makes its own gradients of a variable with.
+
+    Where devices of a copy have the same, one gives its gradients for all. Others come to their own by themselves, and
+    read the variable for what they compute beside them (the gradient of a product is two, which wait for each other).
+
+    Args:
+      program: a Program whose tensors devices divide (epl.split).
+      variable: name.
+      instance: index of one of this worker's.
+    """
+    points = [gradient for _, gradient, trained in program.merge_points.gradients if trained == variable]
+    tensors = [each for gradient in points for each in gradient if each is not None]
+    own = [merged_at(program.source, tensor) for tensor in tensors]
+    copies = [copy for tensor in own for copy in program.micro_batches.copies(node_of(tensor))]
+    return sorted({"^" + clone_name(copy, instance) for copy in copies})

@@ -15,6 +15,7 @@ from epl.plan.analysis import variable_of
 from epl.plan.mesh import DATA, SHARD, STAGE
 from epl.plan.names import PREFIX, average_name, clone_name, joined_name
 from epl.plan.order import OF_SHARDS
+from epl.plan.zero import gathered_groups
 from epl.rules import effects
 
 _MICRO_BATCH = re.compile(r"%s_micro_batch_\d+/" % PREFIX)
@@ -257,4 +258,9 @@ def _of_other_lanes(plan):
         found.update(name for name, _ in sparse.collectives(plan.sparse_as_dense) if sparse.lane)
     for group in plan.state:
         found.update(name for name, _ in group.collectives() if group.lane)
+    found.update(group.name for group in gathered_groups(plan) if group.lane)
+    for segment in plan.zero.segments if plan.zero is not None else ():
+        copies = range(plan.micro_batches.count if plan.micro_batches is not None else 1)
+        lanes = plan.lanes_of(segment.variables[0])
+        found.update(segment.gather_of(lane, micro_batch) for lane in lanes if lane for micro_batch in copies)
     return found

@@ -25,11 +25,12 @@ class Holding(object):
         return self.sharing if self.mesh.pipeline.num_workers == 1 else self.mesh.everyone
 
     def only_holder(self, variable):
-        """The one worker that has a variable, or that of the first copy of a pipeline where each copy has it; None:
-        all have it, or parts."""
+        """The one worker that has a variable, or that of the first copy of a pipeline where each copy has it, or the
+        first of those that have parts of the owner's copy of the model; None: all have it, or parts."""
         placed, first = self.placed(variable), 0
         if self.is_kept(variable):
             first = self.mesh.copies.workers[placed.data.rank // self.zero.local]
+            first -= self.mesh.shard_group.index if self.shards_span_workers else 0
         elif placed.stage.kind != "owned":
             return None
         return first - first % self.mesh.block + max(0, placed.stage.rank) if self.mesh.block > 1 else first

@@ -5,7 +5,7 @@ import heapq
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.names import gathered_name, micro_batch_name, tag_of
+from epl.plan.names import gathered_name, tag_of
 from epl.plan.verdicts import stages_verdicts
 from epl.plan.zero import agreements, gathered_groups
 from epl.plan.zero_sums import owned_sums
@@ -83,9 +83,10 @@ def _of_parameters(plan, graph):
     for segment in plan.zero.segments:
         comm = plan.sharing.communicator(segment.number % plan.mesh.num_communicators)
         for micro_batch in range(plan.micro_batches.count if plan.micro_batches is not None else 1):
-            name = micro_batch_name(segment.gather, micro_batch)
-            if name in graph.nodes:
-                keys[name] = (0, name, comm, segment.tag_of(micro_batch))
+            for lane in plan.lanes_of(segment.variables[0]):
+                name = segment.gather_of(lane, micro_batch)
+                if name in graph.nodes:
+                    keys[name] = (0, name, comm, tag_of(name))
     return keys
 
 

@@ -1,10 +1,11 @@
 """Which parameters devices divide among themselves, and when each gets those of others (`zero.level` "v2" and "v3").
 
-A parameter, or a shard of its rows (epl.plan.zero_rows), has one owner, as its slots have. What computes with it in
-training takes what a segment brings: several parameters that travel together, in the order in which they are used. At
-level "v2" a parameter comes once in a step, and stays until its last use, in the backward pass. At "v3" the forward and
-the backward pass have a segment each (ZeRO stage 3; Rajbhandari et al., 2020), which waits until the segment before
-begins to be used: so one is on its way while another one is computed with.
+A parameter, or a shard of its rows (epl.plan.zero_rows), has one owner, as its slots have; of what the devices of a
+copy have a part each (epl.split), or each the whole, all of one copy own theirs. What computes with it in training
+takes what a segment brings: several parameters that travel together, in the order in which they are used. At level
+"v2" a parameter comes once in a step, and stays until its last use, in the backward pass. At "v3" the forward and the
+backward pass have a segment each (ZeRO stage 3; Rajbhandari et al., 2020), which waits until the segment before begins
+to be used: so one is on its way while another one is computed with.
 What lies in host memory (epl.plan.offload) comes there too, and from there to the device, by copies of its own.
 """
 
@@ -14,9 +15,12 @@ from typing import Optional, Tuple
 
 from epl.graph import tags
 from epl.graph.functions import Functions
+from epl.graph.index import canonical_tensor
+from epl.partition.partitioned import EXCHANGES
 from epl.plan.analysis import variables_of
 from epl.plan.gradients import size_bytes
-from epl.plan.names import PREFIX, micro_batch_name, tag_of
+from epl.plan.merge_points import in_lane
+from epl.plan.names import PREFIX, micro_batch_name
 from epl.plan.offload import TO_DEVICE
 from epl.rules import effects
 
@@ -37,10 +41,10 @@ class Segment:
 
     Attributes:
       number: in the order of first uses.
-      variables: names, of the same type; all of them lie in host memory, or none.
+      variables: names, of the same type; all of them lie in host memory, or none; of all, or of none, the devices of a
+        copy of the model have a part each.
       reads: for each of them the node that reads it.
       users: for each of them (node, input position) pairs that take what the segment brings.
-      num_bytes: for each of them.
       dtype: DataType number.
       after: a node for which it waits, an ancestor of all users; None where it waits for nothing.
     """
@@ -49,7 +53,6 @@ class Segment:
     variables: Tuple[str, ...]
     reads: Tuple[str, ...]
     users: Tuple[Tuple[Tuple[str, int], ...], ...]
-    num_bytes: Tuple[int, ...]
     dtype: int
     after: Optional[str] = None
 
@@ -64,12 +67,12 @@ class Segment:
 
     @property
     def gather(self):
-        """Name of the collective; those of further micro-batches are named after it."""
+        """Name of the collective; those of lanes and of further micro-batches are named after it."""
         return self.name + "/gather"
 
-    def tag_of(self, micro_batch):
-        """The tag of the collective in a micro-batch."""
-        return tag_of(micro_batch_name(self.gather, micro_batch))
+    def gather_of(self, lane, micro_batch=0):
+        """The same in a micro-batch, of a lane's devices (epl.plan.mesh), which have the same part; None: of all."""
+        return in_lane(micro_batch_name(self.gather, micro_batch), lane)
 
 
 # Parameters that can be divided, a dict of the variable to its reads before updates; and why others cannot, a dict too.
@@ -133,6 +136,8 @@ def is_read(node, holder):
 def _leaves_alone(node):
     """Whether what takes a variable itself can do so on one device for all, or be made to take its value."""
     op = node.op
+    if op in EXCHANGES:  # parts of a reference variable come together for a checkpoint
+        return tags.phase(node) == tags.SAVE
     return effects.is_write(op) or op in effects.FILE_WRITES or op in _TELLS or op in SHAPES or op in LOOKUPS
 
 
@@ -144,7 +149,7 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
       analysis: its Analysis.
       reads: dict of parameter to its reads.
       level: "v2" or "v3".
-      segment_bytes: at which a segment is full; a larger parameter has one of its own.
+      segment_bytes: on a device, at which a segment is full; a larger parameter has one of its own.
     """
     graph, order = program.graph, program.graph.order
     from_data = _from_data(graph)
@@ -157,20 +162,25 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
     full = []
     filling = {}
     for _, _, kind, members in sorted(_with_first_use(graph, order, entries)):
-        size = sum(size_bytes(program.variables[variable]) for variable, _ in members)
         first = members[0][0]
-        key = kind + (tags.HOST in graph.nodes[first].attr, program.variables[first].dtype % 100)
+        parts, on_host = _parts(program, first), tags.HOST in graph.nodes[first].attr
+        size = sum(size_bytes(program.variables[variable]) for variable, _ in members) // parts
+        key = kind + (on_host, parts, program.variables[first].dtype % 100)
         if key not in filling or filling[key][0] + size > segment_bytes:
             filling[key] = [0, key, []]
             full.append(filling[key])
         filling[key][0] += size
-        for variable, users in members:
-            own = size_bytes(program.variables[variable])
-            filling[key][2].append((variable, reads[variable][0], tuple(users), own))
+        filling[key][2].extend((variable, reads[variable][0], tuple(users)) for variable, users in members)
     segments = [
         Segment(number, *map(tuple, zip(*members)), dtype=key[-1]) for number, (_, key, members) in enumerate(full)
     ]
     return tuple(_in_turn(graph, analysis, segments, from_data) if level == AGAIN else segments)
+
+
+def _parts(program, variable):
+    """How many parts of a variable the devices of a copy of the model have."""
+    done = program.partitioned
+    return 1 if done is None or canonical_tensor(variable) not in done.placements else done.shards
 
 
 def uses_of(program, analysis, reads, level):

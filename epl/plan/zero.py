@@ -153,10 +153,7 @@ class UpdateGroup:
 
     def size(self, place):
         """Elements of what travels for an update, by its place."""
-        count = 1
-        for dim in self.shapes[place]:
-            count *= dim
-        return count
+        return elements_of(self.shapes[place])
 
 
 def sharing_group(mesh, degree):
@@ -243,7 +240,7 @@ def scattered_groups(plan):
             pairs.sort(key=lambda pair: pair[0].owner)
             updates, tensors = zip(*pairs)
             points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
-            shapes = tuple(_shape(plan, update, point, group.lane) for update, point in zip(updates, points))
+            shapes = tuple(part_shape(plan, update.shape, point, group.lane) for update, point in zip(updates, points))
             found[group.name] = UpdateGroup(
                 group.name, updates, tensors, shapes, group.dtype, group.slot, group.tag, group.lane
             )
@@ -277,18 +274,18 @@ def gathered_groups(plan):
             for lane in lanes:
                 name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
                 slot = len(found) % plan.mesh.num_communicators
-                shapes = [_shape(plan, update, update.variable, lane) for update in members]
+                shapes = [part_shape(plan, update.shape, update.variable, lane) for update in members]
                 found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, slot, tag_of(name), lane))
     return found
 
 
-def _shape(plan, update, node, lane):
-    """The shape of what a lane's devices have of a tensor of the shape of an update's variable, by its node."""
+def part_shape(plan, shape, node, lane):
+    """The shape of what a lane's devices have of a tensor, by that of the whole and its node; lane None: the same."""
     if lane is None:
-        return update.shape
+        return shape
     dim, shards = plan.partitioned.placements[canonical_tensor(node)].dim, plan.mesh.num_shards
-    size = shard_sizes(update.shape[dim], shards)[plan.mesh.instances[lane].shard]
-    return update.shape[:dim] + (size,) + update.shape[dim + 1 :]
+    size = shard_sizes(shape[dim], shards)[plan.mesh.instances[lane].shard]
+    return shape[:dim] + (size,) + shape[dim + 1 :]
 
 
 def updated_bytes(plan):
@@ -307,9 +304,22 @@ def brought_bytes(plan):
     here, found = plan.zero.of_worker(plan.sharing.index), 0
     for segment in plan.zero.segments:
         repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
-        own = [n for v, n in zip(segment.variables, segment.num_bytes) if plan.placed(v).data.rank in here]
-        found += sum(own) * (plan.micro_batches.count if repeated else 1)
+        own = sum(
+            elements_of(part_shape(plan, plan.variables[variable].shape, variable, lane))
+            for lane in plan.lanes_of(segment.variables[0])
+            for variable in segment.variables
+            if plan.placed(variable).data.rank in here
+        )
+        found += own * types.DTYPE_BYTES.get(segment.dtype, 4) * (plan.micro_batches.count if repeated else 1)
     return found
+
+
+def elements_of(shape):
+    """Of a tensor of a shape."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
 
 
 @dataclass(frozen=True)

@@ -328,9 +328,11 @@ class Step(object):
 
     def _gathered(self):
         """What reads parameters that are gathered; a worker's own gather takes those that it holds alone."""
-        zero, collectives = self._rewritten.plan.zero, set(self._collectives)
-        segments = zero.segments if zero is not None else ()
-        return {read for segment in segments if segment.gather in collectives for read in segment.reads}
+        plan, collectives, found = self._rewritten.plan, set(self._collectives), set()
+        for segment in plan.zero.segments if plan.zero is not None else ():
+            if any(segment.gather_of(lane) in collectives for lane in plan.lanes_of(segment.variables[0])):
+                found.update(segment.reads)
+        return found
 
     def _fingerprint(self):
         digest = hashlib.sha256()

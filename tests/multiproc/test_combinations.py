@@ -131,13 +131,15 @@ def test_what_does_not_go_together_is_refused_by_name(jobs, names):
 def of_split():
     """What is on besides `epl.split`; those that run hold each pair that goes together."""
     found = []
-    for level, *names in itertools.product(LEVELS[:3], ("", "recomputation"), ("", "groups"), ("", "clip_later")):
+    for level, *names in itertools.product(LEVELS, ("", "recomputation"), ("", "groups"), ("", "clip_later")):
         each = tuple(name for name in names + [level] if name in EXACT)
-        some = names[:2] == ["recomputation", "groups"] and (level == "gradients") == bool(names[2]) and level != "none"
+        clips_later = level in ("gradients", "parameters")
+        some = names[:2] == ["recomputation", "groups"] and clips_later == bool(names[2]) and level != "none"
         found.append(pytest.param(each, marks=pytest.mark.once if some else pytest.mark.exhaustive))
-    for place, rest in itertools.product(PLACES[1:], (("kept", "gradients"), ("recomputation", "state", "kept"))):
-        some = (place == "host") == ("gradients" in rest)
-        found.append(pytest.param((place,) + rest, marks=pytest.mark.once if some else pytest.mark.exhaustive))
+    beside = ["recomputation", "state", "kept"], ["kept", "gradients"], ["kept", "parameters_once"], ["parameters"]
+    for number, (place, rest) in enumerate(itertools.product(PLACES[1:], beside)):
+        some = (place == "host") == bool(number % 2)
+        found.append(pytest.param((place, *rest), marks=pytest.mark.once if some else pytest.mark.exhaustive))
     return found
 
 
@@ -148,10 +150,3 @@ def test_a_divided_classifier_keeps_promises(jobs, by_hand, names):
     want = by_hand("classifier", 1, 2)
     for got in jobs[2, 2](PIPELINES + "train", *shape, split=2, **config):
         assert_same_training(got, want, atol=ATOL)
-
-
-@pytest.mark.parametrize("name, key", [("parameters", "zero.level")])
-def test_what_does_not_go_together_with_split_is_refused_by_name(jobs, name, key):
-    *shape, config = arguments(LAYOUTS["two_workers"]._replace(devices=2), "classifier", [name])
-    for message in jobs[2, 2](PIPELINES + "refused", *shape, split=2, **config):
-        assert message.startswith(key + " does not go together with epl.split"), message

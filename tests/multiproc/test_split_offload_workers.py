@@ -24,7 +24,11 @@ def test_micro_batches_and_recomputation(plain, two_workers, optimizer, options,
 def test_all_that_devices_offload(plain, jobs, layout, optimizer):
     """Of one copy of the model over all devices, and of several."""
     want = plain(COPIES, 1, optimizer, state=False)
-    for offload in (BOTH, {"offload__level": "v0", "recompute": True}, dict(BOTH, zero__level="v0")):
+    for offload in (
+        BOTH,
+        {"offload__level": "v0", "recompute": True},
+        *(dict(BOTH, zero__level=level) for level in ("v0", "v2", "v3")),
+    ):
         for count in (2, 4):
             for micro_batches in (1, 2):
                 options = dict(offload, pipeline__num_micro_batch=micro_batches)

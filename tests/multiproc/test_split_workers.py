@@ -264,8 +264,17 @@ def test_copies_of_a_divided_model(plain, jobs, layout):
             check(history, reference)
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("layout, case", [((2, 2), 0), pytest.param((4, 1), 1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "layout, case",
+    [
+        pytest.param((2, 2), 0, marks=pytest.mark.once),
+        pytest.param((4, 1), 1, marks=pytest.mark.exhaustive),
+        ((2, 2), 2),
+        ((2, 2), 3),
+        ((4, 1), 2),
+        pytest.param((4, 1), 3, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_copies_of_a_divided_model_divide_state(plain, jobs, tmp_path, layout, case):
     """With micro-batches; a checkpoint goes on in plain TensorFlow, and in the layout that wrote it."""
     (optimizer, options), saved = DIVIDED[case], str(tmp_path / "model")
@@ -284,7 +293,7 @@ def test_copies_of_a_divided_model_divide_state(plain, jobs, tmp_path, layout, c
 @pytest.mark.parametrize("layout", [(1, 4), (2, 2), (4, 1), (2, 4)])
 @pytest.mark.parametrize("optimizer", ["adam", "momentum", "adagrad", "sgd", "lamb", "lars"])
 def test_all_that_copies_of_a_divided_model_divide(plain, jobs, tmp_path, layout, optimizer):
-    for number, (level, keys) in enumerate(itertools.product(("v0", "v1"), ALSO)):
+    for number, (level, keys) in enumerate(itertools.product(("v0", "v1", "v2", "v3"), ALSO)):
         saved, resource = str(tmp_path / str(number)), bool(number % 2)
         # Not with dense gradients: in one device's norm, rows of a sparse one for the same row of the table count each
         # by itself, and there their sum does.
@@ -311,15 +320,15 @@ def test_large_parts_that_copies_of_a_divided_model_divide(plain, jobs, tmp_path
 
 
 @pytest.mark.exhaustive
-def test_copies_of_a_divided_model_divide_state_in_each_worker(plain, jobs):
-    optimizer, options = DIVIDED[1]
+@pytest.mark.parametrize("optimizer, options", DIVIDED[1:])
+def test_copies_of_a_divided_model_divide_state_in_each_worker(plain, jobs, optimizer, options):
     want = plain(SPLIT + "several_copies", 1, optimizer, **options)
     for got in jobs[2, 4](SPLIT + "several_copies", 2, optimizer, zero__degree=2, **options):
         check(got, want)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("level", ["v0", "v1"])
+@pytest.mark.parametrize("level", ["v0", "v1", "v2", "v3"])
 @pytest.mark.parametrize("which", range(len(DIVIDED)))
 def test_groups_of_copies_of_a_divided_model_divide_state(plain, jobs, which, level):
     optimizer, options = DIVIDED[which][0], dict(DIVIDED[which][1], zero__level=level)
@@ -406,8 +415,8 @@ def test_estimators(plain, two_devices, two_workers, tmp_path):
 
 
 @pytest.mark.parametrize("layout, devices", [((2, 2), 2), ((4, 1), 2), ((2, 2), 4)])
-@pytest.mark.parametrize("optimizer, kind, resource", FIXED_COPIES)
-def test_copies_with_batches_of_a_fixed_size(plain, jobs, layout, devices, optimizer, kind, resource):
+@pytest.mark.parametrize("optimizer, kind, resource, options", FIXED_COPIES)
+def test_copies_with_batches_of_a_fixed_size(plain, jobs, layout, devices, optimizer, kind, resource, options):
     reference = plain(FIXED_PROGRAMS + "fixed_copies", 1, optimizer, kind, resource)
-    for history in jobs[layout](FIXED_PROGRAMS + "fixed_copies", devices, optimizer, kind, resource):
+    for history in jobs[layout](FIXED_PROGRAMS + "fixed_copies", devices, optimizer, kind, resource, **options):
         check(history, reference)

@@ -261,7 +261,11 @@ def test_an_id_outside_of_the_table_is_named(two_devices):
 # Rows of a data set that the graph counts, one row at a time, and a placeholder of a fixed shape.
 FIXED = [("momentum", "batches", True), ("adam", "rows", False), ("sgd", "fed", False)]
 FIXED_PROGRAMS = "tests.helpers.programs.split_fixed:"
-FIXED_COPIES = [("momentum", "batches", True), ("adam", "fed", False)]
+FIXED_COPIES = [
+    ("momentum", "batches", True, {}),
+    ("adam", "fed", False, {}),
+    ("momentum", "fed", False, {"zero__level": "v3"}),
+]
 
 
 @pytest.mark.parametrize("optimizer, kind, resource", FIXED)
@@ -343,10 +347,12 @@ def test_copies_of_a_divided_model(plain, four_devices, optimizer, options):
     check(four_devices(SPLIT + "several_copies", 2, optimizer, **options, **GROUPED), reference)
 
 
-# State of a divided model's copies, and the rest of the configuration of several_copies.
+# State of a divided model's copies, then parameters, and the rest of the configuration of several_copies.
 DIVIDED = [
     ("adam", {"zero__level": "v0"}),
     ("momentum", {"resource": True, "clip": 100.0, "clip_after": False, "zero__level": "v1"}),
+    ("adam", {"resource": True, "zero__level": "v2"}),
+    ("momentum", {"zero__level": "v3", "zero__segment_mb": 1e-4, "recompute": True}),
 ]
 
 

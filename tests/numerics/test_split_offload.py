@@ -24,8 +24,11 @@ ALSO = [
     ("adam", {"resource": True}, {"pipeline__num_micro_batch": 2, **BOTH}),
     ("sgd", {}, {"recompute": True, "gradient_checkpoint__offload": True, "offload__level": "v0"}),
 ]
-# What copies of a divided model divide of state, beside groups of updates.
-ZERO = {"zero__level": "v1", "optimizer__num_apply_group": 2}
+# What copies of a divided model divide, beside groups of updates.
+ZERO = [
+    {"zero__level": "v1", "optimizer__num_apply_group": 2},
+    {"zero__level": "v3", "zero__segment_mb": 1e-4, "optimizer__num_apply_group": 2},
+]
 
 
 def check_training(plain, calls, folder, count, optimizer, options, offload):
@@ -52,9 +55,10 @@ def test_micro_batches_and_recomputation(plain, two_devices, optimizer, options,
 
 
 @pytest.mark.once
-def test_copies_that_divide_state(plain, four_devices):
+@pytest.mark.parametrize("divided", ZERO)
+def test_copies_that_divide_state_and_parameters(plain, four_devices, divided):
     want = plain(COPIES, 1, "adam")
-    check(four_devices(COPIES, 2, "adam", **ZERO, **BOTH), want)
+    check(four_devices(COPIES, 2, "adam", **divided, **BOTH), want)
 
 
 @pytest.mark.once

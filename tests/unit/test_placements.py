@@ -68,6 +68,23 @@ def test_a_variable_that_is_divided_is_divided_with_its_slots():
     assert not placed(graph, 1, 2)[0].spans_workers("kernel")
 
 
+def test_what_is_whole_on_the_workers_of_its_owner_is_the_same_there():
+    """Those that have parts of one copy of the model get it from the first of them."""
+    with planning.capture() as graph:
+        hidden = tf.matmul(tf.placeholder(tf.float32, [None, 4]), tf.get_variable("first", [4, 4]))
+        with epl.split(2):
+            loss = tf.reduce_sum(tf.square(tf.matmul(hidden, tf.get_variable("kernel", [4, 7]))))
+        tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    plans = [planning.compiled(graph, 4, 1, worker, zero__level="v2").plan for worker in range(4)]
+    found = plans[0].placements
+    assert found["first"] == Placed(data=owned(1, 2)) and found["kernel"] == Placed(owned(0, 2), shard=sharded(1))
+    assert [plan.only_holder("first") for plan in plans] == [2] * 4
+    shards = plans[0].mesh.shard_group.communicator(0)
+    for plan in plans:
+        assert sync_orders(plan, "first") == {shards: [tag_of(sync_name("first"))]}
+        assert sync_orders(plan, "kernel") == {}
+
+
 def test_stages_in_several_workers_have_their_own_variables():
     with planning.capture() as graph:
         x = tf.placeholder(tf.float32, [None, 4])

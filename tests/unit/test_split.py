@@ -8,7 +8,9 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
+from epl.plan.names import clone_name
 from epl.plan.table import plan_table
+from epl.plan.zero import brought_bytes
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 from tests.helpers.marks import needs_bfloat16
@@ -59,7 +61,6 @@ def test_each_device_has_its_part_of_a_variable_and_of_its_slots(resource):
 @pytest.mark.parametrize(
     "key, value",
     [
-        ("zero__level", "v2"),
         ("local_sgd__k_steps", 4),
         ("communication__sync_batch_norm", True),
         ("execution__xla", True),
@@ -335,11 +336,9 @@ def test_devices_divide_batches_of_a_fixed_size_by_rows(rows, kind):
 def test_settings_that_do_not_go_together_with_rows():
     with planning.capture() as graph:
         replicated(tf.placeholder(tf.float32, [8, 4]))
-    message = (
-        "zero.level does not go together with epl.replicate.2. of a batch of fixed size .* or use epl.replicate.1."
-    )
+    message = "local_sgd.k_steps does not go together with epl.replicate.2. .* or use epl.replicate.1."
     with pytest.raises(UnsupportedError, match=message):
-        planning.compiled(graph, zero__level="v2")
+        planning.compiled(graph, local_sgd__k_steps=4)
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])
@@ -356,20 +355,79 @@ def test_updates_in_groups_and_variables_that_are_compared(workers, devices):
     assert len(ends) == devices
 
 
-@pytest.mark.parametrize("level", ["", "v0", "v1"])
-def test_a_device_changes_a_variable_after_its_own_gradients_have_read_it(level):
-    """Reference variables: what one device of a copy gives for all must not let another update begin too early."""
+@pytest.mark.parametrize("level, clips", [("", False), ("v0", False), ("v1", True), ("v2", True), ("v3", False)])
+def test_a_device_changes_a_variable_after_its_own_gradients_have_read_it(level, clips):
+    """Reference variables: what one device of a copy gives for all must not let another update begin too early. Where
+    one copy of the model alone has it, the gradients of the others have read it too."""
     with planning.capture() as graph:
         hidden = tf.layers.dense(tf.placeholder(tf.float32, [None, 4]), 4, name="first")
         with tf.variable_scope("", use_resource=False):
-            train(classifier(hidden=tf.layers.dense(hidden, 4, name="second")))
-    program = planning.compiled(graph, 1, 4, zero__level=level)
+            loss = classifier(hidden=tf.layers.dense(hidden, 4, name="second"))
+        adam = tf.train.AdamOptimizer(0.1)
+        gradients, variables = zip(*adam.compute_gradients(loss))
+        adam.apply_gradients(zip(tf.clip_by_global_norm(gradients, 1.0)[0] if clips else gradients, variables))
+    program = planning.compiled(graph, 1, 4, zero__level=level, communication__clip_after_allreduce=clips)
     nodes = program.graph.nodes
     changes = [n for n in nodes if "/update_second/kernel/" in n or n.startswith("epl_zero/")]
     changes = [n for n in changes if nodes[n].op in ("ApplyAdam", "Assign")]
     changes = [n for n in changes if nodes[n].input[0].endswith("second/kernel")]
-    assert len(changes) == 4
+    owned = level in ("v2", "v3")
+    assert len(changes) == (2 if owned else 4)
     for change in changes:
-        instance = nodes[change].input[0].rpartition("second/kernel")[0]
-        reader = instance + "gradients/second/MatMul_grad/MatMul"
-        assert nodes[reader].op == "MatMul" and reader in program.graph.ancestors([change])
+        own = nodes[change].input[0].rpartition("second/kernel")[0]
+        places = ("", "epl_instance_2/") if not own else ("epl_instance_1/", "epl_instance_3/")
+        for instance in places if owned else (own,):
+            reader = instance + "gradients/second/MatMul_grad/MatMul"
+            assert nodes[reader].op == "MatMul" and reader in program.graph.ancestors([change])
+
+
+@pytest.mark.parametrize("level", ["v2", "v3"])
+@pytest.mark.parametrize("workers, devices", [(1, 4), (2, 2), (4, 1)])
+def test_copies_divide_parameters(level, workers, devices):
+    """Of a part of a variable one copy of the model has all, and so of what is whole on its devices."""
+    with planning.capture() as graph:
+        with tf.variable_scope("", use_resource=level == "v2"):
+            first = tf.get_variable("first", [4, 4])
+            train(classifier(hidden=tf.matmul(tf.placeholder(tf.float32, [None, 4]), first)))
+        tf.train.Saver()
+    programs = [planning.compiled(graph, workers, devices, worker, zero__level=level) for worker in range(workers)]
+    zero, found = programs[0].plan.zero, {}
+    assert zero.parameters == {"first", "kernel"} and {each.owner for each in zero.updates} == {0, 1}
+    assert all(each.plan.zero == zero for each in programs)
+    for worker, program in enumerate(programs):
+        for name, shape in shapes(program).items():
+            device = worker * devices + int(program.graph.nodes[name].device.rpartition(":")[2])
+            found.setdefault(name.rpartition("epl_instance_")[2].lstrip("0123456789/"), []).append((device, shape))
+    for update in zero.updates:
+        own = [2 * update.owner, 2 * update.owner + 1]
+        sizes = ([4, 4], [4, 3]) if update.variable == "kernel" else ([4, 4], [4, 4])
+        for name in (update.variable,) + update.slots:
+            assert sorted(found[name]) == list(zip(own, sizes))
+    parts = [segment.variables for segment in zero.segments]
+    assert parts == [("first",), ("kernel",)] + ([("kernel",), ("first",)] if level == "v3" else [])
+
+
+def test_segments_are_collectives_of_the_devices_that_have_the_same_part():
+    with planning.capture() as graph:
+        first = tf.get_variable("first", [4, 4])
+        train(classifier(hidden=tf.matmul(tf.placeholder(tf.float32, [None, 4]), first)))
+    for worker in range(2):
+        program = planning.compiled(graph, 2, 2, worker, zero__level="v2")
+        plan, nodes = program.plan, program.graph.nodes
+        names = ["epl_zero/segment_0/gather"] + ["epl_zero/segment_1/gather/part_%d" % lane for lane in range(2)]
+        assert sorted(name for name in nodes if nodes[name].op == "EplAllGather" and "segment" in name) == names
+        for lane, width in enumerate((4, 3)):
+            taken = nodes[clone_name("epl_zero/segment_1/0", lane)].input[0]
+            assert names[1 + lane] in program.graph.ancestors([taken])
+            assert names[2 - lane] not in program.graph.ancestors([taken])
+        own = {update.variable for update in plan.zero.updates if update.owner == worker}
+        assert brought_bytes(plan) == 4 * sum({"first": 16, "kernel": 28}[name] for name in own)
+
+
+@pytest.mark.parametrize("level", ["v1", "v2", "v3"])
+def test_one_copy_of_a_divided_model_has_all_parameters(level):
+    with planning.capture() as graph:
+        train(classifier())
+    want, got = planning.compiled(graph), planning.compiled(graph, zero__level=level)
+    assert got.plan.zero is None
+    assert want.graph.to_graph_def(tf.GraphDef) == got.graph.to_graph_def(tf.GraphDef)

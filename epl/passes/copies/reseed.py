@@ -8,7 +8,7 @@ without a seed get one that all workers share, so that every worker draws the sa
 
 from epl.graph import tags
 from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.plan.names import clone_name
+from epl.plan.names import clone_name, cloned_name, is_clone
 from epl.rules import effects
 
 
@@ -45,8 +45,14 @@ def _only_for_initial_values(graph, plan):
     variables = set(plan.variables)
     found = graph.ancestors(plan.analysis.initial_writes, stop=variables)
     if plan.mesh.split:  # each device has them; what training needs besides is drawn for each replica
-        return found - graph.ancestors(plan.analysis.writes)
+        return _in_first_instance(graph, found) - _in_first_instance(graph, graph.ancestors(plan.analysis.writes))
     return found - plan.analysis.cloned
+
+
+def _in_first_instance(graph, names):
+    """The nodes of which some are copies: what an owner computes (zero.level) takes those of its own instance."""
+    copies = {name for name in names if is_clone(name)}
+    return (names - copies) | {cloned_name(name, tags.get_int(graph.nodes[name], tags.INSTANCE)) for name in copies}
 
 
 def _turn_by_rank(edit, plan, name):

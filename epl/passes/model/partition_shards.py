@@ -25,7 +25,6 @@ from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.layout import ROWS, is_split
 from epl.plan.names import recomputed_name
-from epl.plan.parameters import LEVELS as PARAMETERS
 from epl.plan.stages import used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.program.placement import WHOLE
@@ -206,7 +205,6 @@ def _check_settings(program, config, split):
     what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
     settings = (
         ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
-        ("zero.level", config.zero.level in PARAMETERS, '"v1"'),
         ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
         ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
         ("communication.wire_dtype", config.communication.wire_dtype != "float32", '"float32"'),

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
-from epl.graph.index import format_input, node_of, parse_input
-from epl.passes.nodes import assign_node, read_node, tagged
+from epl.graph.index import format_input, parse_input
+from epl.passes.nodes import assign_node, read_node, tagged, waits_for_own_gradients
 from epl.passes.vectors import Whereabouts, empty, reshape, split
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.names import clone_name, cloned_name, tag_of
@@ -29,26 +29,24 @@ def divide_updates(program, plan):
         return program
     graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
     names = {}
-    gradients = {name: node_of(text) for text, takers in plan.aggregation.consumers.items() for name, _ in takers}
     for group in groups:
         for which in range(plan.zero.groups):
-            for update, updated in zip(group.updates, _gather(graph, edit, plan, group, which, where, gradients)):
+            for update, updated in zip(group.updates, _gather(program, edit, plan, group, which, where)):
                 names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
         _wait(graph, edit, plan, update, updated)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _gather(graph, edit, plan, group, which, where, gradients):
+def _gather(program, edit, plan, group, which, where):
     """Adds the all-gather of an UpdateGroup; returns for each update a dict of the index of each instance that has such
     a part to what sets the variable there.
 
     Args:
       which: of a worker's groups of copies that each have all of the state (`Zero.groups`).
       where: the Whereabouts of what is added.
-      gradients: dict of a node that takes a gradient to the node that gives it.
     """
-    mesh, copies, all_have = plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
+    graph, mesh, copies, all_have = program.graph, plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
     if which:
         name = "%s/again_%d" % (group.name, which)
         group = replace(group, name=name, tag=tag_of(name))
@@ -75,9 +73,7 @@ def _gather(graph, edit, plan, group, which, where, gradients):
                 own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
                 assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
             if mesh.split and instance.index not in givers:
-                # Its own gradients wait for what else reads the variable (epl.passes.nodes.rewire).
-                own = sorted({gradients[name] for name in update.members if name in gradients})
-                assign.input.extend("^" + clone_name(name, instance.index) for name in own)
+                assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
     return found
 

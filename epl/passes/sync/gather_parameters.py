@@ -5,35 +5,42 @@ r"""Gives each worker the parameters that others hold, where it computes with th
                                                       others' flat /
 
 Devices of one worker get what another one holds from TensorFlow itself. What lies in host memory (`offload.level`)
-comes to the host: no device has more of it than the copies that it computes with.
+comes to the host: no device has more of it than the copies that it computes with. Of what the devices of a copy of the
+model have a part each (epl.split), those that have the same part get it from its owner: a collective for each lane.
 """
 
 from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, make_node
+from epl.passes.nodes import instance_tensor, waits_for_own_gradients
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import Whereabouts, empty, reshape, split
-from epl.plan.gradients import num_elements
-from epl.plan.names import clone_name, micro_batch_name
+from epl.plan.analysis import variable_of
+from epl.plan.names import clone_name, micro_batch_name, tag_of
+from epl.plan.zero import elements_of, part_shape
+from epl.rules import effects
 
 
 def gather_parameters(program, plan):
-    """Between what reads the parameters of a segment and what takes them, an all-gather; one in each micro-batch whose
-    segments wait for what differs between these."""
-    if plan.zero is None or not plan.zero.segments or plan.sharing.num_workers == 1:
+    """Between what reads the parameters of a segment and what takes them, an all-gather in each lane; one in each
+    micro-batch whose segments wait for what differs between these."""
+    if plan.zero is None or not plan.zero.segments:
         return program
     edit, where = program.graph.editor(), Whereabouts(plan)
+    if plan.sharing.num_workers == 1:
+        return program.with_graph(_update_after_takers(program, edit, plan)) if plan.mesh.split else program
     for segment in plan.zero.segments:
         copies = len(program.micro_batches.copies(segment.nodes[0]))
         for micro_batch in range(copies):
-            _gather(program.graph, edit, plan, segment, micro_batch, where)
+            for lane in plan.lanes_of(segment.variables[0]):
+                _gather(program.graph, edit, plan, segment, lane, micro_batch, where)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _gather(graph, edit, plan, segment, micro_batch, where):
-    """Replaces the nodes of a segment in one micro-batch."""
-    zero, host, stem = plan.zero, plan.mesh.host_device, micro_batch_name(segment.gather, micro_batch)
+def _gather(graph, edit, plan, segment, lane, micro_batch, where):
+    """Replaces the nodes of a segment in a lane of devices (None: all) and one micro-batch."""
+    zero, host, stem = plan.zero, plan.mesh.host_device, segment.gather_of(lane, micro_batch)
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares, all_have = [], where.of_stage(segment.variables[0])
@@ -41,25 +48,43 @@ def _gather(graph, edit, plan, segment, micro_batch, where):
         add, flat = where.of_keeper(rank // zero.local, segment.variables[0]), []
         for place in places:
             if rank_of[segment.variables[place]] == rank:
-                read = graph.nodes[segment.reads[place]]
+                read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]
                 # Also of reads that other workers have, and have placed: all must come to the same (gpu_collectives).
                 device = host if tags.HOST in read.attr else read.device
                 flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, device, add))
         shares.append(flat or [empty(edit, "%s/from_%d" % (stem, rank), segment.dtype, host, add)])
     nodes = [micro_batch_name(name, micro_batch) for name in segment.nodes]
-    waits = [text for text in graph.nodes[nodes[0]].input if text[0] == "^"]
+    waits = [text for text in graph.nodes[clone_name(nodes[0], lane or 0)].input if text[0] == "^"]
     slot = segment.number % plan.mesh.num_communicators
-    tag = segment.tag_of(micro_batch)
-    pieces = [gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag, all_have, waits)]
-    shapes = [plan.variables[segment.variables[place]] for place in places]
+    pieces = [gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag_of(stem), all_have, waits)]
+    variables = [segment.variables[place] for place in places]
+    shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in variables]
     if len(places) > 1:
-        sizes = [num_elements(known) for known in shapes]
+        sizes = [elements_of(shape) for shape in shapes]
         pieces = split(edit, stem + "/pieces", pieces[0], sizes, segment.dtype, host, all_have)
-    for place, piece, known in zip(places, pieces, shapes):
-        value = reshape(edit, "%s/%d/value" % (stem, place), piece, known.shape, segment.dtype, host, all_have)
-        for instance in plan.mesh.instances:
+    for place, piece, shape in zip(places, pieces, shapes):
+        value = reshape(edit, "%s/%d/value" % (stem, place), piece, shape, segment.dtype, host, all_have)
+        for instance in plan.mesh.takers(lane):
             node = edit.node(clone_name(nodes[place], instance.index))
             node.CopyFrom(_handing_on(node, value, segment.dtype))
+
+
+def _update_after_takers(program, edit, plan):
+    """The Graph in which the owner of a reference variable that is whole on the devices of a copy of the model changes
+    it after all that takes it from there has done so: what they get is the variable's own memory."""
+    graph, zero = program.graph, plan.zero
+    for update in zero.updates:
+        variable = update.variable
+        is_resource = graph.nodes[variable].op == "VarHandleOp"
+        if variable not in zero.parameters or plan.placed(variable).is_divided or is_resource:
+            continue
+        writes = sorted(name for name in update.members if effects.is_write(graph.nodes[name].op))
+        for instance in plan.mesh.instances:
+            waits = waits_for_own_gradients(program, variable, instance.index)
+            for name in writes:
+                if variable_of(graph, name) == variable:
+                    edit.node(instance_tensor(plan, name, instance.index)).input.extend(waits)
+    return edit.finish()
 
 
 def _handing_on(node, value, dtype):

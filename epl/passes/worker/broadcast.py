@@ -53,11 +53,25 @@ def sync_orders(plan, variable):
 def _slot(plan, variable):
     mesh, placed = plan.mesh, plan.placed(variable)
     if plan.is_kept(variable):
-        return mesh.around.communicator(0) if mesh.sharers else None
+        group = _group(plan, variable)
+        return None if group is None else group.communicator(0)
     if placed.is_divided or placed.stage.kind == "owned":
         group = plan.group_of(variable)
         return group.communicator(0) if group.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None
+
+
+def _group(plan, variable):
+    """The Group of those that are to have the same of a variable; None where one worker alone has it.
+
+    Where several workers have parts of a copy of the model (epl.split), its owner is all of them.
+    """
+    mesh = plan.mesh
+    if not plan.is_kept(variable):
+        return plan.group_of(variable)
+    if mesh.sharers:
+        return mesh.around
+    return mesh.shard_group if plan.shards_span_workers and not plan.placed(variable).is_divided else None
 
 
 def _sent(plan, variable):
@@ -112,9 +126,8 @@ def _read(graph, edit, variable, name, instance):
 
 def _broadcast(graph, edit, plan, variable):
     mesh, name, dtype = plan.mesh, sync_name(variable.name), variable.dtype % 100
-    slot = _slot(plan, variable.name)
-    group = mesh.around if mesh.sharers and plan.is_kept(variable.name) else plan.group_of(variable.name)
-    sends = (mesh.worker_index if slot == 0 else group.index) == _CHIEF
+    slot, group = _slot(plan, variable.name), _group(plan, variable.name)
+    sends = slot is not None and (mesh.worker_index if slot == 0 else group.index) == _CHIEF
     waits = []
     for lane, own_name in _sent(plan, variable.name):
         instance = _takers(plan, variable.name, lane)[0]
