@@ -7,12 +7,14 @@ any more. What the host sends to a device lives there in a copy. Not seen: what 
 """
 
 import collections
+import functools
 
 from epl.graph import tags
-from epl.graph.index import LOOP_EDGES
+from epl.graph.index import LOOP_EDGES, NodeInput
 from epl.plan.device_memory import COMMUNICATION, KINDS, LASTING, DeviceMemory, kind_of
+from epl.plan.graph_optimizer import optimized
 from epl.plan.layer_wise import kernel_nodes
-from epl.plan.run_order import RunOrders
+from epl.plan.run_order import RunOrders, topological
 from epl.rules import effects
 
 _LARGEST = 8
@@ -52,12 +54,24 @@ _PASSED_OVER = frozenset(["StopGradient", "PreventGradient", "Snapshot", "NoOp"]
 _NEEDS_IDENTITY = effects.VARIABLES | frozenset(["Switch", "Merge"])
 _NO_MEMORY = effects.VARIABLES | frozenset(["Const", "NoOp"])
 # TensorFlow runs these at once. It takes all others for long until it has run them some ninety times, however short.
-_AT_ONCE = _VIEWS | _NO_MEMORY | _OF_SHAPES | frozenset(["ControlTrigger", "LoopCond"])
+_AT_ONCE = _VIEWS | _OF_SHAPES | frozenset(["Const", "NoOp", "VarHandleOp", "ControlTrigger", "LoopCond"])
 # TensorFlow's order is partly by chance: so many are gone through.
-ORDERS = 8
+ORDERS = 16
 
 
-def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=lambda name: 0, views=(), orders=ORDERS):
+def foretell(
+    graph,
+    roots,
+    num_bytes,
+    variables,
+    device_of,
+    fed=(),
+    work_bytes=lambda name: 0,
+    views=(),
+    shapes_of=lambda name: None,
+    is_reversed=False,
+    orders=ORDERS,
+):
     """The memory of each device over one run.
 
     Args:
@@ -69,12 +83,16 @@ def foretell(graph, roots, num_bytes, variables, device_of, fed=(), work_bytes=l
       fed: names of nodes that are fed and do not run; what they give belongs to the caller.
       work_bytes: function of a node's name to the bytes that the operation needs while it runs, besides its outputs.
       views: names of nodes that change nothing of what they are given, besides those whose types tell.
+      shapes_of, is_reversed: as of epl.plan.graph_optimizer.optimized.
       orders: how many orders of operations to go through; the highest peak of each device counts.
 
     Returns:
       dict of device to DeviceMemory.
     """
-    run = _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes, frozenset(views))
+    optimize = functools.partial(
+        optimized, device_of=device_of, num_bytes=num_bytes, shapes_of=shapes_of, is_reversed=is_reversed
+    )
+    run = _Run(graph, roots, num_bytes, variables, device_of, frozenset(fed), work_bytes, frozenset(views), optimize)
     possible, highest = run.orders(), {}
     for draw in range(orders):
         for device, memory in run.peaks(possible.order(draw)).items():
@@ -93,23 +111,31 @@ class _Buffer(object):
 
 
 class _Run(object):
-    def __init__(self, graph, roots, num_bytes, variables, device_of, fed, work_bytes, views):
+    def __init__(self, graph, roots, num_bytes, variables, device_of, fed, work_bytes, views, optimize):
         self._work_bytes, self._views = work_bytes, views
         self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
-        self._reached = graph.ancestors(roots, stop=fed)
-        self._idle = _idle(graph, self._reached, roots)
         self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
+        reached = graph.ancestors(roots, stop=fed)
+        waits = {name: () if name in fed else self._waits_for(name) for name in graph.in_order(reached)}
+        stay = self._by_kernels.union(roots, fed)
+        made = optimize(graph, topological(waits), waits, stay)
+        self._waits = made.inputs
+        self._inputs = {
+            name: tuple(NodeInput(made.serves[each.node], each.index) for each in graph.inputs[name])
+            for name in self._waits
+            if name not in fed
+        }
+        self._reached = frozenset(self._waits)
+        counts = {made.serves[name] for name in reached - _idle(graph, reached, roots)}
+        self._idle = made.folded | (self._reached - counts)
         self._lasting = collections.defaultdict(lambda: dict.fromkeys(sorted(LASTING), 0))
         for name, (kind, size) in variables.items():
             self._lasting[device_of(name)][kind] += size
         self._uses = collections.Counter(
-            each
-            for name in self._reached - self._idle
-            for each in graph.inputs[name]
-            if each.index >= 0 and name not in fed
+            each for name in self._inputs.keys() - self._idle for each in self._inputs[name] if each.index >= 0
         )
         self._copied = collections.Counter(
-            filter(None, (self._copy(e, n) for n in self._reached - self._idle for e in graph.inputs[n]))
+            filter(None, (self._copy(e, n) for n in self._inputs.keys() - self._idle for e in self._inputs[n]))
         )
         self._kept = {root for root in roots}
 
@@ -137,13 +163,10 @@ class _Run(object):
 
     def orders(self):
         """The RunOrders of what is reached."""
-        graph, inputs = self._graph, {}
-        for name in self._reached:
-            taken = () if name in self._fed else graph.inputs[name]
-            inputs[name] = [each for each in taken if not self._goes_back(each.node)]
+        graph = self._graph
         removed = frozenset(name for name in self._reached if self._is_removed(name))
         folded = frozenset(n for n in removed if n in self._idle or graph.nodes[n].op in _OF_SHAPES)
-        return RunOrders(inputs, graph.in_order(self._reached), removed, folded, self._is_cheap)
+        return RunOrders(self._waits, list(self._waits), removed, folded, self._is_cheap, self._fed)
 
     def _is_removed(self, name):
         """TensorFlow's graph optimizer takes it out."""
@@ -154,7 +177,7 @@ class _Run(object):
             return True
         if op != "Identity":
             return False
-        producer = self._graph.inputs[name][0].node
+        producer = self._inputs[name][0].node
         return self._graph.nodes[producer].op not in _NEEDS_IDENTITY and (
             self._device_of(producer) == self._device_of(name)
         )
@@ -167,15 +190,16 @@ class _Run(object):
     def _is_view(self, name):
         return name in self._views or self._graph.nodes[name].op in _VIEWS
 
-    def _goes_back(self, name):
-        return self._graph.nodes[name].op in LOOP_EDGES
+    def _waits_for(self, name):
+        graph = self._graph
+        return [each for each in graph.inputs[name] if graph.nodes[each.node].op not in LOOP_EDGES]
 
     def _step(self, name):
         """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""
         if name in self._fed:
             return
         node, device = self._graph.nodes[name], self._device_of(name)
-        inputs = [each for each in self._graph.inputs[name] if each.index >= 0 and name not in self._idle]
+        inputs = [each for each in self._inputs[name] if each.index >= 0 and name not in self._idle]
         taken = [self._buffers.get(self._received(each, name)) for each in inputs]
         given = [self._buffers.get(each) for each in inputs if self._copy(each, name)]
         gives = node.op not in _NO_MEMORY and not effects.is_write(node.op)  # writes give the variable itself

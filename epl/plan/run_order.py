@@ -2,15 +2,17 @@
 
 TensorFlow's graph optimizer takes out what only passes tensors on, and sorts what is left: breadth first, where of what
 an operation makes ready those that take its tensors come before those that only wait for it. The executor looks at the
-consumers of an operation in this order as long as they are few; those of more lie in a table by their addresses, which
+edges that leave an operation in this order as long as they are few; more lie in a hash table by their addresses, which
 differ from session to session.
 """
 
 import collections
 import random
 
-# As many edges that leave a node TensorFlow keeps in order.
+# As many edges that leave a node TensorFlow keeps in order; more lie in a table (its EdgeSet, FlatRep and Arena).
 _IN_ORDER = 8
+_FULL = 0.8
+_EDGE_BYTES, _BLOCK_EDGES = 32, 256
 
 
 class RunOrders(object):
@@ -24,9 +26,10 @@ class RunOrders(object):
       folded: names of those among `removed` whose results it computes before the step: who takes them waits only.
       at_once: function of a name to whether the executor runs the node as soon as it is ready, instead of leaving it to
         a thread.
+      fed: names of those among them that the caller gives; TensorFlow puts nodes of its own in their places.
     """
 
-    def __init__(self, inputs, names, removed, folded, at_once):
+    def __init__(self, inputs, names, removed, folded, at_once, fed=()):
         producers = _producers(inputs, names, removed, folded)
         self._at_once = frozenset(name for name in names if at_once(name))
         self._inputs, self._removed = inputs, [name for name in names if name in removed]
@@ -36,10 +39,17 @@ class RunOrders(object):
                 self._passed_on[producer].append(name)
         self._left = _breadth_first(producers)
         self._waits = {name: len(producers[name]) for name in self._left}
-        self._consumers = collections.defaultdict(list)
+        self._edges = collections.defaultdict(list)  # a node, or None for the beginning, to (consumer, number) pairs
+        number = 0
         for name in self._left:
-            for producer in producers[name]:
-                self._consumers[producer].append(name)
+            for producer, tensors in producers[name].items():
+                for _ in range(max(1, tensors)):
+                    self._edges[producer].append((name, number))
+                    number += 1
+        # TensorFlow's own beginning has an edge to each node that waits for nothing; these are made last.
+        first = [name for name in self._left if not self._waits[name] and name not in fed]
+        first += [name for name in self._left if name in fed]
+        self._edges[None] = [(name, number + place) for place, name in enumerate(first)]
 
     def order(self, draw=0):
         """All names in an order of running; loops are gone through once.
@@ -49,9 +59,10 @@ class RunOrders(object):
         has its place right behind the last of what it passes on.
 
         Args:
-          draw: 0: consumers are looked at in their order; else where there are many, in one drawn with this seed.
+          draw: 0: consumers are looked at in their order; else those of many edges as these lie in a table, with
+            addresses drawn with this seed.
         """
-        waits, found, draws = dict(self._waits), [], random.Random(draw)
+        waits, found, addresses = dict(self._waits), [], _Addresses(draw)
         removed_waits = {name: len(self._inputs[name]) for name in self._removed}
 
         def run(name):
@@ -63,19 +74,23 @@ class RunOrders(object):
                     if not removed_waits[consumer]:
                         stack.append(consumer)
 
-        def drawn(names):
-            return draws.sample(names, len(names)) if draw and len(names) > _IN_ORDER else names
+        def consumers(name):
+            edges = self._edges.get(name, ())
+            if draw and len(edges) > _IN_ORDER:
+                edges = [edges[place] for place in _as_in_table([addresses.of(number) for _, number in edges])]
+            # Who takes several tensors is ready at the last of them.
+            return reversed(list(dict.fromkeys(consumer for consumer, _ in reversed(edges))))
 
         for name in [name for name in self._removed if not removed_waits[name]]:
             run(name)
-        first = drawn([name for name in self._left if not waits[name]])
+        first = list(consumers(None))
         inline = collections.deque(name for name in first if name in self._at_once)
         queue = collections.deque(name for name in reversed(first) if name not in self._at_once)
         while inline or queue:
             name = inline.popleft() if inline else queue.popleft()
             run(name)
             current = None
-            for consumer in drawn(self._consumers.get(name, ())):
+            for consumer in consumers(name):
                 waits[consumer] -= 1
                 if waits[consumer]:
                     continue
@@ -90,25 +105,65 @@ class RunOrders(object):
         return found
 
 
+class _Addresses(object):
+    """Where the edges of a graph lie, by their numbers: one after the other in blocks, which may be anywhere."""
+
+    def __init__(self, seed):
+        self._draws, self._blocks = random.Random(seed), {}
+
+    def of(self, number):
+        block, place = divmod(number, _BLOCK_EDGES)
+        if block not in self._blocks:
+            self._blocks[block] = self._draws.randrange(1 << 32) << 4
+        return self._blocks[block] + place * _EDGE_BYTES
+
+
+def _as_in_table(addresses):
+    """The places of some addresses, in the order in which one comes upon them in a hash table of TensorFlow's."""
+    table, count = [None] * 8, 0
+
+    def insert(place):
+        index = (addresses[place] + (addresses[place] >> 6)) >> 8
+        for step in range(len(table)):
+            index = (index + step) % len(table)
+            if table[index] is None:
+                table[index] = place
+                return
+
+    for place in range(len(addresses)):
+        if count >= int(_FULL * len(table)):
+            before = [each for each in table if each is not None]
+            table = [None] * (2 * len(table))
+            for each in before:
+                insert(each)
+        insert(place)
+        count += 1
+    return [each for each in table if each is not None]
+
+
 def _producers(inputs, names, removed, folded):
-    """dict of each node that is left to {a node that is left: it takes a tensor of it}, through those removed."""
+    """dict of each node that is left to {a node that is left: how many tensors it takes of it}, through those removed.
+
+    0 where it waits only.
+    """
     found = {}
-    for name in _topological(inputs, names):
+    for name in topological(inputs):
         of_this = {}
         for producer, index in inputs[name]:
             takes = index >= 0 and name not in folded
-            for source, given in found[producer].items() if producer in removed else [(producer, True)]:
-                of_this[source] = of_this.get(source, False) or (given and takes)
+            for source, given in found[producer].items() if producer in removed else [(producer, 1)]:
+                of_this[source] = of_this.get(source, 0) + (given if takes else 0)
         found[name] = of_this
     return {name: found[name] for name in names if name not in removed}
 
 
-def _topological(inputs, names):
-    waits, consumers = {name: len(inputs[name]) for name in names}, collections.defaultdict(list)
-    for name in names:
-        for producer, _ in inputs[name]:
+def topological(inputs):
+    """The nodes of a dict of node to its NodeInputs, each behind those that it waits for."""
+    waits, consumers = {name: len(taken) for name, taken in inputs.items()}, collections.defaultdict(list)
+    for name, taken in inputs.items():
+        for producer, _ in taken:
             consumers[producer].append(name)
-    found = [name for name in names if not waits[name]]
+    found = [name for name in inputs if not waits[name]]
     for name in found:
         for consumer in consumers[name]:
             waits[consumer] -= 1
@@ -118,7 +173,7 @@ def _topological(inputs, names):
 
 
 def _breadth_first(producers):
-    """The nodes of {node: {producer: it takes a tensor of it}}, sorted as TensorFlow's graph optimizer does."""
+    """The nodes of {node: {producer: tensors that it takes of it}}, sorted as TensorFlow's graph optimizer does."""
     takers, waiters = collections.defaultdict(list), collections.defaultdict(list)
     for name, of_this in producers.items():
         for producer, takes in of_this.items():

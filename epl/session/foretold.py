@@ -21,6 +21,7 @@ _HOST = "CPU:0"
 _CONVOLUTION_GRADIENTS = frozenset(["Conv2DBackpropFilter", "Conv2DBackpropInput"])
 _WORKING_SET_BYTES = 30 << 20
 _BUSY_BYTES = 256 << 10  # of each thread
+_OF_SHAPES = frozenset("Shape ShapeN Size Rank".split())
 # Where their first output has the shape of their first input, or of as many as they have outputs.
 _LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
 
@@ -41,7 +42,19 @@ def foretell_program(program, batch=None, orders=ORDERS):
     sizes = _Sizes(graph, batch or DEFAULT_BATCH, reached)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
     variables, device_of = _variables(program), lambda n: _device(graph.nodes[n])
-    found = foretell(graph, roots, sizes.of, variables, device_of, fed, sizes.work_space, sizes.same, orders)
+    found = foretell(
+        graph,
+        roots,
+        sizes.of,
+        variables,
+        device_of,
+        fed,
+        sizes.work_space,
+        sizes.same,
+        sizes.told,
+        tf_compat.reverses_duplicates(),
+        orders,
+    )
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
@@ -163,6 +176,12 @@ _CHANGES_NOTHING = dict.fromkeys("Sum Mean Prod Max Min All Any".split(), _reduc
 _CHANGES_NOTHING["Transpose"] = _keeps_order
 
 
+def _shapes(op):
+    """The shapes of what an operation takes; None where one is not known."""
+    shapes = [tensor.shape for tensor in op.inputs]
+    return tuple(tuple(each.as_list()) for each in shapes) if all(s.is_fully_defined() for s in shapes) else None
+
+
 def _threads():
     """Those that TensorFlow computes an operation with, unless it is told otherwise."""
     return len(os.sched_getaffinity(0))
@@ -214,6 +233,7 @@ class _Sizes(object):
             for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
             if name in names
         }
+        self._told = {name: _shapes(operations[name]) for name in graph.find(_OF_SHAPES.__contains__) if name in names}
         candidates = (name for name in graph.find(_CHANGES_NOTHING.__contains__) if name in names)
         self.same = frozenset(n for n in candidates if _CHANGES_NOTHING[graph.nodes[n].op](operations[n]))
 
@@ -224,6 +244,10 @@ class _Sizes(object):
     def work_space(self, name):
         """Bytes that a node needs while it runs, as far as it is known: of the gradients of convolutions on CPUs."""
         return self._work.get(name, 0)
+
+    def told(self, name):
+        """The shapes of what a node takes that tells of them alone; None where they are not known, and for others."""
+        return self._told.get(name)
 
     def _fill(self, node):
         """Gives data a batch of known size."""

@@ -174,6 +174,14 @@ def uses_onednn():
     return _port.IsMklEnabled()
 
 
+def reverses_duplicates():
+    """Whether, where operations turn out to be alike once constants are known, consumers of the later ones go first.
+
+    TensorFlow 1.15's graph optimizer has them so, 2.15's in the order of the program.
+    """
+    return tf.__version__.startswith("1.")
+
+
 def load_op_library(path):
     """Loads a library of custom operations; returns the module of their Python wrappers."""
     return tf.load_op_library(path)

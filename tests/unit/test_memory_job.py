@@ -52,9 +52,10 @@ def test_workers_that_share_a_plan_need_the_same(layout):
     for each in found:
         for worker in each.workers:
             own = foretell_program(programs[worker], ROWS)[0]
-            assert {name: (m.lasting, m.peak_bytes) for name, m in own.items()} == {
-                name: (m.lasting, m.peak_bytes) for name, m in each.devices.items()
-            }
+            assert {name: m.lasting for name, m in own.items()} == {name: m.lasting for name, m in each.devices.items()}
+            # Constants of a worker's own, its rank say, change how the graph optimizer orders what is by chance.
+            peaks = {name: m.peak_bytes for name, m in each.devices.items()}
+            assert {name: m.peak_bytes for name, m in own.items()} == pytest.approx(peaks, rel=0.05)
 
 
 def test_only_what_the_training_needs_is_sent():

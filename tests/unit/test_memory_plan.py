@@ -84,7 +84,7 @@ def test_what_the_graph_optimizer_takes_out_changes_no_order():
 
 def test_of_orders_by_chance_the_highest_peak_counts():
     """In the first order the large tensor comes and goes before all that stays; in others some of that is there."""
-    nodes = [("MatMul", "a", [])] + [("MatMul", "small_%d" % i, ["a"]) for i in range(12)]
+    nodes = [("MatMul", "a", [])] + [("MatMul%d" % i, "small_%d" % i, ["a"]) for i in range(12)]  # no two are alike
     nodes.append(("MatMul", "large", ["a"]))
     nodes += [("MatMul", "end", ["large"])] + [("MatMul", "end_%d" % i, ["small_%d" % i]) for i in range(12)]
     graph = Graph.from_graph_def(tf.GraphDef(node=[make_node(*node) for node in nodes]))
