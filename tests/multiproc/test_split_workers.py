@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
+    ALL_LOOKUPS,
     BRANCHES,
     CLIPPED,
     COLUMN_CASES,
@@ -36,8 +37,6 @@ from tests.numerics.test_split_models import (
     MICRO_LOOKUPS,
     MIXED,
     MIXED_PROGRAM,
-    MORE_ENTRIES,
-    MORE_LOOKUPS,
     SPLIT,
     STAGES,
     TABLES,
@@ -175,8 +174,9 @@ def test_what_lies_by_row_is_fetched_in_order(plain, two_workers):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", [(2, 1), (2, 2), (4, 1)])
-def test_rows_travel_over_more_devices(plain, jobs, layout):
-    for optimizer, options in LOOKUPS + MORE_LOOKUPS + ENTRIES + MORE_ENTRIES:
+@pytest.mark.parametrize("cases", ALL_LOOKUPS, ids=["rows", "entries"])
+def test_rows_travel_over_more_devices(plain, jobs, layout, cases):
+    for optimizer, options in cases:
         reference = plain(TABLES, 1, optimizer, **options)
         for got in jobs[layout](TABLES, layout[0] * layout[1], optimizer, **options):
             check_lookups(got, reference, options)

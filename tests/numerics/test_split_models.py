@@ -162,6 +162,7 @@ MORE_ENTRIES = [
     ("sgd", {"kind": "safe_weighted mean", "resource": True, "inside": True}),
     ("sgd", {"kind": "safe sqrtn", "sizes": (7, 8)}),
 ]
+ALL_LOOKUPS = [LOOKUPS + MORE_LOOKUPS, ENTRIES + MORE_ENTRIES]
 # Sparse tensors that are fed, and divided over copies of the model, over micro-batches, or both.
 FED_SPARSE = [
     (1, "adagrad", {"kind": "safe mean", "sizes": (8, 7)}),
@@ -189,8 +190,9 @@ def test_rows_travel(plain, two_devices, optimizer, options):
 
 
 @pytest.mark.exhaustive
-def test_rows_travel_over_more_devices(plain, two_devices, four_devices):
-    for optimizer, options in LOOKUPS + MORE_LOOKUPS + ENTRIES + MORE_ENTRIES:
+@pytest.mark.parametrize("cases", ALL_LOOKUPS, ids=["rows", "entries"])
+def test_rows_travel_over_more_devices(plain, two_devices, four_devices, cases):
+    for optimizer, options in cases:
         reference = plain(TABLES, 1, optimizer, **options)
         check_lookups(two_devices(TABLES, 2, optimizer, **options), reference, options)
         check_lookups(four_devices(TABLES, 4, optimizer, **options), reference, options)
