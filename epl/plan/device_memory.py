@@ -14,7 +14,7 @@ COMMUNICATION, UPDATE = "communication", "update"
 KINDS = (VARIABLES, SLOTS, STATE, ACTIVATIONS, AGAIN, GRADIENTS, COMMUNICATION, UPDATE)
 
 LASTING = frozenset([VARIABLES, SLOTS, STATE])
-_RECOMPUTED = "%s_recompute/" % PREFIX
+_RECOMPUTED, _AGGREGATED = "%s_recompute/" % PREFIX, "%s_aggregate/" % PREFIX
 _OF_PHASES = {tags.BACKWARD: GRADIENTS, tags.APPLY: UPDATE, COMMUNICATION: COMMUNICATION}
 _SENT = frozenset(["EplBroadcastSend", "EplBroadcastReceive"])
 
@@ -61,7 +61,7 @@ def kind_of(name, op, phase):
       name, op: of the operation, and its type.
       phase: one of epl.graph.tags, or COMMUNICATION; what is none of the backward pass or of updates counts as forward.
     """
-    if op in effects.COLLECTIVES or op in _SENT:
+    if op in effects.COLLECTIVES or op in _SENT or _AGGREGATED in name:  # what is joined to be sent, and taken apart
         return COMMUNICATION
     if _RECOMPUTED in name:
         return AGAIN

@@ -5,11 +5,13 @@ What is foretold and what was measured are drawn alike: over the operations in t
 
 import html
 import json
+import math
 
 from epl.plan.device_memory import KINDS
 
 _COLOURS = ("#4c78a8", "#72b7b2", "#9d9d9d", "#f2cf5b", "#e45756", "#f58518", "#54a24b", "#b279a2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 80, 24
+_FONT = 12  # pixels
 _POINTS = 800
 _MIB = 2.0**20
 _STYLE = """
@@ -20,12 +22,13 @@ body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
 h3 { font-size: 1em; margin: 0.5em 0; }
 .at { min-height: 13em; font-size: 0.9em; }
 .at td { padding-right: 1em; } .at td:first-child { text-align: right; }
+line.grid { stroke: #888; stroke-width: 0.5; opacity: 0.5; }
 line.cursor { stroke: #000; stroke-width: 1; visibility: hidden; }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } line.cursor { stroke: #fff; }
   svg text { fill: #ddd; } svg line.axis { stroke: #ddd; } }
 """
 _SCRIPT = """
-const mib = size => (size / 1048576).toFixed(2) + " MiB";
+const bytes = size => size < 10486 ? (size / 1024).toFixed(2) + " KiB" : (size / 1048576).toFixed(2) + " MiB";
 const text = (row, words) => { const cell = row.insertCell(); cell.textContent = words; };
 document.querySelectorAll("section").forEach(section => {
   const data = JSON.parse(section.querySelector("script").textContent);
@@ -38,10 +41,10 @@ document.querySelectorAll("section").forEach(section => {
     at.textContent = "";
     const head = at.appendChild(document.createElement("p"));
     const when = data.timed ? (point.at / 1000).toFixed(3) + " ms" : "operation " + (point.place + 1);
-    head.textContent = mib(point.total) + " at " + when + ", " + point.name;
+    head.textContent = bytes(point.total) + " at " + when + ", " + point.name;
     const table = at.appendChild(document.createElement("table"));
     data.tensors.filter(t => t[3] <= point.place && point.place < Math.max(t[4], t[3] + 1)).slice(0, 10).forEach(t => {
-      const row = table.insertRow(); text(row, mib(t[2])); text(row, data.kinds[t[1]]); text(row, t[0]);
+      const row = table.insertRow(); text(row, bytes(t[2])); text(row, data.kinds[t[1]]); text(row, t[0]);
     });
   };
   chart.addEventListener("mousemove", event => {
@@ -123,6 +126,11 @@ def _section(caption, data, top):
             yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(data, below, above, top))
         below = above
     y = _HEIGHT * (1 - highest / top)
+    for size in scale(top / _MIB):
+        at = _HEIGHT * (1 - size * _MIB / top)
+        yield '<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (_LEFT, _LEFT + _WIDTH, at, at)
+        if abs(at - y) > _FONT:
+            yield '<text font-size="%d" text-anchor="end" x="%d" y="%.1f">%g</text>' % (_FONT, _LEFT - 4, at + 4, size)
     yield '<line class="axis" stroke="#222" stroke-dasharray="4 3" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (
         _LEFT,
         _LEFT + _WIDTH,
@@ -143,6 +151,13 @@ def _section(caption, data, top):
     # "</" would end the script's element.
     text = json.dumps(told, sort_keys=True).replace("</", "<\\/")
     yield '<div class="at"></div><script type="application/json">%s</script></section>' % text
+
+
+def scale(top):
+    """The numbers to write beside an axis from 0 to `top`, which is above 0: three to ten round ones."""
+    step = 10.0 ** math.floor(math.log10(top))
+    step = next(step / part for part in (1, 2, 5, 10) if top * part / step >= 3)
+    return [number * step for number in range(int(top / step) + 1)]
 
 
 def _outline(data, below, above, top):

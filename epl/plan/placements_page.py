@@ -30,6 +30,7 @@ body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
 .legend i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.3em; }
 .wide { overflow-x: auto; }
 td, th { text-align: left; padding: 0.2em 1em 0.2em 0; vertical-align: top; }
+td:not(:last-child), th { white-space: nowrap; }
 svg text { font-size: 12px; fill: #222; }
 @media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } svg text { fill: #ddd; } }
 """

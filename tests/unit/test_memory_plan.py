@@ -18,7 +18,7 @@ from epl.graph.index import Graph
 from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, table
 from epl.plan.layer_wise import kernel_nodes
 from epl.plan.memory import foretell
-from epl.plan.memory_page import chosen, drawn, memory_page
+from epl.plan.memory_page import chosen, drawn, memory_page, scale
 from epl.session import foretold, out_of_memory, preview
 from epl.session.batch_rows import data_set_rows
 from epl.session.foretold import foretell_program
@@ -259,6 +259,19 @@ def test_the_page_holds_what_it_shows():
     assert data["peak"] == 1 and data["points"][1]["total"] == 2 << 20
     assert [KINDS[tensor[1]] for tensor in data["tensors"]] == [ACTIVATIONS] * 2
     assert page.count("<polygon") == 1
+
+
+@pytest.mark.parametrize(
+    "top, numbers",
+    [
+        (1.3, [0, 0.2, 0.4, 0.6, 0.8, 1, 1.2]),
+        (7.2, range(8)),
+        (450, range(0, 450, 100)),
+        (2e-2, [0, 5e-3, 1e-2, 1.5e-2, 2e-2]),
+    ],
+)
+def test_the_axis_has_round_numbers(top, numbers):
+    assert scale(top) == pytest.approx(list(numbers))
 
 
 def test_long_steps_keep_their_peaks():
