@@ -231,7 +231,7 @@ def test_float16(plain, two_workers, optimizer, options):
 def test_float16_in_several_copies(plain, two_by_two):
     optimizer, options = MIXED[2]
     want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
-    for keys in ({}, {"amp__level": "O2", "zero__level": "v1"}):
+    for keys in ({}, {"amp__level": "O2", "zero__level": "v1"}, {"zero__level": "v3"}):
         for got in two_by_two(MIXED_PROGRAM, 2, optimizer, "float16", **dict(options, **keys)):
             check_mixed(got, want, options["bad"])
 

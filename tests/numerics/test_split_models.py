@@ -321,7 +321,7 @@ def test_float16(plain, two_devices, optimizer, options):
 def test_float16_in_several_copies(plain, four_devices):
     optimizer, options = MIXED[0]
     want = plain(MIXED_PROGRAM, 2, optimizer, "float16", **options)
-    for keys in ({}, {"amp__level": "O2"}, {"zero__level": "v1"}):
+    for keys in ({}, {"amp__level": "O2", "zero__level": "v2"}, {"zero__level": "v1"}):
         got = four_devices(MIXED_PROGRAM, 2, optimizer, "float16", **dict(options, **keys))
         check_mixed(got, want, options["bad"])
 
