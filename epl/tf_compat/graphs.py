@@ -62,8 +62,10 @@ def sparse_rows(sparse):
     shape = sparse.dense_shape
     if shape.op.type == "PlaceholderWithDefault":
         shape = shape.op.inputs[0]
-    known = tf.get_static_value(shape)
-    return int(known[0]) if known is not None and len(known) and known[0] >= 0 else None
+    if shape.op.type != "Const":
+        return None
+    known = tf.make_ndarray(shape.op.get_attr("value"))  # tf.get_static_value would forbid to feed it
+    return int(known[0]) if known.size and known[0] >= 0 else None
 
 
 def output_shapes(op):

@@ -73,3 +73,9 @@ def test_a_fixed_number_of_rows_is_no_batch(is_placeholder):
     graph, found = feeds_of(build)
     assert not found
     assert not any(batch_placeholder(graph, name) for name in ("x/values", "x/indices"))
+
+
+def test_a_sparse_placeholder_of_a_fixed_shape_can_be_fed():
+    with capture() as graph:
+        x = tf.sparse_placeholder(tf.float32, [4, 3], name="x")
+    assert all(graph.is_feedable(tensor) for tensor in (x.indices, x.values, x.dense_shape))
