@@ -79,14 +79,15 @@ def _is_pure(op):
     return op not in _OF_LOOPS_AND_BRANCHES and effects.kind_of(op) in (None, effects.PURE)
 
 
-def _attributes(node):
-    return {key: value for key, value in node_def_of(node).attr.items() if key != _COLOCATION}
-
-
-def _without_tags(node):
-    """Something comparable; constants that the graph optimizer makes have no tags."""
-    attributes = {key: value for key, value in _attributes(node).items() if not key.startswith(tags.PREFIX)}
-    return tuple(sorted((key, value.SerializeToString(deterministic=True)) for key, value in attributes.items()))
+def _attributes(node, with_tags=True):
+    """Something comparable."""
+    return tuple(
+        sorted(
+            (key, value.SerializeToString(deterministic=True))
+            for key, value in node_def_of(node).attr.items()
+            if key != _COLOCATION and (with_tags or not key.startswith(tags.PREFIX))
+        )
+    )
 
 
 class _Constants(object):
@@ -121,7 +122,8 @@ class _Constants(object):
         self._waits[name] = self.before(taken)
         given = shapes if shapes is not None else tuple((self._values[each.node], each.index) for each in data)
         same = node.op in _THE_SAME and data[0].index == 0
-        self._values[name] = given[0][0] if same else self._number((node.op, _without_tags(node), given))
+        # Constants that the graph optimizer makes have no tags.
+        self._values[name] = given[0][0] if same else self._number((node.op, _attributes(node, with_tags=False), given))
         return self._values[name]
 
     def _is_small(self, name, data):
@@ -140,23 +142,26 @@ class _Alike(object):
     """
 
     def __init__(self, graph, before):
-        self._graph, self._before, self._found, self._constants = graph, before, {}, {}
-        self._waited = {}
+        self._graph, self._before, self._constants = graph, before, {}
+        self._alone, self._among, self._waited = {}, {}, {}
         self.late = collections.defaultdict(list)
 
     def first(self, name, taken, device):
         """Tensors count in order; what is waited for only, in any."""
         node, controls = self._graph.nodes[name], [each for each in taken if each.index < 0]
         data = tuple(each for each in taken if each.index >= 0)
-        others = self._found.setdefault((node.op, device, data, self._before(controls)), [])
-        for other in others:
-            if _attributes(node) == _attributes(self._graph.nodes[other]):
-                if set(controls) != self._waited[other] or any(each.node in self.late for each in data):
-                    self.late[other].append(name)
-                return other
-        others.append(name)
-        self._waited[name] = set(controls)
-        return name
+        key = (node.op, device, data, self._before(controls))
+        found = self._alone.setdefault(key, name)
+        if found != name:  # attributes are looked at only where there are several
+            among = self._among.setdefault(key, {})
+            if not among:
+                among[_attributes(self._graph.nodes[found])] = found
+            found = among.setdefault(_attributes(node), name)
+        if found == name:
+            self._waited[name] = set(controls)
+        elif set(controls) != self._waited[found] or any(each.node in self.late for each in data):
+            self.late[found].append(name)
+        return found
 
     def first_constant(self, name, value, taken, device):
         return self._constants.setdefault((value, self._before(taken), device), name)

@@ -116,7 +116,11 @@ class _Run(object):
         self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
         self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
         reached = graph.ancestors(roots, stop=fed)
-        waits = {name: () if name in fed else self._waits_for(name) for name in graph.in_order(reached)}
+        back = frozenset(graph.find(LOOP_EDGES.__contains__))
+        waits = {
+            name: () if name in fed else tuple(each for each in graph.inputs[name] if each.node not in back)
+            for name in graph.in_order(reached)
+        }
         stay = self._by_kernels.union(roots, fed)
         made = optimize(graph, topological(waits), waits, stay)
         self._waits = made.inputs
@@ -189,10 +193,6 @@ class _Run(object):
 
     def _is_view(self, name):
         return name in self._views or self._graph.nodes[name].op in _VIEWS
-
-    def _waits_for(self, name):
-        graph = self._graph
-        return [each for each in graph.inputs[name] if graph.nodes[each.node].op not in LOOP_EDGES]
 
     def _step(self, name):
         """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""
