@@ -199,7 +199,7 @@ class _Exchanges(object):
         for each in done.collectives if done is not None else ():
             handed = parse_input(done.graph.nodes[each.node].input[0])
             for name in self._program.micro_batches.copies(each.node):
-                if name not in reached:
+                if name not in reached or not self._program.has(name):
                     continue
                 copy = handed.node if name == each.node else name[: len(name) - len(each.node)] + handed.node
                 size = self._size_of(copy if copy in self._graph.nodes else handed.node, handed.index)

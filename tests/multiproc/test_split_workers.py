@@ -362,9 +362,16 @@ def test_what_is_exchanged(two_workers):
         check_exchanges(foretold, ran, 2)
 
 
-@pytest.mark.exhaustive
-def test_what_copies_of_a_divided_model_exchange(two_by_two):
-    for foretold, ran in two_by_two(EXCHANGES, 2, 16):
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.exhaustive),
+        pytest.param({"zero__level": "v1"}, marks=pytest.mark.exhaustive),
+        pytest.param({"zero__level": "v3"}, marks=pytest.mark.once),
+    ],
+)
+def test_what_copies_of_a_divided_model_exchange(two_by_two, options):
+    for foretold, ran in two_by_two(EXCHANGES, 2, 16, **options):
         assert {row["axis"] for row in foretold} == {"shard", "data"}
         assert all(row["sent_by"] for row in foretold if row["axis"] == "data")
 
