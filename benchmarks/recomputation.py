@@ -1,9 +1,11 @@
 """Memory and time of a training step with recomputation and without, and what the memory plan foretells of each.
 
-    python benchmarks/recomputation.py [--models layers bert] [--steps 5] [--gradient_checkpointing PATH]
+    python benchmarks/recomputation.py [--models layers bert] [--steps 5] [--limits 50 70]
+                                       [--gradient_checkpointing PATH]
 
 One core, one process. Memory is what TensorFlow's CPU allocator gives out in a traced step besides variables, at the
-peak; of this, activations are what is left without the gradients of the variables. `--gradient_checkpointing`: a copy
+peak; of this, activations are what is left without the gradients of the variables. `--limits`: instead of "auto", with
+gradient_checkpoint.memory_limit_mb at so many percent of the plain peak. `--gradient_checkpointing`: a copy
 of https://github.com/cybertronai/gradient-checkpointing, whose "memory" mode joins the comparison (TensorFlow 1).
 Prints a line for each model and way, with ratios to the plain one.
 """
@@ -98,7 +100,7 @@ MODELS = {
     "lstm": lstm,
     "dynamic_lstm": dynamic_lstm,
 }
-WAYS = {"plain": {}, "auto": {"gradient_checkpoint.type": "auto"}}
+AUTO = {"gradient_checkpoint.type": "auto"}
 
 
 def built(model, peer=None):
@@ -154,12 +156,22 @@ def compiled(graph, config):
     return program, time.perf_counter() - began
 
 
-def run(model, steps, peer):
+def ways_of(limits, plain, peer):
+    """(name, configuration) of each way, the plain one first; `plain` gives its peak in bytes once that is known."""
+    yield "plain", {}
+    for part in limits:
+        yield "%g %%" % part, dict(AUTO, **{"gradient_checkpoint.memory_limit_mb": part / 100.0 * plain() / MIB})
+    if not limits:
+        yield "auto", AUTO
+    if peer:
+        yield "peer", None
+
+
+def run(model, steps, limits, peer):
     graph, train, init, size = built(model)
     plain = None
-    ways = list(WAYS.items()) + ([("peer", None)] if peer else [])
-    for way, config in ways:
-        foretold = ""
+    for way, config in ways_of(limits, lambda: plain[0], peer):
+        note = ""
         if config is None:
             began = time.perf_counter()
             other, train, init, size = built(model, peer)
@@ -172,7 +184,7 @@ def run(model, steps, peer):
             expected = memory.peak_bytes - sum(memory.lasting.values())
         peak, seconds = measured(graph_def, train, init, steps)
         if config is not None:
-            foretold = ", foretold %7.2f MiB (%+5.1f %%)" % (expected / MIB, 100.0 * (expected - peak) / peak)
+            note = ", foretold %7.2f MiB (%+5.1f %%)" % (expected / MIB, 100.0 * (expected - peak) / peak)
         plain = plain or (peak, seconds)
         print(
             "%-9s %-5s peak %7.2f MiB (%.2f x, activations %.2f x)%s, step %7.1f ms (%.2f x), rewriting %.2f s"
@@ -182,7 +194,7 @@ def run(model, steps, peer):
                 peak / MIB,
                 peak / float(plain[0]),
                 max(0, peak - size) / float(max(1, plain[0] - size)),
-                foretold,
+                note,
                 1000 * seconds,
                 seconds / plain[1],
                 taken,
@@ -195,6 +207,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=["layers", "bert"])
     parser.add_argument("--steps", type=int, default=5, help="steps whose time is taken (default: 5)")
+    parser.add_argument("--limits", nargs="+", type=float, default=[], metavar="PERCENT", help="of the plain peak")
     parser.add_argument("--gradient_checkpointing", metavar="PATH", help="a copy of cybertronai's repository")
     options = parser.parse_args()
     tf.disable_v2_behavior()
@@ -206,7 +219,7 @@ def main():
         peer = memory_saving_gradients.gradients
     epl.init()
     for model in options.models:
-        run(model, options.steps, peer)
+        run(model, options.steps, options.limits, peer)
 
 
 if __name__ == "__main__":
