@@ -214,6 +214,18 @@ def on_one_shard(emit, text, dtype):
     return emit.add("Mul", "on_one_shard", [text, mask], T=Type(dtype))
 
 
+def among_zeros(emit, text, dtype, shape, dim):
+    """A shard's part of a dimension of known size, as a partial sum: where others have theirs it has zeros."""
+    size = shape[dim]
+    flat = [
+        [each for i in range(len(shape)) for each in ([start, size - start - length] if i == dim else [0, 0])]
+        for start, length in zip(shard_starts(size, emit.shards), shard_sizes(size, emit.shards))
+    ]
+    pairs = [emit.integers("paddings", flat), emit.integers("pairs", [[-1, 2]] * emit.shards)]
+    paddings = emit.add("Reshape", "in_pairs", pairs, T=Type(INT32), Tshape=Type(INT32))
+    return emit.add("Pad", "among_zeros", [text, paddings], T=Type(dtype), Tpaddings=Type(INT32))
+
+
 def local_shape(emit, text, tensor_value, dims, rank, dtype):
     """A vector with sizes of a whole tensor, as sizes of a shard's part.
 

@@ -5,6 +5,7 @@
     spread   how each operation is computed in parts
     routes   where rows go to the shards that have them in their parts of tables
     postpone where partial sums are made up
+    between  what lies between products is computed in parts where that costs less
     narrow   nothing is computed whole only to be divided
     rewrite  one graph with the shapes of a shard and explicit collectives
 
@@ -14,6 +15,8 @@ differ by one), which `for_shard` fills in.
 
 from dataclasses import replace
 
+from epl.graph.control_flow import inside_control_flow
+from epl.partition.between import between
 from epl.partition.facts import Facts
 from epl.partition.find_entries import regions
 from epl.partition.narrow import narrow
@@ -40,6 +43,7 @@ def partition(program, marks, op_def):
     """
     facts, choices = _chosen(program, marks, op_def)
     choices = postpone(facts, choices, marks.shards)
+    choices = between(facts, choices, marks.shards, inside_control_flow(program.graph))
     choices = narrow(facts, choices, marks.shards)
     return rewrite(facts, choices, marks.shards)
 

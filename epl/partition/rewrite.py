@@ -11,7 +11,7 @@ from epl.graph.index import NodeInput as Tensor
 from epl.graph.lazy import copy_of
 from epl.partition.checkpoints import restored_shard, saved_by_shard
 from epl.partition.conversion import conversion, conversion_cost, shard_sizes
-from epl.partition.emit import Emit, on_one_shard, slice_of
+from epl.partition.emit import Emit, among_zeros, on_one_shard, slice_of
 from epl.partition.own_entries import combine, part_by_row
 from epl.partition.partitioned import Partitioned, WholeInputs
 from epl.partition.routed import write_routed
@@ -126,6 +126,9 @@ class _Forms(object):
         if have == WHOLE:
             read = restored_shard(emit, facts, tensor, shape, want.dim)
             return read or slice_of(emit, own, dtype, shape, want.dim)
+        if want.kind == "partial" and have.kind == "sharded" and shape[have.dim] is not None:
+            if tensor not in self._through_whole:
+                return among_zeros(emit, own, dtype, shape, have.dim)
         if want != WHOLE and (tensor in self._through_whole or not _directly(have, want)):
             whole = self.text(tensor, WHOLE)
             if want.kind == "partial":

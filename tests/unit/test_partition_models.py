@@ -1,10 +1,13 @@
 """Partitioned models: what the shards exchange, and steps of training against the whole model."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.errors import PlanError, UnsupportedError
+from epl.partition import between
 from epl.program.placement import WHOLE, sharded
 from tests.helpers import shards, split_models
 from tests.helpers.checks import assert_same, pairs
@@ -15,13 +18,13 @@ pytestmark = pytest.mark.either_line
 STEPS = 3
 
 
-def transformer(optimizer=None, resource=False):
+def transformer(optimizer=None, resource=False, rows=None, length=6, width=16):
     """A block behind an embedding that is whole, so that the gradient with respect to its input is wanted."""
     with capture(1) as graph, tf.variable_scope("", use_resource=resource):
-        tokens = tf.placeholder(tf.int32, [None, 6], name="tokens")
-        x = tf.gather(tf.get_variable("table", [11, 16]), tokens)
+        tokens = tf.placeholder(tf.int32, [rows, length], name="tokens")
+        x = tf.gather(tf.get_variable("table", [11, width]), tokens)
         x = split_models.transformer_block(x, 4, "block")
-        loss = tf.reduce_mean(tf.square(x - tf.one_hot(tokens, 16)), name="loss")
+        loss = tf.reduce_mean(tf.square(x - tf.one_hot(tokens, width)), name="loss")
         (optimizer or tf.train.GradientDescentOptimizer(0.1)).minimize(loss, name="train")
         tf.global_variables_initializer()
     return graph
@@ -38,6 +41,37 @@ def test_a_transformer_block_needs_two_all_reduces_forward_and_two_backward():
     assert not done.without_rule
     whole = [name for name in split_models.variables_under(graph, "block") if name not in done.placements]
     assert all(name.split("/")[1] in ("first", "second", "out", "attended") for name in whole)
+
+
+def test_what_is_large_between_products_is_computed_by_rows():
+    """For as many bytes: a reduce-scatter and an all-gather in the place of each all-reduce of an activation."""
+    graph = transformer(rows=4, length=128, width=512)
+    done = shards.partitioned(graph, 2, split_models.variables_under(graph, "block"))
+    activation, found = 4 * 128 * 512 * 4, shards.exchanged(done, "train")
+    large = collections.Counter((each.phase, each.kind) for each in found if each.num_bytes == activation)
+    # The loss takes rows as they are; the table, which is whole, takes the gradients of all of them.
+    assert large == {
+        ("forward", "reduce_scatter"): 2,
+        ("forward", "all_gather"): 1,
+        ("backward", "reduce_scatter"): 2,
+        ("backward", "all_gather"): 2,
+        ("apply", "all_gather"): 1,
+    }
+    # Of scales and offsets, and of biases behind sums, gradients are sums over rows now.
+    rest = [each for each in found if each.num_bytes != activation]
+    assert [(each.kind, each.phase, each.num_bytes) for each in rest] == [("all_reduce", "apply", 4 * 512)] * 6
+    assert done.placements["block/first/add"] == sharded(0)
+
+
+# 4 rows over 3 devices: where rows and places are one dimension, parts would not begin at the same elements.
+@pytest.mark.parametrize("count,rows", [(2, 4), (3, 6), (3, 4)])
+def test_rows_between_products_train_as_on_one_device(monkeypatch, count, rows):
+    monkeypatch.setattr(between, "_LINK_BYTES", 100.0)  # so that it pays for small models too
+    graph = transformer(tf.train.MomentumOptimizer(0.1, 0.9), count == 3, rows=rows)
+    done = shards.partitioned(graph, count, split_models.variables_under(graph, "block"))
+    kinds = shards.counts(done, "train")
+    assert kinds["reduce_scatter"] and (count > 2 or kinds["reduce_scatter"] == kinds["all_gather"] == 4)
+    assert_trains_alike(graph, done, {"tokens:0": np.random.RandomState(0).randint(0, 11, [STEPS, rows, 6])})
 
 
 def assert_trains_alike(graph, done, feeds, names=("init", "train"), loss="loss:0"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from epl.partition import between
 from tests.helpers import random_graphs, shards
 from tests.helpers.checks import pairs
 from tests.helpers.planning import capture
@@ -45,6 +46,11 @@ def check(seed, count, graphs, batches=(8, 5, 1)):
 def test_random_graphs(count, part):
     """300 graphs in all, each on one line."""
     check(10 * count + part, count, 25, (5, 1))
+
+
+def test_random_graphs_with_rows_between_products(monkeypatch):
+    monkeypatch.setattr(between, "_LINK_BYTES", 100.0)  # so that it pays for few numbers too
+    check(77, 2, 25, (5, 1))
 
 
 @pytest.mark.exhaustive
