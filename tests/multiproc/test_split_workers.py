@@ -9,6 +9,8 @@ from tests.helpers.checks import assert_same, pairs
 from tests.helpers.remote import RemoteError
 from tests.numerics.test_split_models import (
     ALL_LOOKUPS,
+    BLOCK,
+    BLOCK_CASES,
     BRANCHES,
     CLIPPED,
     COLUMN_CASES,
@@ -83,6 +85,14 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
     restored = plain(SPLIT + "restore", 1, optimizer, paths[0], resource=resource)
     for own in two_workers(SPLIT + "restore", 2, optimizer, paths[0], resource=resource):
         check(own, restored)
+
+
+@pytest.mark.parametrize("optimizer, options", BLOCK_CASES)
+def test_rows_of_what_lies_between_products(plain, two_workers, optimizer, options):
+    _, reference = plain(BLOCK, 1, optimizer, **options)
+    for count, history in two_workers(BLOCK, 2, optimizer, **options):
+        assert count == 3
+        check(history, reference)
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "lars"])

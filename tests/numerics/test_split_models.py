@@ -14,6 +14,7 @@ COLLECTIVES = ("EplAllReduce", "EplAllGather", "EplReduceScatter", "EplAllToAll"
 SPLIT = "tests.helpers.programs.split:"
 BRANCHES = "tests.helpers.programs.split_control_flow:branches_and_loops"
 LARGE = "tests.helpers.programs.split_large:large"
+BLOCK = "tests.helpers.programs.split_blocks:block"
 EXCHANGES = "tests.helpers.programs.exchanges:exchanged"
 TABLES = "tests.helpers.programs.split_tables:lookups"
 MIXED_PROGRAM = "tests.helpers.programs.split_mixed:mixed"
@@ -70,6 +71,17 @@ HINTED = [("momentum", True), ("adagrad", False)]
 def test_hints(plain, two_devices, optimizer, resource):
     reference = plain(SPLIT + "hinted", 1, optimizer, resource)
     check(two_devices(SPLIT + "hinted", 2, optimizer, resource), reference)
+
+
+BLOCK_CASES = [("momentum", {"resource": True}), ("adagrad", {"recompute": True})]
+
+
+@pytest.mark.parametrize("optimizer, options", BLOCK_CASES)
+def test_rows_of_what_lies_between_products(plain, two_devices, optimizer, options):
+    _, reference = plain(BLOCK, 1, optimizer, **options)
+    count, history = two_devices(BLOCK, 2, optimizer, **options)
+    assert count == 3  # two forward, one backward: nothing wants the gradient of what is fed
+    check(history, reference)
 
 
 # Control flow of both kinds, in which all that the devices have parts of is whole.
