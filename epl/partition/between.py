@@ -67,7 +67,7 @@ def _put_off(facts, choices, shards, chosen):
 
 
 def _candidates(facts, choices, shards, inside):
-    """dict of the nodes that follow from sums which are made whole for them, and could take parts, to how they would."""
+    """dict of nodes that follow from sums which are made whole for them, and that could take rows, to how."""
     found = {}
     for name in choices.order:
         if name in inside or name in choices.fixed or tags.phase(facts.graph.nodes[name]) == tags.APPLY:
@@ -81,7 +81,7 @@ def _candidates(facts, choices, shards, inside):
 
 
 def _by_rows(facts, choices, shards, name, inputs):
-    """The Strategy by which a node that is computed whole would take and give rows, or sums over them; None: it cannot."""
+    """The Strategy by which a node that is computed whole would take rows, and give rows or sums over them, or None."""
     rule, current = choices.rule.get(name), choices.strategy[name]
     if rule is None or current.routed or rule.notation.product:
         return None
