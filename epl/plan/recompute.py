@@ -107,9 +107,11 @@ def _one_after_the_other(forward, analysis, levels, plan, calls):
     graph, groups = forward.graph, list(plan.groups)
     users = _users(graph, plan)
     order = sorted((i for i in range(len(groups)) if users[i]), key=lambda i: (-max(levels[u] for u in users[i]), i))
-    last = {}
-    for place, i in enumerate(order):
-        last.update((name, place) for name in graph.descendants(users[i]))
+    last = {}  # node to the last of the groups that it depends on
+    for place, i in reversed(list(enumerate(order))):
+        # What follows from what was reached before was reached then, too.
+        for name in graph.descendants(users[i], stop=last):
+            last.setdefault(name, place)
     never = graph.descendants(analysis.writes) | forward.inside
     of_place = collections.defaultdict(list)
     for name in graph.in_order(forward.backward - never):
@@ -159,10 +161,12 @@ def _groups(forward, analysis, levels, kept, fixed):
     for name in graph.in_order(copied):
         members[group_of[name]].append(name)
     groups, chosen, offenders, entering = [], [], set(), []
-    for key in sorted(members, key=lambda k: graph.creation_index[k]):
+    keys = graph.in_order(members)
+    follows = _following(graph, [members[key] for key in keys])
+    for number, key in enumerate(keys):
         nodes, names = members[key], [user for user, _ in users[key]]
         loops = [loop for frame, loop in loop_of.items() if not loop.accumulators.isdisjoint(names)]
-        triggers, level = _triggers(graph, forward, levels, nodes, names, loops)
+        triggers, level = _triggers(graph, forward, levels, follows[number], names, loops)
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
         before, reading, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
@@ -276,7 +280,29 @@ def _levels(graph):
     return levels
 
 
-def _triggers(graph, forward, levels, nodes, users, loops):
+def _following(graph, groups):
+    """For each group of nodes a function that tells whether a node takes what they give, by whatever way.
+
+    All in one walk: the groups that a node depends on are the bits of a number.
+    """
+    bits, order, again = collections.defaultdict(int), list(graph.order), True
+    for number, nodes in enumerate(groups):
+        for name in nodes:
+            bits[name] |= 1 << number
+    while again:  # once more where something comes around a loop
+        again = False
+        for name in order:
+            found = before = bits.get(name, 0)
+            for producer, index in graph.inputs[name]:
+                if index >= 0 and producer in bits:
+                    found |= bits[producer]
+            if found != before:
+                bits[name] = found
+                again = again or graph.nodes[name].op in LOOP_EDGES
+    return [lambda name, number=number: bits.get(name, 0) >> number & 1 for number in range(len(groups))]
+
+
+def _triggers(graph, forward, levels, follows, users, loops):
     """(the gradients that arrive at a group, the level below which it lies).
 
     Gradients are found by walking up the backward pass from those who use the group, to the first nodes that come
@@ -284,6 +310,9 @@ def _triggers(graph, forward, levels, nodes, users, loops):
     so no cycle can come of it, whatever other groups there are. A gradient counts only if it depends on the group's own
     values, by way of later layers and the loss: one that does not would be there before the forward pass has ended.
     Of a loop it is what arrives at the loop of its gradient.
+
+    Args:
+      follows: function that tells whether a node depends on the group.
     """
     level = max(levels[user] for user in users)
     found, seen, stack = set(), set(users), list(users)
@@ -298,8 +327,7 @@ def _triggers(graph, forward, levels, nodes, users, loops):
                 found.add(producer)
             else:
                 stack.append(producer)
-    follows = graph.descendants(nodes, data_only=True)
-    triggers = sorted((n for n in found if n in follows), key=lambda n: (levels[n], graph.creation_index[n]))
+    triggers = sorted((n for n in found if follows(n)), key=lambda n: (levels[n], graph.creation_index[n]))
     return triggers[:_MAX_TRIGGERS], level
 
 
