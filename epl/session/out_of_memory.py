@@ -1,5 +1,6 @@
 """Says of TensorFlow's error for a device that is out of memory what the step was expected to need, and what helps."""
 
+import logging
 import time
 
 import numpy as np
@@ -16,8 +17,10 @@ from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"
 _MIB = 2.0**20
-# Of processor time: the program waits for its error meanwhile. What was begun before is gone through to its end.
-_SECONDS = 5.0
+# Of processor time: the program waits for its error meanwhile, and so do the other workers, well within their time-outs.
+# What was begun before is gone through to its end.
+_SECONDS = 30.0
+_LOG = logging.getLogger("epl")
 _LEAST = 0.995  # of the peak: what saves less is no advice
 
 
@@ -38,6 +41,7 @@ def explained(error, graph, program, config, cluster, fed):
         return error
     if not program.apply_calls:
         return error
+    _LOG.warning("A device is out of memory. Going through what would need less; that may take %g s.", _SECONDS)
     try:
         text = _advice(make_program(graph), program, config, cluster, *_rows(program.graph, fed))
     except EplError as problem:
