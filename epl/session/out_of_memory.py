@@ -17,8 +17,8 @@ from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"
 _MIB = 2.0**20
-# Of processor time: the program waits for its error meanwhile, and so do the other workers, well within their time-outs.
-# What was begun before is gone through to its end.
+# Of processor time: the program waits for its error meanwhile, and so do the other workers, well within their
+# time-outs. What was begun before is gone through to its end.
 _SECONDS = 30.0
 _LOG = logging.getLogger("epl")
 _LEAST = 0.995  # of the peak: what saves less is no advice
