@@ -16,9 +16,14 @@ from epl.partition.conversion import conversion_cost
 from epl.partition.min_cut import Network
 from epl.partition.rule import strategies
 from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE, partial, sharded
+from epl.rules import effects
 
 _SOURCE, _SINK = "source", "sink"
 _ROWS, _PARTIAL = sharded(0), partial(SUM)
+# Where a tensor that lies by rows, or as a sum, is wanted so, nothing is sent.
+_AS_IT_IS = (None, WHOLE_SHAPE, _PARTIAL, _ROWS)
+# They hand on what they take, and compute nothing.
+_HAND_ON = frozenset("Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot".split())
 # Bytes over the link for which it pays to compute a byte less: memory is about so much faster than a link.
 _LINK_BYTES = 1.0 / 16
 
@@ -70,7 +75,10 @@ def _candidates(facts, choices, shards, inside):
     """dict of nodes that follow from sums which are made whole for them, and that could take rows, to how."""
     found = {}
     for name in choices.order:
-        if name in inside or name in choices.fixed or tags.phase(facts.graph.nodes[name]) == tags.APPLY:
+        node = facts.graph.nodes[name]
+        if name in inside or name in choices.fixed or tags.phase(node) == tags.APPLY:
+            continue
+        if effects.kind_of(node.op) not in (None, effects.PURE):
             continue
         inputs = facts.inputs(name)
         if any(t.node in found or choices.of(t) == _PARTIAL for t in inputs):
@@ -114,13 +122,14 @@ def _on_rows(facts, choices, shards, candidates):
                 continue
             if consumer in candidates and candidates[consumer].inputs[position] == _ROWS:
                 own.append(consumer)
-            elif consumer not in choices.strategy or choices.strategy[consumer].inputs[position] == WHOLE:
+            elif consumer not in choices.strategy or choices.strategy[consumer].inputs[position] not in _AS_IT_IS:
                 others = True
         return own, others
 
     for name, strategy in candidates.items():
         outputs = [Tensor(name, i) for i in range(len(strategy.outputs))]
-        saved = sum(facts.num_bytes(t) for t in outputs + facts.inputs(name)) * (shards - 1) / shards * _LINK_BYTES
+        computed = [] if facts.graph.nodes[name].op in _HAND_ON else outputs + facts.inputs(name)
+        saved = sum(map(facts.num_bytes, computed)) * (shards - 1) / float(shards) * _LINK_BYTES
         network.add(_SOURCE, name, int(saved))
         for tensor, placement in zip(outputs, strategy.outputs):
             own, others = takers(tensor)

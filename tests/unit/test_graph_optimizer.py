@@ -7,7 +7,7 @@ from epl.graph.build import constant, make_node
 from epl.graph.index import Graph
 from epl.plan.graph_optimizer import optimized
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.either_line
 FLOAT = 1
 
 
