@@ -62,9 +62,9 @@ KEYS = (
         "gradient_checkpoint.memory_limit_mb",
         NUMBER,
         0.0,
-        'MiB that the activations of a micro-batch may take on a device, by estimate; gradient_checkpoint.type="auto" '
-        "computes as little again as that allows. Dimensions that the graph does not know count as 32. 0: the smallest "
-        "peak for which a step takes at most a third longer.",
+        "MiB that the activations and the gradients of a micro-batch may take on a device, by estimate; "
+        'gradient_checkpoint.type="auto" computes as little again as that allows. Dimensions that the graph does not '
+        "know count as 32. 0: the smallest peak of activations for which a step takes at most a third longer.",
         minimum=0.0,
     ),
     Key(

@@ -130,20 +130,40 @@ def _chosen(program, forward, costs, wanted):
         if taskgraph is not None and 0 <= wanted.end_taskgraph < taskgraph.index:
             continue
         among = {n for n in nodes if stage_of[n] == stage} if stage_of else nodes
-        chosen, cuts, whole = cut_into_segments(forward, costs, limit, among)
+        chosen, cuts, whole = cut_into_segments(forward, costs, limit, among, _gradients(program, forward))
         if cuts is None:
             continue
         kept = {t for t in kept if node_of(t) not in among} | chosen
         _LOG.info(
-            "Recomputation%s: %d segments, %d of them computed again in the backward pass; activations of a "
+            "Recomputation%s: %d segments, %d of them computed again in the backward pass; activations%s of a "
             "micro-batch about %.1f MiB instead of %.1f MiB at the peak, by estimate.",
             " in stage %d" % stage if stage_of else "",
             len(cuts.segments),
             sum(segment.again for segment in cuts.segments),
+            " and gradients" if limit else "",
             cuts.peak_bytes / _MIB,
             whole.peak_bytes / _MIB,
         )
     return kept
+
+
+def _gradients(program, forward):
+    """dict of tensors that are gradients of variables to the nodes of the forward pass whose gradients they are made of
+    at once, by any way through the backward pass that meets no other such node."""
+    graph, found = program.graph, {}
+    texts = [text for call in program.apply_calls for gradient, _ in call.gradients for text in gradient if text]
+    for tensor in map(canonical_tensor, texts):
+        stack, seen, sources = [node_of(tensor)], set(), set()
+        while stack:
+            name = stack.pop()
+            source = program.forward_op(name) if name in forward.backward else None
+            if source is not None:
+                sources.add(source)
+            elif name in forward.backward and name not in seen:
+                seen.add(name)
+                stack.extend(producer for producer, index in graph.inputs[name] if index >= 0)
+        found[tensor] = sources
+    return found
 
 
 def small_masks(forward, bytes_of):
@@ -171,14 +191,16 @@ def small_masks(forward, bytes_of):
     return found
 
 
-def cut_into_segments(forward, costs, limit_bytes=None, among=None):
+def cut_into_segments(forward, costs, limit_bytes=None, among=None, gradients=None):
     """Chooses the tensors to keep, see `epl.plan.segments`.
 
     Args:
       forward: a Forward.
       costs: Costs of the forward pass (epl.plan.cost).
-      limit_bytes: of activations at the peak; None: the smallest peak for which the step takes at most a third longer.
+      limit_bytes: of activations and gradients of variables at the peak; None: the smallest peak of activations for
+        which the step takes at most a third longer.
       among: names of nodes; of the others everything is kept. None: all.
+      gradients: dict of tensors that are gradients of variables to the nodes of the forward pass that they belong to.
 
     Returns:
       (frozenset of canonical names of tensors to keep, the Segmentation, the Segmentation without cuts).
@@ -206,7 +228,15 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None):
     for name in nodes:
         if name in costs.operations and name in forward.repeatable:
             seconds[index_of[name]] += costs.operations[name].forward_s
-    chain = Chain(list(spans.values()), seconds)
+    waiting = None
+    if limit_bytes is not None:
+        # Updates may be put off until the backward pass is through, or wait for other workers.
+        waiting = [0] * len(nodes)
+        for tensor, sources in (gradients or {}).items():
+            places = [index_of[name] for name in sources if name in index_of]
+            if places:
+                waiting[max(places)] += costs.bytes_of(tensor)
+    chain = Chain(list(spans.values()), seconds, gradients=waiting)
     if limit_bytes is None:
         allowed = sum(cost.total_s for cost in costs.operations.values()) / 3
         cuts = chain.smallest_peak_within(allowed)
@@ -215,8 +245,8 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None):
         if cuts is None:
             raise PlanError(
                 "gradient_checkpoint.memory_limit_mb=%g cannot be kept: with the smallest peak that recomputation "
-                "reaches, activations need %.1f MiB of one micro-batch (%.1f MiB without it). Use a larger limit, or "
-                "smaller batches."
+                "reaches, activations and gradients of one micro-batch need %.1f MiB (%.1f MiB without it). Use a "
+                "larger limit, or smaller batches."
                 % (
                     limit_bytes / _MIB,
                     chain.smallest_peak().peak_bytes / _MIB,

@@ -6,6 +6,8 @@ segment is kept whole. While the backward pass is in a segment, what was kept of
 
     peak = max over segments ( what is kept of this one and those before it + what computing it again makes )
 
+Gradients of variables, where they are counted, stay until the backward pass is through.
+
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), cut a chain of n equal layers every sqrt(n) layers.
 Here sizes and times differ, tensors may cross several cuts, and a limit of memory or of time may be given, so the cuts
 are found by dynamic programming over the positions at which little crosses, as Feng & Huang, "Optimal Gradient
@@ -58,7 +60,7 @@ class Segmentation:
 
     Attributes:
       segments: in order; they cover all positions. The last one is never computed again: its turn comes at once.
-      peak_bytes: of activations.
+      peak_bytes: of activations, and of gradients where these are counted.
       seconds: what is computed again takes.
     """
 
@@ -74,9 +76,11 @@ class Chain(object):
       spans: list of Spans.
       seconds: time of each operation, by position.
       max_candidates: positions to choose from, those at which least crosses.
+      gradients: bytes, by position, of the variables' gradients that the backward pass makes there and that wait for
+        their updates until it is through; None: there are none.
     """
 
-    def __init__(self, spans, seconds, max_candidates=96):
+    def __init__(self, spans, seconds, max_candidates=96, gradients=None):
         seconds = np.asarray(seconds, dtype=float)
         self._ends = _candidates(spans, len(seconds), max_candidates)  # a cut lies behind each of these positions
         count = len(self._ends)
@@ -91,9 +95,13 @@ class Chain(object):
         # [i, j]: the segment from behind candidate i - 1 to candidate j.
         crossing, crossing_backward = _crossing(every), _crossing(backward)
         made_backward = _ranges(backward.sum(axis=1))
+        after = np.zeros(len(seconds) + 1) if gradients is None else np.r_[gradients, 0.0]
+        waiting = np.cumsum(after[::-1])[::-1][ends + 1]  # [j] -> bytes, when the backward pass comes to candidate j
         self._kept = crossing
-        self._transient = made_backward - crossing_backward
         self._whole = made_backward + crossing - crossing_backward
+        # Kept whole or computed again: when its turn comes, or later, as gradients come and activations go.
+        later = np.maximum.accumulate(np.triu(made_backward + waiting), axis=1)
+        self._peak = np.maximum(self._whole + waiting, later)
         self._seconds = _ranges(np.add.reduceat(seconds, np.r_[0, ends[:-1] + 1]) if count else seconds)
         self._last = count - 1
 
@@ -149,7 +157,7 @@ class Chain(object):
         kept, came_from = np.full(count, np.inf), [None] * count
         for j in range(count):
             before = np.r_[0.0, kept[:j]]
-            peak = before + self._kept[: j + 1, j] + self._transient[: j + 1, j]
+            peak = before + self._peak[: j + 1, j]
             total = np.where(peak <= limit, before + self._kept[: j + 1, j], np.inf)
             best = int(np.argmin(total))
             if np.isfinite(total[best]):
@@ -170,12 +178,11 @@ class Chain(object):
             for i in range(j + 1):
                 kept, seconds = ways[i][:2]
                 again_s = 0.0 if j == self._last else self._seconds[i, j]
-                whole, crossing = kept + self._whole[i, j], kept + self._kept[i, j]
-                for more, peak, time, again in (
-                    (whole, whole, seconds, False),
-                    (crossing, crossing + self._transient[i, j], seconds + again_s, True),
+                fits = np.flatnonzero(kept + self._peak[i, j] <= limit)
+                for more, time, again in (
+                    (kept + self._whole[i, j], seconds, False),
+                    (kept + self._kept[i, j], seconds + again_s, True),
                 ):
-                    fits = np.flatnonzero(peak <= limit)
                     found.append((more[fits], time[fits], np.full(len(fits), 2 * i + again), fits))
             memory, seconds, origin, way = (np.concatenate(column) for column in zip(*found))
             order = np.lexsort((seconds, memory))
@@ -202,21 +209,19 @@ class Chain(object):
         def in_steps(table):
             return np.ceil(table / step).astype(int)
 
-        kept, whole, peak = in_steps(self._kept), in_steps(self._whole), in_steps(self._kept + self._transient)
+        kept, whole, peak = in_steps(self._kept), in_steps(self._whole), in_steps(self._peak)
         times = np.full((count + 1, steps + 1), np.inf)  # [cuts so far, memory kept in steps]; row 0: the beginning
         times[0, 0] = 0.0
         came_from = {}
         for j in range(count):
             row, origin = times[j + 1], np.full((steps + 1, 2), -1)
             for i in range(j + 1):
-                costs = [(whole[i, j], whole[i, j], 0.0, 0)]
-                # The last segment's turn comes at once: its transient part is simply there.
+                room = steps - peak[i, j]
+                if room < 0:
+                    continue
+                # The last segment's turn comes at once: what it makes is simply there.
                 seconds = 0.0 if j == self._last else self._seconds[i, j]
-                costs.append((kept[i, j], peak[i, j], seconds, 1))
-                for more, needs, seconds, again in costs:
-                    room = steps - needs
-                    if room < 0:
-                        continue
+                for more, seconds, again in ((whole[i, j], 0.0, 0), (kept[i, j], seconds, 1)):
                     candidate = times[i, : room + 1] + seconds
                     target = row[more : more + room + 1]
                     better = candidate < target
@@ -244,13 +249,9 @@ class Chain(object):
             again = again and j != self._last
             begin = self._ends[i - 1] + 1 if i else 0
             segments.append(Segment(begin, self._ends[j] + 1, again))
-            if again:
-                peak = max(peak, total + self._kept[i, j] + self._transient[i, j])
-                total += self._kept[i, j]
-                seconds += self._seconds[i, j]
-            else:
-                total += self._whole[i, j]
-                peak = max(peak, total)
+            peak = max(peak, total + self._peak[i, j])
+            total += self._kept[i, j] if again else self._whole[i, j]
+            seconds += self._seconds[i, j] if again else 0.0
         return Segmentation(tuple(segments), int(peak), float(seconds))
 
 

@@ -384,6 +384,17 @@ def test_a_generous_limit_needs_nothing_again():
         assert planned(graph, dict(AUTO, **{"gradient_checkpoint.memory_limit_mb": 100}))[1].num_nodes == 0
 
 
+def test_a_limit_counts_gradients():
+    """Weights of 64 KiB, activations of 1 KiB: all but the first layer's gradients are there in the end."""
+    with capture() as graph:
+        x = data(128)
+        for i in range(8):
+            x = dense(x, 128, i)
+        minimize(tf.reduce_mean(tf.square(x)))
+        with pytest.raises(PlanError, match=r"activations and gradients of one micro-batch need 0.5 MiB"):
+            planned(graph, dict(AUTO, **{"gradient_checkpoint.memory_limit_mb": 0.2}))
+
+
 def test_gradients_of_gradients_are_refused():
     with capture() as graph:
         x, w = data(), variable("w", [8, 8])

@@ -18,24 +18,27 @@ def chain_of(sizes, seconds=None):
     return spans, seconds or [1.0] * len(sizes)
 
 
-def by_trying(spans, seconds):
+def by_trying(spans, seconds, gradients):
     """(peak, seconds) of every way to cut and to choose, by counting bytes segment by segment."""
     count = len(seconds)
     for cuts in itertools.product([False, True], repeat=count - 1):
         ends = [i for i, cut in enumerate(cuts) if cut] + [count - 1]
         begins = [0] + [end + 1 for end in ends[:-1]]
         for again in itertools.product([False, True], repeat=len(ends) - 1):
-            yield _count(spans, seconds, list(zip(begins, ends, again + (False,))))
+            yield _count(spans, seconds, gradients, list(zip(begins, ends, again + (False,))))
 
 
-def _count(spans, seconds, segments):
+def _count(spans, seconds, gradients, segments):
     kept, peak, time = 0, 0, 0.0
     for begin, end, again in segments:
         made = [s for s in spans if begin <= s.first <= end]
         crossing = [s for s in made if s.last > end]
         inside = [s for s in made if s.backward and s.last <= end]
         now = sum(s.num_bytes for s in crossing + inside)
-        peak = max(peak, kept + now)
+        peak = max(peak, kept + now + sum(gradients[end + 1 :]))
+        for place in range(begin, end):  # the backward pass has come to there
+            needed = sum(s.num_bytes for s in made if s.backward and s.first <= place)
+            peak = max(peak, kept + needed + sum(gradients[place + 1 :]))
         kept += sum(s.num_bytes for s in crossing) if again else now
         time += sum(seconds[begin : end + 1]) if again else 0.0
     return peak, time
@@ -67,6 +70,7 @@ spans_and_times = st.integers(2, 9).flatmap(
             max_size=14,
         ),
         st.lists(st.integers(1, 9), min_size=count, max_size=count),
+        st.lists(st.integers(0, 9), min_size=count, max_size=count),
     )
 )
 
@@ -78,13 +82,12 @@ def _spans(rows, count):
 @settings(max_examples=150)
 @given(spans_and_times, st.floats(0.0, 1.2))
 def test_as_good_as_trying_every_way(case, part):
-    rows, seconds = case
+    rows, seconds, gradients = case
     spans = _spans(rows, len(seconds))
-    chain, ways = Chain(spans, seconds), list(by_trying(spans, seconds))
+    chain, ways = Chain(spans, seconds, gradients=gradients), list(by_trying(spans, seconds, gradients))
     smallest = min(peak for peak, _ in ways)
     assert chain.smallest_peak().peak_bytes == smallest
-    whole = chain.everything_kept().peak_bytes
-    limit = int(smallest + part * (whole - smallest))
+    limit = int(smallest + part * (chain.everything_kept().peak_bytes - smallest))
     found = chain.fastest(limit)
     assert found.peak_bytes <= limit
     assert found.seconds == min(time for peak, time in ways if peak <= limit)
