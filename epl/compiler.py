@@ -34,6 +34,7 @@ from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
 from epl.passes.model.offload import offload
 from epl.passes.model.offload_kept import offload_kept
+from epl.passes.model.order_products import order_products
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
@@ -93,6 +94,7 @@ ON_ONE_COPY = (
     shorten_gradients,  # after what compares gradients; changes numbers
     add_residuals,  # after all that changes which tensor an optimizer takes
     mark_merges,  # after all that changes gradients, and before they are divided
+    order_products,  # before parts, which are made of what it leaves; changes how products are rounded
     partition_shards,  # it sees all that is computed
     offload,  # after parts, of which each lies in host memory by itself
     offload_kept,  # what lies on the host already need not be kept there

@@ -144,7 +144,7 @@ def reduce_scatter(tensor, op="sum", sizes=None, name=None):
     tensor = _input(tensor)
     _check_reduction(op, tensor)
     return _kernels().epl_reduce_scatter(
-        tensor, _numbers(sizes), workers=_workers(), reduce_op=op, name=name or "reduce_scatter"
+        [tensor], _numbers(sizes), workers=_workers(), reduce_op=op, name=name or "reduce_scatter"
     )
 
 

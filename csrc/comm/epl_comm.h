@@ -122,7 +122,8 @@ typedef int (*epl_refusal)(void* arg, char* message, size_t length);
 //   broadcast       `in` at the root, `out` elsewhere. These three see one stream, however it is cut into segments.
 //   all_gather      `in` count, `out` n * count elements: for each segment one block per rank, in rank order.
 //   reduce_scatter  `in` count, `out` count / n elements: for each segment this rank's share. With send_counts (the
-//                   same on all ranks, one segment only) the shares have these sizes.
+//                   same on all ranks) the stream of all segments has shares of these sizes, and this rank's goes to
+//                   the first segment's `out`.
 //   all_to_all      `in` and `out` count elements; block r, of count / n elements, goes to and comes from rank r.
 //   all_gather_v    `in` only, the stream of all segments. Output through `allocate`.
 //   all_to_all_v    `in` only, one segment, cut by send_counts. Output through `allocate`.

@@ -21,16 +21,6 @@ const epl_segment* SegmentWith(const Request& request, size_t begin, size_t end,
   return &request.segments[i];
 }
 
-// The inputs of [begin, end): where they are, or a copy in `buffer`.
-const char* InputOf(const Request& request, size_t begin, size_t end, std::vector<char>* buffer) {
-  size_t at;
-  const epl_segment* segment = SegmentWith(request, begin, end, &at);
-  if (segment != nullptr) return static_cast<const char*>(segment->in) + at;
-  buffer->resize((end - begin) * request.element + 1);
-  request.Gather(begin, end, buffer->data());
-  return buffer->data();
-}
-
 }  // namespace
 
 // The sum of each host goes to its leader, with the heads to the other leaders, and from the leader to its host.
@@ -125,7 +115,7 @@ Status HierarchicalCommunicator::LargeAllReduce(const Request& request) {
     Stage& stage = stages_[p % kStages];
     const Range range = piece_of(p);
     stage.stripe.resize(stripe * element);
-    const char* in = InputOf(request, range.begin, range.end, &stage.whole);
+    const char* in = request.InputOf(range.begin, range.end, &stage.whole);
     Request sum = Local(EPL_REDUCE_SCATTER, request.dtype, in, stage.stripe.data(), range.size());
     sum.reduce_op = request.reduce_op == EPL_MEAN ? EPL_SUM : request.reduce_op;
     for (size_t i = 0; i < Host().size(); ++i) sum.send_counts.push_back(stripe_length(p, i));
@@ -324,7 +314,7 @@ Status HierarchicalCommunicator::AllGather(const Request& request) {
   const std::vector<int> to = layout_.Carriers(host_, place_);
   const auto is_inline = [&](size_t count) { return count <= kInlineBytes / element; };
   const size_t inline_bytes = is_inline(request.count) ? request.count * element : 0;
-  const char* whole = InputOf(request, 0, is_inline(request.count) ? request.count : 0, &small_);
+  const char* whole = request.InputOf(0, is_inline(request.count) ? request.count : 0, &small_);
   StartHeads(to, from, announcements_[place_], whole, inline_bytes);
   std::vector<size_t> counts, starts(options_.size, 0);
   Status status = WaitHeads(from);

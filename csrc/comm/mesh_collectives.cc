@@ -190,29 +190,31 @@ Status MeshCommunicator::AllGatherV(const Request& request) {
 Status MeshCommunicator::ReduceScatter(const Request& request) {
   const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
   const size_t element = request.element;
-  for (const epl_segment& segment : request.segments) {
-    std::vector<size_t> counts = request.send_counts, starts(size, 0);
-    if (counts.empty()) counts.assign(size, segment.count / size);
-    for (size_t rank = 1; rank < size; ++rank) starts[rank] = starts[rank - 1] + counts[rank - 1];
-    const size_t longest = *std::max_element(counts.begin(), counts.end());
+  std::vector<std::vector<char>> copies(size);
+  for (const Shares& part : SharesOf(request, size)) {
     const size_t step = std::max<size_t>(1, kPieceBytes / size / element);
-    char* in = static_cast<char*>(const_cast<void*>(segment.in));
-    for (size_t first = 0; first < longest; first += step) {
-      const auto length = [&](size_t rank) { return counts[rank] > first ? std::min(step, counts[rank] - first) : 0; };
+    for (size_t first = 0; first < part.longest; first += step) {
+      const auto length = [&](size_t rank) {
+        return part.counts[rank] > first ? std::min(step, part.counts[rank] - first) : 0;
+      };
+      const auto input = [&](size_t rank) {
+        const size_t begin = part.starts[rank] + first;
+        return const_cast<char*>(request.InputOf(begin, begin + length(rank), &copies[rank]));
+      };
       std::vector<Block> sends, receives;
       std::vector<const void*> sources(size);
       arrived_[0].resize(size * step * element);
       for (size_t i = 1; i < size; ++i) {
         const size_t to = (me + i) % size, from = (me + size - i) % size;
-        sends.push_back({static_cast<int>(to), in + (starts[to] + first) * element, length(to) * element});
+        sends.push_back({static_cast<int>(to), input(to), length(to) * element});
         receives.push_back({static_cast<int>(from), arrived_[0].data() + from * step * element, length(me) * element});
         sources[from] = receives.back().data;
       }
       Status status = Exchange(sends, receives);
       if (!status.ok()) return status;
       if (length(me) == 0) continue;
-      sources[me] = in + (starts[me] + first) * element;
-      Reduce(ReductionOf(request), sources.data(), options_.size, static_cast<char*>(segment.out) + first * element,
+      sources[me] = input(me);
+      Reduce(ReductionOf(request), sources.data(), options_.size, static_cast<char*>(part.out) + first * element,
              nullptr, length(me));
     }
   }

@@ -142,10 +142,12 @@ Status NcclCommunicator::Unpack(const Request& request, const epl_segment& packe
 Status NcclCommunicator::Separate(const Request& request, size_t out_count, std::vector<epl_segment>* pieces) {
   Status status = Pieces(request, false, true, pieces);
   const auto overlaps = [&](const epl_segment& piece) {
+    const bool one = !request.send_counts.empty();  // output for all pieces
     const size_t outs = request.collective == EPL_ALL_GATHER ? piece.count * options_.size
-                        : pieces->size() == 1                ? out_count
+                        : one || pieces->size() == 1         ? out_count
                                                              : piece.count;
-    return Overlap(piece.in, piece.count * request.element, piece.out, outs * request.element);
+    const void* out = one ? request.segments[0].out : piece.out;
+    return Overlap(piece.in, piece.count * request.element, out, outs * request.element);
   };
   size_t bytes = 0;
   for (const epl_segment& piece : *pieces) bytes += overlaps(piece) ? piece.count * request.element : 0;
@@ -232,18 +234,22 @@ Status NcclCommunicator::ReduceScatter(const Request& request, nccl::RedOp op) {
   const std::vector<size_t> starts = StartsOf(request.send_counts);
   return Group([&] {
     nccl::Result result = nccl::kSuccess;
+    size_t first = 0;  // of the piece in the stream
     for (const epl_segment& piece : pieces) {
       if (!uneven) {
         result = libraries_.nccl.ReduceScatter(piece.in, piece.out, piece.count / size, type, op, comm_, stream_.get());
       }
       for (size_t rank = 0; uneven && rank < size; ++rank) {
-        if (request.send_counts[rank] == 0) continue;
-        const char* share = At(piece.in, starts[rank] * request.element);
-        result = libraries_.nccl.Reduce(share, piece.out, request.send_counts[rank], type, op, static_cast<int>(rank),
-                                        comm_, stream_.get());
+        const size_t begin = std::max(first, starts[rank]);
+        const size_t end = std::min(first + piece.count, starts[rank] + request.send_counts[rank]);
+        if (begin >= end) continue;
+        char* out = static_cast<char*>(request.segments[0].out) + (begin - starts[rank]) * request.element;
+        result = libraries_.nccl.Reduce(At(piece.in, (begin - first) * request.element), out, end - begin, type, op,
+                                        static_cast<int>(rank), comm_, stream_.get());
         if (result != nccl::kSuccess && result != nccl::kInProgress) break;
       }
       if (result != nccl::kSuccess && result != nccl::kInProgress) break;
+      first += piece.count;
     }
     return result;
   });

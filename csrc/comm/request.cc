@@ -27,20 +27,23 @@ Status CheckReduction(const Request& request) {
 
 bool OneSegment(const Request& request) { return request.segments.size() == 1; }
 
-Status CheckSendCounts(const Request& request, int size) {
+Status CheckSendCounts(const Request& request, int rank, int size) {
   const bool wanted = request.collective == EPL_ALL_TO_ALL_V;
   if (request.send_counts.empty()) {
     return wanted ? Invalid(request, "send_counts is required, one entry a rank") : Status();
   }
   if (!wanted && request.collective != EPL_REDUCE_SCATTER) return Invalid(request, "send_counts is not for this one");
-  if (!OneSegment(request)) return Invalid(request, "send_counts needs exactly one segment");
+  if (wanted && !OneSegment(request)) return Invalid(request, "send_counts needs exactly one segment");
   size_t sum = 0;
   for (size_t n : request.send_counts) {
     if (n > request.count - sum) return Invalid(request, "send_counts add up to more than the segment's count");
     sum += n;
   }
   if (sum != request.count || request.send_counts.size() != static_cast<size_t>(size)) {
-    return Invalid(request, Format("send_counts add up to %zu, the segment has %zu elements", sum, request.count));
+    return Invalid(request, Format("send_counts add up to %zu, the segments have %zu elements", sum, request.count));
+  }
+  if (!wanted && request.send_counts[rank] > 0 && request.segments[0].out == nullptr) {
+    return Invalid(request, "the first segment has no 'out' buffer for this rank's share");
   }
   return Status();
 }
@@ -68,8 +71,8 @@ void NeededBuffers(const Request& request, int rank, bool* in, bool* out) {
     case EPL_REDUCE:
       *out = root;
       break;
-    case EPL_REDUCE_SCATTER:  // a share may be empty
-      *out = static_cast<size_t>(rank) >= request.send_counts.size() || request.send_counts[rank] > 0;
+    case EPL_REDUCE_SCATTER:  // CheckSendCounts looks at where an uneven share goes
+      *out = request.send_counts.empty();
       break;
     case EPL_SEND:
       *out = false;
@@ -118,7 +121,7 @@ Status Check(const Request& request, int rank, int size) {
   if (request.collective == EPL_BARRIER && request.count != 0) return Invalid(request, "a barrier carries no data");
   Status status = CheckBuffers(request, rank);
   if (status.ok() && IsReduction(request.collective)) status = CheckReduction(request);
-  if (status.ok()) status = CheckSendCounts(request, size);
+  if (status.ok()) status = CheckSendCounts(request, rank, size);
   const bool equal_shares =
       request.collective == EPL_ALL_TO_ALL || (request.collective == EPL_REDUCE_SCATTER && request.send_counts.empty());
   if (status.ok() && equal_shares) status = CheckDivides(request, size);
@@ -126,6 +129,37 @@ Status Check(const Request& request, int rank, int size) {
 }
 
 }  // namespace
+
+std::vector<Shares> SharesOf(const Request& request, size_t size) {
+  std::vector<Shares> found;
+  const auto add = [&](size_t start, const std::vector<size_t>& counts, void* out) {
+    Shares shares{{}, counts, *std::max_element(counts.begin(), counts.end()), out};
+    for (size_t count : counts) {
+      shares.starts.push_back(start);
+      start += count;
+    }
+    found.push_back(shares);
+  };
+  if (!request.send_counts.empty()) {
+    add(0, request.send_counts, request.segments[0].out);
+    return found;
+  }
+  for (size_t i = 0; i < request.segments.size(); ++i) {
+    const epl_segment& segment = request.segments[i];
+    add(request.offsets[i], std::vector<size_t>(size, segment.count / size), segment.out);
+  }
+  return found;
+}
+
+const char* Request::InputOf(size_t begin, size_t end, std::vector<char>* buffer) const {
+  if (begin < end) {
+    const size_t i = std::upper_bound(offsets.begin(), offsets.end(), begin) - offsets.begin() - 1;
+    if (end <= offsets[i + 1]) return static_cast<const char*>(segments[i].in) + (begin - offsets[i]) * element;
+  }
+  buffer->resize((end - begin) * element + 1);
+  Gather(begin, end, buffer->data());
+  return buffer->data();
+}
 
 void Request::Gather(size_t begin, size_t end, void* to) const {
   char* cursor = static_cast<char*>(to);

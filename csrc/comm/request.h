@@ -63,10 +63,22 @@ struct Request {
     }
   }
 
+  // The inputs of [begin, end): where they lie in one row, or a copy in `buffer`.
+  const char* InputOf(size_t begin, size_t end, std::vector<char>* buffer) const;
+
   // Copies [begin, end) of the stream's inputs to `to`, or from `from` to its outputs.
   void Gather(size_t begin, size_t end, void* to) const;
   void Scatter(size_t begin, size_t end, const void* from) const;
 };
+
+// What a reduce_scatter gives to the ranks of one segment, or with send_counts of the stream of all of them.
+struct Shares {
+  std::vector<size_t> starts, counts;  // for each rank, in elements of the stream
+  size_t longest;
+  void* out;  // takes this rank's share
+};
+
+std::vector<Shares> SharesOf(const Request& request, size_t size);
 
 // Copies and checks. `rank` and `size` are those of the communicator. EPL_INVALID says what to mend.
 Status MakeRequest(const epl_request& from, int rank, int size, Request* to);

@@ -251,6 +251,7 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
   const size_t element = request.element;
   const size_t step = kChunkBytes / element;
   std::vector<size_t> counts(options_.size), starts(options_.size + 1, 0);
+  Reduction copy = {EPL_UINT8, EPL_SUM, 1.0, 1};
   char* out = nullptr;
   const auto num_chunks = [&]() -> size_t {
     size_t longest = 0;
@@ -259,6 +260,7 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
       starts[rank + 1] = starts[rank] + counts[rank];
       longest = std::max(longest, counts[rank]);
     }
+    copy.streaming = starts[options_.size] * element >= kStreamingBytes;
     out = static_cast<char*>(request.allocate(request.arg, counts.data(), options_.size, nullptr, 0));
     return out == nullptr ? 0 : std::max<size_t>(1, CeilDivide(longest, step));
   };
@@ -270,59 +272,62 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
     for (int i = 0; i < options_.size; ++i) {
       const int rank = (options_.rank + i) % options_.size;
       const Range range = Piece(0, counts[rank], c, step);
-      std::memcpy(out + (starts[rank] + range.begin) * element, Segment(rank)->chunk(number), range.size() * element);
+      char* to = out + (starts[rank] + range.begin) * element;
+      const void* from = Segment(rank)->chunk(number);
+      if (copy.streaming) {
+        Reduce(copy, &from, 1, to, nullptr, range.size() * element);
+      } else {
+        std::memcpy(to, from, range.size() * element);
+      }
     }
   };
   return Chunks(request, 0, num_chunks, fill, drain);
 }
 
-// Even shares: every segment is scattered by itself. Uneven ones (send_counts): one segment, whose shares lie in rank
-// order.
+// Even shares: every segment is scattered by itself. Uneven ones (send_counts): the stream of all segments is, and the
+// first one's `out` takes the share.
 Status ShmCommunicator::ReduceScatter(const Request& request) {
   const size_t element = request.element;
   const size_t size = static_cast<size_t>(options_.size), me = static_cast<size_t>(options_.rank);
-  const bool uneven = !request.send_counts.empty();
-  // Pieces of one segment at a time; `rows` lists them in the order in which all ranks go through them.
+  const std::vector<Shares> parts = SharesOf(request, size);
+  // Pieces of one part at a time, in the order in which all ranks go through them.
   struct Row {
-    const epl_segment* segment;
+    const Shares* part;
     size_t begin, end;
   };  // elements of a share
   const size_t step = std::max<size_t>(1, kChunkBytes / size / 64 * 64 / element);
-  std::vector<size_t> starts(size, 0);
-  for (size_t rank = 1; uneven && rank < size; ++rank) starts[rank] = starts[rank - 1] + request.send_counts[rank - 1];
   std::vector<Row> rows;
-  for (const epl_segment& segment : request.segments) {
-    const size_t longest =
-        uneven ? *std::max_element(request.send_counts.begin(), request.send_counts.end()) : segment.count / size;
-    for (size_t begin = 0; begin < longest; begin += step)
-      rows.push_back({&segment, begin, std::min(longest, begin + step)});
+  for (const Shares& part : parts) {
+    for (size_t begin = 0; begin < part.longest; begin += step) {
+      rows.push_back({&part, begin, std::min(part.longest, begin + step)});
+    }
   }
-  const auto range_of = [&](const Row& row, size_t rank) {  // elements of the segment
-    const size_t share = row.segment->count / size;
-    const size_t start = uneven ? starts[rank] : rank * share;
-    const size_t length = uneven ? request.send_counts[rank] : share;
+  const auto range_of = [&](const Row& row, size_t rank) {  // elements of the stream
+    const size_t start = row.part->starts[rank], length = row.part->counts[rank];
     return Range{start + std::min(length, row.begin), start + std::min(length, row.end)};
   };
   const auto fill = [&](size_t c, char* chunk) {
-    if (rows.empty()) return;
-    for (size_t rank = 0; rank < size; ++rank) {
+    for (size_t rank = 0; rank < size && !rows.empty(); ++rank) {
       const Range range = range_of(rows[c], rank);
-      if (rank == me) continue;
-      std::memcpy(chunk + rank * step * element, static_cast<const char*>(rows[c].segment->in) + range.begin * element,
-                  range.size() * element);
+      if (rank != me) request.Gather(range.begin, range.end, chunk + rank * step * element);
     }
   };
   std::vector<const void*> sources(size);
+  Reduction reduction = ReductionOf(request);
   const auto drain = [&](size_t c, uint64_t number) {
     if (rows.empty()) return;
     const Range range = range_of(rows[c], me);
-    if (range.size() == 0) return;
-    for (size_t rank = 0; rank < size; ++rank) {
-      sources[rank] = Segment(static_cast<int>(rank))->chunk(number) + me * step * element;
-    }
-    sources[me] = static_cast<const char*>(rows[c].segment->in) + range.begin * element;
-    Reduce(ReductionOf(request), sources.data(), options_.size,
-           static_cast<char*>(rows[c].segment->out) + rows[c].begin * element, nullptr, range.size());
+    size_t at = 0;
+    request.ForRange(range.begin, range.end, [&](const epl_segment& segment, size_t begin, size_t end) {
+      for (size_t rank = 0; rank < size; ++rank) {
+        sources[rank] = Segment(static_cast<int>(rank))->chunk(number) + (me * step + at) * element;
+      }
+      sources[me] = static_cast<const char*>(segment.in) + begin * element;
+      reduction.streaming = rows[c].part->counts[me] * element >= kStreamingBytes && segment.in != rows[c].part->out;
+      Reduce(reduction, sources.data(), options_.size,
+             static_cast<char*>(rows[c].part->out) + (rows[c].begin + at) * element, nullptr, end - begin);
+      at += end - begin;
+    });
   };
   return Chunks(request, std::max<size_t>(1, rows.size()), nullptr, fill, drain);
 }

@@ -307,6 +307,15 @@ TEST(reduce_scatter) {
         CHECK_OK(me.Run(request));
         CHECK_SAME(mine, counts[me.rank], [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i + start, 1.0); });
 
+        // The same in two segments, cut where no share ends.
+        Array again(dtype, counts[me.rank]);
+        const size_t cut = total / 3, rest = total - cut;
+        const epl_segment pieces[] = {{all.data(), again.data(), cut}, {all.at(cut), nullptr, rest}};
+        request = test::MakeRequest("in pieces", EPL_REDUCE_SCATTER, dtype, pieces, 2);
+        request.send_counts = counts.data();
+        CHECK_OK(me.Run(request));
+        CHECK_SAME(again, counts[me.rank], [&](size_t i) { return Expected(dtype, EPL_SUM, me.size, i + start, 1.0); });
+
         // Everything is the last rank's; the others have nowhere to put anything.
         const bool has = me.rank == me.size - 1;
         std::fill(counts.begin(), counts.end(), 0);

@@ -22,7 +22,7 @@ OPERATIONS = {
     "EplPackStrings": "fa5ed523",
     "EplRecv": "37ce8b49",
     "EplReduce": "39a19c4a",
-    "EplReduceScatter": "cd3602c7",
+    "EplReduceScatter": "c5cda9c8",
     "EplResourceLamb": "b4751759",
     "EplResourceLars": "e7b86f9f",
     "EplRouteIds": "62778356",

@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import format_input
+from epl.graph.types import DTYPE_BYTES
+from epl.plan.memory import SHARES_MEMORY
 
-_INT32 = 3
+_INT32, _INT64 = 3, 9
+# As TensorFlow aligns tensors.
+_LINE_BYTES = 64
 
 
 def everywhere(edit, node):
@@ -60,15 +63,6 @@ class Whereabouts(object):
         return replace(self._plan, owners=self._owners, keepers=self._keepers)
 
 
-def concatenated(edit, name, vectors, dtype, device, add):
-    """The name of a node with some vectors one after the other."""
-    if len(vectors) == 1:
-        return add(edit, make_node("Identity", name, vectors, device, T=Type(dtype)))
-    axis = add(edit, constant(name + "/axis", 0, _INT32, device))
-    inputs = vectors + [axis]
-    return add(edit, make_node("ConcatV2", name, inputs, device, N=len(vectors), T=Type(dtype), Tidx=Type(_INT32)))
-
-
 def empty(edit, name, dtype, device, add):
     """The name of a node with a vector of no elements."""
     shape = add(edit, constant(name + "/shape", [0], _INT32, device))
@@ -76,12 +70,21 @@ def empty(edit, name, dtype, device, add):
 
 
 def split(edit, name, vector, sizes, dtype, device, add):
-    """Tensors with the parts of a vector, which have these sizes."""
-    lengths = add(edit, constant(name + "/sizes", [int(size) for size in sizes], _INT32, device))
-    axis = add(edit, constant(name + "/axis", 0, _INT32, device))
-    inputs, options = [vector, lengths, axis], {"T": Type(dtype), "Tlen": Type(_INT32)}
-    add(edit, make_node("SplitV", name, inputs, device, num_split=len(sizes), **options))
-    return [format_input(name, index) for index in range(len(sizes))]
+    """The names of nodes with the parts of a vector, which have these sizes.
+
+    A Slice whose ends lie on whole lines of memory shares the vector's; SplitV always copies parts of a vector.
+    """
+    found, start, line = [], 0, _LINE_BYTES // DTYPE_BYTES[dtype]
+    for index, size in enumerate(sizes):
+        stem = "%s/%d" % (name, index)
+        begin = add(edit, constant(stem + "/begin", [start], _INT64, device))
+        length = add(edit, constant(stem + "/size", [int(size)], _INT64, device))
+        node = make_node("Slice", stem, [vector, begin, length], device, T=Type(dtype), Index=Type(_INT64))
+        if start % line == 0 and size % line == 0:
+            set_attr(node, tags.ROLE, SHARES_MEMORY)
+        found.append(add(edit, node))
+        start += int(size)
+    return found
 
 
 def reshape(edit, name, tensor, shape, dtype, device, add):

@@ -17,6 +17,8 @@ from epl.plan.layer_wise import kernel_nodes
 from epl.plan.run_order import RunOrders, topological
 from epl.rules import effects
 
+# The role of a Slice that gives a part of its input's memory, not a copy.
+SHARES_MEMORY = "shares_memory"
 _LARGEST = 8
 
 _VIEWS = frozenset(
@@ -192,7 +194,8 @@ class _Run(object):
         )
 
     def _is_view(self, name):
-        return name in self._views or self._graph.nodes[name].op in _VIEWS
+        node = self._graph.nodes[name]
+        return name in self._views or node.op in _VIEWS or tags.get_str(node, tags.ROLE) == SHARES_MEMORY
 
     def _step(self, name):
         """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""

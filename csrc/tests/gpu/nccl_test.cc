@@ -178,6 +178,16 @@ TEST(nccl_reduce_and_reduce_scatter) {
       request.scale = 2.0;
       CHECK_OK(me.Run(request));
       in.Check(0, counts[rank], "uneven", [&](size_t i) { return Sum(me.size, starts[rank] + i) / me.size * 2.0; });
+      // The same in two segments, cut where no share ends.
+      Array fresh(EPL_FLOAT32, share * n), mine(EPL_FLOAT32, counts[rank]);
+      fresh.Fill(me.rank);
+      const size_t cut = share / 2;
+      const epl_segment two[] = {{fresh.data(), mine.data(), cut},
+                                 {fresh.data() + cut * sizeof(float), nullptr, share * n - cut}};
+      request = Request(gpu, "in pieces", EPL_REDUCE_SCATTER, EPL_FLOAT32, two, 2);
+      request.send_counts = counts;
+      CHECK_OK(me.Run(request));
+      mine.Check(0, counts[rank], "in pieces", [&](size_t i) { return Sum(me.size, starts[rank] + i); });
     }
   });
 }

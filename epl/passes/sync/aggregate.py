@@ -14,7 +14,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
-from epl.passes.vectors import Whereabouts, concatenated, empty, reshape, split
+from epl.passes.vectors import Whereabouts, empty, reshape, split
 from epl.plan.names import tag_of
 from epl.plan.zero import scattered_groups
 
@@ -66,10 +66,11 @@ def _scatter(graph, edit, plan, group, where):
     all_have = where.of_stage(node_of(group.tensors[0]))
     host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
-    whole = [_flat(graph, edit, plan, group, ranks, instance.index, all_have) for instance in instances]
-    if len(whole) > 1:
-        inputs = make_node("AddN", group.name + "/sum", whole, host, N=len(whole), T=Type(group.dtype))
-        whole = [all_have(edit, inputs)]
+    vectors = [_flat(graph, edit, plan, group, ranks, instance.index, all_have) for instance in instances]
+    whole = vectors[0]
+    if len(vectors) > 1:
+        each_place = enumerate(zip(*vectors))
+        whole = [_sum(edit, "%s/sum_%d" % (group.name, i), v, group.dtype, host, all_have) for i, v in each_place]
     counts = [max(1, group.size_of(each)) for each in ranks]
     sizes = all_have(edit, constant(group.name + "/sizes", counts, _INT64, host))
     mean = plan.reduce_mean and len(instances) == 1
@@ -78,6 +79,7 @@ def _scatter(graph, edit, plan, group, where):
         group.name,
         whole + [sizes],
         host,
+        N=len(whole),
         T=Type(group.dtype),
         comm=copies.communicator(group.slot),
         tag=group.tag,
@@ -101,13 +103,13 @@ def _scatter(graph, edit, plan, group, where):
 
 
 def _flat(graph, edit, plan, group, ranks, instance, all_have):
-    """An instance's gradients of a group as a vector, those for each worker one after the other.
+    """An instance's gradients of a group as vectors, those for each worker one after the other.
 
     Args:
       ranks: for each worker those of its owners.
       all_have: function that adds a node.
     """
-    host, flat = plan.mesh.host_device, []
+    flat = []
     stem = group.name + ("/instance_%d" % instance if instance else "")
     for worker, own in enumerate(ranks):
         for place in group.of(own):
@@ -116,7 +118,11 @@ def _flat(graph, edit, plan, group, ranks, instance, all_have):
             flat.append(reshape(edit, name, tensor, (-1,), group.dtype, device, all_have))
         if not group.size_of(own):
             flat.append(_filler(edit, plan, "%s/filler_%d" % (stem, worker), group.dtype, all_have))
-    return concatenated(edit, stem + "/whole", flat, group.dtype, host, all_have)
+    return flat
+
+
+def _sum(edit, name, vectors, dtype, device, add):
+    return add(edit, make_node("AddN", name, list(vectors), device, N=len(vectors), T=Type(dtype)))
 
 
 def _filler(edit, plan, name, dtype, all_have):

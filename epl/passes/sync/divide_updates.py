@@ -1,7 +1,7 @@
 r"""Lets the owner of a variable alone update it, and gives the others what comes of it (zero.level).
 
     apply (all)  becomes  apply (owner) -> flat \
-                                                 EplAllGather -> SplitV -> Assign  (all)
+                                                 EplAllGather -> Slices -> Assign  (all)
                                  others' flat /
 
 What waited for the update waits for the assignment instead, which a worker makes when it has what the owner sent.

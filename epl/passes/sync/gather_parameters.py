@@ -1,7 +1,7 @@
 r"""Gives each worker the parameters that others hold, where it computes with them (`zero.level` "v2" and "v3").
 
     read (owner) -> segment (all)   becomes   read (owner) -> flat \
-                                                                    EplAllGather -> SplitV -> segment (all)
+                                                                    EplAllGather -> Slices -> segment (all)
                                                       others' flat /
 
 Devices of one worker get what another one holds from TensorFlow itself. What lies in host memory (`offload.level`)
