@@ -31,6 +31,7 @@ _OPERATIONS = {
     "EplBarrier": "barrier",
     "EplSparseAllReduce": "sparse_all_reduce",
 }
+_OF_SEVERAL = frozenset(["EplAllReduce", "EplReduceScatter"])
 _ONE_GETS = frozenset(["EplRecv"])
 _PHASES = (tags.FORWARD, tags.BACKWARD, tags.APPLY, tags.SAVE)
 _FLOAT32 = 1
@@ -142,6 +143,8 @@ class _Exchanges(object):
             return "+".join(several) or DATA, mesh.everyone.size
         axes = [axis for axis in several if axis == DATA or (axis == SHARD and not mesh.split)]
         workers, local = node.attr["workers"].i, mesh.copies.local
+        if _is_of_owners(node):
+            return "+".join(axes) or DATA, workers * self._plan.zero.local
         if "R" in node.attr and node.attr["R"].i > 1:
             local = node.attr["R"].i
         if mesh.is_spread and "R" in node.attr:  # all copies of a block hand in theirs, before workers are told apart
@@ -150,8 +153,10 @@ class _Exchanges(object):
 
     def _row(self, node, axis, devices):
         tensors = [each for each in self._graph.inputs[node.name] if each.index >= 0]
-        handed = tensors[: node.attr["N"].i if node.op == "EplAllReduce" else 1]
-        size = sum(self._bytes(each) or 0 for each in handed)
+        handed = tensors[: tags.get_int(node, "N", 1) if node.op in _OF_SEVERAL else 1]
+        size = sum(self._bytes(each) or 0 for each in (tensors if _is_of_owners(node) else handed))
+        if _is_of_owners(node):
+            size //= self._plan.zero.local
         if node.op == "EplAllReduce" and node.attr["wire_fp16"].b and node.attr["T"].type == _FLOAT32:
             size //= 2
         if node.op == "EplSparseAllReduce":
@@ -249,6 +254,11 @@ class _Exchanges(object):
             for each in found
             if self._order.get(each, place) < place and graph.nodes[each].op not in effects.VARIABLES
         ]
+
+
+def _is_of_owners(node):
+    """Whether copies of the model give each other what they own (zero.level): each a vector for a variable."""
+    return node.op == "EplAllGather" and "%s_zero/" % PREFIX in node.name
 
 
 def _of_other_lanes(plan):

@@ -100,3 +100,19 @@ def test_data_parallelism(workers, devices):
     assert {key for row in rows for key in row} == set(
         "name operation axis devices sent_by bytes times_per_step phase tensor wanted_by".split()
     )
+
+
+@pytest.mark.parametrize("level", ["v1", "v3"])
+@pytest.mark.once
+def test_zero_hands_in_all_gradients_and_all_parameters(level):
+    with planning.capture() as graph:
+        x = tf.placeholder(tf.float32, [8, 4])
+        for index in range(4):
+            x = tf.tanh(tf.matmul(x, tf.get_variable("kernel_%d" % index, [4, 4])))
+        tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(x))
+    _, found = rows_of(graph, 2, 1, zero__level=level)
+    sent = collections.Counter()
+    for each in found:
+        sent[each.operation] += each.num_bytes * each.times
+    kernels = 4 * 4 * 4 * 4
+    assert sent == {"reduce_scatter": kernels, "all_gather": kernels // 2 * (2 if level == "v3" else 1)}
