@@ -76,7 +76,7 @@ thread_local std::vector<Operation> group;
 
 FakeComm* CommOf(Comm comm) { return static_cast<FakeComm*>(comm); }
 
-// The test's wish for this call, or success.
+// What the test wants of this call, or success.
 Result Begin(const char* function) {
   std::lock_guard<std::mutex> lock(mutex);
   if (failing_call != function) return kSuccess;
@@ -280,8 +280,8 @@ Result Add(Kind kind, const void* in, void* out, size_t count, DataType type, Re
   std::snprintf(line, sizeof(line), "%s count %zu type %d op %d peer %d stream %d", kNames[kind], count, type,
                 op >= kFirstDynamicOp ? kFirstDynamicOp : op, peer, fake_cuda_number(stream));
   fake_gpu_log(line);
-  const Result wish = Begin(kNames[kind]);
-  if (wish != kSuccess) return wish;
+  const Result wanted = Begin(kNames[kind]);
+  if (wanted != kSuccess) return wanted;
   const bool needs_peer = kind == kSend || kind == kRecv || kind == kReduce || kind == kBroadcast;
   if (comm == nullptr || comm->aborted || (needs_peer && (peer < 0 || peer >= comm->size))) return kInvalidArgument;
   if (comm->state == kInProgress) return kInvalidUsage;  // has not joined yet
@@ -324,8 +324,8 @@ FAKE_EXPORT const char* ncclGetErrorString(Result result) {
 FAKE_EXPORT const char* ncclGetLastError(Comm) { return ""; }
 
 FAKE_EXPORT Result ncclGetUniqueId(UniqueId* id) {
-  const Result wish = Begin("ncclGetUniqueId");
-  if (wish != kSuccess) return wish;
+  const Result wanted = Begin("ncclGetUniqueId");
+  if (wanted != kSuccess) return wanted;
   std::memset(id, 0, sizeof(*id));
   const char* base = std::getenv("FAKE_NCCL_FOLDER");
   std::snprintf(id->bytes, sizeof(id->bytes), "%s/fake_nccl_XXXXXX", base == nullptr ? "/tmp" : base);
@@ -334,8 +334,8 @@ FAKE_EXPORT Result ncclGetUniqueId(UniqueId* id) {
 
 FAKE_EXPORT Result ncclCommInitRankConfig(Comm* result, int size, UniqueId id, int rank, Config* config) {
   fake_gpu_log("ncclCommInitRankConfig");
-  const Result wish = Begin("ncclCommInitRankConfig");
-  if (wish != kSuccess) return wish;
+  const Result wanted = Begin("ncclCommInitRankConfig");
+  if (wanted != kSuccess) return wanted;
   if (config->magic != 0xcafebeef || config->size != sizeof(Config) || config->version != 21400)
     return kInvalidArgument;
   if (config->blocking != 0 || rank < 0 || rank >= size) return kInvalidArgument;
@@ -387,9 +387,9 @@ FAKE_EXPORT Result ncclCommAbort(Comm comm) { return End(comm, "ncclCommAbort");
 
 FAKE_EXPORT Result ncclGroupStart(void) {
   fake_gpu_log("ncclGroupStart");
-  const Result wish = Begin("ncclGroupStart");
-  if (wish == kSuccess) ++group_depth;
-  return wish;
+  const Result wanted = Begin("ncclGroupStart");
+  if (wanted == kSuccess) ++group_depth;
+  return wanted;
 }
 
 FAKE_EXPORT Result ncclGroupEnd(void) {
@@ -398,8 +398,8 @@ FAKE_EXPORT Result ncclGroupEnd(void) {
   if (--group_depth > 0) return kSuccess;
   std::vector<Operation> operations;
   operations.swap(group);
-  const Result wish = Begin("ncclGroupEnd");
-  return wish != kSuccess ? wish : Launch(std::move(operations));
+  const Result wanted = Begin("ncclGroupEnd");
+  return wanted != kSuccess ? wanted : Launch(std::move(operations));
 }
 
 FAKE_EXPORT Result ncclRedOpCreatePreMulSum(RedOp* op, void* factor, DataType type, Residence residence, Comm comm) {
