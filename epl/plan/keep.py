@@ -126,11 +126,12 @@ def _chosen(program, forward, costs, wanted):
     limit = wanted.memory_limit_mb * _MIB or None
     stage_of = stages_of(program, used)
     kept = set(forward.roots())
+    gradients = _gradients(program, forward) if limit else {}
     for stage, taskgraph in enumerate(used or [None]):
         if taskgraph is not None and 0 <= wanted.end_taskgraph < taskgraph.index:
             continue
         among = {n for n in nodes if stage_of[n] == stage} if stage_of else nodes
-        chosen, cuts, whole = cut_into_segments(forward, costs, limit, among, _gradients(program, forward))
+        chosen, cuts, whole = cut_into_segments(forward, costs, limit, among, gradients)
         if cuts is None:
             continue
         kept = {t for t in kept if node_of(t) not in among} | chosen
@@ -148,10 +149,10 @@ def _chosen(program, forward, costs, wanted):
 
 
 def _gradients(program, forward):
-    """dict of tensors that are gradients of variables to the nodes of the forward pass whose gradients they are made of
-    at once, by any way through the backward pass that meets no other such node."""
+    """dict of tensors that are gradients of variables, as tf.gradients returned them, to the nodes of the forward pass
+    whose gradients they are made of, by any way through the backward pass that meets no other such node."""
     graph, found = program.graph, {}
-    texts = [text for call in program.apply_calls for gradient, _ in call.gradients for text in gradient if text]
+    texts = [text for gradient, _ in program.computed for text in gradient if text]
     for tensor in map(canonical_tensor, texts):
         stack, seen, sources = [node_of(tensor)], set(), set()
         while stack:
@@ -191,7 +192,7 @@ def small_masks(forward, bytes_of):
     return found
 
 
-def cut_into_segments(forward, costs, limit_bytes=None, among=None, gradients=None):
+def cut_into_segments(forward, costs, limit_bytes=None, among=None, gradients=()):
     """Chooses the tensors to keep, see `epl.plan.segments`.
 
     Args:
@@ -232,7 +233,7 @@ def cut_into_segments(forward, costs, limit_bytes=None, among=None, gradients=No
     if limit_bytes is not None:
         # Updates may be put off until the backward pass is through, or wait for other workers.
         waiting = [0] * len(nodes)
-        for tensor, sources in (gradients or {}).items():
+        for tensor, sources in dict(gradients).items():
             places = [index_of[name] for name in sources if name in index_of]
             if places:
                 waiting[max(places)] += costs.bytes_of(tensor)

@@ -144,7 +144,7 @@ def test_scaled_losses_of_float16(jobs, plain, layout, kind):
     for got in jobs[layout](REFUSED + "loss_scale", kind, config):
         np.testing.assert_allclose(got["losses"], want["losses"], rtol=0.02)
         assert not np.array_equal(got["losses"], want["losses"])
-        for before, after, wanted in zip(got["states"], got["states"][1:], want["states"][1:]):
+        for before, after, wanted in pairs(got["states"][:-1], got["states"][1:], want["states"][1:]):
             assert_same_state(after, wanted, rtol=0.02, atol=0.005)
             same = [
                 np.array_equal(before[n], after[n]) for n in after if "loss_scale" not in n and "good_steps" not in n

@@ -27,7 +27,7 @@ COPIES = [("adam", {}), ("momentum", {"resource": True, "as_dense": True, "clip"
 
 def check(history, reference):
     for step, (got, want) in enumerate(pairs(history, reference)):
-        for index, (own, whole) in enumerate(zip(got, want)):
+        for index, (own, whole) in enumerate(pairs(got, want)):
             assert own.shape == whole.shape
             assert_same(own, whole, rtol=1e-5, atol=1e-6, what="value %d of step %d" % (index, step))
 
@@ -255,7 +255,7 @@ def test_rows_travel_for_feature_columns(plain, two_devices, optimizer, options)
 
 def check_fetched(got, want, op_types):
     """What devices have of the entries of their rows is fetched as one device has it; their own lists are not."""
-    for op_type, own, whole in zip(op_types, got, want):
+    for op_type, own, whole in pairs(op_types, got, want):
         if op_type == "Unique":
             assert "cannot be fetched: each of the 2 devices makes it of the entries of its own rows" in own
         else:

@@ -384,13 +384,18 @@ def test_a_generous_limit_needs_nothing_again():
         assert planned(graph, dict(AUTO, **{"gradient_checkpoint.memory_limit_mb": 100}))[1].num_nodes == 0
 
 
-def test_a_limit_counts_gradients():
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_limit_counts_gradients(clipped):
     """Weights of 64 KiB, activations of 1 KiB: all but the first layer's gradients are there in the end."""
     with capture() as graph:
         x = data(128)
         for i in range(8):
             x = dense(x, 128, i)
-        minimize(tf.reduce_mean(tf.square(x)))
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_mean(tf.square(x))))
+        if clipped:
+            gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        optimizer.apply_gradients(zip(gradients, variables))
         with pytest.raises(PlanError, match=r"activations and gradients of one micro-batch need 0.5 MiB"):
             planned(graph, dict(AUTO, **{"gradient_checkpoint.memory_limit_mb": 0.2}))
 
