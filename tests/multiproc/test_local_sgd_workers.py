@@ -127,7 +127,7 @@ def test_a_checkpoint_is_the_latest_average_and_training_goes_on_from_it(plain, 
     again, _ = plain(PROGRAMS + "simulate", 2, "momentum", EVERY_THIRD, average_slots, found, 6)
     for rank, (going_on, _, first, resumed) in enumerate(results):
         assert first == 6
-        for number, (one, other) in enumerate(pairs(going_on, want[rank]["states"][8:])):
+        for number, (one, other) in enumerate(pairs(going_on, want[rank]["states"][8:14])):
             assert_same(one["global_step"], np.int64(9 + number))
             assert_same_state(one, other)
         assert len(resumed) == 6
