@@ -44,6 +44,7 @@ from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
 from epl.passes.model.shorten_gradients import shorten_gradients
 from epl.passes.model.take_values import take_values
+from epl.passes.model.transpose_operands import transpose_operands
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
@@ -96,6 +97,7 @@ ON_ONE_COPY = (
     mark_merges,  # after all that changes gradients, and before they are divided
     order_products,  # before parts, which are made of what it leaves; changes how products are rounded
     partition_shards,  # it sees all that is computed
+    transpose_operands,  # after parts, whose rules know nothing of what it adds; changes how products are rounded
     offload,  # after parts, of which each lies in host memory by itself
     offload_kept,  # what lies on the host already need not be kept there
     take_values,  # after what changes how parameters are taken

@@ -29,6 +29,7 @@ OPERATIONS = {
     "EplRows": "cbef341e",
     "EplSend": "5187b017",
     "EplSparseAllReduce": "44fae0a0",
+    "EplTranspose": "d832e703",
     "EplUnpackStrings": "4ad7c2fc",
     "EplWireDecode": "34071a11",
     "EplWireEncode": "45b90d25",

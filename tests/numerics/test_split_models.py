@@ -79,9 +79,17 @@ BLOCK_CASES = [("momentum", {"resource": True}), ("adagrad", {"recompute": True}
 @pytest.mark.parametrize("optimizer, options", BLOCK_CASES)
 def test_rows_of_what_lies_between_products(plain, two_devices, optimizer, options):
     _, reference = plain(BLOCK, 1, optimizer, **options)
-    count, history = two_devices(BLOCK, 2, optimizer, **options)
+    (count, _), history = two_devices(BLOCK, 2, optimizer, **options)
     assert count == 3  # two forward, one backward: nothing wants the gradient of what is fed
     check(history, reference)
+
+
+def test_products_of_transposed_operands(plain, two_devices):
+    _, reference = plain(BLOCK, 1, "sgd")
+    for onednn in (True, False):
+        (_, transpositions), history = two_devices(BLOCK, 2, "sgd", onednn=onednn)
+        assert bool(transpositions) == (not onednn)
+        check(history, reference)
 
 
 # Control flow of both kinds, in which all that the devices have parts of is whole.
