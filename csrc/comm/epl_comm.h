@@ -125,7 +125,8 @@ typedef int (*epl_refusal)(void* arg, char* message, size_t length);
 //                   same on all ranks) the stream of all segments has shares of these sizes, and this rank's goes to
 //                   the first segment's `out`.
 //   all_to_all      `in` and `out` count elements; block r, of count / n elements, goes to and comes from rank r.
-//   all_gather_v    `in` only, the stream of all segments. Output through `allocate`.
+//   all_gather_v    `in`, the stream of all segments. Output through `allocate`. Where each `out` is its `in`, nobody
+//                   looks at this rank's own part of the output, which may stay as it was; else `out` is not used.
 //   all_to_all_v    `in` only, one segment, cut by send_counts. Output through `allocate`.
 //   send, recv      `in` or `out`. A send may end when a small message is on its way, or as late as when the receiver
 //                   has all of it: ranks must not wait for each other in a circle.

@@ -63,6 +63,12 @@ struct Request {
     }
   }
 
+  // Whether what this rank gives is where it is wanted already (all_gather_v).
+  bool IsInPlace() const {
+    return !segments.empty() &&
+           std::all_of(segments.begin(), segments.end(), [](const epl_segment& each) { return each.in == each.out; });
+  }
+
   // The inputs of [begin, end): where they lie in one row, or a copy in `buffer`.
   const char* InputOf(size_t begin, size_t end, std::vector<char>* buffer) const;
 

@@ -268,8 +268,9 @@ Status ShmCommunicator::AllGatherV(const Request& request) {
     const Range range = Piece(0, request.count, c, step);
     request.Gather(range.begin, range.end, chunk);
   };
+  const int first = request.IsInPlace() ? 1 : 0;
   const auto drain = [&](size_t c, uint64_t number) {
-    for (int i = 0; i < options_.size; ++i) {
+    for (int i = first; i < options_.size; ++i) {
       const int rank = (options_.rank + i) % options_.size;
       const Range range = Piece(0, counts[rank], c, step);
       char* to = out + (starts[rank] + range.begin) * element;

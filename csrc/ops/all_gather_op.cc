@@ -21,6 +21,7 @@ REGISTER_OP("EplAllGather")
     .Attr("comm: int = 0")
     .Attr("tag: int = -1")
     .Attr("workers: int >= 1")
+    .Attr("others_only: bool = false")
     .Attr("collective_name: string = ''")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
@@ -46,6 +47,7 @@ gathered: [sum of all n_i, ...].
 comm: slot of the communicator in this process's pool; not used when workers is 1.
 tag: place in the order that the pool expects, the same on all workers; -1: the order of submission.
 workers: number of workers; 1 concatenates the local replicas only.
+others_only: nobody looks at what comes of this worker's own tensors, which need not be copied.
 collective_name: what error messages call this, the same on all workers; default: the node's name.
 )doc");
 
@@ -55,6 +57,7 @@ class AllGatherOp : public tf::AsyncOpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("comm", &slot_));
     OP_REQUIRES_OK(context, context->GetAttr("tag", &tag_));
     OP_REQUIRES_OK(context, context->GetAttr("workers", &workers_));
+    OP_REQUIRES_OK(context, context->GetAttr("others_only", &others_only_));
     OP_REQUIRES_OK(context, context->GetAttr("collective_name", &collective_name_));
     if (collective_name_.empty()) collective_name_ = name();
     OP_REQUIRES(context, !OnGpu(context) || workers_ > 1 || context->num_inputs() == 1,
@@ -142,7 +145,7 @@ class AllGatherOp : public tf::AsyncOpKernel {
     for (int i = 0; i < context->num_inputs(); ++i) {
       epl_segment segment;
       segment.in = Bytes(context->input(i));
-      segment.out = nullptr;
+      segment.out = others_only_ ? Bytes(context->input(i)) : nullptr;
       segment.count = context->input(i).tensor_data().size();
       call->segments.push_back(segment);
     }
@@ -160,6 +163,7 @@ class AllGatherOp : public tf::AsyncOpKernel {
   }
 
   int slot_, workers_;
+  bool others_only_;
   tf::int64 tag_;
   std::string collective_name_;
 };

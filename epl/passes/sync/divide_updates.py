@@ -53,7 +53,12 @@ def _gather(program, edit, plan, group, which, where):
     givers = {giver.index for giver in mesh.givers(group.lane)}
     shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
-    pieces = [gather_from_owners(edit, plan, group.name, shares, group.dtype, group.slot, group.tag, all_have)]
+    own = [update for update in group.updates if update.owner in here]
+    sends_only = len(mesh.instances) == 1 and all(_has_it(graph, update, here) for update in own)
+    gathered = gather_from_owners(
+        edit, plan, group.name, shares, group.dtype, group.slot, group.tag, all_have, others_only=sends_only
+    )
+    pieces = [gathered]
     if len(group.updates) > 1:
         sizes = [group.size(place) for place in range(len(group.updates))]
         pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, all_have)
@@ -62,7 +67,7 @@ def _gather(program, edit, plan, group, which, where):
         stem = "%s/%d" % (group.name, place)
         shape = group.shapes[place]
         value = reshape(edit, stem + "/value", piece, shape, group.dtype, mesh.host_device, all_have)
-        has_it = update.owner in here and update.rows_of is None and not _gives_data(graph, update)
+        has_it = _has_it(graph, update, here)
         found.append({})
         for instance in mesh.takers(group.lane):
             if plan.zero.group_of(instance.index) != which:
@@ -76,6 +81,11 @@ def _gather(program, edit, plan, group, which, where):
                 assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
     return found
+
+
+def _has_it(graph, update, here):
+    """Whether what this worker's copies `here` have updated is where it is wanted: in a variable of one of them."""
+    return update.owner in here and update.rows_of is None and not _gives_data(graph, update)
 
 
 def _assign(graph, edit, update, instance, name, value, all_have):
@@ -97,7 +107,7 @@ def _assign(graph, edit, update, instance, name, value, all_have):
     )
 
 
-def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, waits=()):
+def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, waits=(), others_only=False):
     """Adds an all-gather of what copies of the model hold; returns its name.
 
     Args:
@@ -109,6 +119,7 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, wai
       slot, tag: as of groups.
       all_have: function that adds a node that all have whose copies these are.
       waits: control inputs.
+      others_only: nobody takes what comes of this worker's own vectors.
     """
     copies = plan.sharing
     here = plan.zero.of_worker(copies.index)
@@ -124,6 +135,7 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, wai
         comm=copies.communicator(slot),
         tag=tag,
         workers=copies.num_workers,
+        others_only=others_only,
     )
     return all_have(edit, tagged(gather, "collective"))
 
