@@ -113,15 +113,16 @@ def test_elsewhere_nothing_changes(monkeypatch, onednn, device_type, scope):
 
 
 def test_what_a_product_waits_for():
-    """A variable is transposed no sooner than the product would have read it."""
+    """A variable is transposed no sooner than the product would have read it, and than that has its other operand."""
     with capture() as graph, epl.split(2):
         w = tf.get_variable("w", [128, 64], use_resource=False)
-        x = tf.placeholder(tf.float32, [512, 64])
+        x = tf.placeholder(tf.float32, [512, 64], "x")
         with tf.control_dependencies([w.assign_add(tf.ones_like(w))]):
             tf.matmul(x, w, transpose_b=True, name="y")
     found = passed(graph)
     (moved,) = found.find("EplTranspose".__eq__)
-    assert list(found.nodes[moved].input)[1:] == [text for text in found.nodes["y"].input if text[0] == "^"] != []
+    waited_for = [text for text in found.nodes["y"].input if text[0] == "^"]
+    assert waited_for and list(found.nodes[moved].input)[1:] == ["^x"] + waited_for
 
 
 def test_transpositions():

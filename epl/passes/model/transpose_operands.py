@@ -127,8 +127,11 @@ class _Transpositions(object):
         set_attr(own, "perm", perm)
 
     def _transposed(self, node, position):
-        """The name of a node with an operand of a product the other way round."""
-        return self._beside(node, "EplTranspose", str(position), [node.input[position]], perm=[1, 0])
+        """The name of a node with an operand of a product the other way round: made when the other operand is there, so
+        that what is made of a weight does not lie in memory from the beginning of a step to its backward pass."""
+        operand, other = node.input[position], node_of(node.input[1 - position])
+        waits = ["^" + other] if other != node_of(operand) else []
+        return self._beside(node, "EplTranspose", str(position), [operand] + waits, perm=[1, 0])
 
     def _beside(self, node, op, stem, inputs, **attrs):
         """The name of a new node for a product: where that one is, and no sooner."""
@@ -141,7 +144,8 @@ class _Transpositions(object):
         return self._edit.add(made).name
 
     def _shape(self, text):
-        spec = self._program.spec_of(canonical_tensor(text))
+        spec_of = self._program.spec_of
+        spec = spec_of(canonical_tensor(text)) if spec_of is not None else None
         if spec is None or spec.shape is None or len(spec.shape) != 2:
             return None
         return tuple(Speeds.unknown_dim if dim is None or dim < 0 else dim for dim in spec.shape)
