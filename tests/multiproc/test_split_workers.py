@@ -366,6 +366,17 @@ def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options
     check_contents(plain, folders)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("level", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("optimizer, kinds, resource, options", STAGES[:3])
+def test_copies_of_stages_divide_parameters(plain, jobs, optimizer, kinds, resource, options, level):
+    """Two copies, fed with the same rows, of two stages of two devices each."""
+    reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource, times=2)
+    options = dict(CLIPPED, zero__level=level, **dict(options, pipeline__num_micro_batch=2))
+    for history in jobs[2, 4](SPLIT + "stages", 2, optimizer, kinds, resource, **options):
+        check(history, reference)
+
+
 @pytest.mark.once
 def test_what_is_exchanged(two_workers):
     for foretold, ran in two_workers(EXCHANGES, 2, 8, **EXCHANGED):

@@ -177,9 +177,9 @@ def several_copies(
     return history
 
 
-def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, **config):
+def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, times=1, **config):
     """What every step gives, and all variables after it, of a model of two stages with devices of their own; a
-    checkpoint is written into `folder`."""
+    checkpoint is written into `folder`. `times`: how often each row is fed, as when that many workers feed them."""
     config = {key.replace("__", "."): value for key, value in config.items()}
     common.init(epl, config)
     tf.set_random_seed(13)
@@ -202,6 +202,7 @@ def stages(epl, device_count, optimizer, kinds, resource, folder=None, steps=3, 
         epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
         epl.add_to_collection(logits, epl.GraphKeys.GLOBAL_CONCAT_OBJECTS)
     drawn = [[np.random.RandomState(step).randint(0, most, 8) for most in (11, CLASSES)] for step in range(steps)]
+    drawn = [[np.tile(each, times) for each in batch] for batch in drawn]
     saved = os.path.join(folder, "model") if folder else None
     return history_of([loss, logits], step, [dict(zip((tokens, labels), each)) for each in drawn], saved)
 
