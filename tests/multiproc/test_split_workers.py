@@ -90,7 +90,7 @@ def test_trains_as_one_device(plain, two_workers, tmp_path, optimizer, resource)
 @pytest.mark.parametrize("optimizer, options", BLOCK_CASES)
 def test_rows_of_what_lies_between_products(plain, two_workers, optimizer, options):
     _, reference = plain(BLOCK, 1, optimizer, **options)
-    for count, history in two_workers(BLOCK, 2, optimizer, **options):
+    for (count, _), history in two_workers(BLOCK, 2, optimizer, **options):
         assert count == 3
         check(history, reference)
 
