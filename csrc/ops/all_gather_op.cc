@@ -1,5 +1,4 @@
 // EplAllGather: concatenates tensors of all workers and local replicas on dimension 0.
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -80,7 +79,7 @@ class AllGatherOp : public tf::AsyncOpKernel {
     if (workers_ == 1) {
       tf::Tensor* output = nullptr;
       OP_REQUIRES_OK_ASYNC(context, AllocateOutput(context, row, local_rows, &output), done);
-      CopyInputs(context, Bytes(*output));
+      CopyInputs(context, context->num_inputs(), Bytes(*output));
       done();
       return;
     }
@@ -120,14 +119,6 @@ class AllGatherOp : public tf::AsyncOpKernel {
     tf::TensorShape shape = row;
     shape.InsertDim(0, rows);
     return context->allocate_output(0, shape, output);
-  }
-
-  static void CopyInputs(tf::OpKernelContext* context, char* output) {
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      const size_t bytes = context->input(i).tensor_data().size();
-      if (bytes > 0) std::memcpy(output, Bytes(context->input(i)), bytes);
-      output += bytes;
-    }
   }
 
   // Bytes travel, whatever the element type; type and row shape are in the name, which ranks compare.

@@ -131,6 +131,14 @@ int Call::Refusal(void* arg, char* message, size_t length) {
   return failure.code() == tf::errors::FailedPrecondition("").code() ? EPL_MISMATCH : EPL_INTERNAL;
 }
 
+void CopyInputs(tf::OpKernelContext* context, int count, char* to) {
+  for (int i = 0; i < count; ++i) {
+    const size_t bytes = context->input(i).tensor_data().size();
+    if (bytes > 0) std::memcpy(to, Bytes(context->input(i)), bytes);
+    to += bytes;
+  }
+}
+
 tf::Status FillWithZeros(tf::OpKernelContext* context, epl_comm* comm, const tf::Tensor& tensor) {
   const size_t bytes = tensor.tensor_data().size();
   void* stream = StreamOf(context);

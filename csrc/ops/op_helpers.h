@@ -77,6 +77,9 @@ class Call {
 // Bytes of a tensor; the tensor must not hold strings or other objects.
 inline char* Bytes(const tf::Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
 
+// Copies the first `count` inputs of a kernel to host memory, one after the other.
+void CopyInputs(tf::OpKernelContext* context, int count, char* to);
+
 // Fills a tensor with zeros: at once on the host, in the order of the stream on a GPU, where `comm` must be there.
 tf::Status FillWithZeros(tf::OpKernelContext* context, epl_comm* comm, const tf::Tensor& tensor);
 

@@ -1,5 +1,4 @@
 // EplReduceScatter: element-wise reduction over workers, each of which gets a share of the rows.
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -121,12 +120,7 @@ class ReduceScatterOp : public CollectiveOp {
     tf::Tensor* output = nullptr;
     tf::Status status = context->allocate_output(0, shape, &output);
     if (!status.ok()) return status;
-    char* to = Bytes(*output);
-    for (int i = 0; i < count; ++i) {
-      const size_t bytes = context->input(i).tensor_data().size();
-      if (bytes > 0) std::memcpy(to, Bytes(context->input(i)), bytes);
-      to += bytes;
-    }
+    CopyInputs(context, count, Bytes(*output));
     return tf::Status();
   }
 

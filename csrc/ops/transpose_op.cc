@@ -1,9 +1,11 @@
 // EplTranspose: Transpose by tiles. TensorFlow 1.15's CPU kernel walks one of the two tensors element by element, each
-// in another line of memory: ten times as long.
+// in another line of memory: up to ten times as long.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #ifdef __SSE__
@@ -85,13 +87,16 @@ std::pair<tf::int64, tf::int64> Place(const std::vector<Dim>& dims, tf::int64 in
 
 constexpr tf::int64 kTile = 16;  // of 4 bytes: a line of memory
 
+// Elements of a row of y, which lie `from_stride` apart in x.
+template <typename T>
+void CopyRow(const T* from, tf::int64 from_stride, T* to, tf::int64 begin, tf::int64 end) {
+  for (tf::int64 column = begin; column < end; ++column) to[column] = from[column * from_stride];
+}
+
 // A tile: `rows` of y that lie next to each other in x, `columns` of y that lie `from_stride` apart there.
 template <typename T>
 void CopyTile(const T* from, tf::int64 from_stride, T* to, tf::int64 to_stride, tf::int64 rows, tf::int64 columns) {
-  for (tf::int64 row = 0; row < rows; ++row) {
-    for (tf::int64 column = 0; column < columns; ++column)
-      to[row * to_stride + column] = from[column * from_stride + row];
-  }
+  for (tf::int64 row = 0; row < rows; ++row) CopyRow(from + row, from_stride, to + row * to_stride, 0, columns);
 }
 
 #ifdef __SSE__
@@ -114,9 +119,7 @@ void CopyTile(const float* from, tf::int64 from_stride, float* to, tf::int64 to_
   }
   const tf::int64 rest_row = rows / 4 * 4, rest_column = columns / 4 * 4;
   for (tf::int64 row = 0; row < rows; ++row) {
-    for (tf::int64 column = row < rest_row ? rest_column : 0; column < columns; ++column) {
-      to[row * to_stride + column] = from[column * from_stride + row];
-    }
+    CopyRow(from + row, from_stride, to + row * to_stride, row < rest_row ? rest_column : 0, columns);
   }
 }
 #endif

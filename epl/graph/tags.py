@@ -43,6 +43,13 @@ def get_str(node, key, default=""):
     return node.attr[key].s.decode() if key in node.attr else default
 
 
+def inherit(node, like, keys=(TASKGRAPH, PHASE)):
+    """Gives a NodeDef the tags of another one that `keys` name, as far as that one has them."""
+    for key in keys:
+        if key in like.attr:
+            node.attr[key].CopyFrom(like.attr[key])
+
+
 def phase(node):
     return get_str(node, PHASE, FORWARD)
 

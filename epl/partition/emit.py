@@ -54,9 +54,7 @@ class Emit(object):
         return self._keep(make_node(op, whole, inputs, self._for.device, **attrs))
 
     def _keep(self, node):
-        for tag in _TAGS:
-            if tag in self._for.attr:
-                node.attr[tag].CopyFrom(self._for.attr[tag])
+        tags.inherit(node, self._for, _TAGS)
         self.nodes[node.name] = node
         return node.name
 

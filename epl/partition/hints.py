@@ -56,9 +56,7 @@ def _put(graph, edit, node, index, dtype):
     """Adds the node behind an output."""
     tensor = format_input(node.name, index)
     placed = make_node("Identity", placed_name(tensor), [tensor], node.device, T=Type(dtype))
-    for tag in (tags.TASKGRAPH, tags.PHASE):
-        if tag in node.attr:
-            placed.attr[tag].CopyFrom(node.attr[tag])
+    tags.inherit(placed, node)
     edit.add(placed)
     for consumer, position in graph.consumers.get(node.name, ()):
         if graph.inputs[consumer][position].index == index:

@@ -14,6 +14,8 @@ from epl.plan.names import clone_name, clone_tensor, first_value_name
 from epl.program.program import Variable
 
 _INT32, _INT64 = 3, 9
+# What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
+_TYPED = EXCHANGES | {"EplTranspose"}
 # Types of what they give; EPL's own operations may not be loaded.
 _OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 
@@ -31,7 +33,7 @@ def dtype_of(graph, tensor):
         return _OF_STRINGS[node.op]
     if node.op == SEND_ROWS and index == 1:
         return _INT64
-    if (tags.ROLE in node.attr or node.op in EXCHANGES or node.op == "EplTranspose") and node.attr["T"].type:
+    if (tags.ROLE in node.attr or node.op in _TYPED) and node.attr["T"].type:
         return node.attr["T"].type  # made by a pass
     definition = tf_compat.op_def(node.op)
     if definition is None:

@@ -51,7 +51,12 @@ def options():
     )
     add("--warmup_proportion", type=float, default=0.1, help="part of the steps until then (default: %(default)s)")
     add("--num_train_epochs", type=float, default=50.0, help="times to go through the data (default: %(default)s)")
-    add("--stop_at_step", type=int, default=None, help="train no further for now (default: to the end)")
+    add(
+        "--stop_at_step",
+        type=int,
+        default=None,
+        help="stop after this step; the next run goes on (default: train to the end)",
+    )
     add("--n_best_size", type=int, default=20, help="answers that are kept (default: %(default)s)")
     add("--null_score_diff_threshold", type=float, default=0.0, help="for questions without an answer (default: 0)")
     add("--save_checkpoints_steps", type=int, default=1000, help="steps between checkpoints (default: 1000)")

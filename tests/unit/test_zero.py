@@ -207,6 +207,13 @@ def test_variables_of_unknown_shape_stay_whole(caplog):
     assert "free/Momentum" in got.graph.nodes
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_who_holds_its_updates_takes_those_of_others_only(devices):
+    for index in range(2):
+        (gather,) = of_op(compiled(training(count=4), 2, devices, index, zero__level="v1").graph, "EplAllGather")
+        assert gather.attr["others_only"].b == (devices == 1)
+
+
 def test_each_worker_has_all_state_once_at_a_degree_of_its_devices():
     graph = training(count=4)
     programs = [compiled(graph, 2, 2, index, zero__level="v1", zero__degree=2) for index in range(2)]

@@ -98,9 +98,7 @@ class _Marking(object):
         name = "%s_merge_point/%d/%s" % (PREFIX, len(self.originals), source.name)
         node = make_node(op, name, [tensor], source.device, T=Type(dtype_of(self._graph, tensor)))
         tagged = self._graph.nodes[consumers[0][0]] if consumers else source
-        for tag in (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL):
-            if tag in tagged.attr:
-                node.attr[tag].CopyFrom(tagged.attr[tag])
+        tags.inherit(node, tagged, (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL))
         self.edit.add(node)
         for consumer, position in consumers:
             self.edit.set_input(consumer, position, name)

@@ -126,9 +126,7 @@ class _Casts(object):
             index = sum(1 for other in self._first if other[0] == text)
             name = "%s_cast/%s/%d" % (PREFIX, text.replace(":", "_output_"), index)
             cast = make_node("Cast", name, [text], node.device, **_types(_FLOAT32, self._decisions.dtype))
-            for key in (tags.TASKGRAPH, tags.PHASE):
-                if key in node.attr:
-                    cast.attr[key].CopyFrom(node.attr[key])
+            tags.inherit(cast, node)
             if weight and tags.phase(node) == tags.BACKWARD and node.name not in self._loops:
                 cast.input.extend(self._awaited(node, text))
             self._first[region] = self._edit.add(cast).name

@@ -43,9 +43,7 @@ class Shards(object):
 
     def _add(self, node, like, phase=None, call=False):
         """Adds a node that belongs to the stage, the phase and maybe the call of another one; returns its name."""
-        for key in (tags.PHASE, tags.TASKGRAPH) + (tags.APPLY_CALL,) * call:
-            if key in like.attr:
-                node.attr[key].CopyFrom(like.attr[key])
+        tags.inherit(node, like, (tags.PHASE, tags.TASKGRAPH) + (tags.APPLY_CALL,) * call)
         if phase is not None:
             set_attr(node, tags.PHASE, phase)
         return self._edit.add(node).name

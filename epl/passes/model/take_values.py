@@ -76,11 +76,8 @@ def _own_read(edit, holder, dtype, user, position, after_update):
     others = [text for place, text in enumerate(user.input) if place != position]
     waits = ["^" + node_of(text) for text in others if node_of(text) not in (holder.name, user.name)]
     read.input.extend(sorted(set(waits), key=waits.index) if user.name in after_update else [])
-    set_attr(read, tags.PHASE, tags.phase(user))
+    tags.inherit(read, user, (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL))
     _where(read, holder)
-    for key in (tags.TASKGRAPH, tags.APPLY_CALL):
-        if key in user.attr:
-            set_attr(read, key, user.attr[key].i)
     return edit.add(read).name
 
 

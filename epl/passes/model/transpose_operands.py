@@ -23,7 +23,6 @@ from epl.plan.stages import used_taskgraphs
 
 _FLOAT32 = 1
 _FLAGS = ("transpose_a", "transpose_b")
-_WHERE = (tags.TASKGRAPH, tags.PHASE, tags.RECOMPUTE)
 # A product gains as much as moving one of its elements takes from about so many multiplications for each.
 _WORTH = 256
 # TensorFlow's graph optimizer joins transpositions with one another, and those of matrices with products.
@@ -89,7 +88,7 @@ class _Transpositions(object):
         if not any(flags) or node.attr["T"].type != _FLOAT32:
             return
         made, first, second = [self._shape(text) for text in [name] + list(node.input[:2])]
-        if made is None or first is second is None:
+        if made is None or (first is None and second is None):
             return
         inner = first[0 if flags[0] else 1] if first is not None else second[1 if flags[1] else 0]
         rows, columns = made
@@ -138,9 +137,7 @@ class _Transpositions(object):
         inputs = inputs + [text for text in node.input if text[0] == "^"]
         name = "%s_transposed/%s/%s" % (PREFIX, node.name, stem)
         made = make_node(op, name, inputs, node.device, T=Type(_FLOAT32), **attrs)
-        for key in _WHERE:
-            if key in node.attr:
-                made.attr[key].CopyFrom(node.attr[key])
+        tags.inherit(made, node, (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL))
         return self._edit.add(made).name
 
     def _shape(self, text):

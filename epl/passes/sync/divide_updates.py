@@ -55,10 +55,8 @@ def _gather(program, edit, plan, group, which, where):
     here = plan.zero.of_worker(copies.index)
     own = [update for update in group.updates if update.owner in here]
     sends_only = len(mesh.instances) == 1 and all(_has_it(graph, update, here) for update in own)
-    gathered = gather_from_owners(
-        edit, plan, group.name, shares, group.dtype, group.slot, group.tag, all_have, others_only=sends_only
-    )
-    pieces = [gathered]
+    of_group = group.dtype, group.slot, group.tag
+    pieces = [gather_from_owners(edit, plan, group.name, shares, *of_group, all_have, others_only=sends_only)]
     if len(group.updates) > 1:
         sizes = [group.size(place) for place in range(len(group.updates))]
         pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, all_have)

@@ -66,9 +66,7 @@ def _end(graph, group, write, ends, place):
     """The node that has run when all updates of a group are made, or left out."""
     like = graph.nodes[write]
     end = make_node("NoOp", clone_name(group.name, place), ["^" + name for name in ends], like.device)
-    for key in (tags.INSTANCE, tags.TASKGRAPH, tags.PHASE):
-        if key in like.attr:
-            end.attr[key].CopyFrom(like.attr[key])
+    tags.inherit(end, like, (tags.INSTANCE, tags.TASKGRAPH, tags.PHASE))
     return tagged(end, APPLY_GROUP)
 
 

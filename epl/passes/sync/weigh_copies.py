@@ -98,9 +98,7 @@ class _Weighing(object):
             made.append(make_node("Cast", name + "/cast", [made[0].name], device, **cast))
         made.append(make_node("Mul", name, [own, made[-1].name], device, T=Type(dtype)))
         for each in made:
-            for key in (tags.TASKGRAPH, tags.PHASE):
-                if key in node.attr:
-                    each.attr[key].CopyFrom(node.attr[key])
+            tags.inherit(each, node)
             if instance.index:
                 set_attr(each, tags.INSTANCE, instance.index)
             self.edit.add(tagged(each, "weigh"))
