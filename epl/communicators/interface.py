@@ -20,6 +20,7 @@ OPERATIONS = {
     "EplLars": "c4dfa97c",
     "EplListShare": "dad9b60e",
     "EplPackStrings": "fa5ed523",
+    "EplParts": "11b559a8",
     "EplRecv": "37ce8b49",
     "EplReduce": "39a19c4a",
     "EplReduceScatter": "c5cda9c8",

@@ -9,13 +9,14 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
+from epl.plan.memory import PARTS
 from epl.plan.merge_points import merged_at
 from epl.plan.names import clone_name, clone_tensor, first_value_name
 from epl.program.program import Variable
 
 _INT32, _INT64 = 3, 9
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
-_TYPED = EXCHANGES | {"EplTranspose"}
+_TYPED = EXCHANGES | {"EplTranspose", PARTS}
 # Types of what they give; EPL's own operations may not be loaded.
 _OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 

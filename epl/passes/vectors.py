@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import format_input
 from epl.graph.types import DTYPE_BYTES
-from epl.plan.memory import SHARES_MEMORY
+from epl.plan.memory import PARTS
+from epl.plan.zero import elements_of
 
-_INT32, _INT64 = 3, 9
+_INT32 = 3
 # As TensorFlow aligns tensors.
 _LINE_BYTES = 64
 
@@ -69,22 +71,49 @@ def empty(edit, name, dtype, device, add):
     return add(edit, make_node("Empty", name, [shape], device, dtype=Type(dtype), init=False))
 
 
-def split(edit, name, vector, sizes, dtype, device, add):
-    """The names of nodes with the parts of a vector, which have these sizes.
+def in_lines(size, dtype):
+    """Elements that a vector of so many takes up where the next one begins at a whole line of memory."""
+    line = _LINE_BYTES // DTYPE_BYTES[dtype]
+    return -(-int(size) // line) * line
 
-    A Slice whose ends lie on whole lines of memory shares the vector's; SplitV always copies parts of a vector.
+
+def padded(edit, name, vectors, sizes, dtype, device, add):
+    """Vectors with what fills the last line of memory of each behind it, so that `parts` finds them again.
+
+    Args:
+      name: of the nodes that are added.
+      vectors: names of nodes.
+      sizes: their elements.
+      dtype: DataType number.
     """
-    found, start, line = [], 0, _LINE_BYTES // DTYPE_BYTES[dtype]
-    for index, size in enumerate(sizes):
-        stem = "%s/%d" % (name, index)
-        begin = add(edit, constant(stem + "/begin", [start], _INT64, device))
-        length = add(edit, constant(stem + "/size", [int(size)], _INT64, device))
-        node = make_node("Slice", stem, [vector, begin, length], device, T=Type(dtype), Index=Type(_INT64))
-        if start % line == 0 and size % line == 0:
-            set_attr(node, tags.ROLE, SHARES_MEMORY)
-        found.append(add(edit, node))
-        start += int(size)
+    found = []
+    for index, (vector, size) in enumerate(zip(vectors, sizes)):
+        found.append(vector)
+        missing = in_lines(size, dtype) - int(size)
+        if missing:
+            node = make_node("Const", "%s/pad_%d" % (name, index), device=device, dtype=Type(dtype))
+            zeros = node.attr["value"].tensor
+            zeros.dtype = dtype
+            zeros.tensor_shape.dim.add().size = missing
+            found.append(add(edit, node))
     return found
+
+
+def parts(edit, name, vector, shapes, dtype, device, add):
+    """The names of tensors of these shapes that one node takes a vector apart into, which is as `padded` made it.
+
+    They share its memory. A Slice does so only if its length is a whole number of lines too, SplitV of vectors never.
+    """
+    starts, sizes = [0], [elements_of(shape) for shape in shapes]
+    for size in sizes[:-1]:
+        starts.append(starts[-1] + in_lines(size, dtype))
+    node = make_node(PARTS, name, [vector], device, N=len(sizes), T=Type(dtype), starts=starts)
+    for shape in shapes:
+        made = node.attr["shapes"].list.shape.add()
+        for size in shape:
+            made.dim.add().size = int(size)
+    add(edit, node)
+    return [format_input(name, index) for index in range(len(sizes))]
 
 
 def reshape(edit, name, tensor, shape, dtype, device, add):

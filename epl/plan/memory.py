@@ -17,8 +17,8 @@ from epl.plan.layer_wise import kernel_nodes
 from epl.plan.run_order import RunOrders, topological
 from epl.rules import effects
 
-# The role of a Slice that gives a part of its input's memory, not a copy.
-SHARES_MEMORY = "shares_memory"
+# The operation whose outputs are parts of its input's memory.
+PARTS = "EplParts"
 _LARGEST = 8
 
 _VIEWS = frozenset(
@@ -33,6 +33,7 @@ _VIEWS = frozenset(
         "Snapshot",
         "ReadVariableOp",
         "IdentityN",
+        PARTS,
         "Enter",
         "Exit",
         "NextIteration",
@@ -195,7 +196,7 @@ class _Run(object):
 
     def _is_view(self, name):
         node = self._graph.nodes[name]
-        return name in self._views or node.op in _VIEWS or tags.get_str(node, tags.ROLE) == SHARES_MEMORY
+        return name in self._views or node.op in _VIEWS
 
     def _step(self, name):
         """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""
@@ -254,7 +255,7 @@ class _Run(object):
     def _make(self, name, index, size, uses, kind, device, node, taken):
         shared = None
         if self._is_view(name) and taken:
-            if index < len(taken) or node.op == "Switch":
+            if index < len(taken) or node.op in ("Switch", PARTS):
                 shared = taken[index if node.op == "IdentityN" else 0]
             if shared is None:
                 return  # of a variable, a constant or what is fed

@@ -1,4 +1,4 @@
-"""The operations that divide lists, and those that give strings and scalars a form for collectives."""
+"""The operations that divide lists, and those that give tensors, strings and scalars a form for collectives."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.communicators.library import load
+from epl.graph.build import Type, make_node
+from epl.passes.vectors import padded, parts
 
 
 def run(build, *values):
@@ -93,3 +95,43 @@ def test_rows(value):
     array = np.array(value, object) if isinstance(value, str) else np.array(value)
     got = run(lambda x: load().epl_rows(x), array)
     assert got.shape == np.atleast_1d(array).shape and got.ravel()[0] in (array.ravel()[0], b"text")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=5),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+)
+def test_tensors_come_out_of_a_vector_as_they_went_in(shapes, dtype):
+    load()
+    tensors = [np.random.RandomState(place).normal(size=shape).astype(dtype) for place, shape in enumerate(shapes)]
+    nodes, number = {}, Type(tf.as_dtype(dtype).as_datatype_enum)
+
+    def add(edit, node):
+        edit[node.name] = node
+        return node.name
+
+    for place, tensor in enumerate(tensors):
+        value = add(nodes, make_node("Const", "x_%d" % place, dtype=number))
+        nodes[value].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(tensor.ravel()))
+    sizes = [tensor.size for tensor in tensors]
+    vectors = padded(nodes, "of", list(nodes), sizes, number, "", add)
+    joined = make_node("EplAllGather", "joined", vectors, R=len(vectors), T=number, workers=1)
+    found = parts(nodes, "parts", add(nodes, joined), shapes, number, "", add)
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        tf.import_graph_def(tf.GraphDef(node=nodes.values()), name="")
+        outputs = [graph.get_tensor_by_name(name if ":" in name else name + ":0") for name in found]
+        assert [output.shape.as_list() for output in outputs] == shapes
+        for got, want in zip(session.run(outputs), tensors):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size, start, shape, text", [
+    (40, 16, [25], "part 0 is of elements 16 to 41, and the vector has 40"),
+    (40, -16, [2], "part 0 is of elements -16 to -14"),
+    (40, 1, [2, 2], "part 0 begins at element 1, where TensorFlow lets no tensor begin"),
+    ((2, 20), 0, [2], "has 2 dimensions instead of 1"),
+])  # fmt: skip
+def test_what_is_no_part_of_a_vector(size, start, shape, text):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        run(lambda x: load().epl_parts(x, N=1, starts=[start], shapes=[shape]), np.zeros(size))

@@ -93,7 +93,7 @@ def test_options_of_a_communicator_between_gpus():
 
 def test_kernels_for_gpus_are_registered_without_cuda():
     library.load()
-    for op in ("AllGather", "AllReduce", "AllToAll", "Broadcast", "Recv", "Reduce", "ReduceScatter", "Send"):
+    for op in ("AllGather", "AllReduce", "AllToAll", "Broadcast", "Parts", "Recv", "Reduce", "ReduceScatter", "Send"):
         assert tf_compat.has_kernel("Epl" + op, "GPU") and tf_compat.has_kernel("Epl" + op, "CPU"), op
     assert not tf_compat.has_kernel("EplBroadcastSend", "GPU")  # of strings and of values in host memory too
 
@@ -178,6 +178,8 @@ def test_all_workers_gather_shares_in_the_same_place(level):
         done = planning.compiled(graph, 3, 1, worker, device_type="GPU", on_gpu=True, zero__level=level)
         gathers = {n.name: n for n in of_op(done.graph, "EplAllGather")}
         devices.append({name: node.device for name, node in gathers.items()})
+        parts = of_op(done.graph, "EplParts")
+        assert len(parts) >= len(gathers) and {node.device for node in parts} == {GPU % 0}
         empty += sum(done.graph.nodes[node_of(n.input[0])].op == "Empty" for n in gathers.values())
     assert empty and devices[0] == devices[1] == devices[2]
     assert set(devices[0].values()) == {GPU % 0}

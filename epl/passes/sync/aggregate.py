@@ -14,7 +14,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
-from epl.passes.vectors import Whereabouts, empty, reshape, split
+from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
 from epl.plan.names import tag_of
 from epl.plan.zero import scattered_groups
 
@@ -71,8 +71,10 @@ def _scatter(graph, edit, plan, group, where):
     if len(vectors) > 1:
         each_place = enumerate(zip(*vectors))
         whole = [_sum(edit, "%s/sum_%d" % (group.name, i), v, group.dtype, host, all_have) for i, v in each_place]
-    counts = [max(1, group.size_of(each)) for each in ranks]
-    sizes = all_have(edit, constant(group.name + "/sizes", counts, _INT64, host))
+    counts = [_counts(group, each) for each in ranks]
+    whole = padded(edit, group.name, whole, [size for each in counts for size in each], group.dtype, host, all_have)
+    shares = [sum(in_lines(size, group.dtype) for size in each) for each in counts]
+    sizes = all_have(edit, constant(group.name + "/sizes", shares, _INT64, host))
     mean = plan.reduce_mean and len(instances) == 1
     node = make_node(
         "EplReduceScatter",
@@ -91,15 +93,17 @@ def _scatter(graph, edit, plan, group, where):
         share = _scaled(edit, plan, group.name, share, group.dtype, plan.gradient_scale)
     for worker, own in enumerate(ranks):
         places, add = group.of(own), where.of_keeper(worker, node_of(group.tensors[0]))
-        pieces, of_each = [share], [group.size(place) for place in places]
-        if not any(of_each):
-            pieces = [empty(edit, "%s/none_%d" % (group.name, p), group.dtype, host, add) for p in places]
-        elif len(places) > 1:
-            pieces = split(edit, "%s/to_%d" % (group.name, worker), share, of_each, group.dtype, host, add)
-        for place, piece in zip(places, pieces):
-            name = "%s/%d" % (group.name, place)
-            value = reshape(edit, name, piece, group.shapes[place], group.dtype, host, add)
+        if not places:
+            continue
+        shapes = [group.shapes[place] for place in places]
+        values = parts(edit, "%s/to_%d" % (group.name, worker), share, shapes, group.dtype, host, add)
+        for place, value in zip(places, values):
             rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.lane)
+
+
+def _counts(group, own):
+    """Elements of the vectors that `_flat` makes for a worker."""
+    return [group.size(place) for place in group.of(own)] + [1] * (not group.size_of(own))
 
 
 def _flat(graph, edit, plan, group, ranks, instance, all_have):

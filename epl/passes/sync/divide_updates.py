@@ -1,7 +1,7 @@
 r"""Lets the owner of a variable alone update it, and gives the others what comes of it (zero.level).
 
     apply (all)  becomes  apply (owner) -> flat \
-                                                 EplAllGather -> Slices -> Assign  (all)
+                                                 EplAllGather -> EplParts -> Assign  (all)
                                  others' flat /
 
 What waited for the update waits for the assignment instead, which a worker makes when it has what the owner sent.
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
-from epl.graph.index import format_input, parse_input
+from epl.graph.index import format_input, node_of, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged, waits_for_own_gradients
-from epl.passes.vectors import Whereabouts, empty, reshape, split
+from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
 from epl.plan.apply_groups import APPLY_GROUP
 from epl.plan.names import clone_name, cloned_name, tag_of
 from epl.plan.zero import gathered_groups
@@ -56,15 +56,11 @@ def _gather(program, edit, plan, group, which, where):
     own = [update for update in group.updates if update.owner in here]
     sends_only = len(mesh.instances) == 1 and all(_has_it(graph, update, here) for update in own)
     of_group = group.dtype, group.slot, group.tag
-    pieces = [gather_from_owners(edit, plan, group.name, shares, *of_group, all_have, others_only=sends_only)]
-    if len(group.updates) > 1:
-        sizes = [group.size(place) for place in range(len(group.updates))]
-        pieces = split(edit, group.name + "/pieces", pieces[0], sizes, group.dtype, mesh.host_device, all_have)
+    vector = gather_from_owners(edit, plan, group.name, shares, *of_group, all_have, others_only=sends_only)
+    values = parts(edit, group.name + "/parts", vector, group.shapes, group.dtype, mesh.host_device, all_have)
     found = []
-    for place, (update, piece) in enumerate(zip(group.updates, pieces)):
+    for place, (update, value) in enumerate(zip(group.updates, values)):
         stem = "%s/%d" % (group.name, place)
-        shape = group.shapes[place]
-        value = reshape(edit, stem + "/value", piece, shape, group.dtype, mesh.host_device, all_have)
         has_it = _has_it(graph, update, here)
         found.append({})
         for instance in mesh.takers(group.lane):
@@ -73,8 +69,9 @@ def _gather(program, edit, plan, group, which, where):
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
             assign = _assign(graph, edit, update, instance.index, name, value, all_have)
             if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
-                own = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
-                assign = make_node("NoOp", name, ["^" + text for text in list(assign.input) + own], assign.device)
+                waits = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
+                waits = [node_of(text) for text in assign.input] + waits
+                assign = make_node("NoOp", name, ["^" + each for each in waits], assign.device)
             if mesh.split and instance.index not in givers:
                 assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
@@ -165,7 +162,8 @@ def _share(graph, edit, plan, group, which, rank, where):
         flat.append(reshape(edit, name, add(edit, read), (-1,), group.dtype, holder.device, add))
         if update.rows_of is not None:
             edit.node(name).input.append("^" + _end(edit, holder, read.name, add))
-    return flat or [empty(edit, stem, group.dtype, plan.mesh.host_device, add)]
+    sizes, host = [group.size(place) for place in group.of([rank])], plan.mesh.host_device
+    return padded(edit, stem, flat, sizes, group.dtype, host, add) or [empty(edit, stem, group.dtype, host, add)]
 
 
 def _wait(graph, edit, plan, update, names):

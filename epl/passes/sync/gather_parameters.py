@@ -15,7 +15,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import instance_tensor, waits_for_own_gradients
 from epl.passes.sync.divide_updates import gather_from_owners
-from epl.passes.vectors import Whereabouts, empty, reshape, split
+from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
 from epl.plan.analysis import variable_of
 from epl.plan.names import clone_name, micro_batch_name, tag_of
 from epl.plan.zero import elements_of, part_shape
@@ -44,26 +44,24 @@ def _gather(graph, edit, plan, segment, lane, micro_batch, where):
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares, all_have = [], where.of_stage(segment.variables[0])
+    shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in segment.variables]
     for rank in range(plan.sharing.size):
         add, flat = where.of_keeper(rank // zero.local, segment.variables[0]), []
-        for place in places:
-            if rank_of[segment.variables[place]] == rank:
-                read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]
-                # Also of reads that other workers have, and have placed: all must come to the same (gpu_collectives).
-                device = host if tags.HOST in read.attr else read.device
-                flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, device, add))
-        shares.append(flat or [empty(edit, "%s/from_%d" % (stem, rank), segment.dtype, host, add)])
+        own = [place for place in places if rank_of[segment.variables[place]] == rank]
+        for place in own:
+            read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]
+            # Also of reads that other workers have, and have placed: all must come to the same (gpu_collectives).
+            device = host if tags.HOST in read.attr else read.device
+            flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, device, add))
+        name, sizes = "%s/from_%d" % (stem, rank), [elements_of(shapes[place]) for place in own]
+        vectors = padded(edit, name, flat, sizes, segment.dtype, host, add)
+        shares.append(vectors or [empty(edit, name, segment.dtype, host, add)])
     nodes = [micro_batch_name(name, micro_batch) for name in segment.nodes]
     waits = [text for text in graph.nodes[clone_name(nodes[0], lane or 0)].input if text[0] == "^"]
     slot = segment.number % plan.mesh.num_communicators
-    pieces = [gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag_of(stem), all_have, waits)]
-    variables = [segment.variables[place] for place in places]
-    shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in variables]
-    if len(places) > 1:
-        sizes = [elements_of(shape) for shape in shapes]
-        pieces = split(edit, stem + "/pieces", pieces[0], sizes, segment.dtype, host, all_have)
-    for place, piece, shape in zip(places, pieces, shapes):
-        value = reshape(edit, "%s/%d/value" % (stem, place), piece, shape, segment.dtype, host, all_have)
+    vector = gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag_of(stem), all_have, waits)
+    in_order = [shapes[place] for place in places]
+    for place, value in zip(places, parts(edit, stem + "/parts", vector, in_order, segment.dtype, host, all_have)):
         for instance in plan.mesh.takers(lane):
             node = edit.node(clone_name(nodes[place], instance.index))
             node.CopyFrom(_handing_on(node, value, segment.dtype))

@@ -5,13 +5,15 @@ r"""Moves collectives to the GPU that their tensors are on: between workers, whe
     grad/1 /                                grad/1 /
 
 Copies of the model in one worker are added up by TensorFlow's own kernels; the collective is between the first GPUs of
-the workers, and of a single worker nothing but the sum is left. The same happens in every worker, or their collectives
-would not meet: what is moved follows from the operation alone and from where the place pass put what it takes.
+the workers, and of a single worker nothing but the sum is left. What takes a result apart goes along. The same happens
+in every worker, or their collectives would not meet: what is moved follows from the operation alone and from where the
+place pass put what it takes.
 """
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.plan.memory import PARTS
 
 _MOVED = frozenset(
     [
@@ -49,6 +51,9 @@ def move_collectives_to_gpu(program, plan):
         node = edit.node(name)
         node.device = device
         node.attr.pop("_class", None)
+        for consumer in graph.edges.data_consumers.get(name, ()):
+            if graph.nodes[consumer].op == PARTS:
+                edit.node(consumer).device = device
         if node.op == "EplAllReduce" and tags.get_int(node, "R", 1) > 1:
             _reduce_locally(edit, node)
         if not several:
