@@ -214,6 +214,18 @@ def test_who_holds_its_updates_takes_those_of_others_only(devices):
         assert gather.attr["others_only"].b == (devices == 1)
 
 
+@pytest.mark.parametrize("resource", [False, True])
+def test_a_variable_keeps_nothing_of_others_that_travelled_with_it(resource):
+    for program in workers(training(resource=resource)):
+        graph, plan = program.graph, program.plan
+        (parts,) = [n.name for n in of_op(graph, "EplParts") if graph.nodes[n.input[0]].op == "EplAllGather"]
+        takers = [graph.nodes[name] for name in graph.edges.data_consumers[parts]]
+        assert {node.op for node in takers} == {"DeepCopy" if resource else "Assign"}
+        assert len(takers) == sum(update.owner != plan.mesh.worker_index for update in plan.zero.updates)
+        for copy in takers if resource else ():
+            assert [graph.nodes[name].op for name in graph.edges.data_consumers[copy.name]] == ["AssignVariableOp"]
+
+
 def test_each_worker_has_all_state_once_at_a_degree_of_its_devices():
     graph = training(count=4)
     programs = [compiled(graph, 2, 2, index, zero__level="v1", zero__degree=2) for index in range(2)]

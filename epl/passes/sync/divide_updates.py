@@ -19,6 +19,7 @@ from epl.plan.names import clone_name, cloned_name, tag_of
 from epl.plan.zero import gathered_groups
 
 _INT32 = 3
+_COPIED = frozenset([1, 2, 19])  # float, double, half: DeepCopy has kernels of them everywhere
 _ALL_OF_ROWS = dict.fromkeys("begin_mask end_mask ellipsis_mask new_axis_mask shrink_axis_mask".split(), 0)
 
 
@@ -67,11 +68,12 @@ def _gather(program, edit, plan, group, which, where):
             if plan.zero.group_of(instance.index) != which:
                 continue
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
-            assign = _assign(graph, edit, update, instance.index, name, value, all_have)
             if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
-                waits = [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
-                waits = [node_of(text) for text in assign.input] + waits
-                assign = make_node("NoOp", name, ["^" + each for each in waits], assign.device)
+                waits = [node_of(value)] + [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
+                device = graph.nodes[clone_name(update.variable, instance.index)].device
+                assign = make_node("NoOp", name, ["^" + each for each in waits], device)
+            else:
+                assign = _assign(graph, edit, update, instance.index, name, value, all_have)
             if mesh.split and instance.index not in givers:
                 assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
@@ -86,7 +88,12 @@ def _has_it(graph, update, here):
 def _assign(graph, edit, update, instance, name, value, all_have):
     """What sets an instance's copy of a variable, or the rows of it that were updated."""
     if update.rows_of is None:
-        return assign_node(graph.nodes[clone_name(update.variable, instance)], name, value, update.dtype)
+        holder = graph.nodes[clone_name(update.variable, instance)]
+        if holder.op == "VarHandleOp" and update.dtype in _COPIED:
+            # It keeps the tensor that it is assigned, and with it all that travelled in the same vector.
+            copy = make_node("DeepCopy", name + "/value", [value], holder.device, T=Type(update.dtype))
+            value = all_have(edit, copy)
+        return assign_node(holder, name, value, update.dtype)
     holder, begin = graph.nodes[clone_name(update.rows_of.variable, instance)], update.rows_of.begin
     bounds = []
     for word, number in (("begin", begin), ("end", begin + update.shape[0]), ("strides", 1)):
