@@ -25,11 +25,11 @@ EXCHANGED = {"pipeline__num_micro_batch": 2}
 COPIES = [("adam", {}), ("momentum", {"resource": True, "as_dense": True, "clip": 100.0, "sizes": (8, 4, 12)})]
 
 
-def check(history, reference):
+def check(history, reference, atol=1e-6):
     for step, (got, want) in enumerate(pairs(history, reference)):
         for index, (own, whole) in enumerate(pairs(got, want)):
             assert own.shape == whole.shape
-            assert_same(own, whole, rtol=1e-5, atol=1e-6, what="value %d of step %d" % (index, step))
+            assert_same(own, whole, rtol=1e-5, atol=atol, what="value %d of step %d" % (index, step))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,8 @@ def test_hints(plain, two_devices, optimizer, resource):
     check(two_devices(SPLIT + "hinted", 2, optimizer, resource), reference)
 
 
+# A block's gradients are sums of what softmax and normalisations leave of larger terms; the terms' rounding stays.
+BLOCK_ATOL = 4e-6
 BLOCK_CASES = [("momentum", {"resource": True}), ("adagrad", {"recompute": True})]
 
 
@@ -81,7 +83,7 @@ def test_rows_of_what_lies_between_products(plain, two_devices, optimizer, optio
     _, reference = plain(BLOCK, 1, optimizer, **options)
     (count, _), history = two_devices(BLOCK, 2, optimizer, **options)
     assert count == 3  # two forward, one backward: nothing wants the gradient of what is fed
-    check(history, reference)
+    check(history, reference, BLOCK_ATOL)
 
 
 def test_products_of_transposed_operands(plain, two_devices):
@@ -89,7 +91,7 @@ def test_products_of_transposed_operands(plain, two_devices):
     for onednn in (True, False):
         (_, transpositions), history = two_devices(BLOCK, 2, "sgd", onednn=onednn)
         assert bool(transpositions) == (not onednn)
-        check(history, reference)
+        check(history, reference, BLOCK_ATOL)
 
 
 # Control flow of both kinds, in which all that the devices have parts of is whole.

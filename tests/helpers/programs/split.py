@@ -32,7 +32,8 @@ def _by_itself(name, *args, **kwargs):
 OPTIMIZERS = {
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
-    "adam": lambda: tf.train.AdamOptimizer(0.05),
+    # Some of so many gradients are little more than rounding, which it would divide by itself.
+    "adam": lambda: tf.train.AdamOptimizer(0.05, epsilon=1e-3),
     "lamb": lambda: _by_itself("LambOptimizer", 0.05),
     "lars": lambda: _by_itself("LarsOptimizer", 0.5, lars_coeff=0.1),
     "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
