@@ -68,12 +68,10 @@ def _gather(program, edit, plan, group, which, where):
             if plan.zero.group_of(instance.index) != which:
                 continue
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
+            own = ()
             if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
-                waits = [node_of(value)] + [clone_name(w, plan.copy_for(w, instance.index)) for w in update.writes]
-                device = graph.nodes[clone_name(update.variable, instance.index)].device
-                assign = make_node("NoOp", name, ["^" + each for each in waits], device)
-            else:
-                assign = _assign(graph, edit, update, instance.index, name, value, all_have)
+                own = [clone_name(write, plan.copy_for(write, instance.index)) for write in update.writes]
+            assign = _assign(graph, edit, update, instance.index, name, value, own, all_have)
             if mesh.split and instance.index not in givers:
                 assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
@@ -85,15 +83,21 @@ def _has_it(graph, update, here):
     return update.owner in here and update.rows_of is None and not _gives_data(graph, update)
 
 
-def _assign(graph, edit, update, instance, name, value, all_have):
-    """What sets an instance's copy of a variable, or the rows of it that were updated."""
+def _assign(graph, edit, update, instance, name, value, own, all_have):
+    """What sets an instance's copy of a variable, or the rows of it that were updated.
+
+    `own`: what has set it there already, if anything. Then nodes of the same names only wait, as all workers have to
+    number all nodes alike.
+    """
     if update.rows_of is None:
         holder = graph.nodes[clone_name(update.variable, instance)]
+        waits = ["^" + node_of(each) for each in [value] + list(own)]
         if holder.op == "VarHandleOp" and update.dtype in _COPIED:
             # It keeps the tensor that it is assigned, and with it all that travelled in the same vector.
-            copy = make_node("DeepCopy", name + "/value", [value], holder.device, T=Type(update.dtype))
-            value = all_have(edit, copy)
-        return assign_node(holder, name, value, update.dtype)
+            op, inputs, attrs = ("NoOp", waits, {}) if own else ("DeepCopy", [value], {"T": Type(update.dtype)})
+            value = all_have(edit, make_node(op, name + "/value", inputs, holder.device, **attrs))
+            waits = ["^" + value]
+        return make_node("NoOp", name, waits, holder.device) if own else assign_node(holder, name, value, update.dtype)
     holder, begin = graph.nodes[clone_name(update.rows_of.variable, instance)], update.rows_of.begin
     bounds = []
     for word, number in (("begin", begin), ("end", begin + update.shape[0]), ("strides", 1)):
