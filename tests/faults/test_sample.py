@@ -19,5 +19,6 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.once
 def test_the_table_holds(template, tmp_path, injection):
     outcome = inject(template.python, injection, tmp_path)
-    wrong = problems(injection, outcome)
+    # How soon jobs end is a measure of speed, for `python -m tests.faults`; here it says whether they do.
+    wrong = [each for each in problems(injection, outcome) if each[0] != "late"]
     assert not wrong, "%s\n%s" % (wrong, outcome.output[-6000:])

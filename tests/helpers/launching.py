@@ -11,7 +11,8 @@ import pytest
 
 from tests.helpers.processes import clean_environment
 
-LIMIT_S = 40
+# How long a job may take that should end at once: a hang, and no measure of speed.
+LIMIT_S = 120
 
 # What every Python worker of these tests begins with.
 PRELUDE = """\
@@ -89,7 +90,7 @@ def alive(pid):
         return False
 
 
-def assert_gone(pids, within_s=8.0):
+def assert_gone(pids, within_s=LIMIT_S):
     deadline = time.monotonic() + within_s
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "still there: %s" % [pid for pid in pids if alive(pid)]

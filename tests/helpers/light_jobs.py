@@ -41,7 +41,7 @@ def work(worker, hosts, folder, start_s, silence_s):
         while os.path.exists(os.path.join(folder, "away.%d" % worker)):
             time.sleep(0.05)
             assert time.time() - began < 60
-        limits = dict(generation=0, silence_s=silence_s, limit_s=40.0)
+        limits = dict(generation=0, silence_s=silence_s, limit_s=600.0)
         waiting.gather(client, "rest", worker, len(hosts), b"", "the rest", **limits)
         client.leave(1)
         end = {"error": None}
@@ -52,7 +52,7 @@ def work(worker, hosts, folder, start_s, silence_s):
         end = {"error": str(error), "ending": ending and [ending.worker, ending.kind, ending.message]}
     if server is not None and end["error"] is None:
         server.close()
-    leave(folder, "end", worker, dict(end, time=time.time()))
+    leave(folder, "end", worker, end)
 
 
 def main(folder, sizes, port, start_s, silence_s, without):

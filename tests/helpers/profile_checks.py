@@ -48,9 +48,9 @@ def _check_memory(chief, names):
         assert "<h2>%s</h2>" % name in chief["picture"]
         # What optimizers keep, and what lives from the forward to the backward pass, is the same in both.
         assert measured["points"][0]["sizes"][:3] == foretold["points"][0]["sizes"][:3]
-        most, of_plan = _most(measured, ACTIVATIONS), _most(foretold, ACTIVATIONS)
         # On a busy machine threads come in another order than the plan's, and free what they took at other times.
-        assert of_plan / 4 <= most <= each["peak"] - each["variables"], (most, of_plan, each["peak"])
+        most = _most(measured, ACTIVATIONS)
+        assert 4 * HIDDEN * ROWS // len(names) <= most <= each["peak"] - each["variables"], (most, each["peak"])
     assert chief["picture"].count("<h3>measured: peak") == chief["picture"].count("<h3>foretold: peak") == len(names)
 
 

@@ -14,6 +14,15 @@ from tests.helpers.processes import REPOSITORY, clean_environment
 
 pytestmark = [pytest.mark.alone, pytest.mark.once]
 
+# A worker that is not ended sleeps for longer than the tests wait: that a job ends says that nobody waited for it.
+
+
+def patient(constant):
+    """How Python runs a launcher that would wait for longer than the tests do."""
+    code = "import epl.launch.main as main, epl.launch.processes as processes, sys; %s = 1000.0; sys.exit(main.main())"
+    return ["-c", code % constant]
+
+
 # --- ends ---
 
 
@@ -31,10 +40,9 @@ def test_one_failure_ends_all_and_is_summed_up(launch, tmp_path):
         "--num_workers",
         "3",
     )
-    start = time.monotonic()
     pids = job.pids("pid", 3)
     status, out, err = job.wait()
-    assert status == 1 and time.monotonic() - start < 10
+    assert status == 1
     assert lines_of(out, 2) == ["epl.errors.WorkerError: worker 1 failed"]  # peers have time for their last words
     cause = err[err.index("epl-launch: worker 1 failed") :]  # the last of what is said
     assert re.match(
@@ -97,26 +105,26 @@ while True: time.sleep(1)
 def test_stubborn_workers_are_killed(launch):
     job = launch(STUBBORN, "--num_workers", "2", script=["1"])
     pids = job.pids("pid", 2) + job.pids("child", 2)
-    start = time.monotonic()
     assert job.wait()[0] == 1
-    assert time.monotonic() - start < 12
     assert not any(alive(pid) for pid in pids)
 
 
 def test_stopped_workers_are_ended(launch):
     job = launch(
         """
+        def end(*_): note("told"); sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
         note("pid")
         if INDEX == 0: os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.5); sys.exit(4)
     """,
         "--num_workers",
         "2",
+        python=patient("processes.KILL_AFTER_S"),
     )
     pids = job.pids("pid", 2)
-    start = time.monotonic()
     status, _, err = job.wait()
-    assert time.monotonic() - start < 7  # it goes on to take its SIGTERM; no need for SIGKILL
+    assert job.pids("told", 1) == pids[:1]  # it goes on to take its SIGTERM; no need for SIGKILL
     assert status == 4 and "worker 1 failed" in err and "worker 0 was stopped (SIGSTOP)" in err
     assert not any(alive(pid) for pid in pids)
 
@@ -139,9 +147,8 @@ def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
             notes.tell(notes.JOINING, os.environ)
             time.sleep(1000)
     """
-    start = time.monotonic()
     status, _, err = launch(program, "--num_workers", "2").wait()
-    assert status == 1 and time.monotonic() - start < 10
+    assert status == 1
     assert err.endswith("exit code 0, but without epl.init(), so that worker 1 waits for it in vain.\n")
 
 
@@ -185,9 +192,8 @@ def test_a_signal_to_the_launcher_leaves_nothing_behind(launch, number):
     job = launch(NESTED, "--num_workers", "2", script=["wait"])
     pids = job.pids("deep", 2)
     job.process.send_signal(number)
-    start = time.monotonic()
     status, _, err = job.wait()
-    assert status == 128 + number and time.monotonic() - start < 8
+    assert status == 128 + number
     assert "stopped by %s; all workers have ended." % signal.Signals(number).name in err
     assert not any(alive(pid) for pid in pids)
 
@@ -210,14 +216,12 @@ def test_workers_may_tidy_up_on_ctrl_c(launch):
 
 
 def test_a_second_ctrl_c_does_not_wait(launch):
-    job = launch(STUBBORN, "--num_workers", "2", script=["9"])
+    job = launch(STUBBORN, "--num_workers", "2", script=["9"], python=patient("processes.KILL_AFTER_S"))
     pids = job.pids("pid", 2) + job.pids("child", 2)
     job.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
-    start = time.monotonic()
     job.process.send_signal(signal.SIGINT)
     assert job.wait()[0] == 130
-    assert time.monotonic() - start < 3
     assert not any(alive(pid) for pid in pids)
 
 
@@ -245,10 +249,8 @@ def test_nohup_is_respected(launch):
 
 
 def test_a_process_outside_the_session_does_not_hold_the_launcher(launch):
-    job = launch("child = subprocess.Popen(['sleep', '20'], start_new_session=True); note('child', str(child.pid))")
-    start = time.monotonic()
-    status, _, _ = job.wait()
-    assert status == 0 and time.monotonic() - start < 10
+    job = launch("child = subprocess.Popen(['sleep', '1000'], start_new_session=True); note('child', str(child.pid))")
+    assert job.wait()[0] == 0
     for pid in job.pids("child", 1):
         os.kill(pid, signal.SIGKILL)
 

@@ -4,8 +4,6 @@ Here is what CPUs cannot show. With --on-gpus the other tests of jobs, such as t
 compute with one device as well.
 """
 
-import time
-
 import pytest
 
 from tests.helpers import on_gpus
@@ -44,8 +42,6 @@ def test_what_is_offloaded_lies_in_host_memory(jobs, level, variables):
 
 
 def test_the_end_of_a_worker_ends_a_collective_between_gpus(jobs):
-    start = time.monotonic()
     ends = jobs[2, 1].outcomes(PROGRAM + "dies", 1, 2)
-    assert time.monotonic() - start < 60
     assert isinstance(ends[0], RemoteError) and "WorkerError" in ends[0].bases, ends[0]
     assert "worker 1" in ends[0].message

