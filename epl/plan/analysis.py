@@ -123,6 +123,16 @@ def batch_placeholder(graph, name):
     return shape.unknown_rank or (len(shape.dim) > 0 and shape.dim[0].size < 0) or is_shape
 
 
+def fixed_placeholder(graph, name):
+    """True for placeholders whose first dimension is known: all copies of the model are fed the same, which may be the
+    rows of a batch. Not for the parts of sparse tensors."""
+    node = graph.nodes[name]
+    shape = node.attr["shape"].shape
+    if node.op not in effects.PLACEHOLDERS or tags.sparse_of(node) is not None or _only_assigned(graph, name):
+        return False
+    return not shape.unknown_rank and len(shape.dim) > 0 and shape.dim[0].size > 1
+
+
 def _only_assigned(graph, name):
     """True when nothing but assignments to variables takes the node's value."""
     consumers = [graph.nodes[consumer].op for consumer, _ in graph.consumers.get(name, ())]

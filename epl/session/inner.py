@@ -1,5 +1,6 @@
 """The inner session: runs the rewritten graph on this worker's devices, by names."""
 
+import logging
 import os
 
 import numpy as np
@@ -7,12 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.hooks import INNER
-from epl.errors import CaptureError
+from epl.errors import CaptureError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.plan.names import PREFIX
 from epl.rules import effects
 from epl.session.execution import session_proto
+
+_LOG = logging.getLogger("epl")
 
 _KEEP_STATE = effects.VARIABLES | effects.SHARED_RESOURCES
 _LOCATION = b"loc:@"
@@ -217,8 +220,51 @@ def of_program(step, fetched):
 
 def divides(step, feeds):
     """Whether all rows that a step is fed divide evenly."""
-    fed = [(name, copies[0][2]) for name, copies in zip(feeds, step.feeds) if copies]
-    return all(count == 1 or _rows(name, feeds, step, count) % count == 0 for name, count in fed)
+    divided = _divided(step, feeds)
+    if any(rows % count for _, rows, count in divided):
+        return False
+    found = _in_one_piece(step, feeds, divided)
+    if found is not None and not step.told:
+        step.told = True
+        _LOG.warning(
+            "'%s' has a fixed first dimension and is fed as many rows as '%s', %d: one copy of the model in this "
+            "worker computes the batch in one piece. Leave that dimension open (tf.placeholder(dtype, [None, ...])) to "
+            "have it divided over %d, micro-batches counted.",
+            found[0],
+            found[2],
+            found[1],
+            found[3],
+        )
+    return found is None
+
+
+def _divided(step, feeds):
+    """(name, rows, number of parts) of what is fed and divided."""
+    counts = [(name, copies[0][2]) for name, copies in zip(feeds, step.feeds) if copies]
+    return [(name, _rows(name, feeds, step, count), count) for name, count in counts if count > 1]
+
+
+def _in_one_piece(step, feeds, divided):
+    """(name, its rows, what is divided beside it, number of parts) of a batch that has a placeholder of a fixed shape,
+    so that it cannot be divided, as the rest is of which it has the rows; None where there is none."""
+    for name in step.fixed if divided else ():
+        rows = np.shape(feeds[name])[0]
+        for other, known, count in divided:
+            if rows == known > 1:
+                return name, rows, other, count
+    return None
+
+
+def _check_in_one_piece(step, feeds, plan):
+    found = _in_one_piece(step, feeds, _divided(step, feeds)) if step.fixed else None
+    if found is not None:
+        name, rows, other, count = found
+        raise UnsupportedError(
+            "'%s' is fed %d rows, as many as '%s', which is divided over the %d copies of the model in this worker, "
+            "micro-batches counted. Its placeholder has a fixed first dimension, so that it cannot be divided too, and "
+            "one copy alone cannot compute all: %s. Leave the first dimension open: tf.placeholder(dtype, [None, ...])."
+            % (name, rows, other, count, why_divided(plan))
+        )
 
 
 def _rows(name, feeds, step, count):
@@ -299,7 +345,11 @@ def fed_to(step, feeds, kept, plan):
       feeds: dict of the user's tensors to the values that the program gives.
       kept: dict of further tensors to values.
       plan: the Plan.
+
+    Raises:
+      ValueError, UnsupportedError: what `divide` raises; a batch of a fixed shape would have to be divided.
     """
+    _check_in_one_piece(step, feeds, plan)
     names, values = list(kept), list(kept.values())
     for fed, copies in zip(feeds, step.feeds):
         for name, own, count in copies:

@@ -8,7 +8,7 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import CALLS
 from epl.graph.index import node_of
-from epl.plan.analysis import batch_placeholder, touched_by, variable_of
+from epl.plan.analysis import batch_placeholder, fixed_placeholder, touched_by, variable_of
 from epl.plan.constant_values import constant_digests
 from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
 from epl.plan.verdicts import stages_verdicts
@@ -32,6 +32,8 @@ class Step(object):
         tensor gets those in the range.
       orders: communicator of the pool to the tags of its collectives in order.
       groups: the Communicators for that which not all workers have.
+      told: whether the user knows that what is fed to one of these is not divided.
+      fixed: the fed tensors whose number of rows the graph knows, so that they are fed whole.
       sparse: fed tensor to its SparseFeed, of those that are a part of a sparse tensor.
       communicates: True when there is any collective with other workers.
       trains: True when instances beyond the first take part.
@@ -64,7 +66,7 @@ class Step(object):
       fingerprint: digest of all that must be the same on every worker for these collectives to fit.
     """
 
-    whole, view, _may_wait = False, None, None
+    whole, view, _may_wait, told = False, None, None, False
     is_local, saved, losses, times, timed = False, (), (), (), False
 
     def __init__(self, rewritten, fetches, targets, feeds):
@@ -108,6 +110,7 @@ class Step(object):
         self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
         self.feeds = [self._fed(name) for name in feeds]
         self.sparse = sparse_feeds(rewritten.program.source.graph, feeds)
+        self.fixed = tuple(n for n in feeds if fixed_placeholder(rewritten.program.source.graph, node_of(n)))
         initial = {w: v for w, v in plan.analysis.initial_writes.items() if w in reached and w not in stop}
         self.initialises = frozenset(initial.values())
         self.restores = restored_with(plan, graph, initial)
@@ -351,7 +354,7 @@ class RemoteRead(object):
     """
 
     feeds, fetches, checked, may_alias, whole, view, saved, times = (), (), (), False, False, None, (), ()
-    timed, loads, restarts, sparse = False, (), (), {}
+    timed, loads, restarts, sparse, fixed = False, (), (), {}, ()
 
     def __init__(self, rewritten, messages):
         rewritten.add_messages(messages)
