@@ -1,6 +1,7 @@
 """A rank of test_hosts.py at the C interface: host_rank.py FOLDER RANK SIZE ADDRESS TIMEOUT_S {cases|loop|speed}
 
-cases: all collectives against NumPy. loop: all-reduces without end; tells the error that ends them. speed: what the ranks measure of the way between them.
+cases: all collectives against NumPy. loop: all-reduces without end; tells the error that ends them. speed: what the
+ranks measure of the way between them.
 """
 
 import ctypes
