@@ -1,10 +1,8 @@
 """What `import epl` offers, apart from the classes and functions that it takes from where they are defined."""
 
-import logging
 import os
-import sys
 
-from epl import ops, optimizers, profiler, tf_compat
+from epl import logs, ops, optimizers, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
 from epl.capture.blocks import recompute
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
@@ -54,7 +52,7 @@ def init(config=None):
 
     Raises:
       CaptureError: eager execution is on.
-      ConfigError, ClusterError: the configuration or the description of the cluster is wrong.
+      ConfigError, ClusterError: the configuration, EPL_LOG_LEVEL or the description of the cluster is wrong.
       CommunicationError: worker 0 cannot be reached.
     """
     if tf_compat.executing_eagerly():
@@ -62,12 +60,12 @@ def init(config=None):
             "EPL parallelises graphs, but eager execution is on. Call tf.compat.v1.disable_eager_execution() (or "
             "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init()."
         )
+    logs.install()
     before = _session_hooks.current_job()
     Env.get().reset(config)
     os.environ.update(for_programs(os.environ))
     if Env.get().config.execution.xla:
         tf_compat.allow_xla_on_cpus()
-    _log_to_stderr()
     _capture_hooks.install()
     _session_hooks.install()
     _chief.install()
@@ -78,15 +76,3 @@ def init(config=None):
         notes.tell(notes.JOINING, os.environ)
         _session_hooks.start_job(before)
         notes.tell(notes.JOINED, os.environ)
-
-
-def _log_to_stderr():
-    """Shows EPL's messages unless the program has set up logging for them itself. EPL_LOG_LEVEL: default INFO."""
-    log = logging.getLogger("epl")
-    if log.handlers:
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("epl: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(os.environ.get("EPL_LOG_LEVEL", "INFO"))
-    log.propagate = False

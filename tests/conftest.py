@@ -1,7 +1,6 @@
 """Fixtures of all tests. TensorFlow is imported by the tests that need it, not here."""
 
 import collections
-import logging
 import os
 import pickle
 import random
@@ -99,13 +98,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("longest modules of %.0f s" % sum(seconds.values()))
     for module, spent in longest:
         terminalreporter.write_line("%7.1f s  %s" % (spent, module))
-
-
-@pytest.fixture(name="caplog")
-def caplog_of_epl(caplog, monkeypatch):
-    """pytest's own, which hears EPL's logger too when an earlier test has called epl.init()."""
-    monkeypatch.setattr(logging.getLogger("epl"), "propagate", True)
-    return caplog
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import collections
 import os
+import re
 import select
 import time
 
@@ -18,6 +19,8 @@ _TAIL_LINE_BYTES = 2000
 _CONSOLE_LIMIT = 1024 * 1024
 # A pipe that is ready to be written takes at least this much without blocking.
 _WRITE_BYTES = 4096
+# What EPL's messages begin with where they go to a file. The log keeps it; on the console it would be in the way.
+_TIME_AND_LEVEL = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ (?=epl: )")
 
 
 class Console:
@@ -103,7 +106,7 @@ class Stream:
       worker: its index.
       console: the `Console`.
       log: binary file for the unchanged output, or None.
-      everything: show noise of TensorFlow's too, which otherwise is in the log alone.
+      everything: show noise of TensorFlow's too, and times, which otherwise are in the log alone.
     """
 
     def __init__(self, worker, console, log=None, everything=False):
@@ -146,6 +149,8 @@ class Stream:
             self._since = None
             self._line.clear()
             return
+        if not self._begun and self._noise is not None:
+            self._line = bytearray(_TIME_AND_LEVEL.sub(b"", self._line))
         if self._line or not self._begun:
             self._console.piece(self._worker, bytes(self._line), ends)
         elif ends:

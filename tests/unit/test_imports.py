@@ -43,6 +43,7 @@ LEVELS = {
     "config_strategies": 0.55,
     "config_key": 0.5,
     "job_secret": 0.5,
+    "logs": 0.5,
     "errors": 0,
     "version": 0,
 }
@@ -63,6 +64,7 @@ WITHOUT_TENSORFLOW = {
     "config_strategies",
     "gpus",
     "job_secret",
+    "logs",
     "errors",
     "version",
 }

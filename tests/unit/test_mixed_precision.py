@@ -1,7 +1,5 @@
 """Mixed precision on one copy of a model: what is computed in 16 bits, what stays, and how near it is to float32."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -205,7 +203,6 @@ def test_a_missing_kernel_is_named():
 def test_the_table(caplog):
     with capture() as graph:
         loss, _, _ = mlp()
-    logging.getLogger("epl").propagate = True
     with caplog.at_level("INFO", "epl"):
         one(
             graph,
@@ -227,7 +224,6 @@ def test_the_table(caplog):
 def test_the_table_of_what_follows(caplog):
     with capture() as graph:
         mlp()
-    logging.getLogger("epl").propagate = True
     with caplog.at_level("INFO", "epl"):
         one(graph, amp__debug_log=True, amp__dtype="float16", amp__loss_scale=1)
     row = next(line.split() for line in caplog.text.splitlines() if line.startswith("net/Relu "))

@@ -111,7 +111,6 @@ def clipped_model():
 def test_where_clipped_gradients_are_aggregated(after, caplog):
     with capture() as graph:
         gradients, clipped = clipped_model()
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         model, plan = plan_of(graph, communication__clip_after_allreduce=after)
     assert sorted(in_groups(plan)) == sorted(gradients if after else clipped)
@@ -140,7 +139,6 @@ def test_weight_decay_is_no_clipping(caplog):
         optimizer = tf.train.GradientDescentOptimizer(0.1)
         pairs = optimizer.compute_gradients(planning.layers())
         optimizer.apply_gradients([(g + 0.01 * v, v) for g, v in pairs])
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         plan_of(graph)
     assert caplog.records == []

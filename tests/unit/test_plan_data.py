@@ -1,7 +1,5 @@
 """Where the plan divides data, and what it synchronises for batch normalisation."""
 
-import logging
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -114,7 +112,6 @@ def test_records_in_any_order_cannot_be_divided(sloppy):
     ({"io__slicing": True, "io__shard_dataset": True}, "no list of file names and no data set"),
 ])  # fmt: skip
 def test_input_that_cannot_be_divided(caplog, training, config, what):
-    logging.getLogger("epl").propagate = True
     with capture() as graph:
         x = tf.train.input_producer(tf.zeros([4, 2])).dequeue()
         if training:

@@ -76,7 +76,6 @@ def test_batch_normalization_merges_its_averages(caplog):
         y = tf.layers.batch_normalization(tf.matmul(x, variable("w")), training=True)
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             planning.sgd(tf.reduce_mean(tf.square(y)), global_step=tf.train.get_or_create_global_step())
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         _, plan = plan_of(graph)
     assert sum(len(group.values) for group in plan.state) == 2 and {group.how for group in plan.state} == {"mean"}
@@ -93,7 +92,6 @@ def test_a_recurrent_state_in_a_variable_is_warned_of(resource, copies, caplog):
         after = tf.tanh(variable("gain", [4]) * (x[0] + state))
         with tf.control_dependencies([tf.assign(state, after), tf.assign(unread, after)]):
             planning.sgd(tf.reduce_sum(after))
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         plan_of(graph, workers=copies, devices=1)
     messages = [record.getMessage() for record in caplog.records]
@@ -126,7 +124,6 @@ def test_how_a_value_is_made_says_how_it_is_merged(caplog):
         last = held("last")
         tf.assign(last, x[0, 0])
         planning.sgd(planning.layers(x=planning.batch()))
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         model, plan = plan_of(graph)
     assert state_of(model, plan) == {
@@ -144,7 +141,6 @@ def test_changes_in_control_flow_are_warned_of(version, caplog):
         moving = variable("moving", [4], trainable=False, use_resource=True)
         value = tf.reduce_mean(x, 0)
         tf.cond(tf.reduce_sum(x) > 0, lambda: tf.assign(moving, value), lambda: tf.identity(moving))
-    logging.getLogger("epl").propagate = True
     with caplog.at_level(logging.WARNING, "epl"):
         _, plan = plan_of(graph)
     assert plan.state == ()

@@ -196,9 +196,7 @@ def of_a_counter():
         (of_a_counter, "takes a variable itself|has state or effects"),
     ],
 )
-def test_what_cannot_be_run_again(make, why, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("epl"), "propagate", True)
-
+def test_what_cannot_be_run_again(make, why, caplog):
     def build():
         step, x = make(), data()
         for i in range(4):
