@@ -30,6 +30,7 @@ class Key:
       choices: the legal strings, compared without regard to case; empty: any string.
       words: strings that are legal besides numbers.
       pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
+      many: a list of strings without commas may stand for the string that has them separated by commas.
       built: False while the feature behind the key does not exist: only the default is accepted.
     """
 
@@ -45,6 +46,7 @@ class Key:
     words: Tuple[str, ...] = ()
     pattern: Any = None
     pattern_doc: str = ""
+    many: bool = False
     built: bool = True
 
     @property
@@ -67,7 +69,7 @@ class Key:
         elif self.type == BOOL:
             text = "True or False"
         elif self.type == STRING:
-            text = self.pattern_doc or "a string"
+            text = (self.pattern_doc or "a string") + (", or a list of strings without commas" if self.many else "")
         else:
             text = _IN_WORDS[self.type]
             if self.minimum is not None:
@@ -111,6 +113,9 @@ class Key:
             return value if isinstance(value, bool) else _WRONG
         if self.type in _LISTS:
             return self._normal_numbers(value)
+        if self.many and isinstance(value, (list, tuple)):
+            plain = all(isinstance(each, str) and "," not in each for each in value)
+            return ",".join(value) if plain else _WRONG
         if self.type == STRING or isinstance(value, str):
             return self._normal_text(value)
         return self._normal_number(value)

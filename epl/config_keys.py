@@ -128,8 +128,9 @@ KEYS = (
         "amp.loss_scale",
         NUMBER,
         "dynamic",
-        'What the loss is multiplied by for amp.dtype="float16": a fixed number, or "dynamic": as large as gradients '
-        "stay finite with. 1: nothing is multiplied and no step left out, for programs that scale by themselves.",
+        'What the loss is multiplied by where amp.level computes in float16: a fixed number, or "dynamic": as large as '
+        "gradients stay finite with. 1: nothing is multiplied and no step left out, for programs that scale by "
+        "themselves.",
         above=0,
         words=("dynamic",),
     ),
@@ -160,22 +161,26 @@ KEYS = (
     Key(
         "amp.dtype",
         STRING,
-        "bfloat16",
+        "auto",
         'What amp.level computes in. "bfloat16": the range of float32, so that the loss needs no scale. "float16": '
-        "more digits in a smaller range, with amp.loss_scale.",
-        choices=("bfloat16", "float16"),
+        'more digits in a smaller range, with amp.loss_scale. "auto": float16 on GPUs, where a key about the loss '
+        "scale is set, and where TensorFlow has no bfloat16 kernels for the device; else bfloat16. The plan says "
+        "which, and why.",
+        choices=("auto", "bfloat16", "float16"),
     ),
     Key(
         "amp.custom_white_list",
         STRING,
         "",
         'Operation types, separated by commas, that amp.level computes in 16 bits besides its own, such as "Softmax".',
+        many=True,
     ),
     Key(
         "amp.custom_black_list",
         STRING,
         "",
         'Operation types, separated by commas, that amp.level leaves in float32, such as "Mul,BiasAdd".',
+        many=True,
     ),
     Key(
         "cluster.device_place_prefer_intra_node",

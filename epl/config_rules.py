@@ -106,11 +106,34 @@ def _shrinks(values):
     return None
 
 
+_SCALE_KEYS = (
+    "amp.loss_scale",
+    "amp.init_loss_scale",
+    "amp.incr_every_n_steps",
+    "amp.decr_every_n_nan_or_inf",
+    "amp.incr_ratio",
+    "amp.decr_ratio",
+)
+# What does not go together with steps that are left out, and why.
+NOT_WITH_LOSS_SCALE = {
+    "communication.wire_dtype": "what fewer bits leave over is sent later, when the scale may be another, or the step "
+    "one that is left out",
+    "dgc.sparsity": "what is kept back of gradients is sent later, when the scale may be another, or the step one that "
+    "is left out",
+}
+
+
+def names_loss_scale(values):
+    """Whether keys ask for a loss scale, and so for float16 where amp.dtype leaves that open."""
+    return any(values[name] != keys()[name].default for name in _SCALE_KEYS)
+
+
 def _without_loss_scale(name, why):
     """Rule: `name` may not be set where steps are left out for gradients that are not finite."""
 
     def problem(values):
-        if values[name] == keys()[name].default or values["amp.dtype"] != "float16" or values["amp.loss_scale"] == 1:
+        half = values["amp.dtype"] == "float16" or values["amp.dtype"] == "auto" and names_loss_scale(values)
+        if values[name] == keys()[name].default or not half or values["amp.loss_scale"] == 1:
             return None
         return '%s=%r cannot be used with amp.dtype="float16": %s. Leave it at %r, or set amp.dtype="bfloat16".' % (
             name,
@@ -256,8 +279,12 @@ def _one_wire_form(values):
 
 
 # Each returns what is wrong with a full set of values, or None.
-_OF_LISTS = tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD)) + tuple(
-    _without_dgc(name, why) for name, why in sorted(_NOT_WITH_DGC.items())
+_OF_LISTS = (
+    tuple(map(_without_local_sgd, _NOT_WITH_LOCAL_SGD))
+    + tuple(_without_dgc(name, why) for name, why in sorted(_NOT_WITH_DGC.items()))
+    + tuple(_needs(name, "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"') for name in _SCALE_KEYS)
+    + tuple(_needs(name, "amp.dtype", ("auto", "float16"), 'amp.dtype="auto" or "float16"') for name in _SCALE_KEYS)
+    + tuple(_without_loss_scale(name, why) for name, why in sorted(NOT_WITH_LOSS_SCALE.items()))
 )
 PAIR_RULES = _OF_LISTS + (
     _own_gradients,
@@ -271,26 +298,12 @@ PAIR_RULES = _OF_LISTS + (
     _needs_any("optimizer.exclude_from_weight_decay", _REPLACES, "optimizer.lamb=True or optimizer.lars=True"),
     _regular_expressions,
     _needs("amp.dtype", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
-    _needs("amp.loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
-    _needs("amp.init_loss_scale", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
-    _needs("amp.incr_every_n_steps", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
-    _needs("amp.decr_every_n_nan_or_inf", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
-    _needs("amp.incr_ratio", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
-    _needs("amp.decr_ratio", "amp.dtype", ("float16",), 'amp.dtype="float16"'),
     _needs("amp.init_loss_scale", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _needs("amp.incr_every_n_steps", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _needs("amp.decr_every_n_nan_or_inf", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _needs("amp.incr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _needs("amp.decr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
     _shrinks,
-    _without_loss_scale(
-        "dgc.sparsity",
-        "what is kept back of gradients is sent later, when the scale may be another, or the step one that is left out",
-    ),
-    _without_loss_scale(
-        "communication.wire_dtype",
-        "what fewer bits leave over is sent later, when the scale may be another, or the step one that is left out",
-    ),
     _without_short_gradients("communication.fp16"),
     _without_short_gradients("communication.wire_dtype"),
     _without_short_gradients("dgc.sparsity"),

@@ -41,6 +41,7 @@ STRATEGIES = (
         "",
         "Regular expressions, separated by commas; optimizer.lamb and optimizer.lars give variables in whose name one "
         'of them is found neither weight decay nor a step in proportion to their norm, for example "LayerNorm,bias".',
+        many=True,
     ),
     Key(
         "local_sgd.k_steps",

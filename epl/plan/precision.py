@@ -54,26 +54,41 @@ class Precision:
     others: Tuple[Tuple[str, str], ...]
 
 
-def plan_precision(program, amp, device_type, op_def, has_kernel):
+class NoKernel(UnsupportedError):
+    """The device has no 16-bit kernel of an operation type.
+
+    Args:
+      op: the type.
+      device_type: "CPU" or "GPU".
+      message: for the user.
+    """
+
+    def __init__(self, op, device_type, message):
+        super().__init__(message)
+        self.op, self.device_type = op, device_type
+
+
+def plan_precision(program, amp, dtype, device_type, op_def, has_kernel):
     """The Precision of a program.
 
     Args:
       program: an epl.program.program.Program with one copy of the model.
       amp: the configuration's `amp` part.
+      dtype: "bfloat16" or "float16".
       device_type: "CPU" or "GPU".
       op_def: function from an operation type to its OpDef.
       has_kernel: function of (operation type, device type, attribute, DataType number) to bool.
 
     Raises:
       PlanError: a list names what is no operation type, or one that has no 16-bit form.
-      UnsupportedError: the device has no 16-bit kernel of a type whose table asks for 16 bits.
+      NoKernel: the device has no 16-bit kernel of a type whose table asks for 16 bits.
     """
-    return _Decisions(program, amp, device_type, op_def, has_kernel).all()
+    return _Decisions(program, amp, dtype, device_type, op_def, has_kernel).all()
 
 
 class _Decisions(object):
-    def __init__(self, program, amp, device_type, op_def, has_kernel):
-        self._graph, self._dtype, self._dtype_name = program.graph, DTYPES[amp.dtype], amp.dtype
+    def __init__(self, program, amp, dtype, device_type, op_def, has_kernel):
+        self._graph, self._dtype, self._dtype_name = program.graph, DTYPES[dtype], dtype
         self._level = amp.level
         self._device_type, self._op_def = device_type, op_def
         self._has_kernel = functools.lru_cache(maxsize=None)(has_kernel)  # a model has few types of operations
@@ -165,10 +180,12 @@ class _Decisions(object):
             if not self._has_kernel(node.op, self._device_type, attr, self._dtype):
                 return "no kernel"
         elif not self._has_kernel(node.op, self._device_type, attr, self._dtype):
-            raise UnsupportedError(
+            raise NoKernel(
+                node.op,
+                self._device_type,
                 "amp.dtype=\"%s\" would compute '%s' in 16 bits, but this TensorFlow has no %s kernel of %s for the "
                 'device type %s. Add %s to amp.custom_black_list, use another amp.dtype, or set amp.level="".'
-                % (self._dtype_name, node.name, self._dtype_name, node.op, self._device_type, node.op)
+                % (self._dtype_name, node.name, self._dtype_name, node.op, self._device_type, node.op),
             )
         return None
 

@@ -116,7 +116,7 @@ def _of_groups(plan):
 def _of_precision(program, plan, config):
     if not config.amp.level:
         return None
-    effect = "products%s in %s" % (" and gradients" if config.amp.level == O2 else "", config.amp.dtype)
+    effect = "products%s in %s" % (" and gradients" if config.amp.level == O2 else "", program.sixteen_bits)
     if plan.mesh.copies.num_workers == 1:
         return (effect,)
     types = set(program.short.values())

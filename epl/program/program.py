@@ -232,6 +232,7 @@ class Program:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
+      sixteen_bits: the epl.plan.sixteen_bits.SixteenBits with amp.level, else None.
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
@@ -267,6 +268,7 @@ class Program:
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
     checkpoints: List[str] = field(default_factory=list)
+    sixteen_bits: Optional[Any] = None
     scaled: Tuple[Verdict, ...] = ()
     unscaled: Dict[str, Unscaled] = field(default_factory=dict)
     row_sums: Tuple[RowSum, ...] = ()

@@ -110,11 +110,11 @@ def _changes(config, cluster, batch):
     for level in ("v1", "v3") if cluster.total_gpu_num > 1 else ():
         if config.zero.level < level:
             yield {"zero.level": level}, batch
-    if not config.amp.level:  # devices, and versions of TensorFlow, have kernels of one type or of both
+    if not config.amp.level:
         yield {"amp.level": "O1"}, batch
     if not config.gradient_checkpoint.offload and on_gpu:
         yield {"gradient_checkpoint.offload": True}, batch
-    if not config.amp.level:
+    if not config.amp.level and not on_gpu:  # where "auto" is bfloat16, which may have fewer kernels
         yield {"amp.level": "O1", "amp.dtype": "float16"}, batch
     if config.optimizer.num_apply_group == 1:
         yield {"optimizer.num_apply_group": 8}, batch

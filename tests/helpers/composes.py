@@ -12,9 +12,9 @@ from tests.helpers import planning
 KEYS = {
     "recomputation": {"gradient_checkpoint.type": "auto"},
     "activations on the host": {"gradient_checkpoint.offload": True},
-    "`O1`, bfloat16": {"amp.level": "O1"},
+    "`O1`, bfloat16": {"amp.level": "O1", "amp.dtype": "bfloat16"},
     "`O1`, float16": {"amp.level": "O1", "amp.dtype": "float16"},
-    "`O2`, bfloat16": {"amp.level": "O2"},
+    "`O2`, bfloat16": {"amp.level": "O2", "amp.dtype": "bfloat16"},
     "`O2`, float16": {"amp.level": "O2", "amp.dtype": "float16"},
     "groups of updates": {"optimizer.num_apply_group": 2},
     "ZeRO `v0`": {"zero.level": "v0"},

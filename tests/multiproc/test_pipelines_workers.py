@@ -146,7 +146,7 @@ def test_two_pipelines_of_two_workers(by_hand, jobs, model, micro_batches):
 
 def test_the_state_of_a_scalar_of_the_last_stage_is_saved(plain, jobs, two_workers, tmp_path):
     """Only the worker that has the stage changes it, whatever its shape."""
-    config = {"amp.level": "", "amp.dtype": "bfloat16"}
+    config = {"amp.level": "", "amp.dtype": "auto"}
     options = dict(kind="last", config=config, save=str(tmp_path))
     for found in two_workers("tests.helpers.programs.loss_scale:train", (0, 3), (), stages=2, groups=1, **options):
         assert found["states"][-1]["net/alone/Adam"] > 0.2

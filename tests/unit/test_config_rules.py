@@ -37,6 +37,10 @@ pytestmark = pytest.mark.once
         ({"dgc.sparsity": [0.9], "zero.level": "v1"}, r"zero.level='v1' cannot be used with dgc.sparsity=\[0.9\]"),
         ({"dgc.sparsity": [0.9], "local_sgd.k_steps": 2}, "local_sgd.k_steps=2 cannot be used with dgc.sparsity="),
         ({"dgc.sparsity": [0.9], "amp.level": "O1", "amp.dtype": "float16"}, 'cannot be used with amp.dtype="float16"'),
+        (
+            {"communication.wire_dtype": "int8", "amp.level": "O1", "amp.loss_scale": 8},
+            'cannot be used with amp.dtype="float16"',
+        ),
         ({"amp.debug_log": True}, "has no effect while amp.level=''"),
         ({"amp.custom_black_list": "Mul"}, "has no effect while amp.level=''"),
         (
@@ -74,3 +78,27 @@ def test_possible_pairs():
         },
         {},
     )
+
+
+def test_loss_scale_kinds():
+    for value in (128, 0.5, "dynamic"):
+        float16 = {"amp.level": "O1", "amp.dtype": "float16"}
+        assert Config(dict(float16, **{"amp.loss_scale": value}), {}).amp.loss_scale == value
+        assert Config(float16, {"EPL_AMP_LOSS_SCALE": str(value)}).amp.loss_scale == value
+
+
+@pytest.mark.parametrize(
+    "values, name, text",
+    [
+        ({"amp.level": "O1", "amp.custom_white_list": ["Softmax"]}, "amp.custom_white_list", "Softmax"),
+        ({"amp.level": "O1", "amp.custom_black_list": ("Mul", "BiasAdd")}, "amp.custom_black_list", "Mul,BiasAdd"),
+        ({"optimizer.exclude_from_weight_decay": []}, "optimizer.exclude_from_weight_decay", ""),
+        (
+            {"optimizer.lamb": True, "optimizer.exclude_from_weight_decay": ["LayerNorm", "bias"]},
+            "optimizer.exclude_from_weight_decay",
+            "LayerNorm,bias",
+        ),
+    ],
+)
+def test_lists_of_words_may_be_lists(values, name, text):
+    assert Config(values, {}).to_dict()[name] == text

@@ -97,7 +97,7 @@ def test_a_scale_that_overflows_comes_down_until_gradients_are_finite():
 
 def test_moving_averages_move_in_steps_that_are_left_out():
     """They come from the forward pass, which is not scaled."""
-    plain = train("norm", steps=(0, 3), amp__level="", amp__dtype="bfloat16")
+    plain = train("norm", steps=(0, 3), amp__level="", amp__dtype="auto")
     found = train("norm", steps=(0, 3), amp__loss_scale=2.0**60)
     assert found["steps"] == [0, 0, 0, 0]
     for before, after in zip(found["states"], found["states"][1:]):
@@ -109,7 +109,7 @@ def test_moving_averages_move_in_steps_that_are_left_out():
 
 
 def test_losses_stay_near_those_in_float32():
-    plain = train(steps=(0, 50), amp__level="", amp__dtype="bfloat16")
+    plain = train(steps=(0, 50), amp__level="", amp__dtype="auto")
     for options in ({}, {"amp__loss_scale": 128}, {"amp__loss_scale": 1}):
         found = train(steps=(0, 50), **options)
         assert found["losses"] != plain["losses"]
@@ -122,7 +122,7 @@ def test_what_the_program_sees_of_gradients_is_not_scaled():
         graph = tf.get_default_graph()
         return [op.outputs[0] for op in graph.get_operations() if op.name.startswith("gradient_of/")]
 
-    plain = train("gradients", steps=(0, 2), fetched=gradients, amp__level="", amp__dtype="bfloat16")
+    plain = train("gradients", steps=(0, 2), fetched=gradients, amp__level="", amp__dtype="auto")
     for scale in (1, 1024):
         found = train("gradients", steps=(0, 2), fetched=gradients, amp__loss_scale=scale)
         for own, want in pairs(found["fetched"], plain["fetched"]):
@@ -342,7 +342,11 @@ def test_owners_in_all_copies_of_a_pipeline_judge_together():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"amp.loss_scale": 128, "amp.level": "O1"}, "amp.loss_scale=128 has no effect while amp.dtype='bfloat16'"),
+        (
+            {"amp.loss_scale": 128, "amp.level": "O1", "amp.dtype": "bfloat16"},
+            "amp.loss_scale=128 has no effect while amp.dtype='bfloat16'",
+        ),
+        ({"amp.loss_scale": 128}, "amp.loss_scale=128 has no effect while amp.level=''"),
         (dict(programs.FLOAT16, **{"amp.decr_ratio": 2.0}), "would not make the loss scale smaller"),
         (
             dict(programs.FLOAT16, **{"amp.loss_scale": 8, "amp.incr_ratio": 3.0}),

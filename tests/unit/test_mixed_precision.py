@@ -39,7 +39,7 @@ def clipped(resource=True):
 
 
 def one(graph, **config):
-    return compiled(graph, devices=1, **dict({"amp__level": "O1"}, **config))
+    return compiled(graph, devices=1, **dict({"amp__level": "O1", "amp__dtype": "bfloat16"}, **config))
 
 
 def types(graph, name):
@@ -197,7 +197,7 @@ def test_a_missing_kernel_is_named():
         tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(x))
     with pytest.raises(UnsupportedError, match="has no bfloat16 kernel of Conv2D for the device type CPU"):
         one(graph)
-    assert not [n for n in one(graph, amp__level="").graph.nodes if n.startswith("epl_")]
+    assert not [n for n in one(graph, amp__level="", amp__dtype="auto").graph.nodes if n.startswith("epl_")]
 
 
 def test_the_table(caplog):
@@ -242,7 +242,8 @@ def test_losses_stay_near_those_in_float32(resource):
         loss, logits, train_op = mlp(resource)
         init = tf.global_variables_initializer()
     for level in ("", "O1", "O2"):
-        computed = one(graph, amp__level=level).graph.to_graph_def(tf_compat.GraphDef)
+        dtype = "bfloat16" if level else "auto"
+        computed = one(graph, amp__level=level, amp__dtype=dtype).graph.to_graph_def(tf_compat.GraphDef)
         with tf.Graph().as_default():
             tf.import_graph_def(computed, name="")
             with tf.Session() as sess:

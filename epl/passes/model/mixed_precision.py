@@ -20,8 +20,9 @@ from epl.graph.lazy import copy_of
 from epl.passes.nodes import with_originals
 from epl.plan.analysis import analyse
 from epl.plan.names import PREFIX
-from epl.plan.precision import O2, is_weight, plan_precision
+from epl.plan.precision import O2, is_weight
 from epl.plan.precision_table import table
+from epl.plan.sixteen_bits import choose_sixteen_bits
 
 _LOG = logging.getLogger("epl")
 _FLOAT32 = 1
@@ -31,12 +32,15 @@ def mixed_precision(program, target):
     """Casts, where amp.level asks for it.
 
     Raises:
-      PlanError, UnsupportedError: see epl.plan.precision.plan_precision.
+      PlanError, UnsupportedError: see epl.plan.sixteen_bits.choose_sixteen_bits.
     """
     amp = target.config.amp
     if not amp.level:
         return program
-    decisions = plan_precision(program, amp, target.cluster.device_type, tf_compat.op_def, tf_compat.has_kernel_of_type)
+    chosen, decisions = choose_sixteen_bits(
+        program, target.config, target.cluster.device_type, tf_compat.op_def, tf_compat.has_kernel_of_type
+    )
+    program = replace(program, sixteen_bits=chosen)
     if not decisions.computed:
         return program
     casts = _Casts(program, decisions, lasting=amp.level == O2)

@@ -22,6 +22,7 @@ from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, wit
 from epl.plan.cost import TensorSpec
 from epl.plan.loss_scale import plan_loss_scale
 from epl.plan.names import PREFIX
+from epl.plan.sixteen_bits import FLOAT16
 from epl.program.program import Added, Unscaled, Verdict
 
 _FLOAT32, _INT32, _BOOL = 1, 3, 10
@@ -29,13 +30,14 @@ _DYNAMIC = "dynamic"
 
 
 def scale_loss(program, target):
-    """Scales, where amp.dtype asks for it and the program does not do so itself.
+    """Scales, where the program computes in float16 and does not do so itself.
 
     Raises:
       UnsupportedError: see epl.plan.loss_scale.plan_loss_scale; or an operation that updates a variable gives a value.
     """
     amp = target.config.amp
-    if not amp.level or amp.dtype != "float16" or amp.loss_scale == 1 or not program.apply_calls:
+    half = program.sixteen_bits is not None and program.sixteen_bits.name == FLOAT16
+    if not half or amp.loss_scale == 1 or not program.apply_calls:
         return program
     variables, originals, verdicts, unscaled, specs = dict(program.variables), {}, [], {}, {}
     for index, scaled in enumerate(plan_loss_scale(program)):

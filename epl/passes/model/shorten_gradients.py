@@ -38,7 +38,7 @@ def shorten_gradients(program, target):
             "makes of gradients to variables itself, '%s' for one. Use an optimizer's apply_gradients, or set "
             'amp.level="O1".' % by_hand[0].gradients[0][1]
         )
-    short = _Short(program, DTYPES[amp.dtype])
+    short = _Short(program, DTYPES[program.sixteen_bits.name])
     for call, gradients in returned_gradients(program):
         for gradient, variable, consumers in gradients:
             if gradient.indices is None and program.variables[variable].dtype % 100 == _FLOAT32:
