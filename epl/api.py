@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 
+_session_hooks.watch()
+
+
 def init(config=None):
     """Starts EPL: from here on graphs are captured and sessions run in parallel. Calling it again starts afresh.
 
@@ -51,7 +54,7 @@ def init(config=None):
       config: an epl.Config; default what the environment variables say.
 
     Raises:
-      CaptureError: eager execution is on.
+      CaptureError: eager execution is on, or the default graph has a model already that was built after a call of this.
       ConfigError, ClusterError: the configuration, EPL_LOG_LEVEL or the description of the cluster is wrong.
       CommunicationError: worker 0 cannot be reached.
     """
@@ -60,6 +63,7 @@ def init(config=None):
             "EPL parallelises graphs, but eager execution is on. Call tf.compat.v1.disable_eager_execution() (or "
             "tf.compat.v1.disable_v2_behavior()) right after importing TensorFlow, before epl.init()."
         )
+    _capture_hooks.begin()
     logs.install()
     before = _session_hooks.current_job()
     Env.get().reset(config)

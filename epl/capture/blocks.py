@@ -1,6 +1,7 @@
 """`epl.recompute()`: marks a block of the model whose inner tensors are computed again in the backward pass."""
 
 from epl.capture.record import default_graph, record_of
+from epl.capture.strategy import caller, check_begun
 from epl.errors import CaptureError
 
 
@@ -19,13 +20,14 @@ class recompute(object):  # lower case, as it is used like a function: with epl.
     `gradient_checkpoint.type`.
 
     Raises:
-      CaptureError: on entering it inside another block.
+      CaptureError: on entering it inside another block, or before epl.init().
     """
 
     def __init__(self):
         self._record = None
 
     def __enter__(self):
+        check_begun("epl.recompute() at %s" % caller(1))
         record = record_of(default_graph())
         if record.block is not None:
             raise CaptureError("epl.recompute() stands inside of another one; blocks cannot be nested.")

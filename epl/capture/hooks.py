@@ -7,13 +7,31 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture import refusals
-from epl.capture.record import gradient_of, has_record, record_of
+from epl.capture.record import default_graph, gradient_of, has_record, record_of
 from epl.capture.strategy import scopes
 from epl.capture.switched import in_place_of
+from epl.errors import CaptureError
 from epl.graph import tags
 from epl.rules import effects
 
 INNER = "_epl_inner"  # marks the graphs that EPL itself runs
+
+
+def begin():
+    """What is built in the default graph from here on is one model, of which nothing has been captured before.
+
+    Raises:
+      CaptureError: there is a model in it already.
+    """
+    record = record_of(default_graph())
+    parts = record.taskgraphs
+    if parts or record.apply_calls:
+        there = "parts of a model (epl.%s at %s)" % (parts[0].kind, parts[0].where) if parts else "a model's training"
+        raise CaptureError(
+            "epl.init() is called again, but the default graph has %s from before, to which a second model would be "
+            "added. Call tf.reset_default_graph() before epl.init(), or build each model in a tf.Graph() of its own."
+            % there
+        )
 
 
 def install():

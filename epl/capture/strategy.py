@@ -44,11 +44,25 @@ class Strategy(object):
         return other is not None and (other.kind, other.device_count) == (self.kind, self.device_count)
 
     def __enter__(self):
+        check_begun("epl.%s at %s" % (self.kind, self.where))
         scopes().enter(self)
         return self
 
     def __exit__(self, *exc_info):
         scopes().leave(self)
+
+
+def check_begun(what):
+    """Raises CaptureError where EPL does not see what is built, so that a strategy would change nothing.
+
+    Args:
+      what: the call that comes too early, for the message.
+    """
+    if not tf_compat.catches_operations():
+        raise CaptureError(
+            "%s comes before epl.init(), so EPL does not see the model that it is for. Call epl.init() right after the "
+            "imports." % what
+        )
 
 
 class Scopes(object):
@@ -129,7 +143,7 @@ def replicate(device_count=None, name=None):
 
     Raises:
       PlanError: device_count is not a whole number of at least 1.
-      CaptureError: on entering it inside another scope.
+      CaptureError: on entering it inside another scope, or before epl.init().
     """
     return Strategy("replicate", _all_devices(device_count), name, caller(1))
 
@@ -146,7 +160,7 @@ def split(device_count=None, name=None):
 
     Raises:
       PlanError: device_count is not a whole number of at least 1.
-      CaptureError: on entering it inside another scope.
+      CaptureError: on entering it inside another scope, or before epl.init().
     """
     return Strategy("split", _all_devices(device_count), name, caller(1))
 
@@ -158,8 +172,9 @@ def set_default_strategy(strategy):
     for the graphs of an Estimator and all others too; what is set while one is built, for that one.
 
     Raises:
-      CaptureError: the argument is no strategy, or a scope is open.
+      CaptureError: the argument is no strategy, a scope is open, or epl.init() has not been called.
     """
+    check_begun("epl.set_default_strategy at %s" % caller(1))
     if not isinstance(strategy, Strategy):
         raise CaptureError("epl.set_default_strategy takes a strategy, such as epl.replicate(1), not %r" % (strategy,))
     held = scopes()

@@ -16,6 +16,8 @@ GIVE_UP_AFTER_S = 10.0
 DRAIN_S = 1.0
 # So often it is looked whether a worker is stopped, or waits for one that will not come.
 LOOK_S = 1.0
+# A program that has not come to epl.init() by then has probably forgotten it.
+INIT_EXPECTED_S = 60.0
 # A worker that is stopped when all others have ended gets this time to go on.
 STOPPED_GRACE_S = 30.0
 # The loop looks around at least so often, should a signal be missed.
@@ -43,6 +45,7 @@ class Job:
         self._kill_at = None
         self._killed_since = None
         self._look_at = 0.0
+        self._init_expected_at = time.monotonic() + INIT_EXPECTED_S  # None: somebody has come, or it was said
         self._held = {}  # workers that are stopped, by index: since when
         self._wake_read, self._wake_write = os.pipe()
         for descriptor in (self._wake_read, self._wake_write):
@@ -89,6 +92,11 @@ class Job:
     def stopping(self):
         """Whether the launcher was told to stop."""
         return self._stop_requests > 0
+
+    @property
+    def came_to_init(self):
+        """Whether any worker of this machine has called epl.init(); known until their notes are removed."""
+        return any(worker.note.state for worker in self.workers)
 
     def run(self):
         """Until all workers have ended, or cannot be ended."""
@@ -160,6 +168,12 @@ class Job:
         if now < self._look_at or self._end_at is not None:
             return
         self._look_at = now + LOOK_S
+        if self._init_expected_at is not None and (now >= self._init_expected_at or self.came_to_init):
+            if not self.came_to_init:
+                self._console.say(
+                    "no worker has come to epl.init() within %g s; without it each trains for itself" % INIT_EXPECTED_S
+                )
+            self._init_expected_at = None
         gone = [worker for worker in self.ended if worker.code == 0 and worker.note.state == ""]
         waiting = [worker for worker in self.workers if worker.code is None and worker.note.state == notes.JOINING]
         if gone and waiting:

@@ -12,11 +12,13 @@ from epl.launch import environment, machines, notes, processes
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import Console, Stream
-from epl.launch.summary import failure_text
+from epl.launch.summary import failure_text, nobody_came_text
 from epl.launch.workers import Worker
 
 # Exit status when the command line is wrong or a worker cannot be started.
 USAGE_STATUS = 2
+# When all workers ended well, but none of them as a worker of the job.
+NOBODY_CAME_STATUS = 1
 _OWN_VARIABLES = (
     "TF_CONFIG",
     "EPL_GPU_PER_WORKER",
@@ -40,8 +42,9 @@ def main(argv=None):
       argv: arguments without the program's name. Default: those of the process.
 
     Returns:
-      Exit status: 0 if all workers ended with 0; the exit code of the worker that failed first, or 128 + the signal
-      that killed it; 128 + signal if the launcher was told to stop; 2 if nothing could be started.
+      Exit status: 0 if all workers ended with 0, 1 if none of them had called epl.init(); the exit code of the worker
+      that failed first, or 128 + the signal that killed it; 128 + signal if the launcher was told to stop; 2 if nothing
+      could be started.
     """
     try:
         options = parse(sys.argv[1:] if argv is None else list(argv))
@@ -152,6 +155,7 @@ def _run(options, plan):
             job.run()
     finally:
         guard.close()
+    came_to_init = job.came_to_init
     for worker in job.workers:
         worker.note.remove()
         if worker.stream.log_error is not None:
@@ -160,7 +164,7 @@ def _run(options, plan):
     if start_error is not None:
         sys.stderr.write("epl-launch: error: cannot start a worker: %s\n" % start_error)
         return USAGE_STATUS
-    return _conclude(options, plan, job)
+    return _conclude(options, plan, job, came_to_init)
 
 
 def _start(options, plan, console, job):
@@ -186,7 +190,7 @@ def _start(options, plan, console, job):
         job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream, note))
 
 
-def _conclude(options, plan, job):
+def _conclude(options, plan, job, came_to_init):
     """Say what has to be said at the end; returns the exit status."""
     running = [worker for worker in job.workers if worker.code is None]
     cause = job.cause()
@@ -194,6 +198,9 @@ def _conclude(options, plan, job):
         sys.stderr.write(failure_text(job.ended, running, plan.log_dir, everything=options.debug))
         sys.stderr.flush()
         return cause.exit_status
+    if not came_to_init and not job.stopping:
+        sys.stderr.write(nobody_came_text(len(plan.addresses), plan.log_dir))
+        return NOBODY_CAME_STATUS
     if job.stopping:
         sys.stderr.write(
             "epl-launch: stopped by %s; %s\n"

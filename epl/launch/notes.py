@@ -24,6 +24,20 @@ def tell(state, environ):
         _LOG.debug("cannot tell the launcher: %s", error)
 
 
+def state_of(environ):
+    """What a worker's processes have told last; "" for nothing yet, None without a launcher."""
+    path = environ.get(VARIABLE)
+    return _read(path) if path else None
+
+
+def _read(path):
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
 class Note:
     """The launcher's side of it.
 
@@ -39,11 +53,7 @@ class Note:
     @property
     def state(self):
         """JOINING, JOINED, or "" before."""
-        try:
-            with open(self.path) as stream:
-                return stream.read()
-        except OSError:
-            return ""
+        return _read(self.path)
 
     def remove(self):
         if os.path.lexists(self.path):

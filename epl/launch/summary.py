@@ -37,6 +37,18 @@ def failure_text(ended, running, log_dir, everything=False):
     return "\n".join(lines + _why(cause)) + "\n"
 
 
+def nobody_came_text(num_workers, log_dir):
+    """Text about a job of so many workers in which all ended well, but none called epl.init()."""
+    alone = "it has trained, if it has, on one device"
+    if num_workers > 1:
+        alone = "they have run the program side by side, each for itself, and written the same files"
+    return (
+        "epl-launch: whole output: %s/worker-<index>.log\n"
+        "epl-launch: no worker came to epl.init(): %s. Write `import epl` and `epl.init()` right after the imports, "
+        "before the model is built.\n" % (log_dir, alone)
+    )
+
+
 def _fate(worker, cause):
     if worker.stopped:
         return "was stopped (SIGSTOP) and was ended by epl-launch"

@@ -7,8 +7,10 @@ import numpy as np
 
 from epl import tf_compat
 from epl.capture.hooks import INNER
+from epl.capture.record import has_record
 from epl.env import Env
-from epl.errors import UnsupportedError
+from epl.errors import CaptureError, UnsupportedError
+from epl.launch import notes
 from epl.session.driver import Driver
 from epl.session.job import Job
 from epl.session.peer_errors import FromPeer
@@ -24,6 +26,12 @@ class Preview(BaseException):
     def __init__(self, graph):
         super().__init__("the script has come to its first session run")
         self.graph = graph
+
+
+def watch():
+    """Before `epl.init()`: refuses sessions of a worker that epl-launch has started, as each would train for itself."""
+    if os.environ.get(notes.VARIABLE) and not os.environ.get(PREVIEW):
+        tf_compat.wrap_session_init(_too_early)
 
 
 def install():
@@ -75,6 +83,17 @@ def current_job():
     return Env.get().peek_state(_JOB)
 
 
+def _too_early(original, session, *args, **kwargs):
+    if notes.state_of(os.environ) == "":  # else a process that this worker has started, to do something else
+        tf_compat.never_opened(session)
+        raise CaptureError(
+            "a session is opened before epl.init() in a worker of epl-launch, which would train for itself, as all "
+            "others would, and overwrite their files. Write epl.init() right after the imports, before the model is "
+            "built."
+        )
+    original(session, *args, **kwargs)
+
+
 def _init(original, session, target="", graph=None, config=None):
     if target and not hasattr(graph, INNER):
         tf_compat.never_opened(session)
@@ -115,6 +134,7 @@ class _Preview(object):
 def _do_run(original, session, handle, target_list, fetch_list, feed_dict, options, run_metadata):
     driver = getattr(session, _DRIVER, None)
     if driver is None:
+        _check_opened_in_time(session.graph)
         return original(session, handle, target_list, fetch_list, feed_dict, options, run_metadata)
     fetches = tuple(t.name for t in fetch_list)
     targets = tuple(op.name for op in target_list)
@@ -133,6 +153,15 @@ def _do_run(original, session, handle, target_list, fetch_list, feed_dict, optio
     if error is not None:
         raise error
     return values
+
+
+def _check_opened_in_time(graph):
+    """Raises CaptureError for a session of the program's that was opened before `epl.init()` saw its graph."""
+    if has_record(graph) and not hasattr(graph, INNER):
+        raise CaptureError(
+            "this session was opened before epl.init(), so what it runs would be of one device. Call epl.init() right "
+            "after the imports, and open sessions after it."
+        )
 
 
 def _make_callable(original, session, fetches, feed_list=None, accept_options=False):

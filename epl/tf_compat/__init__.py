@@ -27,6 +27,7 @@ from epl.tf_compat.graphs import (
     Graph,
     GraphDef,
     NodeDef,
+    catches_operations,
     executing_eagerly,
     graph_version,
     has_kernel,
@@ -87,6 +88,7 @@ from epl.tf_compat.sessions import (
     never_opened,
     on_calling_thread,
     wrap_session,
+    wrap_session_init,
 )
 from epl.tf_compat.training import (
     checkpoint_of,
@@ -120,6 +122,7 @@ __all__ = [
     "NodeDef",
     "allow_xla_on_cpus",
     "buffer_bytes",
+    "catches_operations",
     "checkpoint_of",
     "chief_session",
     "cluster_with_xla",
@@ -195,6 +198,7 @@ __all__ = [
     "wrap_saver_save",
     "wrap_server",
     "wrap_session",
+    "wrap_session_init",
     "wrap_should_stop",
     "wrap_strategies",
     "wrap_supervisor_saves",

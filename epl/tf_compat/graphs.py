@@ -26,6 +26,11 @@ def wrap_create_op(wrapper):
     wrap(ops.Graph, "_create_op_helper", wrapper)
 
 
+def catches_operations():
+    """Whether `wrap_create_op` has been called in this process."""
+    return hasattr(ops.Graph.__dict__["_create_op_helper"], ORIGINAL)
+
+
 def wrap_gradients(wrapper):
     """`wrapper(original, ys, xs, ...)` around tf.gradients (and what is built on it)."""
     wrap(gradients_util, "_GradientsHelper", wrapper)

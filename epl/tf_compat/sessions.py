@@ -13,9 +13,14 @@ BaseSession = session_module.BaseSession
 _c_api_session = session_module.tf_session
 
 
+def wrap_session_init(wrapper):
+    """`wrapper(original, session, ...)` around the constructor of all sessions."""
+    wrap(BaseSession, "__init__", wrapper)
+
+
 def wrap_session(init, do_run, make_callable, callable_from_options, partial_run_setup, close):
     """Around the calls of BaseSession through which Session, MonitoredSession, Estimator and Keras run a graph."""
-    wrap(BaseSession, "__init__", init)
+    wrap_session_init(init)
     wrap(BaseSession, "_do_run", do_run)
     wrap(BaseSession, "make_callable", make_callable)
     wrap(BaseSession, "_make_callable_from_options", callable_from_options)

@@ -14,9 +14,11 @@ from tests.helpers.processes import clean_environment
 # How long a job may take that should end at once: a hang, and no measure of speed.
 LIMIT_S = 120
 
-# What every Python worker of these tests begins with.
+# What every worker of these tests begins with: it has come to epl.init().
+SHELL_PRELUDE = 'printf joined > "$EPL_LAUNCH_NOTE"\n'
 PRELUDE = """\
 import json, os, signal, subprocess, sys, time
+open(os.environ["EPL_LAUNCH_NOTE"], "w").write("joined")
 INDEX = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 def note(name, text=""):
     with open(os.path.join(os.environ["NOTES"], "%s-%d" % (name, INDEX)), "w") as stream:
@@ -70,7 +72,8 @@ def launch_fixture(tmp_path):
     def launch(program, *options, script=(), environ=None, **popen):
         shell = program.startswith("#!")
         path = tmp_path / ("run.sh" if shell else "train.py")
-        path.write_text(program if shell else PRELUDE + textwrap.dedent(program))
+        first, rest = program.split("\n", 1) if shell else ("", program)
+        path.write_text(first + "\n" + SHELL_PRELUDE + rest if shell else PRELUDE + textwrap.dedent(rest))
         started.append(Launch(tmp_path, list(options) + [path.name] + list(script), environ, **popen))
         return started[-1]
 

@@ -143,6 +143,7 @@ def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
     """The others would wait for it until communication.start_timeout_s."""
     program = """
         from epl.launch import notes
+        notes.tell("", os.environ)
         if INDEX == 1:
             notes.tell(notes.JOINING, os.environ)
             time.sleep(1000)
@@ -150,6 +151,31 @@ def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
     status, _, err = launch(program, "--num_workers", "2").wait()
     assert status == 1
     assert err.endswith("exit code 0, but without epl.init(), so that worker 1 waits for it in vain.\n")
+
+
+@pytest.mark.parametrize("number, how", [(2, "side by side, each for itself"), (1, "on one device")])
+def test_a_job_in_which_nobody_calls_init_fails(launch, number, how):
+    status, out, err = launch(
+        'open(os.environ["EPL_LAUNCH_NOTE"], "w").close(); print("trained")', "--num_workers", str(number)
+    ).wait()
+    assert status == 1 and lines_of(out, 0) == ["trained"]
+    last = err.splitlines()[-1]
+    assert last.startswith("epl-launch: no worker came to epl.init(): ") and how in last
+    assert last.endswith("Write `import epl` and `epl.init()` right after the imports, before the model is built.")
+    logs = re.search(r"whole output: (.*)/worker-<index>.log", err).group(1)
+    assert open(os.path.join(logs, "worker-0.log")).read() == "trained\n"
+
+
+def test_a_job_in_which_nobody_calls_init_is_told_so_while_it_runs(launch):
+    program = 'open(os.environ["EPL_LAUNCH_NOTE"], "w").close(); note("pid"); time.sleep(1000)'
+    code = (
+        "import epl.launch.job as job, epl.launch.main as main, sys; job.INIT_EXPECTED_S = 0.5; sys.exit(main.main())"
+    )
+    job = launch(program, python=["-c", code], bufsize=0)
+    said = b"[epl-launch] no worker has come to epl.init() within 0.5 s; without it each trains for itself\n"
+    assert said in iter(job.process.stdout.readline, b"")
+    job.process.terminate()
+    assert job.wait()[0] == 143
 
 
 def test_logs_are_private_and_follow_no_links(launch, tmp_path):

@@ -55,6 +55,67 @@ def test_eager_mode_is_refused(template, tmp_path):
     assert "eager" in last and re.search(r"disable_eager_execution|disable_v2_behavior|tf\.Graph", last), ended
 
 
+BEFORE = "import tensorflow.compat.v1 as tf\ntf.disable_v2_behavior()\nimport epl\n"
+TRAINED = """
+train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(tf.layers.dense(tf.ones([4, 1]), 1)))
+session = session if "session" in globals() else tf.Session()
+session.run(tf.global_variables_initializer()); session.run(train)
+"""
+AGAIN = "def model():" + TRAINED.replace("\n", "\n  ") + "\nfor _ in range(2): epl.init(); %s model()\n"
+WRONG_ORDER = {
+    "strategy": ("epl.set_default_strategy(epl.replicate(1))", r"epl\.set_default_strategy at train.py:4 comes before"),
+    "scope": ("with epl.split(2): pass", r"epl\.split at train.py:4 comes before"),
+    "block": ("with epl.recompute(): pass", r"epl\.recompute\(\) at train.py:4 comes before"),
+    "forgotten": ("epl.Config()" + TRAINED, r"a session is opened before epl\.init\(\) in a worker of epl-launch"),
+    "session": (
+        "session = tf.Session(); epl.init()" + TRAINED,
+        r"this session was opened before epl\.init\(\), so what",
+    ),
+    "again": (
+        AGAIN % "epl.set_default_strategy(epl.replicate(1));",
+        r"has parts of a model \(epl\.replicate at train\.py:\d+\) from before.*tf\.reset_default_graph\(\)",
+    ),
+    "again, no strategy": (AGAIN % "", r"has a model's training from before.*tf\.reset_default_graph\(\)"),
+}
+
+
+def as_worker(program, tmp_path, template=None, note=None):
+    """What a program that is run as a worker came to; `note`: what the launcher has heard of it. Without `template` an
+    interpreter of its own imports epl."""
+    environ = processes.worker_environments(1, 1)[0]
+    if note is not None:
+        (tmp_path / "note").write_text(note)
+        environ["EPL_LAUNCH_NOTE"] = str(tmp_path / "note")
+    (tmp_path / "train.py").write_text(BEFORE + program + "\nprint('went through')\n")
+    python = processes.python if template is None else template.python
+    return python([str(tmp_path / "train.py")], environ, tmp_path / "log").wait(60)
+
+
+@pytest.mark.parametrize("mistake", sorted(WRONG_ORDER))
+def test_wrong_order_of_calls(template, tmp_path, mistake):
+    program, words = WRONG_ORDER[mistake]
+    launched = mistake == "forgotten"
+    ended = as_worker(program, tmp_path, None if launched else template, "" if launched else None)
+    last = [line for line in ended.output.splitlines() if line.startswith("epl.errors.CaptureError: ")]
+    assert ended.code == 1 and len(last) == 1 and re.search(words, last[0]) and "epl.init()" in last[0], ended
+    assert "went through" not in ended.output
+
+
+def test_init_again_in_a_graph_of_its_own(template, tmp_path):
+    begin = "epl.init()\nfor _ in range(2):\n  tf.reset_default_graph(); epl.init()\n"
+    program = begin + ("epl.set_default_strategy(epl.replicate(1))\nsession = tf.Session()" + TRAINED).replace(
+        "\n", "\n  "
+    )
+    ended = as_worker(program.replace("\nepl.set", "\n  epl.set"), tmp_path, template)
+    assert ended.code == 0 and ended.output.strip().endswith("went through"), ended
+
+
+def test_what_a_worker_starts_may_open_sessions(tmp_path):
+    """It is no worker itself, though it imports epl and has the worker's variables."""
+    ended = as_worker("epl.Config()" + TRAINED, tmp_path, note="joined")
+    assert ended.code == 0 and ended.output.strip().endswith("went through"), ended
+
+
 @pytest.mark.parametrize("every, noticed", [(1, 5), (3, 6)])
 def test_copies_that_drift_apart_are_noticed(two_devices, two_workers, every, noticed):
     outcomes = [two_devices(MISUSE + "drifting", every)] + two_workers(MISUSE + "drifting", every)
