@@ -24,7 +24,7 @@ from epl.session.agreement import (
 from epl.session.ahead import Ahead
 from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
 from epl.session.every_nth import EveryNth
-from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, why_divided
+from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, one_copy_serves
 from epl.session.input_stats import InputStats
 from epl.session.local_runs import LocalRuns
 from epl.session.peer_errors import FromPeer, for_programs
@@ -97,7 +97,7 @@ class Driver(LocalRuns):
     def _run(self, step, fetches, targets, feeds, run_options, metadata):
         names = tuple(feeds)
         if names and not divides(step, feeds):
-            step = self._step(fetches, targets, names, why_divided(self._rewritten.plan) is None)
+            step = self._step(fetches, targets, names, one_copy_serves(self._rewritten, step, feeds))
         if step.repeats > 1:
             check_repeated(feeds, step.repeats)
         if step.is_local:

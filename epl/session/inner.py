@@ -238,6 +238,22 @@ def divides(step, feeds):
     return found is None
 
 
+def one_copy_serves(rewritten, step, feeds):
+    """Whether one copy of the model may compute what a Step is fed and does not divide; says so when it first does."""
+    serves = why_divided(rewritten.plan) is None
+    uneven = [each for each in _divided(step, feeds) if each[1] % each[2]]
+    if serves and uneven and not rewritten.told:
+        rewritten.told = True
+        _LOG.info(
+            "'%s' is fed %d rows, which do not divide evenly over the %d copies of the model in this worker, "
+            "micro-batches counted: one copy computes such a batch in one piece, which takes as long as on one device. "
+            "Feed a multiple of %d to have it divided.",
+            *uneven[0],
+            uneven[0][2]
+        )
+    return serves
+
+
 def _divided(step, feeds):
     """(name, rows, number of parts) of what is fed and divided."""
     counts = [(name, copies[0][2]) for name, copies in zip(feeds, step.feeds) if copies]

@@ -39,7 +39,10 @@ class Rewritten(object):
       partners: an EplSend of the user to its EplRecv.
       hints: tensors of the program to what epl.shard or epl.whole says of them.
       has_reference_variables: True when any variable is of the kind that is updated in place.
+      told: whether the user knows that what does not divide is computed by one copy of the model.
     """
+
+    told = False
 
     @collector.paused()
     def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None):

@@ -121,6 +121,12 @@ def test_batches_that_do_not_divide(jobs, plain, layout, micro_batches):
         assert_same_uneven(got, want)
 
 
+def test_a_batch_that_does_not_divide_is_said_once(two_devices):
+    assert two_devices(SESSIONS + "said_of_uneven", [4, 8]) == []
+    (said,) = two_devices(SESSIONS + "said_of_uneven", [4, 3, 5, 7])
+    assert "'x:0' is fed 3 rows, which do not divide evenly over the 2 copies" in said and "multiple of 2" in said
+
+
 def test_a_short_batch_for_collectives_of_the_program(two_devices):
     message, untouched = two_devices("tests.helpers.programs.collectives:short_batch")
     assert "'x:0' is fed a batch of 3" in message and "Feed a multiple of 2" in message and untouched

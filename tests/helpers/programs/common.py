@@ -1,6 +1,7 @@
 """Pieces of the programs: a small model, its data, and this process' part of them."""
 
 import contextlib
+import logging
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -83,6 +84,19 @@ def rows_everywhere(epl, tensor):
 @contextlib.contextmanager
 def no_scope():
     yield
+
+
+@contextlib.contextmanager
+def messages():
+    """A list that gets what EPL says meanwhile."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("epl").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("epl").removeHandler(handler)
 
 
 def scope_of(epl):

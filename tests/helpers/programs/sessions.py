@@ -345,6 +345,20 @@ def uneven(epl, sizes, micro_batches=1, stages=1, **config):
     return {"losses": losses, "states": states, "metrics": metrics, "rows": seen, "predicted": predicted}
 
 
+def said_of_uneven(epl, sizes):
+    """What EPL says of batches of different sizes that are trained with two sets of fetches."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with common.messages() as said, common.session() as sess:
+        common.initialize(sess)
+        for number, size in enumerate(sizes):
+            fed = dict(zip((feeds.x, feeds.labels), common.batch(number, size)))
+            sess.run([loss, train_op] if number % 2 else train_op, fed)
+    return [each for each in said if "divide evenly" in each]
+
+
 def late_summaries(epl):
     """Gradients clipped by their global norm, which needs a constant that is no number; the graph grows twice."""
     common.init(epl)

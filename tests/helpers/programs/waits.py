@@ -1,7 +1,5 @@
 """A training from a data set whose steps are timed."""
 
-import logging
-
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
@@ -16,15 +14,9 @@ def train(epl, config, steps):
     x, labels = tf.data.make_one_shot_iterator(rows.batch(common.BATCH).repeat().prefetch(2)).get_next()
     loss = common.classifier(x, labels)
     update = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    losses, lines = [], []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("epl").addHandler(handler)
-    try:
-        with common.session() as sess:
-            common.initialize(sess)
-            for _ in range(steps):
-                losses.append(sess.run([loss, update])[0])
-    finally:
-        logging.getLogger("epl").removeHandler(handler)
-    return losses, [each for each in lines if each.startswith("io.stats")]
+    losses = []
+    with common.messages() as said, common.session() as sess:
+        common.initialize(sess)
+        for _ in range(steps):
+            losses.append(sess.run([loss, update])[0])
+    return losses, [each for each in said if each.startswith("io.stats")]
