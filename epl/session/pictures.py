@@ -2,11 +2,12 @@
 
 import os
 
-from epl.plan.cost import estimate
+from epl.plan.cost import Speeds, estimate
 from epl.plan.timeline import estimated_timeline, page
+from epl.session.batch_rows import data_set_rows
 
 
-def schedule_page(program, pipeline, script, measured=None):
+def schedule_page(program, pipeline, script, measured=None, batch=None):
     """A web page with one training iteration of one model replica.
 
     Args:
@@ -14,9 +15,12 @@ def schedule_page(program, pipeline, script, measured=None):
       pipeline: the `pipeline` part of the configuration.
       script: path of the program, for the title.
       measured: a Timeline of a run, which is shown beside the estimated one; None for none.
+      batch: rows of a micro-batch, where the program leaves them open. None: those of its data sets, where that is a
+        constant, else what Speeds says.
     """
     graph, plan = program.source.graph, program.source.plan
-    costs = estimate(graph, plan.analysis.cloned, program.spec_of)
+    batch = batch or data_set_rows(graph) or Speeds.unknown_dim
+    costs = estimate(graph, plan.analysis.cloned, program.spec_of, Speeds(unknown_dim=batch))
     names, stage_of, chunks = [stage.name for stage in plan.mesh.stages], plan.stage_of, pipeline.num_chunks
     if _on_one_device(plan.mesh):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1

@@ -46,6 +46,10 @@ def main(argv=None):
     options = command.parse_args(_with_memory_file(sys.argv[1:] if argv is None else argv))
     if not os.path.isfile(options.script):
         command.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
+    if not _is_python(options.script):
+        command.error(
+            "'%s' is no Python script. Give the one that it starts, with its arguments: train.py" % options.script
+        )
     os.environ.update(_environment(options))
     sys.argv = [options.script] + options.arguments
     sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
@@ -62,6 +66,19 @@ def main(argv=None):
         file=sys.stderr,
     )
     return _NO_RUN
+
+
+def _is_python(path):
+    """Whether a file may be a Python program, by its name or by what is in it."""
+    if path.endswith(".py"):
+        return True  # where it cannot be compiled, Python's own message says why
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        compile(source, path, "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def parser():
@@ -99,7 +116,7 @@ def parser():
     made.add_argument(
         "--batch",
         type=_positive,
-        help="rows of a micro-batch, for sizes in bytes, where the program leaves them open (default: those that its "
+        help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
         "tf.data sets make, where that is a constant, else %d)" % DEFAULT_BATCH,
     )
     made.add_argument("script", help="a Python script")
@@ -145,7 +162,9 @@ def show(graph, options):
     try:
         captured = make_program(graph)
         program = compile_program(captured, env.config, env.cluster)
-        picture = schedule_page(program, env.config.pipeline, options.script) if options.timeline else None
+        picture = None
+        if options.timeline:
+            picture = schedule_page(program, env.config.pipeline, options.script, batch=options.batch)
         memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
         if options.memory is not None:
             memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)

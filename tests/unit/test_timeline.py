@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -138,6 +139,23 @@ def test_page_of_a_plan(tmp_path, capsys, monkeypatch):
     missing = str(tmp_path / "missing" / "out.html")
     assert preview.show(graph, preview.parser().parse_args(["--timeline", missing, "train.py"])) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rows, options, counted", [(None, [], 32), (24, [], 24), (24, ["--batch", "7"], 7), (None, ["--batch", "7"], 7)]
+)
+def test_the_batch_of_a_page(tmp_path, monkeypatch, rows, options, counted):
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 4])
+        if rows:
+            data = tf.data.Dataset.from_tensor_slices(np.ones([50, 4], np.float32)).batch(rows)
+            x = tf.data.make_one_shot_iterator(data).get_next()
+        sgd(tf.reduce_sum(tf.tanh(tf.matmul(x, variable("w", (4, 16))))))
+    monkeypatch.setenv("EPL_DEVICE", "cpu")
+    Env.get().reset()
+    path = tmp_path / "out.html"
+    assert preview.show(graph, preview.parser().parse_args(["--timeline", str(path)] + options + ["train.py"])) == 0
+    assert "an unknown batch counted as %d;" % counted in path.read_text(encoding="utf-8")
 
 
 def test_times_come_from_the_model():
