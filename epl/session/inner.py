@@ -249,7 +249,7 @@ def one_copy_serves(rewritten, step, feeds):
             "micro-batches counted: one copy computes such a batch in one piece, which takes as long as on one device. "
             "Feed a multiple of %d to have it divided.",
             *uneven[0],
-            uneven[0][2]
+            uneven[0][2],
         )
     return serves
 
