@@ -79,4 +79,4 @@ def init(config=None):
     if not os.environ.get(_session_hooks.PREVIEW):
         notes.tell(notes.JOINING, os.environ)
         _session_hooks.start_job(before)
-        notes.tell(notes.JOINED, os.environ)
+        _session_hooks.current_job().noting.joined()

@@ -22,7 +22,7 @@ def failure_text(ended, running, log_dir, everything=False):
         lines.append("epl-launch: worker %d %s." % (worker.index, _fate(worker, cause)))
         if everything:
             lines += _tail(worker)
-        elif cause.silent and worker.failed_itself:  # who waited knows for what
+        elif not _why(cause) and worker.failed_itself:  # who missed it knows for what
             lines += _why(worker)
     for worker in running:
         lines.append("epl-launch: worker %d could not be ended, not even by SIGKILL." % worker.index)
@@ -30,6 +30,12 @@ def failure_text(ended, running, log_dir, everything=False):
         lines.append("epl-launch: whole output: %s/worker-<index>.log" % log_dir)
     if everything and cause.stream.errors.message:
         lines += _tail(cause)
+    elsewhere = _named_elsewhere(cause, ended + running)
+    if elsewhere is not None:
+        lines.append(
+            "epl-launch: worker %d ended because of worker %d, which another machine runs; see the output there."
+            % (cause.index, elsewhere)
+        )
     lines.append(
         "epl-launch: worker %d %s after %.1f s: %s.%s"
         % (cause.index, "failed" if cause.code else "ended", cause.seconds, cause.ending(), _hint(cause))
@@ -49,6 +55,12 @@ def nobody_came_text(num_workers, log_dir):
     )
 
 
+def _named_elsewhere(cause, workers):
+    """The worker of another machine because of which the one failed that began it here, or None."""
+    named = cause.failure.because if cause.failure is not None else ()
+    return next((index for index in named if index not in {worker.index for worker in workers}), None)
+
+
 def _fate(worker, cause):
     if worker.stopped:
         return "was stopped (SIGSTOP) and was ended by epl-launch"
@@ -59,14 +71,22 @@ def _fate(worker, cause):
     return "had ended well"
 
 
-def _why(cause):
-    """The error of the worker and where its program raised it; its last lines where no error is among them."""
-    if not cause.code or cause.stopped:
+def _why(worker):
+    """The error of the worker and where its program raised it; its last lines where it has noted and printed none."""
+    seen, failure = worker.stream.errors, worker.failure
+    printed = seen.message + ["  " + line for line in seen.place]
+    if failure is not None and not _is(failure.error, seen.message):
+        return ["  | " + line for line in failure.error.splitlines()]
+    if not worker.code or worker.stopped or worker.silent and failure is None:
         return []
-    seen = cause.stream.errors
-    if seen.message and cause.signal_number is None:
-        return ["  | " + line for line in seen.message + ["  " + line for line in seen.place]]
-    return _tail(cause)
+    if printed and (failure is not None or worker.signal_number is None):
+        return ["  | " + line for line in printed]
+    return _tail(worker)
+
+
+def _is(error, message):
+    """Whether the lines that end a traceback are those of an error that was noted: the class is the same."""
+    return bool(message) and message[0].partition(":")[0].rpartition(".")[2] == error.partition(":")[0]
 
 
 def _tail(worker):

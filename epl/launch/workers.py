@@ -1,31 +1,9 @@
 """One worker process: how it is started, and how it ended."""
 
 import os
-import re
 import signal
 import subprocess
 import time
-
-# What a worker prints last that ends only because another one did.
-_OTHERS_FAULT = re.compile(r"^(epl\.errors\.)?WorkerError\b|^\S*OutOfRangeError: the data of worker \d+ ended at step")
-# What all workers say in the same words of the one that is at fault.
-_AT_FAULT = re.compile(r"^(?:epl\.errors\.)?WorkerError: worker (\d+)\b")
-# And one that has lost the others, or has waited for them in vain.
-_MISSED_OTHERS = re.compile(r"^(epl\.errors\.)?(Worker|Communication)Error\b")
-# Whom it has waited for in vain: that one's process may take longer to end than those that wait for it.
-_GONE = re.compile(r"\bworker (\d+) has (?:ended already|finished)\b")
-# Likewise where that one may still run: "waited 8 s for workers 1 (process 7, stopped), 2 (process 8)" and the like.
-_AWAITED = [
-    re.compile(words)
-    for words in (
-        r"\bwaited \S+ s (?:in vain )?for workers? ((?:\d+(?: \([^)]*\))?(?:, )?)+)",
-        r": ((?:worker \d+ \([^)]*\)(?:, )?)+) did not come within",
-        r"\b[Ww]orker (\d+) (?:has not saved it within|at \S+ could not be reached)",
-        r"\bno sign of life from worker (\d+)",
-        r"\bworkers? (\d+(?: and \d+(?! others))?)(?: and \d+ others)? (?:has|have) not started within",
-    )
-]
-_ASIDE = re.compile(r"\([^)]*\)")
 
 
 class Worker:
@@ -45,6 +23,7 @@ class Worker:
         self.stream = stream
         self.code = None  # exit code, or minus the number of the signal; None while it runs
         self.seconds = None  # how long it ran
+        self.ended_at = None  # by time.monotonic()
         self.stopped_with = None  # number of the first signal that we sent it while it ran
         self.stopped = False  # SIGSTOP held it when the end of the job began, or until our patience ended
         self.waited_for_by = None  # the worker that waits in epl.init() for this one, which has ended without
@@ -71,7 +50,9 @@ class Worker:
         if self.code is not None or self._process.poll() is None:
             return False
         self.code = self._process.returncode
-        self.seconds = time.monotonic() - self._started
+        self.ended_at = time.monotonic()
+        self.seconds = self.ended_at - self._started
+        self.note.keep()
         return True
 
     def read(self, now):
@@ -104,38 +85,19 @@ class Worker:
         return number if number in set(signal.Signals) else None
 
     @property
-    def blames_another(self):
-        """Whether its last lines say that it ended because of another worker."""
-        return any(_OTHERS_FAULT.match(line) for line in self._last_words()) and not self.blames_itself
+    def failure(self):
+        """The notes.Failure that it has noted, or None."""
+        return self.note.failure
 
     @property
-    def missed_others(self):
-        """Whether its last lines say that it lost other workers, or waited for them in vain."""
-        return any(_MISSED_OTHERS.match(line) for line in self._last_words()) and not self.blames_itself
-
-    @property
-    def blames_itself(self):
-        """Whether its last lines say, as those of all workers do, that it is the one at fault."""
-        return any(match.group(1) == str(self.index) for match in map(_AT_FAULT.match, self._last_words()) if match)
-
-    @property
-    def missed(self):
-        """Indices of the workers of which its last lines say that they had ended while it needed them."""
-        return {int(found) for line in self._last_words() for found in _GONE.findall(line)}
-
-    @property
-    def awaited(self):
-        """Indices of the workers for which its last words say that it waited in vain."""
-        found = (found for line in self._last_words() for words in _AWAITED for found in words.findall(line))
-        return {int(index) for each in found for index in re.findall(r"\d+", _ASIDE.sub("", each))}
+    def since(self):
+        """When it went wrong, by time.monotonic(), as far as is known: when it noted that, or ended."""
+        return self.ended_at if self.failure is None else self.failure.at
 
     @property
     def silent(self):
         """Whether it ran on, and not stopped by a signal, until we ended it."""
         return self.stopped_with is not None and not self.stopped and self.waited_for_by is None
-
-    def _last_words(self):
-        return self.stream.errors.message + self.stream.last_lines()
 
     @property
     def exit_status(self):
@@ -149,7 +111,7 @@ class Worker:
         if self.waited_for_by is not None:
             return "exit code 0, but without epl.init(), so that worker %d waits for it in vain" % self.waited_for_by
         if self.silent:
-            return "it still ran, but the others waited for it in vain"
+            return "it still ran%s" % (" after its error" if self.failure else ", but the others waited for it in vain")
         if self.code == 0:
             return "exit code 0, while the others still trained"
         if self.code < 0:
@@ -170,20 +132,40 @@ def _signal_name(number):
 def root_cause(workers):
     """Of `workers`, given in the order of their ends, the one that began the end of a job that failed; or None.
 
-    A killed worker comes before those that exited; those whose last words name another worker come last: they may be
-    quicker to end than the one that failed. Where all who failed have only lost another, it is one that is stopped, or
-    one that had ended well while they still needed it, or one that still ran but did not come.
+    Whoever notes that it failed because of another one leads to that one, and so on; of those to which that leads, the
+    one counts where something was wrong first. It may be one that is stopped, has ended well while others needed it, or
+    still ran but did not come. Where nobody knows because of whom, it is one that was stopped, or had ended well.
     """
     failed = [worker for worker in workers if worker.failed_itself]
     held = [worker for worker in workers if worker.stopped]
     if not failed:
         return held[0] if held else None
-    first = min(
-        failed, key=lambda worker: (worker.signal_number is None, worker.blames_another or worker.missed_others)
-    )
-    if not first.missed_others or first.signal_number is not None:
-        return first
-    before = workers[: workers.index(first)]
-    gone = [worker for worker in workers if worker.code == 0 and (worker in before or worker.index in first.missed)]
-    silent = [worker for worker in workers if worker.silent and worker.index in first.awaited]
-    return (held + gone + silent + [first])[0]
+    by_index = {worker.index: worker for worker in workers}
+    origins = [_origin(worker, by_index) for worker in failed]
+    known = [(since, worker) for since, worker in origins if not _lost_somebody(worker)]
+    if known:
+        return min(known, key=lambda origin: (origin[0], origin[1].signal_number is None))[1]
+    first = min(origins, key=lambda origin: origin[0])[1]
+    gone = [worker for worker in workers if worker.code == 0 and worker.ended_at < first.ended_at]
+    return (held + gone + [first])[0]
+
+
+def _origin(worker, by_index):
+    """(since when, which worker): where the notes lead, from one worker to that which it names, and so on."""
+    since, seen = worker.since, set()
+    while worker.index not in seen:
+        seen.add(worker.index)
+        since = min(since, worker.since)
+        named = [by_index[index] for index in _named(worker) if index in by_index and index not in seen]
+        if named:
+            worker = min(named, key=lambda each: each.since)
+    return since, worker
+
+
+def _named(worker):
+    return worker.failure.because if worker.failure is not None else ()
+
+
+def _lost_somebody(worker):
+    """Whether it only knows that it lost others, or waited for them in vain, and not whom of this machine."""
+    return worker.failure is not None and worker.failure.follows

@@ -44,6 +44,7 @@ def install():
         partial_run_setup=_partial_run_setup,
         close=_close,
     )
+    tf_compat.wrap_leaving(_leave)
 
 
 def job():
@@ -211,6 +212,18 @@ def _partial_run_setup(original, session, fetches, feeds=None):
         "session.partial_run cannot be used with EPL, as a part of a step cannot be agreed on between workers; "
         "use session.run with all feeds and fetches"
     )
+
+
+def _leave(original, session, kind, value, traceback):
+    """A program may end without a word after an error that it has caught; the launcher shall know of that one."""
+    job_here = current_job()
+    if (
+        job_here is not None
+        and isinstance(value, Exception)
+        and not isinstance(value, tf_compat.tf.errors.OutOfRangeError)
+    ):
+        job_here.note(value)
+    return original(session, kind, value, traceback)
 
 
 def _close(original, session):

@@ -1,9 +1,7 @@
 """This process as one worker of a job: its connection to the others, and how the end of one reaches all."""
 
 import atexit
-import contextlib
 import logging
-import os
 import random
 import re
 import sys
@@ -16,10 +14,11 @@ from epl.communicators.pool import Pool
 from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, WorkerError
-from epl.launch import notes
 from epl.plan.links import Link
+from epl.session import blame
 from epl.session.background import Background
 from epl.session.causes import first_line, from_communication
+from epl.session.noting import Noting
 from epl.session.peer_errors import FromPeer
 
 _LOG = logging.getLogger("epl")
@@ -44,14 +43,6 @@ def _workers(indices):
     named = ", ".join(map(str, indices[:_NAMED]))
     more = " and %d others" % (len(indices) - _NAMED) if len(indices) > _NAMED else ""
     return "worker%s %s%s" % ("s" if len(indices) > 1 else "", named, more)
-
-
-@contextlib.contextmanager
-def _waiting_for_all():
-    """Meanwhile the launcher looks whether one of the others has gone without a word."""
-    notes.tell(notes.JOINING, os.environ)
-    yield
-    notes.tell(notes.JOINED, os.environ)
 
 
 class _TellingOthers(object):
@@ -94,6 +85,7 @@ class Job(object):
         self.cluster = cluster
         self.lock = threading.RLock()
         self.background = Background()
+        self.noting = Noting(cluster)
         self._telling = _TellingOthers(self)
         self._counting = threading.Lock()
         self.step = 0
@@ -116,22 +108,27 @@ class Job(object):
             self.pool = Pool(cluster, config)
 
     def _connect(self):
-        timeout_s = self._config.communication.start_timeout_s
+        with self._noting_errors():
+            self._come_in(self._config.communication.start_timeout_s)
+        self.pool = Pool(self.cluster, self._config, self._client)
+        self._client.watch(self._on_ending)
+        atexit.register(self.close)
+        self._catch_uncaught()
+
+    def _come_in(self, timeout_s):
         token = job_token(self.cluster)
         self._server, self._client = leaders.join(self.cluster, token, timeout_s)
         if self.cluster.worker_index == 0:
             self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
         self.seed = int(self._wait(_JOB_SEED_KEY, "worker 0 to tell the job's seed", 0, limit_s=timeout_s))
-        self.pool = Pool(self.cluster, self._config, self._client)
-        self._client.watch(self._on_ending)
-        atexit.register(self.close)
-        self._catch_uncaught()
 
     def _catch_uncaught(self):
         """A Python error that ends this process is told to the others as its cause; they know of those from talking."""
         before = sys.excepthook
 
         def hook(kind, value, traceback):
+            if isinstance(value, Exception):
+                self.note(value)
             if not issubclass(kind, (CommunicationError, KeyboardInterrupt)):
                 self._publish("error", "%s: %s" % (kind.__name__, first_line(value)))
             before(kind, value, traceback)
@@ -157,9 +154,10 @@ class Job(object):
             self.pool = Pool(self.cluster, config, self._client)
 
     def took_step(self):
-        """Counts a step; in the background there may be others."""
+        """Counts a step; in the background there may be others. What was noted before it has been lived through."""
         with self._counting:
             self.step += 1
+        self.noting.took_step()
 
     def new_session(self):
         """A number for a session that communicates; sessions with the same number on all workers belong together."""
@@ -175,7 +173,7 @@ class Job(object):
             return
         self._begin_generation()
         if self.pool.generation != self._generation:
-            with _waiting_for_all():
+            with self.noting.waiting_for_all():
                 self.pool.connect(self._generation)
 
     @property
@@ -199,7 +197,7 @@ class Job(object):
                 try:
                     self._begin_generation()
                     key = _LINK_KEY % (self._generation // _GENERATIONS_PER_INIT)
-                    with _waiting_for_all():
+                    with self.noting.waiting_for_all():
                         self._link = Link(*self.pool.measure(self._generation, key))
                 except Exception as error:  # whatever it is, the others must not wait for this worker
                     raised = self.broken_by(error)
@@ -271,24 +269,28 @@ class Job(object):
             generation = self._generation + (1 if self._broken else 0)
             before, number = self._met, self._met[1] + 1 if self._met[0] == generation else 0
             self._met = (generation, number)
-            try:
-                with _waiting_for_all():
-                    replies = self._gather(_MEETING % self._met, message, generation=generation, limit_s=limit_s)
-            except WorkerError:
-                raise
-            except Missing as error:
-                raise CommunicationError(
-                    "worker %d has waited %g s in vain for %s to come to the same call"
-                    % (self.cluster.worker_index, limit_s, _workers(error.ranks))
-                ) from None
-            except CommunicationError:  # the chief has ended, and with it the service through which workers meet
-                ending = self._client.ending(generation, _CAUSE_WAIT_S)
-                if ending is None or ending.worker == self.cluster.worker_index:
-                    raise
-                raise self._error(ending) from None
+            with self._noting_errors():
+                replies = self._replies(message, generation, limit_s)
             if self.cluster.worker_index == 0 and before[1] >= 0:
                 self._client.clear(_MEETING % before)  # whoever came to this meeting is through with that one
             return replies
+
+    def _replies(self, message, generation, limit_s):
+        try:
+            with self.noting.waiting_for_all():
+                return self._gather(_MEETING % self._met, message, generation=generation, limit_s=limit_s)
+        except WorkerError:
+            raise
+        except Missing as error:
+            raise CommunicationError(
+                "worker %d has waited %g s in vain for %s to come to the same call"
+                % (self.cluster.worker_index, limit_s, _workers(error.ranks))
+            ) from None
+        except CommunicationError:  # the chief has ended, and with it the service through which workers meet
+            ending = self._client.ending(generation, _CAUSE_WAIT_S)
+            if ending is None or ending.worker == self.cluster.worker_index:
+                raise
+            raise self._error(ending) from None
 
     def _gather(self, topic, message, **limits):
         """What all workers bring to a topic, in their order."""
@@ -321,7 +323,8 @@ class Job(object):
         """
         key = _TOLD_KEY % (self._generation // _GENERATIONS_PER_INIT, topic)
         generation = self._generation + (1 if self._broken else 0)
-        return self._wait(key, what, 0, generation=generation, limit_s=limit_s)
+        with self._noting_errors():
+            return self._wait(key, what, 0, generation=generation, limit_s=limit_s)
 
     def check_others(self):
         """For a step that communicates with nobody: ends it where another worker has failed or is gone.
@@ -343,8 +346,15 @@ class Job(object):
         The first worker with an error of its own publishes it and ends the others' waiting; they raise (inside a
         FromPeer) the same class of error, or a WorkerError that names the worker, the step and the cause.
         """
-        if self._client is None or isinstance(error, FromPeer):
+        if self._client is None:
             return error
+        raised = error if isinstance(error, FromPeer) else self._raised_for(error)
+        wrong = raised.error if isinstance(raised, FromPeer) else raised
+        if not isinstance(wrong, tf.errors.OutOfRangeError):  # that data has ended is nothing wrong, unless uncaught
+            self.note(wrong)
+        return raised
+
+    def _raised_for(self, error):
         if isinstance(error, WorkerError):  # all workers have come to the same conclusion already
             self.pool.abort(str(error))
             self._broken = True
@@ -364,6 +374,13 @@ class Job(object):
         if own and not (ending.kind == _DATA_ENDED and _kind(error) == _DATA_ENDED):
             return error
         return FromPeer(self._error(ending))
+
+    def note(self, error):
+        """Tells the launcher what has gone wrong here."""
+        self.noting.error(error, self.step)
+
+    def _noting_errors(self):
+        return self.noting.errors(lambda: self.step)
 
     def telling_others(self):
         """A context: whatever error comes out of it, the other workers hear of it."""
@@ -418,12 +435,9 @@ class Job(object):
 
     def _error(self, ending):
         if ending.kind == _DATA_ENDED:
-            return tf.errors.OutOfRangeError(
-                None,
-                None,
-                "the data of worker %d ended at step %d, so all workers end here (%s)"
-                % (ending.worker, ending.step, ending.message),
-            )
+            text = "the data of worker %d ended at step %d, so all workers end here (%s)"
+            text %= (ending.worker, ending.step, ending.message)
+            return blame.because_of(tf.errors.OutOfRangeError(None, None, text), ending.worker)
         return WorkerError(_sentence(ending), worker=ending.worker, step=ending.step, cause=ending.message)
 
     def _publish(self, kind, message):
@@ -442,6 +456,7 @@ class Job(object):
         """Leaves the job in good order."""
         if self._client is None:
             return
+        self.noting.left()
         self._client.leave(self.num_updates)
         self.pool.close()
         if self._server is not None:

@@ -100,10 +100,12 @@ class Save(object):
         try:
             job().told(self._topic + "/begun", what, limit_s)
         except WaitTimeout:
-            raise CommunicationError(
+            error = CommunicationError(
                 "worker %d saves '%s', but worker 0 has not saved it within %g s: all workers must save at the same "
                 "steps, or worker 0 alone, which writes the files" % (worker, path, limit_s)
-            ) from None
+            )
+            job().note(error)
+            raise error from None
         news = json.loads(job().told(self._topic + "/done", what).decode())
         if "failure" in news:
             text = "worker 0 could not write '%s': %s" % (path, news["failure"])

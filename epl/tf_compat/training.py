@@ -98,6 +98,12 @@ def wrap_should_stop(wrapper):
     wrap(monitored_session_module._MonitoredSession, "should_stop", wrapper)
 
 
+def wrap_leaving(wrapper):
+    """`wrapper(original, session, kind, value, traceback)` around the end of a `with` of a session of either kind."""
+    for cls in (tf.Session, monitored_session_module._MonitoredSession):
+        wrap(cls, "__exit__", wrapper)
+
+
 def session_of(monitored):
     """The tf.Session inside of a monitored one, or None when it is closed."""
     return monitored._tf_sess()

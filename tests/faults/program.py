@@ -36,6 +36,31 @@ def write(folder, name, text):
     os.rename(path + ".tmp", path)
 
 
+def caught():
+    sys.exit(1)
+
+
+def reraised():
+    raise RuntimeError("the training has failed")
+
+
+def printed():
+    print("Traceback (most recent call last):\nValueError: what somebody prints")
+    sys.exit(1)
+
+
+def aborted():
+    os.abort()
+
+
+def silent():
+    os._exit(1)
+
+
+# How a program ends after an error that it has caught: by the end of the fault's name.
+REACTIONS = {"error_" + each.__name__: each for each in (caught, reraised, printed, aborted, silent)}
+
+
 def worker_index():
     """From the launcher's variables, which are there before epl.init()."""
     return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -120,6 +145,8 @@ class Fault(object):
 
     def error(self):
         raise KeyError("no such luck")
+
+    error_caught = error_reraised = error_printed = error_aborted = error_silent = error
 
 
 class NoFault(object):
@@ -311,6 +338,7 @@ def main(scenario, folder, victim="-1"):
     except Exception as error:
         classes = ",".join(base.__name__ for base in type(error).__mro__)
         write(folder, "error.%d" % script.index, "%s\n%s" % (classes, error))
+        REACTIONS.get(os.environ.get("FAULT"), lambda: None)()
         raise
     print("worker %d finished after %s steps" % (script.index, done))
 

@@ -94,6 +94,12 @@ FAULTS = collections.OrderedDict(
         ("leave", (("start",), Expected(ANY_FAILURE, True, NOTICE_S, r"exit code 0, but without epl\.init\(\)"))),
         ("exit_3", (tuple(MOMENTS), Expected((3,), True, NOTICE_S, r"exit code 3"))),
         ("error", (tuple(MOMENTS), Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
+        # The same in a program that catches all its errors, on each worker, and then ends in its own way.
+        ("error_caught", (tuple(MOMENTS)[2:-1], Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
+        ("error_reraised", (tuple(MOMENTS)[1:], Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
+        ("error_printed", (tuple(MOMENTS)[2:-1], Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
+        ("error_aborted", (tuple(MOMENTS)[2:-1], Expected((134,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
+        ("error_silent", (tuple(MOMENTS)[2:-1], Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
         # Files may not become larger than some KB, as with a full disk or a quota. Happens to the chief, which writes.
         (
             "file_limit",

@@ -15,10 +15,10 @@ from tests.helpers.processes import clean_environment
 LIMIT_S = 120
 
 # What every worker of these tests begins with: it has come to epl.init().
-SHELL_PRELUDE = 'printf joined > "$EPL_LAUNCH_NOTE"\n'
+SHELL_PRELUDE = """echo '{"state": "joined"}' > "$EPL_LAUNCH_NOTE"\n"""
 PRELUDE = """\
 import json, os, signal, subprocess, sys, time
-open(os.environ["EPL_LAUNCH_NOTE"], "w").write("joined")
+open(os.environ["EPL_LAUNCH_NOTE"], "w").write('{"state": "joined"}\\n')
 INDEX = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 def note(name, text=""):
     with open(os.path.join(os.environ["NOTES"], "%s-%d" % (name, INDEX)), "w") as stream:

@@ -60,7 +60,11 @@ def test_one_failure_ends_all_and_is_summed_up(launch, tmp_path):
 def test_the_quicker_victim_is_not_blamed(launch):
     status, _, err = launch(
         """
-        if INDEX == 1: print("epl.errors.WorkerError: worker 0 failed"); sys.exit(5)
+        from epl.errors import WorkerError
+        from epl.launch import notes
+        if INDEX == 1:
+            notes.tell_failure(os.environ, WorkerError("worker 0 failed"), 3, [0], True)
+            print("ValueError: of which the launcher makes nothing"); sys.exit(5)
         time.sleep(0.7); sys.exit(3)
     """,
         "--num_workers",

@@ -112,7 +112,7 @@ def test_init_again_in_a_graph_of_its_own(template, tmp_path):
 
 def test_what_a_worker_starts_may_open_sessions(tmp_path):
     """It is no worker itself, though it imports epl and has the worker's variables."""
-    ended = as_worker("epl.Config()" + TRAINED, tmp_path, note="joined")
+    ended = as_worker("epl.Config()" + TRAINED, tmp_path, note='{"state": "joined"}')
     assert ended.code == 0 and ended.output.strip().endswith("went through"), ended
 
 
