@@ -31,6 +31,7 @@ class Key:
       words: strings that are legal besides numbers.
       pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
       many: a list of strings without commas may stand for the string that has them separated by commas.
+      per_worker: workers may have different values, as the key says something about one process or machine.
       built: False while the feature behind the key does not exist: only the default is accepted.
     """
 
@@ -47,6 +48,7 @@ class Key:
     pattern: Any = None
     pattern_doc: str = ""
     many: bool = False
+    per_worker: bool = False
     built: bool = True
 
     @property

@@ -196,6 +196,7 @@ KEYS = (
         'counted among those that it sees, such as "0,2". "": all that belong to the worker.',
         pattern=r"^(\d+(,\d+)*)?$",
         pattern_doc='device indices separated by commas, such as "0,2", or ""',
+        per_worker=True,
     ),
     Key("cluster.colocate_split_and_replicate", BOOL, False, "Let split and replicate TaskGraphs share devices."),
     Key(
@@ -307,6 +308,15 @@ KEYS = (
         above=0,
     ),
     Key(
+        "communication.stopped_s",
+        NUMBER,
+        60.0,
+        "Seconds without a sign of life after which a worker counts as lost, and its job ends: its process is stopped, "
+        "its machine is gone, or the network to it is cut. It is named in the log after 10 s. Whoever holds workers in "
+        "a debugger gives more.",
+        above=0,
+    ),
+    Key(
         "communication.backend",
         STRING,
         "auto",
@@ -322,6 +332,7 @@ KEYS = (
         "",
         'Path of NCCL (libnccl.so.2, version 2.14 or newer). "": that of the wheel that `pip install .[gpu]` brings, '
         "else the system's. Read only where workers have GPUs.",
+        per_worker=True,
     ),
     Key(
         "communication.cuda_library",
@@ -329,6 +340,7 @@ KEYS = (
         "",
         'Path of the CUDA runtime (libcudart.so of CUDA 10 or newer) through which NCCL gets its streams. "": that of '
         "NVIDIA's wheel, else the system's. Read only where workers have GPUs.",
+        per_worker=True,
     ),
     Key(
         "communication.hierarchical",
@@ -397,6 +409,7 @@ KEYS = (
         False,
         "Log a line every 100 training steps of a session that says how long they took, how long of that they waited "
         "for data, and what to change.",
+        per_worker=True,
     ),
     Key(
         "estimator.evaluate_on",
@@ -420,6 +433,7 @@ KEYS = (
         "Threads on which an operation may divide its work; the first session of a process decides for all. 0: one for "
         "each core.",
         minimum=0,
+        per_worker=True,
     ),
     Key(
         "execution.inter_op_threads",
@@ -428,6 +442,7 @@ KEYS = (
         "Threads that run operations beside each other; the first session of a process decides for all. 0: one for "
         "each core.",
         minimum=0,
+        per_worker=True,
     ),
     Key(
         "execution.steps_per_run",

@@ -10,6 +10,8 @@ import time
 
 from epl.communicators.bootstrap_server import BootstrapServer, split_address
 from epl.communicators.connection import CALL_TIMEOUT_S, LEAVE_TIMEOUT_S, Connection, Unreachable, WaitTimeout
+from epl.communicators.service import HEARTBEAT_S, heartbeat_interval_s
+from epl.communicators.silence import Silence, lost_text
 from epl.communicators.wire import EVERY_GENERATION, Ending, job_token
 from epl.errors import CommunicationError
 from epl.version import __version__
@@ -19,15 +21,13 @@ __all__ = ["BootstrapClient", "BootstrapServer", "Ending", "EVERY_GENERATION", "
 _LOG = logging.getLogger("epl")
 # On top of the time that the service itself may wait, so that its answer, which names who is missing, comes first.
 _WAIT_MARGIN_S = 10.0
-_HEARTBEAT_S = 1.0
-# With many workers the service would be busy with heartbeats only.
-_HEARTBEATS_PER_S = 100.0
 
 
 # ages: worker that has joined and not left to the seconds since its last sign of life; left: those that ended in good
-# order; through: worker to the silent leader of its host, for whose sake it is not heard.
-Members = collections.namedtuple("Members", "ages left through")
-Members.__new__.__defaults__ = ({},)
+# order; through: worker to the silent leader of its host, for whose sake it is not heard; places: worker to how far it
+# has come, as it says.
+Members = collections.namedtuple("Members", "ages left through places")
+Members.__new__.__defaults__ = ({}, {})
 
 
 class BootstrapClient:
@@ -42,19 +42,27 @@ class BootstrapClient:
         but of these no more than 30.
       leader: function that says who leads this host, in words, where it serves instead of worker 0.
       root: "host:port" of worker 0, then.
+      stopped_s: seconds without an answer after which who serves is lost; None: no number of them.
+
+    Attributes:
+      place: how far this worker has come, a list of numbers, which whoever waits learns with `members`; None: it does
+        not say.
 
     Raises:
       NobodyLeads: see there; only with `leader`.
       CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.
     """
 
-    def __init__(self, address, token, worker_index, worker_num, timeout_s=600.0, leader=None, root=None):
+    def __init__(
+        self, address, token, worker_index, worker_num, timeout_s=600.0, leader=None, root=None, stopped_s=None
+    ):
         self._root = root or address
         split_address(self._root)
         self._token = token
         self._connection = Connection(address, token, worker_index, self._root, leader)
         self._worker = worker_index
         self._worker_num = worker_num
+        self._stopped_s = stopped_s
         self._call_timeout_s = min(CALL_TIMEOUT_S, timeout_s)
         self._moving = False  # from the leader, which ends, to worker 0
         self._endings = []
@@ -63,6 +71,7 @@ class BootstrapClient:
         self._left = False  # this worker has left
         self._stopped = threading.Event()
         self._closed = False  # worker 0 has ended in good order
+        self.place = None
         self._steps_of_service = None  # how many steps it made, if it has said so
         try:
             self._enter(self._connection, timeout_s)
@@ -182,7 +191,8 @@ class BootstrapClient:
             return Members({}, [0])
         header, _ = self._call("Ages", {})
         left = [worker for worker, _ in header["left"]]
-        return Members(dict(map(tuple, header["ages"])), left, dict(map(tuple, header.get("through", []))))
+        through, places = (dict(map(tuple, header.get(name, []))) for name in ("through", "places"))
+        return Members(dict(map(tuple, header["ages"])), left, through, places)
 
     def departed(self):
         """Workers that have ended in good order, as far as worker 0 can still say: each to the steps that it made, or
@@ -206,9 +216,10 @@ class BootstrapClient:
             header, _ = self._call("Ages", {}, timeout_s=LEAVE_TIMEOUT_S)
         except CommunicationError as error:
             return [getattr(error, "worker", 0)]
-        allowed = max_age_s + self._heartbeat_interval_s() - _HEARTBEAT_S
+        interval_s = heartbeat_interval_s(self._worker_num)
+        allowed = max_age_s + interval_s - HEARTBEAT_S
         if "through" in header:  # and so long it takes from leaders to worker 0
-            allowed += self._heartbeat_interval_s()
+            allowed += interval_s
         through = dict(map(tuple, header.get("through", [])))
         return sorted({through.get(worker, worker) for worker, age in header["ages"] if age > allowed})
 
@@ -276,16 +287,20 @@ class BootstrapClient:
             self._changed.notify_all()
         before.stop_watching()  # so the leader knows
 
-    def _heartbeat_interval_s(self):
-        return max(_HEARTBEAT_S, self._worker_num / _HEARTBEATS_PER_S)
-
     def _send_heartbeats(self):
-        while not self._stopped.wait(self._heartbeat_interval_s()):
+        interval_s, limit_s = heartbeat_interval_s(self._worker_num), 5 * HEARTBEAT_S
+        silence = Silence(self._worker, self._stopped_s, interval_s)
+        while not self._stopped.wait(interval_s):
+            began, answered = time.monotonic(), True
             try:
-                self._call("Heartbeat", {}, timeout_s=5 * _HEARTBEAT_S)
+                self._call("Heartbeat", {"place": self.place}, timeout_s=limit_s)
             except CommunicationError as error:
                 # The watch stream is what notices the end of worker 0; a late answer is no end.
                 _LOG.debug("heartbeat of worker %d: %s", self._worker, error)
+                answered = self._closed or self._left
+            for worker, age in silence.called(self.served_by, answered, time.monotonic() - began, limit_s):
+                self._publish(Ending(worker, "lost", -1, lost_text(worker, age), EVERY_GENERATION))
+                return
 
     def _watch(self, connection, heard):
         def told(header):

@@ -8,12 +8,14 @@ ask or bring at a time goes to worker 0 as one call. A leader that ends before i
 import atexit
 import logging
 import threading
+import time
 
 from epl.communicators import wire
 from epl.communicators.bootstrap_state import BootstrapState, WaitError
 from epl.communicators.connection import CALL_TIMEOUT_S, LEAVE_TIMEOUT_S, Connection
 from epl.communicators.merging import Flights, Gatherings
 from epl.communicators.service import PAGE_BYTES, Service, divided, paged
+from epl.communicators.silence import Silence, lost_text
 from epl.communicators.wire import EVERY_GENERATION, Ending
 from epl.errors import CommunicationError
 from epl.version import __version__
@@ -45,16 +47,18 @@ class BootstrapRelay(Service):
       worker: index of this worker.
       worker_num: number of workers.
       hosts: number of hosts.
+      stopped_s: seconds without an answer after which worker 0 is lost; None: no number of them.
 
     Raises:
       CommunicationError: the address is taken.
     """
 
-    def __init__(self, seat, token, worker, worker_num, hosts):
+    def __init__(self, seat, token, worker, worker_num, hosts, stopped_s=None):
         super().__init__(token, BootstrapState(worker_num))
         self._worker = worker
         self._worker_num = worker_num
         self._seat = seat
+        self._stopped_s = stopped_s
         self._report_s = max(_REPORT_S, hosts / _REPORTS_PER_S)
         self._link = Connection(seat.root, token, worker, seat.root)
         self._ready = threading.Event()
@@ -147,8 +151,8 @@ class BootstrapRelay(Service):
         finally:
             self._state.leave(caller.worker)
 
-    def _heartbeat(self, caller, _, __, ___):
-        self._state.heard(caller.worker)
+    def _heartbeat(self, caller, header, __, ___):
+        self._state.heard(caller.worker, header.get("place"))
         return {}, b""
 
     def _ages(self, caller, _, __, context):
@@ -206,12 +210,19 @@ class BootstrapRelay(Service):
                 return values, [], refused
 
     def _report(self):
+        silence = Silence(self._worker, self._stopped_s, self._report_s)
         while not self._stopped.wait(self._report_s):
-            ages = [[worker, round(age, 3)] for worker, age in sorted(self._state.ages().items())]
+            places = self._state.places()
+            signs = [[worker, round(age, 3), places.get(worker)] for worker, age in sorted(self._state.ages().items())]
+            began, answered = time.monotonic(), True
             try:
-                self._link.call("Report", {"ages": ages}, b"", _REPORT_TIMEOUT_S)
+                self._link.call("Report", {"signs": signs}, b"", _REPORT_TIMEOUT_S)
             except CommunicationError as error:
                 _LOG.debug("report of worker %d: %s", self._worker, error)
+                answered = self._closing
+            for _, age in silence.called(0, answered, time.monotonic() - began, _REPORT_TIMEOUT_S):
+                self._state.publish(Ending(0, "lost", -1, lost_text(0, age), EVERY_GENERATION))
+                return
 
     def _listen(self):
         why = self._link.watch({"leads": True}, self._told)

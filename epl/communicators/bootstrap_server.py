@@ -4,10 +4,12 @@ import atexit
 import errno
 import os
 import socket
+import threading
 
 from epl.communicators import wire
 from epl.communicators.bootstrap_state import BootstrapState, WriteError
-from epl.communicators.service import Service, divided, paged, refuse
+from epl.communicators.service import Service, divided, heartbeat_interval_s, paged, refuse
+from epl.communicators.silence import Silence, look
 from epl.errors import CommunicationError
 from epl.version import __version__
 
@@ -35,6 +37,7 @@ class BootstrapServer(Service):
       token: the job's token; calls that do not prove it are refused.
       worker_num: number of workers.
       timeout_s: seconds; the longest that one call may wait for other workers.
+      stopped_s: seconds without a sign of life after which a worker is lost; None: no number of them.
 
     Attributes:
       port: the port that is served.
@@ -43,13 +46,15 @@ class BootstrapServer(Service):
       CommunicationError: the port is taken, or the address does not belong to this machine's resolver.
     """
 
-    def __init__(self, address, token, worker_num, timeout_s=600.0):
+    def __init__(self, address, token, worker_num, timeout_s=600.0, stopped_s=None):
         super().__init__(token, BootstrapState(worker_num))
         self._worker_num = worker_num
         self._timeout_s = min(timeout_s, _MAX_WAIT_S)
         self._server = self._make_server()
         self.port = _bind(self._server, address)
         self._server.start()
+        self._stopped = threading.Event()
+        look(self._state, Silence(0, stopped_s, heartbeat_interval_s(worker_num)), self._stopped)
         atexit.register(self.close)  # a script that ends with an exception ends
 
     def close(self):
@@ -58,6 +63,7 @@ class BootstrapServer(Service):
         Others may still be reading what was left for them here: they have a moment for that.
         """
         atexit.unregister(self.close)
+        self._stopped.set()
         self._state.wait_for_leaving(_LINGER_S)
         self._state.close({"closed": True, "steps": dict(self._state.left()).get(0)})
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
@@ -125,12 +131,13 @@ class BootstrapServer(Service):
         self._state.leave(caller.worker, header.get("steps"))
         return {}, b""
 
-    def _heartbeat(self, caller, _, __, ___):
-        self._state.heard(caller.worker)
+    def _heartbeat(self, caller, header, __, ___):
+        self._state.heard(caller.worker, header.get("place"))
         return {}, b""
 
     def _ages(self, _, __, ___, ____):
         header = {"ages": sorted(self._state.ages().items()), "left": self._state.left()}
+        header["places"] = sorted(self._state.places().items())
         if self._state.has_links():
             header["through"] = self._state.silent_through()
         return header, b""
@@ -179,7 +186,7 @@ class BootstrapServer(Service):
         return {"ending": vars(self._state.fail(ending))}, b""
 
     def _report(self, caller, header, _, __):
-        self._state.heard_through(caller.link, header["ages"])
+        self._state.heard_through(caller.link, header["signs"])
         return {}, b""
 
     def _lost(self, caller, header, _, __):

@@ -78,6 +78,7 @@ class BootstrapState:
         self._endings = []
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
+        self._places = {}  # worker -> how far it has come, as it says with its signs of life
         self._left = {}  # worker that ended in good order -> steps that it made
         self._links = {}  # identity of a leader's connection -> _Link
         self._through = {}  # worker -> the identity of the connection through which it is connected, if it is one
@@ -132,17 +133,37 @@ class BootstrapState:
         with self._changed:
             return len(set(self._instances).difference(self._left))
 
-    def heard(self, worker):
+    def heard(self, worker, place=None):
         with self._changed:
             self._heard[worker] = self._clock()
+            self._places[worker] = place
 
-    def heard_through(self, link, ages):
-        """What a leader says of its members: [worker, seconds since it was last heard]."""
+    def heard_through(self, link, signs):
+        """What a leader says of its members: [worker, seconds since it was last heard, how far it has come]."""
         with self._changed:
             now = self._links[link].heard = self._clock()
-            for worker, age in ages:
+            for worker, age, place in signs:
                 if self._through.get(worker) == link:
                     self._heard[worker] = max(self._heard[worker], now - age)
+                    self._places[worker] = place
+
+    def places(self):
+        """How far each worker has come, of those that have said it: {worker: what it has said}."""
+        with self._changed:
+            return {worker: place for worker, place in self._places.items() if place is not None}
+
+    def hear_all(self):
+        """As if all had just been heard: this process was stopped itself, and could hear nobody."""
+        with self._changed:
+            for worker in self._heard:
+                self._heard[worker] = self._clock()
+            for link in self._links.values():
+                link.heard = self._clock()
+
+    def silences(self):
+        """As `ages`, but a leader that is silent stands for those that are not heard for its sake."""
+        through = dict(self.silent_through())
+        return {through.get(worker, worker): age for worker, age in self.ages().items()}
 
     def ages(self):
         """Seconds since each worker that joined and has not left was last heard: {worker: seconds}."""

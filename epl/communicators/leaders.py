@@ -22,13 +22,13 @@ _LOG = logging.getLogger("epl")
 _RETRY_S = 0.1
 
 
-def join(cluster, token, timeout_s=600.0):
+def join(cluster, token, timeout_s=600.0, stopped_s=None):
     """Comes into the job.
 
     Args:
       cluster: the `Cluster`, of several workers.
       token: the job's token.
-      timeout_s: as for BootstrapClient.
+      timeout_s, stopped_s: as for BootstrapClient.
 
     Returns:
       (what this worker serves others with, or None, to be closed after the client has left; the BootstrapClient).
@@ -37,22 +37,23 @@ def join(cluster, token, timeout_s=600.0):
       CommunicationError: worker 0 cannot be reached in time, or refuses this worker; says why.
     """
     place, nodes = (token, cluster.worker_index, cluster.worker_num), cluster.nodes
-    own = nodes[cluster.worker_index]
+    own, limits = nodes[cluster.worker_index], {"timeout_s": timeout_s, "stopped_s": stopped_s}
     if cluster.worker_index == 0:
-        server = BootstrapServer(cluster.bootstrap_address, token, cluster.worker_num, timeout_s)
-        return server, BootstrapClient(cluster.bootstrap_address, *place, timeout_s=timeout_s)
+        server = BootstrapServer(cluster.bootstrap_address, token, cluster.worker_num, timeout_s, stopped_s)
+        return server, BootstrapClient(cluster.bootstrap_address, *place, **limits)
     if own == nodes[0] or nodes.count(own) == 1:
-        return None, BootstrapClient(cluster.bootstrap_address, *place, timeout_s=timeout_s)
-    return _join_host(Seat(token, cluster.bootstrap_address, own), place, len(set(nodes)), timeout_s)
+        return None, BootstrapClient(cluster.bootstrap_address, *place, **limits)
+    return _join_host(Seat(token, cluster.bootstrap_address, own), place, len(set(nodes)), **limits)
 
 
-def _join_host(seat, place, hosts, timeout_s):
+def _join_host(seat, place, hosts, timeout_s, stopped_s):
     deadline = time.monotonic() + timeout_s
     while True:
         left = max(1.0, round(deadline - time.monotonic(), 1))
-        relay = _lead(seat, place, hosts, left)
+        relay = _lead(seat, place, hosts, left, stopped_s)
         try:
-            client = BootstrapClient(seat.address, *place, timeout_s=left, leader=seat.who, root=seat.root)
+            limits = {"timeout_s": left, "stopped_s": stopped_s}
+            client = BootstrapClient(seat.address, *place, leader=seat.who, root=seat.root, **limits)
             return relay, client
         except CommunicationError as error:
             if relay is not None:
@@ -69,13 +70,13 @@ def _join_host(seat, place, hosts, timeout_s):
         time.sleep(_RETRY_S)
 
 
-def _lead(seat, place, hosts, timeout_s):
+def _lead(seat, place, hosts, timeout_s, stopped_s):
     """The BootstrapRelay of this worker, if nobody leads this host yet."""
     if not seat.take():
         return None
     token, worker, worker_num = place
     try:
-        relay = BootstrapRelay(seat, token, worker, worker_num, hosts)
+        relay = BootstrapRelay(seat, token, worker, worker_num, hosts, stopped_s)
     except CommunicationError:
         seat.leave()
         raise

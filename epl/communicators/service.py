@@ -15,6 +15,9 @@ from epl.errors import CommunicationError
 _LOG = logging.getLogger("epl")
 # A watch stream with nothing to tell sends an empty message this often, so that a dead connection is noticed.
 _IDLE_WATCH_S = 5.0
+HEARTBEAT_S = 1.0
+# With many workers the service would be busy with heartbeats only.
+_HEARTBEATS_PER_S = 100.0
 # Of values that were gathered, in one answer.
 PAGE_BYTES = wire.MAX_MESSAGE_BYTES // 2
 
@@ -128,6 +131,11 @@ class Service:
                 return
             if not endings:
                 yield {}
+
+
+def heartbeat_interval_s(worker_num):
+    """Seconds between the signs of life of a worker."""
+    return max(HEARTBEAT_S, worker_num / _HEARTBEATS_PER_S)
 
 
 def paged(values, begin):

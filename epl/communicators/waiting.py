@@ -94,10 +94,20 @@ class Wait(object):
       limit_s: seconds in all; None for as long as all workers live.
       start_s: seconds for a worker to join the job.
       silence_s: seconds without a sign of life of a worker that has joined.
+      hopeless: function from Members to why it is of no use to wait any longer, or None.
     """
 
     def __init__(
-        self, client, what, worker=None, generation=None, error_of=None, limit_s=None, start_s=600.0, silence_s=600.0
+        self,
+        client,
+        what,
+        worker=None,
+        generation=None,
+        error_of=None,
+        limit_s=None,
+        start_s=600.0,
+        silence_s=600.0,
+        hopeless=lambda members: None,
     ):
         self._client = client
         self._what = what
@@ -107,6 +117,8 @@ class Wait(object):
         self._limit_s = limit_s
         self._start_s = start_s
         self._silence_s = silence_s
+        self._hopeless = hopeless
+        self._why = None  # it was hopeless at the latest check; what is waited for may have come meanwhile
         self._began = time.monotonic()
         self._notice = self._began + _NOTICE_S
 
@@ -129,6 +141,9 @@ class Wait(object):
             raise self._error_of(ending)
         members = self._client.members()
         self._check_departed(members)
+        before, self._why = self._why, self._hopeless(members)
+        if before is not None and self._why is not None:
+            raise CommunicationError("worker %d waits for %s, but %s" % (self._client.worker, self._what, self._why))
         absent = [w for w in self._awaited() if w not in members.ages and w not in members.left]
         if absent and waited > self._start_s:
             raise CommunicationError(

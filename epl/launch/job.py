@@ -18,8 +18,12 @@ DRAIN_S = 1.0
 LOOK_S = 1.0
 # A program that has not come to epl.init() by then has probably forgotten it.
 INIT_EXPECTED_S = 60.0
-# A worker that is stopped when all others have ended gets this time to go on.
+# A worker that is stopped gets so much time to go on, unless it has said another (communication.stopped_s); and so much
+# when all others have ended.
+STOPPED_S = 60.0
 STOPPED_GRACE_S = 30.0
+# Where a worker still runs and all others have ended, that is said so often.
+STILL_RUNS_S = 30.0
 # The loop looks around at least so often, should a signal be missed.
 _LONGEST_WAIT_S = 0.5
 
@@ -46,6 +50,7 @@ class Job:
         self._killed_since = None
         self._look_at = 0.0
         self._init_expected_at = time.monotonic() + INIT_EXPECTED_S  # None: somebody has come, or it was said
+        self._said_at = 0.0  # when it was said who still runs
         self._held = {}  # workers that are stopped, by index: since when
         self._wake_read, self._wake_write = os.pipe()
         for descriptor in (self._wake_read, self._wake_write):
@@ -174,12 +179,16 @@ class Job:
                     "no worker has come to epl.init() within %g s; without it each trains for itself" % INIT_EXPECTED_S
                 )
             self._init_expected_at = None
-        gone = [worker for worker in self.ended if worker.code == 0 and worker.note.state == ""]
         waiting = [worker for worker in self.workers if worker.code is None and worker.note.state == notes.JOINING]
-        if gone and waiting:
+        gone = [worker for worker in self.ended if worker.code == 0 and _is_missed(worker, waiting)]
+        if gone:
             gone[0].waited_for_by = waiting[0].index
             self._end_at = now
             return
+        self._look_for_stopped(now)
+        self._say_who_still_runs(now)
+
+    def _look_for_stopped(self, now):
         held = self._stopped_workers()
         self._held = {worker.index: self._held.get(worker.index, now) for worker in held}
         for worker in held:
@@ -188,10 +197,26 @@ class Job:
                     "worker %d is stopped (SIGSTOP); `kill -CONT -%d` lets it go on" % (worker.index, worker.session)
                 )
         running = [worker for worker in self.workers if worker.code is None]
+        given = {worker.index: worker.note.fact("stopped_s", STOPPED_S) for worker in held}
+        late = [worker for worker in held if now - self._held[worker.index] > given[worker.index] and _is_held(worker)]
         if held and held == running and self.ended and now - max(self._held.values()) > STOPPED_GRACE_S:
-            for worker in held:
-                worker.stopped = True
+            late = held
+        for worker in late:
+            worker.stopped = True
             self._end_at = now
+
+    def _say_who_still_runs(self, now):
+        """Nobody waits for a worker that has work of its own, or hangs, after all others have ended."""
+        running = [worker for worker in self.workers if worker.code is None]
+        if len(running) != 1 or not self.ended:
+            return
+        since = max(worker.ended_at for worker in self.ended)
+        if now >= max(since, self._said_at) + STILL_RUNS_S:
+            self._said_at = now
+            self._console.say(
+                "worker %d still runs; all others have ended, the last of them %.0f s ago"
+                % (running[0].index, now - since)
+            )
 
     def _sessions(self):
         return [worker.session for worker in self.workers if not worker.empty]
@@ -237,3 +262,16 @@ class Job:
     def cause(self):
         """The worker whose failure ended the job, or None."""
         return root_cause(self.ended)
+
+
+def _is_held(worker):
+    """Whether the process that has joined the job is stopped, and not something else that its script has started."""
+    return processes.is_stopped(worker.note.fact("process", worker.session))
+
+
+def _is_missed(worker, waiting):
+    """Whether a worker that has ended with 0 keeps others waiting: by an end that nobody was told of, or as worker 0,
+    to which those cannot come any more that have not met it yet."""
+    if not waiting or worker.note.state != notes.LEFT:
+        return bool(waiting)
+    return worker.index == 0 and any(other.note.states == [notes.JOINING] for other in waiting)

@@ -109,6 +109,11 @@ class Note:
         """JOINING, JOINED, LEFT, or "" before."""
         return self.fact("state", "")
 
+    @property
+    def states(self):
+        """All states since it last had JOINED the others, in their order."""
+        return [note["state"] for note in self._notes() if "state" in note]
+
     def fact(self, name, default=None):
         """The latest of what the worker has told under a name."""
         return _fact(self._notes(), name, default)

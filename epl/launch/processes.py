@@ -24,6 +24,15 @@ def stopped(sessions):
     return {session for session, state in _states(sessions).values() if state == b"T"}
 
 
+def is_stopped(pid):
+    """Whether a process is stopped (SIGSTOP)."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as stream:
+            return stream.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
+
+
 def _states(sessions):
     """{process id: (session id, letter of its state)} of the members of `sessions`."""
     sessions = set(sessions)

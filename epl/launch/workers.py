@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+from epl.launch import notes
+
 
 class Worker:
     """A worker of this machine.
@@ -109,7 +111,10 @@ class Worker:
         if self.stopped:
             return "it was stopped (SIGSTOP), and the others waited for it in vain"
         if self.waited_for_by is not None:
-            return "exit code 0, but without epl.init(), so that worker %d waits for it in vain" % self.waited_for_by
+            what = "without leaving its job in good order" if self.note.state else "without epl.init()"
+            if self.note.state == notes.LEFT:
+                what = "before all others had come to epl.init()"
+            return "exit code 0, but %s, so that worker %d waits for it in vain" % (what, self.waited_for_by)
         if self.silent:
             return "it still ran%s" % (" after its error" if self.failure else ", but the others waited for it in vain")
         if self.code == 0:

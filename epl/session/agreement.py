@@ -15,6 +15,7 @@ import zlib
 
 from epl.env import Env
 from epl.errors import WorkerError
+from epl.session import settings
 
 _DIGEST_BYTES = 16
 _LINES_BYTES_LIMIT = 32 * 1024 * 1024
@@ -286,6 +287,15 @@ def _check_holders(votes, names, holder):
         )
 
 
+def _different_settings(worker, ours, theirs):
+    return WorkerError(
+        "the configurations of the workers differ: worker 0 has %s, and worker %d has %s. It was the same at "
+        "epl.init(); change it on all workers or on none." % (ours, worker, theirs),
+        worker=worker,
+        cause="different configurations",
+    )
+
+
 def _difference(exchange, step):
     """The error that names where the workers' graphs differ first."""
     lines = step.lines()
@@ -297,6 +307,8 @@ def _difference(exchange, step):
         if other == all_lines[0]:
             continue
         for ours, theirs in zip(all_lines[0] + ["(nothing)"], other + ["(nothing)"]):
+            if ours != theirs and settings.is_line(ours):
+                return _different_settings(worker, ours, theirs)
             if ours != theirs:
                 what = ". The first difference: worker 0 has\n    %s\nand worker %d has\n    %s\n" % (
                     ours,

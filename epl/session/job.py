@@ -1,6 +1,7 @@
 """This process as one worker of a job: its connection to the others, and how the end of one reaches all."""
 
 import atexit
+import json
 import logging
 import random
 import re
@@ -13,17 +14,17 @@ from epl.communicators import leaders
 from epl.communicators.pool import Pool
 from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
-from epl.errors import CommunicationError, WorkerError
+from epl.errors import CommunicationError, ConfigError, WorkerError
 from epl.plan.links import Link
-from epl.session import blame
+from epl.session import blame, settings
 from epl.session.background import Background
 from epl.session.causes import first_line, from_communication
 from epl.session.noting import Noting
-from epl.session.peer_errors import FromPeer
+from epl.session.peer_errors import FromPeer, TellingOthers
 
 _LOG = logging.getLogger("epl")
 
-_JOB_SEED_KEY = "job/seed"
+_SETTINGS_KEY = "job/settings/%d"  # after how many calls of epl.init
 _LINK_KEY = "job/link/%d"  # after how many calls of epl.init
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
@@ -45,27 +46,6 @@ def _workers(indices):
     return "worker%s %s%s" % ("s" if len(indices) > 1 else "", named, more)
 
 
-class _TellingOthers(object):
-    """Around what must not end for this worker alone: whatever error comes out of it, the others hear of it.
-
-    Every step is in one, so it is made once, and a class: a generator takes three times as long.
-    """
-
-    def __init__(self, job):
-        self._job = job
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, _, error, traceback):
-        if not isinstance(error, Exception):
-            return False
-        raised = self._job.broken_by(error)
-        if raised is error:
-            return False
-        raise raised from None
-
-
 class Job(object):
     """The connection of this worker to its job. A job of one worker needs none, and everything here is then trivial.
 
@@ -85,8 +65,8 @@ class Job(object):
         self.cluster = cluster
         self.lock = threading.RLock()
         self.background = Background()
-        self.noting = Noting(cluster)
-        self._telling = _TellingOthers(self)
+        self.noting = Noting(cluster, stopped_s=config.communication.stopped_s)
+        self._telling = TellingOthers(self)
         self._counting = threading.Lock()
         self.step = 0
         self.num_updates = 0
@@ -117,10 +97,25 @@ class Job(object):
 
     def _come_in(self, timeout_s):
         token = job_token(self.cluster)
-        self._server, self._client = leaders.join(self.cluster, token, timeout_s)
-        if self.cluster.worker_index == 0:
-            self._client.set(_JOB_SEED_KEY, str(random.SystemRandom().randrange(1 << 48)).encode())
-        self.seed = int(self._wait(_JOB_SEED_KEY, "worker 0 to tell the job's seed", 0, limit_s=timeout_s))
+        self._server, self._client = leaders.join(self.cluster, token, timeout_s, self._config.communication.stopped_s)
+        self.seed = random.SystemRandom().randrange(1 << 48)
+        self._compare_settings()
+
+    def _compare_settings(self):
+        """Takes worker 0's seed. All workers must have the same configuration, or the others hear of it."""
+        key, own = _SETTINGS_KEY % (self._generation // _GENERATIONS_PER_INIT), settings.told(self._config)
+        if self._index == 0:
+            self._client.set(key, json.dumps({"seed": self.seed, "config": own}).encode())
+            return
+        limit_s = self._config.communication.start_timeout_s
+        told = json.loads(self._wait(key, "worker 0 to tell the job's settings", 0, limit_s=limit_s).decode())
+        self.seed = told["seed"]
+        try:
+            settings.check_same(own, told["config"], self._index)
+        except ConfigError as error:
+            self.note(error)
+            self._publish("error", "ConfigError: %s" % error)
+            raise
 
     def _catch_uncaught(self):
         """A Python error that ends this process is told to the others as its cause; they know of those from talking."""
@@ -152,6 +147,9 @@ class Job(object):
             self._link = None  # another back end may carry the data now
             self.step = self.num_updates = 0
             self.pool = Pool(self.cluster, config, self._client)
+            if self._client is not None:
+                with self._noting_errors():
+                    self._compare_settings()
 
     def took_step(self):
         """Counts a step; in the background there may be others. What was noted before it has been lived through."""
@@ -248,6 +246,8 @@ class Job(object):
     def exchange(self, message):
         """Gives each worker's bytes to every worker, in their order."""
         self._exchanges += 1
+        if self._client is not None:
+            self._client.place = [self._generation, self._exchanges]
         return self.pool.exchange(message)
 
     def meet(self, message, limit_s=None):
@@ -304,8 +304,18 @@ class Job(object):
     def _limits(self, limits):
         """Those of a Wait, with what all of this job's waits have in common."""
         communication = self._config.communication
-        own = {"start_s": communication.start_timeout_s, "silence_s": communication.timeout_s}
+        own = {"start_s": communication.start_timeout_s, "silence_s": communication.timeout_s, "hopeless": self._ahead}
         return dict(limits, error_of=self._error, **own)
+
+    def _ahead(self, members):
+        """Says who has gone on to a step that cannot be made without this worker, which waits for something else."""
+        for worker, (generation, exchanges) in sorted(members.places.items()):
+            if generation == self._generation and exchanges > self._exchanges and worker != self._index:
+                return (
+                    "worker %d is at another step, in which it needs worker %d: all workers must make the same number "
+                    "of steps, and save and evaluate at the same ones" % (worker, self._index)
+                )
+        return None
 
     def tell(self, topic, data):
         """Leaves bytes for all other workers under a topic, a text; nobody waits."""

@@ -55,7 +55,7 @@ class Noting(object):
     def joined(self):
         """This worker has met the others."""
         self._wrong = False
-        notes.tell(notes.JOINED, os.environ, **self._facts)
+        notes.tell(notes.JOINED, os.environ, process=os.getpid(), **self._facts)
 
     def left(self):
         """This worker ends in good order."""

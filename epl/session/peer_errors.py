@@ -22,3 +22,24 @@ def for_programs(method):
             raise error.error from None
 
     return unwrapped
+
+
+class TellingOthers(object):
+    """Around what must not end for this worker alone: whatever error comes out of it, the others hear of it.
+
+    Every step is in one, so it is made once, and a class: a generator takes three times as long.
+    """
+
+    def __init__(self, job):
+        self._job = job
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _, error, traceback):
+        if not isinstance(error, Exception):
+            return False
+        raised = self._job.broken_by(error)
+        if raised is error:
+            return False
+        raise raised from None

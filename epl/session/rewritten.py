@@ -16,6 +16,7 @@ from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, micro_batch_name, whole_name
 from epl.plan.order import collective_keys, keys_of_shards, settle
 from epl.rules import effects
+from epl.session import settings
 from epl.session.described import describe, told_hints
 from epl.session.parts import communicators, wanted_messages
 from epl.session.step import RemoteRead, Step
@@ -37,6 +38,7 @@ class Rewritten(object):
       plan: its Plan.
       graph: the rewritten Graph: this worker's, or its pipeline's.
       partners: an EplSend of the user to its EplRecv.
+      settings: lines about the configuration, see epl.session.settings.
       hints: tensors of the program to what epl.shard or epl.whole says of them.
       has_reference_variables: True when any variable is of the kind that is updated in place.
       told: whether the user knows that what does not divide is computed by one copy of the model.
@@ -66,6 +68,7 @@ class Rewritten(object):
             self._in_all_copies |= drawn.union(self.plan.analysis.initial_writes)
             self._in_step |= drawn & self.graph.ancestors(self._writes)
         self._differing = None
+        self.settings = settings.lines(config)
         self._remote_reads = {}
         self.has_reference_variables = any(
             self.program.source.graph.nodes[v].op != "VarHandleOp" for v in self.program.variables

@@ -304,7 +304,8 @@ class Step(object):
         updates = users.ancestors(self._updates, stop=self._rewritten.differing)
         compared = users.ancestors(self._rewritten.in_one_copy(self._compared()) | self._gathered()) - updates
         return (
-            [settings(self._rewritten.plan)]
+            self._rewritten.settings
+            + [settings(self._rewritten.plan)]
             + ["hint: %s %s" % hint for hint in sorted(self._rewritten.hints.items())]
             + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
             + self._collectives

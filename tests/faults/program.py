@@ -259,6 +259,8 @@ class Script(object):
             self.start_or_raise()
         if self.scenario == "fewer_steps":
             return self.train_plainly(train_op)
+        if self.scenario == "fewer_steps_with_saves":
+            return self.train_with_saves(train_op)
         done = 0
         try:
             with tf.train.MonitoredTrainingSession() as sess:
@@ -296,6 +298,13 @@ class Script(object):
             for _ in range(FAULT_STEP if self.hit else 2 * FAULT_STEP):
                 sess.run(train_op)
 
+    def train_with_saves(self, train_op):
+        """The worker that makes fewer steps saves at its last one, at which the others do not."""
+        hook = tf.train.CheckpointSaverHook(os.path.join(self.folder, "kept"), save_steps=100)
+        with tf.train.MonitoredTrainingSession(hooks=[hook]) as sess:
+            for _ in range(FAULT_STEP if self.hit else 2 * FAULT_STEP):
+                sess.run(train_op)
+
     def start_or_raise(self):
         """The others are about to measure their links with one that then raises."""
         if not self.hit:
@@ -330,7 +339,8 @@ def main(scenario, folder, victim="-1"):
         if worker_index() == int(victim):
             fault = Fault(folder)
     fault.at("start")
-    epl.init()
+    differs = scenario == "wrong_config_there" and worker_index() == int(victim)
+    epl.init(epl.Config({"zero.level": "v1"} if differs else {}))
     script = Script(scenario, folder, int(victim), fault)
     fault.at("init")
     try:

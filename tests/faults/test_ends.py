@@ -108,6 +108,45 @@ def test_stopped_worker(start, victim, stages):
     assert re.search(r"\b%d(\.0)? ?s" % TIMEOUT_S, error), error
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("victim", [0, once(1)])
+def test_stopped_worker_without_a_launcher(template, tmp_path, victim):
+    """By heartbeats, with default time-outs of what communicates."""
+    environments = processes.worker_environments(2, 1)
+    children = [
+        template.python(
+            [SCRIPT, "hang", tmp_path, victim],
+            dict(environ, EPL_COMMUNICATION_STOPPED_S="11"),
+            tmp_path / ("log.%d" % index),
+        )
+        for index, environ in enumerate(environments)
+    ]
+    try:
+        deadline = time.time() + 90
+        while not (tmp_path / "in_step").exists():
+            assert time.time() < deadline and all(child.running() for child in children), children[0].output()[-3000:]
+            time.sleep(0.05)
+        children[victim].signal(signal.SIGSTOP)
+        ended = children[1 - victim].wait(90)
+    finally:
+        for child in children:
+            child.kill()
+    assert ended.code == 1, ended
+    assert "worker %d: no sign of life from worker %d for" % (1 - victim, victim) in ended.output, ended
+    error = (tmp_path / ("error.%d" % (1 - victim))).read_text()
+    assert re.search(r"no sign of life from worker %d for 1\d s \(communication.stopped_s\)" % victim, error), error
+
+
+@pytest.mark.parametrize("scenario", [once("wrong_config_there"), "fewer_steps_with_saves"])
+def test_workers_that_differ_with_default_time_outs(start, scenario):
+    ended = start(scenario, 1).end()
+    said = {
+        "wrong_config_there": "configurations of the workers differ: worker 1 has zero.level='v1', but worker 0 has ''",
+        "fewer_steps_with_saves": "but worker 0 is at another step, in which it needs worker 1: all workers must make",
+    }[scenario]
+    assert ended.code == 1 and said in ended.output.rpartition("epl-launch: worker 1 failed after")[2], ended
+
+
 @pytest.mark.parametrize("victim, stages", [exhaustive(0, COPIES), (1, COPIES), (0, STAGES)])
 def test_data_that_ends_earlier(start, victim, stages):
     run = start("data_ends", victim, FAULT_STAGES=stages)

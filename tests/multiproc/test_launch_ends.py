@@ -143,6 +143,62 @@ def test_a_worker_that_is_stopped_at_its_end(launch):
     assert err.endswith("s: it was stopped (SIGSTOP), and the others waited for it in vain.\n")
 
 
+def test_a_worker_that_stays_stopped_ends_the_job(launch):
+    """After the time that it has noted itself, though all others still run."""
+    program = """
+        from epl.launch import notes
+        notes.tell(notes.JOINED, os.environ, process=os.getpid(), stopped_s=1)
+        note("pid")
+        if INDEX == 0: os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1000)
+    """
+    job = launch(program, "--num_workers", "2")
+    pids = job.pids("pid", 2)
+    status, _, err = job.wait()
+    assert status == 143 and err.endswith("s: it was stopped (SIGSTOP), and the others waited for it in vain.\n")
+    assert_gone(pids)
+
+
+def test_something_else_that_is_stopped_ends_nothing(launch):
+    program = """
+        from epl.launch import notes
+        notes.tell(notes.JOINED, os.environ, process=os.getpid(), stopped_s=0.5)
+        if INDEX == 0:
+            other = subprocess.Popen(["sleep", "1000"])
+            other.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+    """
+    status, out, err = launch(program, "--num_workers", "2").wait()
+    assert (status, err) == (0, "") and "[epl-launch] worker 0 is stopped (SIGSTOP)" in out
+
+
+def test_a_worker_that_still_runs_is_named_now_and_then(launch):
+    code = "import epl.launch.job as job, epl.launch.main as main, sys; job.STILL_RUNS_S = 1; sys.exit(main.main())"
+    program = "time.sleep(5 if INDEX == 1 else 0)"
+    status, out, err = launch(program, "--num_workers", "3", python=["-c", code]).wait()
+    said = re.findall(r"\[epl-launch\] worker 1 still runs; all others have ended, the last of them (\d+) s ago", out)
+    assert (status, err) == (0, "") and len(said) >= 2 and said == sorted(said, key=int)
+
+
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        ("JOINED", "exit code 0, but without leaving its job in good order, so that worker 1 waits for it in vain."),
+        ("LEFT", "exit code 0, but before all others had come to epl.init(), so that worker 1 waits for it in vain."),
+    ],
+)
+def test_worker_0_ends_before_another_has_come(launch, state, words):
+    program = """
+        from epl.launch import notes
+        open(os.environ["EPL_LAUNCH_NOTE"], "w").close()
+        notes.tell(notes.JOINING, os.environ)
+        if INDEX == 0: notes.tell(notes.%s, os.environ)
+        else: time.sleep(1000)
+    """
+    status, _, err = launch(program % state, "--num_workers", "2").wait()
+    assert status == 1 and err.endswith(words + "\n")
+
+
 def test_a_worker_that_ends_before_init_is_not_waited_for(launch):
     """The others would wait for it until communication.start_timeout_s."""
     program = """

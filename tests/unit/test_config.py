@@ -152,6 +152,7 @@ def test_documented_keys_have_their_documented_defaults():
         "communication.start_timeout_s": 600.0,
         "pipeline.num_chunks": 1,
         "communication.stall_warning_s": 60.0,
+        "communication.stopped_s": 60.0,
         "communication.backend": "auto",
         "communication.nccl_library": "",
         "communication.cuda_library": "",

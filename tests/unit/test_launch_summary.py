@@ -24,7 +24,7 @@ class Ended:
     def __init__(self, index, code, at=9.0, failure=None, output=b"", stopped_with=None, stopped=False, waited_by=None):
         self.index, self.code, self.stopped_with, self.seconds = index, code, stopped_with, 1.0
         self.stopped, self.waited_for_by, self.ended_at = stopped, waited_by, at
-        self.note = collections.namedtuple("Note", "failure")(failure)
+        self.note = collections.namedtuple("Note", "failure state")(failure, "")
         self.stream = Stream(index, Screen())
         self.stream.feed(output, 0)
 

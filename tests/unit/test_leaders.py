@@ -218,8 +218,8 @@ def simulated_joins(sizes, monkeypatch):
             return "somebody"
 
     class Relay(object):
-        def __init__(self, seat, token, worker, worker_num, hosts):
-            del token, worker_num, hosts
+        def __init__(self, seat, token, worker, *_):
+            del token
             serves[seat.address] = worker
             connect(seat.root, worker)
 

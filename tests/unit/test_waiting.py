@@ -90,6 +90,27 @@ def test_what_does_not_come(clock, client, limits, told, seconds):
     assert clock.now - began <= seconds + 1
 
 
+def test_what_cannot_come_any_more_is_not_waited_for(clock):
+    """Unless it has come just now, which is why it has to be hopeless twice."""
+    ahead = lambda members: "worker 2 is at %s" % members.places[2] if 2 in members.places else None  # noqa: E731
+    client, began = Client(clock, {0: 0, 1: 0, 2: 0}), clock.now
+    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [0, 7]} if clock.now > began + 20 else {})
+    with pytest.raises(CommunicationError, match=r"^worker 1 waits for worker 2 to come, but worker 2 is at \[0, 7\]$"):
+        wait(client, hopeless=ahead)
+    assert clock.now - began <= 23
+    client, began = Client(clock, {0: 0, 1: 0, 2: 0}, comes_after=22), clock.now
+    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [0, 7]} if clock.now > began + 20 else {})
+    assert wait(client, hopeless=ahead) == b"value"
+
+
+@pytest.mark.parametrize("place, said", [([0, 2], None), ([0, 3], "worker 2 is at another step"), ([1, 3], None)])
+def test_who_is_ahead_needs_this_worker(place, said):
+    job = Job(types.SimpleNamespace(worker_num=1, worker_index=1), Config({}, {}))
+    job._exchanges = 2
+    found = job._ahead(Members({}, [], {}, {0: [0, 2], 1: [0, 2], 2: place}))
+    assert found is said is None or found.startswith(said)
+
+
 def test_who_waits_says_so(clock, caplog):
     caplog.set_level("INFO", "epl")
     wait(Client(clock, {0: 0, 1: 0}, comes_after=25))
@@ -184,6 +205,8 @@ BESIDE = {
     ("communicators/waiting.py", "gather"): "the helper itself",
     ("communicators/pool.py", "measure"): "looks, and does not wait",
     ("communicators/bootstrap.py", "ending"): "waits here for what worker 0 pushes, by a deadline",
+    ("communicators/silence.py", "look"): "a thread that looks around now and then, until the service ends",
+    ("communicators/silence.py", "run"): "the same",
     ("communicators/bootstrap.py", "_call"): "for this worker's way from one service to another, by a deadline",
     ("communicators/bootstrap.py", "_enter"): "for the service's answer to a call, by a deadline",
     (
