@@ -14,7 +14,7 @@ ALONE = $(PYTEST) -m alone
 HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-nightly test-multiproc lint format csrc clean
+.PHONY: help setup demo test test-all test-nightly test-mutants test-multiproc lint format csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -36,6 +36,9 @@ test-nightly: ## only the tests that train long to show that something is learnt
 
 test-all: ## all tests, the nightly ones and every combination included; takes hours
 	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
+
+test-mutants: ## plant 300 faults in the code, one at a time, and name those that no unit test finds; takes hours
+	@scripts/lines.sh --first 'python -m tests.mutants $(ARGS)'
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/setup_others.sh

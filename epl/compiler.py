@@ -179,10 +179,8 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
       PassError: a pass left a graph that is not well formed; names the pass and those before it.
     """
     runner = _Runner(program, dump_dir or os.environ.get(_DUMP_DIR))
-    target = Target(config, cluster)
-    for pass_ in ON_ONE_COPY:
-        program = runner.run(pass_, program, target)
-    plan = make_plan(program, config, cluster)
+    program = _planned(runner, program, config, cluster)
+    plan = program.plan
     # What workers measure is memory of the host.
     if measure_link is not None and plan.link is not None and not collectives_on_gpu:
         plan = with_link(plan, program, config, measure_link())
@@ -193,6 +191,21 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
     for pass_ in PASSES:
         program = runner.run(pass_, program, program.plan)
     return program
+
+
+def planned(program, config, cluster):
+    """The Program with its plan, as `compile` makes it, before there are copies of the model.
+
+    Takes and raises what `compile` does.
+    """
+    return _planned(_Runner(program, None), program, config, cluster)
+
+
+def _planned(runner, program, config, cluster):
+    target = Target(config, cluster)
+    for pass_ in ON_ONE_COPY:
+        program = runner.run(pass_, program, target)
+    return replace(program, plan=make_plan(program, config, cluster))
 
 
 def mesh_of_program(program, config, cluster):

@@ -15,7 +15,6 @@ from epl.config import Config
 from epl.env import Env
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.plan.plan import make_plan
 from tests.helpers.control_flow import control_flow  # noqa: F401  for tests that plan
 
 ROWS = 32  # of the data that `trained` feeds
@@ -38,10 +37,11 @@ def cluster(workers=1, devices=2, index=0, device_type="CPU"):
 
 
 def plan_of(graph, workers=1, devices=2, index=0, **config):
-    """(captured Program, Plan) of a tf.Graph; `config` with "__" for the dot."""
-    model = make_program(graph)
+    """(Program, Plan) of a tf.Graph, with the one copy of the model that the plan is for; `config` with "__" for the
+    dot."""
     values = {key.replace("__", "."): value for key, value in config.items()}
-    return model, make_plan(model, Config(values), cluster(workers, devices, index))
+    program = compiler.planned(make_program(graph), Config(values), cluster(workers, devices, index))
+    return program, program.plan
 
 
 def compiled(graph, workers=1, devices=2, index=0, job_seed=0, device_type="CPU", on_gpu=False, **config):

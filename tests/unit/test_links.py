@@ -4,11 +4,10 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import ConfigError
 from epl.plan.links import NETWORK, SHARED_MEMORY, Link, link_of, num_groups, smallest_group
-from epl.plan.plan import make_plan, with_link
+from epl.plan.plan import with_link
 from epl.plan.table import plan_table
 from epl.session import inner
 from epl.session.rewritten import Rewritten
@@ -64,8 +63,7 @@ def test_groups_have_the_size_asked_for(total, fuse_bytes, max_splits):
 def test_groups_follow_a_measured_link():
     with capture() as graph:
         planning.sgd(planning.layers(6))
-    model = make_program(graph)
-    assumed = make_plan(model, Config(), planning.cluster(2, 1))
+    model, assumed = planning.plan_of(graph, 2, 1)
     assert assumed.link == SHARED_MEMORY and "assumed within a machine" in plan_table(assumed)
     assert assumed.summary()["link"]["source"] == "assumed within a machine"
     total = sum(group.num_bytes for group in assumed.aggregation.groups)

@@ -6,23 +6,18 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl import tf_compat
 from epl.capture import collections
-from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
 from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.plan.names import micro_batch_name
-from epl.plan.plan import make_plan
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
 
 def unrolled(graph, count=3, **config):
-    values = {"pipeline.num_micro_batch": count}
-    values.update((key.replace("__", "."), value) for key, value in config.items())
-    program = make_program(graph)
-    plan = make_plan(program, Config(values), planning.cluster(1, 1))
+    program, plan = planning.plan_of(graph, 1, 1, pipeline__num_micro_batch=count, **config)
     return program, copy_micro_batches(program, plan)
 
 

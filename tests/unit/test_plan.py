@@ -77,12 +77,14 @@ def test_one_device_has_nothing_to_aggregate():
     assert plan.aggregation.groups == () and plan.state == () and plan.bytes_per_step() == 0
 
 
-@pytest.mark.parametrize("method, devices, device_count, scale", [
-    ("mean", 4, 1, 1 / 4), ("sum", 4, 1, 1.0), ("mean", 4, 2, 1 / 4), ("sum", 4, 2, 1 / 2)])  # fmt: skip
-def test_scale(method, devices, device_count, scale):
+@pytest.mark.parametrize("method, device_count, rows, scale", [
+    ("mean", 1, 8, 1 / 4), ("sum", 1, 8, 1.0), ("mean", 2, None, 1 / 4), ("sum", 2, None, 1 / 2),
+    # Devices that divide the rows of a batch of a fixed size have sums of the whole batch.
+    ("mean", 2, 8, 1 / 2), ("sum", 2, 8, 1.0)])  # fmt: skip
+def test_scale(method, device_count, rows, scale):
     with capture() as graph, epl.replicate(device_count):
-        planning.sgd(planning.layers())
-    assert plan_of(graph, 1, devices, communication__gradients_reduce_method=method)[1].gradient_scale == scale
+        planning.sgd(planning.layers(x=tf.placeholder(tf.float32, [rows, 4]) if rows is None else None))
+    assert plan_of(graph, 1, 4, communication__gradients_reduce_method=method)[1].gradient_scale == scale
 
 
 def test_sparse_gradients():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl import compiler
 from epl.capture.hooks import INNER
 from epl.capture.record import make_program
 from epl.cluster import Cluster
@@ -12,7 +13,6 @@ from epl.config import Config
 from epl.env import Env
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.order import collective_keys, settle
-from epl.plan.plan import make_plan
 from tests.helpers.planning import by_hand
 
 
@@ -36,7 +36,7 @@ def cluster(workers, devices=1, index=0):
 
 
 def plan_of(graph, workers=2, devices=1, index=0):
-    return make_plan(make_program(graph), Config(), cluster(workers, devices, index))
+    return compiler.planned(make_program(graph), Config(), cluster(workers, devices, index)).plan
 
 
 def run(fetches):
