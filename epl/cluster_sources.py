@@ -124,7 +124,7 @@ def _from_tf_config(environ):
         return None
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _tf_config_error(text, "it is not valid JSON (%s)" % error) from error
     if not isinstance(content, dict):
         raise _tf_config_error(text, "it is not a JSON object")

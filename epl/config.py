@@ -9,6 +9,8 @@ from epl.config_keys import CATEGORIES, keys
 from epl.config_rules import PAIR_RULES
 from epl.errors import ConfigError
 
+_LONGEST_FILE = 1 << 16  # characters
+
 
 class UnknownAttributeError(ConfigError, AttributeError):
     """Unknown key, met as an attribute; an AttributeError too, so that `hasattr` and `copy` work."""
@@ -192,13 +194,28 @@ def read_yaml(path):
     """
     try:
         with open(path, "r", encoding="utf-8") as stream:
-            text = stream.read()
+            text = stream.read(_LONGEST_FILE + 1)
+        _check_plain(text, path)
         values, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("cannot read configuration file %s: %s" % (path, error)) from error
     except yaml.YAMLError as error:
         raise ConfigError("configuration file %s is not valid YAML: %s" % (path, error)) from error
+    except RecursionError as error:
+        raise ConfigError("configuration file %s is nested too deeply; it holds lines of key: value." % path) from error
     return _checked_dict(values, str(path), _lines(tree, path))
+
+
+def _check_plain(text, path):
+    """Refuses what can be very much larger than it looks, as values that stand for others can."""
+    if len(text) > _LONGEST_FILE:
+        raise ConfigError("configuration file %s has more than %d characters." % (path, _LONGEST_FILE))
+    for token in yaml.scan(text, yaml.SafeLoader):
+        if isinstance(token, yaml.AliasToken):
+            raise ConfigError(
+                "configuration file %s has the alias *%s in line %d. Write the value out."
+                % (path, token.value, token.start_mark.line + 1)
+            )
 
 
 def _lines(tree, path):

@@ -13,6 +13,8 @@ _ADVICE = (
     "does so on one machine."
 )
 
+_SHORTEST = 16  # bytes
+
 
 def path(environ):
     """Where the secret is: job_secret in the folder `epl` of the user's configuration."""
@@ -57,7 +59,13 @@ def _read(file):
                 "%s holds the secret of this user's jobs, but others can read or own it. Remove it, and a new one is "
                 "made. %s" % (file, _ADVICE)
             )
-        return stream.read()
+        secret = stream.read().strip()
+    if len(secret) < _SHORTEST:
+        raise ClusterError(
+            "%s holds the secret of this user's jobs, but has %d bytes; at least %d are wanted, as others could guess "
+            "less. Remove it, and a new one is made. %s" % (file, len(secret), _SHORTEST, _ADVICE)
+        )
+    return secret
 
 
 def _make(file):

@@ -43,8 +43,10 @@ class BootstrapClient:
       leader: function that says who leads this host, in words, where it serves instead of worker 0.
       root: "host:port" of worker 0, then.
       stopped_s: seconds without an answer after which who serves is lost; None: no number of them.
+      trouble: function that says what keeps others from coming in, where this process serves them; None: nothing.
 
     Attributes:
+      trouble: see above.
       place: how far this worker has come, a list of numbers, which whoever waits learns with `members`; None: it does
         not say.
 
@@ -54,7 +56,16 @@ class BootstrapClient:
     """
 
     def __init__(
-        self, address, token, worker_index, worker_num, timeout_s=600.0, leader=None, root=None, stopped_s=None
+        self,
+        address,
+        token,
+        worker_index,
+        worker_num,
+        timeout_s=600.0,
+        leader=None,
+        root=None,
+        stopped_s=None,
+        trouble=lambda: None,
     ):
         self._root = root or address
         split_address(self._root)
@@ -72,6 +83,7 @@ class BootstrapClient:
         self._stopped = threading.Event()
         self._closed = False  # worker 0 has ended in good order
         self.place = None
+        self.trouble = trouble
         self._steps_of_service = None  # how many steps it made, if it has said so
         try:
             self._enter(self._connection, timeout_s)

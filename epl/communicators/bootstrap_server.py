@@ -8,6 +8,7 @@ import threading
 
 from epl.communicators import wire
 from epl.communicators.bootstrap_state import BootstrapState, WriteError
+from epl.communicators.gate import Gate
 from epl.communicators.service import Service, divided, heartbeat_interval_s, paged, refuse
 from epl.communicators.silence import Silence, look
 from epl.errors import CommunicationError
@@ -50,9 +51,13 @@ class BootstrapServer(Service):
         super().__init__(token, BootstrapState(worker_num))
         self._worker_num = worker_num
         self._timeout_s = min(timeout_s, _MAX_WAIT_S)
+        listener = _bind(address)
+        self.port = listener.getsockname()[1]
+        self._gate = Gate(listener, worker_num)
         self._server = self._make_server()
-        self.port = _bind(self._server, address)
+        self._server.add_insecure_port(self._gate.inside)
         self._server.start()
+        self._gate.start()
         self._stopped = threading.Event()
         look(self._state, Silence(0, stopped_s, heartbeat_interval_s(worker_num)), self._stopped)
         atexit.register(self.close)  # a script that ends with an exception ends
@@ -67,6 +72,18 @@ class BootstrapServer(Service):
         self._state.wait_for_leaving(_LINGER_S)
         self._state.close({"closed": True, "steps": dict(self._state.left()).get(0)})
         self._server.stop(_STOP_GRACE_S).wait(2 * _STOP_GRACE_S)
+        self._gate.close()
+
+    @property
+    def trouble(self):
+        """Why workers cannot come in, in words that go on after "worker 0"; None: they can."""
+        return self._gate.trouble
+
+    def _admitted(self, peer):
+        self._gate.admit(peer)
+
+    def _peer(self, peer):
+        return self._gate.peer(peer)
 
     def _calls(self):
         return {
@@ -208,20 +225,9 @@ class BootstrapServer(Service):
             self._state.lose(caller.worker, _BROKE % caller.worker)
 
 
-def _bind(server, address):
+def _bind(address):
+    """A socket bound to EPL_BIND_ADDRESS, else to the given address, which has to be this machine's."""
     host, port = split_address(address)
-    bind_host = _bindable(host, port, address)
-    try:
-        bound = server.add_insecure_port("%s:%d" % (bind_host, port))
-    except RuntimeError:  # newer gRPC raises where older ones return 0
-        bound = 0
-    if not bound:
-        raise _taken(address)
-    return bound
-
-
-def _bindable(host, port, address):
-    """The host to bind: that of EPL_BIND_ADDRESS, else the given one, which has to be this machine's."""
     given = os.environ.get(_BIND_ADDRESS, "").strip("[] ")
     try:
         family, _, _, _, target = socket.getaddrinfo(given or host, port, 0, socket.SOCK_STREAM)[0]
@@ -232,17 +238,19 @@ def _bindable(host, port, address):
             "Worker 0's address %s cannot be resolved on its own machine: %s. Correct the list of workers "
             "(TF_CONFIG or --machine_list)." % (address, error)
         )
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(target)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise _taken(address)
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise _not_ours(given, address)
-            raise CommunicationError("Worker 0 cannot listen at %s: %s." % (address, error))
-    return "[%s]" % target[0] if family == socket.AF_INET6 else target[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(1)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise _taken(address)
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _not_ours(given, address)
+        raise CommunicationError("Worker 0 cannot listen at %s: %s." % (address, error))
+    return listener
 
 
 def _not_ours(given, address):

@@ -40,6 +40,7 @@ def join(cluster, token, timeout_s=600.0, stopped_s=None):
     own, limits = nodes[cluster.worker_index], {"timeout_s": timeout_s, "stopped_s": stopped_s}
     if cluster.worker_index == 0:
         server = BootstrapServer(cluster.bootstrap_address, token, cluster.worker_num, timeout_s, stopped_s)
+        limits["trouble"] = lambda: server.trouble
         return server, BootstrapClient(cluster.bootstrap_address, *place, **limits)
     if own == nodes[0] or nodes.count(own) == 1:
         return None, BootstrapClient(cluster.bootstrap_address, *place, **limits)

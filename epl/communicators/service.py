@@ -51,6 +51,13 @@ class Service:
         """The stream of a caller broke."""
         raise NotImplementedError
 
+    def _admitted(self, peer):
+        """A call over the connection that gRPC calls so has proved the token."""
+
+    def _peer(self, peer):
+        """Where a connection comes from, for the log."""
+        return peer
+
     def _admit(self, name, caller, header, context):
         """The Caller for whom a call is; ends the call where its process may not make it."""
         if name != "Join" and not self._state.is_member(caller.worker, caller.identity):
@@ -78,11 +85,12 @@ class Service:
             caller, message = self._proof.open(name, request)
         except Refused as error:
             self._turn_away(context, error)
+        self._admitted(context.peer())
         header, body = wire.unpack(message)
         return caller, self._admit(name, caller, header, context), header, body
 
     def _turn_away(self, context, error):
-        self._strangers.log(context.peer())
+        self._strangers.log(self._peer(context.peer()))
         context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is another job: %s" % error)
 
     def _guarded(self, name, call):
@@ -104,7 +112,7 @@ class Service:
             except Answered as error:
                 context.abort(error.code, error.details)
             except WriteError as error:
-                _LOG.warning("refused: %s (from %s)", error, context.peer())
+                _LOG.warning("refused: %s (from %s)", error, self._peer(context.peer()))
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             except (KeyError, TypeError, ValueError, CommunicationError) as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "%s: %s" % (type(error).__name__, error))
@@ -188,7 +196,7 @@ class _Strangers(object):
         self._logged = set()
 
     def log(self, peer):
-        # The peer is like "ipv4:10.0.0.7:53124", whose port changes with every attempt, or "unix:" on this host.
+        # The peer is like "10.0.0.7:53124", whose port changes with every attempt, or "unix:" on this host.
         caller = peer.rsplit(":", 1)[0]
         if caller not in self._logged and len(self._logged) < 100:
             self._logged.add(caller)

@@ -145,6 +145,11 @@ class Wait(object):
         if before is not None and self._why is not None:
             raise CommunicationError("worker %d waits for %s, but %s" % (self._client.worker, self._what, self._why))
         absent = [w for w in self._awaited() if w not in members.ages and w not in members.left]
+        if absent and self._client.trouble() is not None:
+            raise CommunicationError(
+                "worker %d waits for %s, but worker %d %s"
+                % (self._client.worker, self._what, self._client.worker, self._client.trouble())
+            )
         if absent and waited > self._start_s:
             raise CommunicationError(
                 "%s not started within %g s (communication.start_timeout_s), but worker %d waits for %s. See its own "

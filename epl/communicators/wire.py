@@ -71,7 +71,7 @@ def unpack(message):
         if _LENGTH.size + length > len(message):
             raise ValueError("its header should have %d bytes" % length)
         header = json.loads(message[_LENGTH.size : _LENGTH.size + length].decode("utf-8"))
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise CommunicationError("A message of %d bytes cannot be read: %s" % (len(message), error))
     if not isinstance(header, dict):
         raise CommunicationError("A message has the header %r; an object was expected." % (header,))

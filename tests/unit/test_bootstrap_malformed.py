@@ -43,6 +43,11 @@ def service():
     server.close()
 
 
+def connected(address):
+    """A channel with a connection of its own: guests may begin a few calls over each."""
+    return grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+
+
 def outcome(channel, call, message):
     """The status of a call with these bytes."""
     try:
@@ -61,16 +66,17 @@ def check_alive(client, value=b"still here"):
 @_BOUNDED
 @hypothesis.given(st.sampled_from(CALLS), _MESSAGES, st.text("abcxyz ", max_size=30))
 def test_nothing_is_read_without_the_token(service, call, message, token):
-    _, client, channel = service
+    address, client, _ = service
     refused = grpc.StatusCode.UNAUTHENTICATED
-    assert outcome(channel, call, message) == refused
-    # Somebody who has seen what the service answers, and guesses the token.
-    stranger = ClientProof(token, 0)
-    answer = channel.unary_unary("/%s/Hello" % wire.SERVICE)(stranger.nonce, timeout=10)
-    with pytest.raises(Refused, match="does not prove"):
-        stranger.accept(answer)
-    stranger._key = proof._key(token.encode(), stranger.nonce, answer[: proof.NONCE_BYTES], 0)
-    assert outcome(channel, call, stranger.seal(call, message)[0]) == refused
+    with connected(address) as channel:
+        assert outcome(channel, call, message) == refused
+        # Somebody who has seen what the service answers, and guesses the token.
+        stranger = ClientProof(token, 0)
+        answer = channel.unary_unary("/%s/Hello" % wire.SERVICE)(stranger.nonce, timeout=10)
+        with pytest.raises(Refused, match="does not prove"):
+            stranger.accept(answer)
+        stranger._key = proof._key(token.encode(), stranger.nonce, answer[: proof.NONCE_BYTES], 0)
+        assert outcome(channel, call, stranger.seal(call, message)[0]) == refused
     check_alive(client)
 
 
@@ -117,4 +123,13 @@ def test_bytes_that_are_not_grpc(service, noise):
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 5) as guest:
         guest.sendall(noise)
+    check_alive(client)
+
+
+def test_a_header_that_is_nested_too_deeply_is_an_error(service):
+    _, client, channel = service
+    deep = b'{"key": ' + b"[" * 200000
+    message = struct.pack(">I", len(deep)) + deep
+    status = outcome(channel, "Set", client._connection.proof.seal("Set", message)[0])
+    assert status == grpc.StatusCode.INVALID_ARGUMENT
     check_alive(client)

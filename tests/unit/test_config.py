@@ -447,6 +447,9 @@ def test_hand_written_file(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
+        ("communication.max_splits: &a 3\nzero.degree: *a", r"a.yaml has the alias \*a in line 2. Write the value out"),
+        ("a: " + "[" * 5000, r"a.yaml is nested too deeply"),
+        ("# " + "x" * 70000, r"a.yaml has more than 65536 characters"),
         ("communication.max_split: 3", r"a.yaml.*\"communication.max_splits\""),
         ("communication.max_splits: many", r"a.yaml.*an integer >= 1"),
         ("\nzero.level: v9", r"zero.level='v9' \(from .*a.yaml, line 2\) is not valid"),

@@ -35,6 +35,16 @@ def test_one_that_others_can_read_is_refused(tmp_path):
         job_secret.token_of(("a",), environ)
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"short"])
+def test_one_that_can_be_guessed_is_refused(tmp_path, content):
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    job_secret.token_of(("a",), environ)
+    with open(job_secret.path(environ), "wb") as file:
+        file.write(content)
+    with pytest.raises(ClusterError, match="has %d bytes; at least 16 are wanted.*Remove it" % len(content.strip())):
+        job_secret.token_of(("a",), environ)
+
+
 def test_a_link_is_not_followed(tmp_path):
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     os.makedirs(str(tmp_path / "epl"))

@@ -31,6 +31,10 @@ class Client(object):
     """Worker 1 of three; every `get` takes as long as it may."""
 
     worker, worker_num = 1, 3
+    reason = None  # why workers cannot come in
+
+    def trouble(self):
+        return self.reason
 
     def __init__(self, clock, ages=None, left=(), ending=None, comes_after=None):
         self._clock, self._began = clock, clock.now
@@ -101,6 +105,16 @@ def test_what_cannot_come_any_more_is_not_waited_for(clock):
     client, began = Client(clock, {0: 0, 1: 0, 2: 0}, comes_after=22), clock.now
     client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [0, 7]} if clock.now > began + 20 else {})
     assert wait(client, hopeless=ahead) == b"value"
+
+
+def test_who_cannot_come_in_is_not_waited_for(clock):
+    client = Client(clock, {0: 0, 1: 0})
+    client.reason = "has no file descriptors left"
+    with pytest.raises(CommunicationError, match="^worker 1 waits for worker 2 to come, but worker 1 has no file desc"):
+        wait(client)
+    client.ages = {0: 0, 1: 0, 2: 0}  # it is there
+    client._comes_after = 20
+    assert wait(client) == b"value"
 
 
 @pytest.mark.parametrize("place, said", [([0, 2], None), ([0, 3], "worker 2 is at another step"), ([1, 3], None)])
@@ -205,6 +219,7 @@ BESIDE = {
     ("communicators/waiting.py", "gather"): "the helper itself",
     ("communicators/pool.py", "measure"): "looks, and does not wait",
     ("communicators/bootstrap.py", "ending"): "waits here for what worker 0 pushes, by a deadline",
+    ("communicators/gate.py", "_without_descriptors"): "a moment, for other threads to close some",
     ("communicators/silence.py", "look"): "a thread that looks around now and then, until the service ends",
     ("communicators/silence.py", "run"): "the same",
     ("communicators/bootstrap.py", "_call"): "for this worker's way from one service to another, by a deadline",
