@@ -1,9 +1,9 @@
 """What stands before the bootstrap service: until a connection has proved the job's token, it gets next to nothing.
 
 gRPC gives whoever connects a thread for each call and room for the largest message, for as long as they like. So it
-listens where nobody else can reach it, in a folder of this user's, and a thread passes bytes on between there and
-the port of worker 0. A connection is a guest at first: there are a few of them at a time, each may begin a few calls, send a
-few KiB and stay for some seconds. Once a call over it has proved the token, all of that ends. Memory, threads and
+listens where nobody else can reach it, in a folder of this user's, and a thread passes bytes on between there and the
+port of worker 0. A connection is a guest at first: there are a few of them at a time, each may begin a few calls, send
+a few KiB and stay for some seconds. Once a call over it has proved the token, all of that ends. Memory, threads and
 descriptors are bounded, however many come.
 """
 
