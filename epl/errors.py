@@ -47,6 +47,10 @@ class NoDataError(EplError, ValueError):
     """The input of this worker ended before its first step."""
 
 
+class CheckpointError(EplError, RuntimeError):
+    """A checkpoint cannot be written as asked."""
+
+
 class CommunicationError(EplError, RuntimeError):
     """Workers could not talk to each other: a time-out, a refused connection, a mismatch."""
 

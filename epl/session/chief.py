@@ -11,6 +11,7 @@ from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.file_errors import told
 from epl.session.hooks import driver_of
+from epl.session.owned import own
 from epl.session.saved import Save, are_several, check_seen
 
 
@@ -42,11 +43,17 @@ def _profile(original, *args, **kwargs):
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
-    if not are_several():
+    def write():
+        path = tf_compat.tf.compat.path_to_str(save_path)
+        if isinstance(path, str):  # what else it may be TensorFlow says
+            own(path, driver_of(sess))
         return original(saver, sess, save_path, global_step, *args, **kwargs)
+
+    if not are_several():
+        return write()
     save = Save(save_path)
     if is_chief():
-        return save.write(lambda: original(saver, sess, save_path, global_step, *args, **kwargs))
+        return save.write(write)
     driver = driver_of(sess)
     if driver is not None and saver.saver_def is not None:
         fetched, fed = (saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,)
