@@ -45,6 +45,7 @@ from epl.passes.model.share_data import share_data
 from epl.passes.model.shorten_gradients import shorten_gradients
 from epl.passes.model.take_values import take_values
 from epl.passes.model.transpose_operands import transpose_operands
+from epl.passes.model.weigh_losses import weigh_losses
 from epl.passes.promises import PROMISES
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
@@ -88,6 +89,7 @@ _DUMP_DIR = "EPL_DUMP_DIR"
 ON_ONE_COPY = (
     add_stages,  # first: what else is decided for the model may differ by stage
     divide_rows,  # after stages, as it is for models of one; before all that asks how the model lies on devices
+    weigh_losses,  # after what says how many copies there are; before all that changes how a loss is computed
     mixed_precision,  # after stages, as each casts for itself; changes numbers
     scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
     recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors

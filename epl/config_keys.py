@@ -263,9 +263,10 @@ KEYS = (
     Key(
         "communication.gradients_reduce_method",
         STRING,
-        "mean",
-        "How gradients of replicas are combined.",
-        choices=("mean", "sum"),
+        "auto",
+        'How gradients of replicas are combined. "mean", "sum"; "auto": so that they are those of one device with the '
+        "whole batch, for each term of a loss: a mean over the rows, a sum over them, or a term without rows.",
+        choices=("auto", "mean", "sum"),
     ),
     Key(
         "communication.sync_batch_norm",

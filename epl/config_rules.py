@@ -159,11 +159,16 @@ def _without_short_gradients(name):
     return problem
 
 
+# Other values than the default that change nothing where no gradients are combined.
+_AS_WELL = {"communication.gradients_reduce_method": "mean"}
+
+
 def _without_local_sgd(name):
     """Rule: `name` is about what is exchanged at every step, or has not been made for steps without that."""
 
     def problem(values):
-        if values[name] == keys()[name].default or not values["local_sgd.k_steps"]:
+        harmless = values[name] in (keys()[name].default, _AS_WELL.get(name))
+        if harmless or not values["local_sgd.k_steps"]:
             return None
         return (
             "%s=%r cannot be used with local_sgd.k_steps=%d, where each copy of the model trains by itself between "

@@ -2,6 +2,7 @@
 
 from epl.capture.record import default_graph, record_of
 from epl.errors import CaptureError, CollectionKeyError
+from epl.program.program import LOSSES
 
 
 class GraphKeys(object):
@@ -59,6 +60,24 @@ def add_to_collection(value, key):
             names.append(tensor.name)
 
 
+def report_loss(tensor, config):
+    """Says that fetching a loss gives what it is of the whole batch, unless the program says how it is merged; of this
+    worker's part of it if workers go alone.
+
+    Args:
+      tensor: of a graph.
+      config: an epl.Config.
+    """
+    merges, method = record_of(tensor.graph).merges, config.communication.gradients_reduce_method
+    if any(tensor.name in names for names in merges.values()):
+        return
+    if config.local_sgd.k_steps:
+        key = GraphKeys.LOCAL_MEAN_OBJECTS
+    else:
+        key = {"mean": GraphKeys.GLOBAL_MEAN_OBJECTS, "sum": GraphKeys.GLOBAL_SUM_OBJECTS, "auto": LOSSES}[method]
+    merges.setdefault(key, []).append(tensor.name)
+
+
 def get_collection(key):
     """The tensors of the default graph in one collection, in the order in which they were added.
 
@@ -71,4 +90,5 @@ def get_collection(key):
 def get_all_collections():
     """dict of collection name to the tensors of the default graph in it."""
     graph = default_graph()
-    return {key: [graph.get_tensor_by_name(n) for n in names] for key, names in record_of(graph).merges.items()}
+    merges = record_of(graph).merges
+    return {key: [graph.get_tensor_by_name(n) for n in merges[key]] for key in merges if key in GraphKeys.ALL}

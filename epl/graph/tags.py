@@ -21,6 +21,7 @@ EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node,
 HOST = "_epl_host"  # bool: the node runs on the host of its worker
 LAYER_WISE = "_epl_layer_wise"  # string: what the node is of an update that has a kernel (epl.fused_updates)
 ROLE = "_epl_role"  # string: what a node that a pass made is for
+PARTS = "_epl_parts"  # bool: a constant that says of how many parts of the batch a term of a loss is a sum
 SAVER = "_epl_saver"  # string: for which operation that writes a checkpoint a node sends something
 
 # What capture knows of every node lies in tables of the Program, as nodes are copied often; a captured graph that is

@@ -37,7 +37,9 @@ def merged_at(model, node):
 
 def source_of(model, tensor):
     """What copies merge for a tensor of a collection (epl.GraphKeys), a canonical name."""
-    return tensor if model.merge_points is None else canonical_tensor(model.merge_points.outputs[tensor])
+    if model.merge_points is not None:
+        return canonical_tensor(model.merge_points.outputs[tensor])
+    return model.loss_sources.get(tensor, tensor)
 
 
 def merged_outputs(model):

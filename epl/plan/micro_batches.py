@@ -137,7 +137,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
         not_awaited = _not_awaited(graph, action_of)
     return MicroBatches(
         count=pipeline.num_micro_batch,
-        mean=config.communication.gradients_reduce_method == "mean",
+        mean=config.communication.gradients_reduce_method != "sum",
         nodes=nodes,
         once=analysis.cloned - nodes,
         writes=tuple(w for w in writes if w in nodes),

@@ -59,7 +59,7 @@ class Plan(Holding):
       aggregation: gradients.
       state: merged changes of other variables.
       merges: merged outputs.
-      reduce_mean: gradients are averaged (True) or summed (False) over replicas.
+      reduce_method: how gradients of replicas are combined (communication.gradients_reduce_method).
       wire_fp16: float32 gradients travel as float16, multiplied by fp16_scale.
       sparse_as_dense: IndexedSlices travel as dense tensors.
       stage_of: node to stage, for models of several stages.
@@ -100,7 +100,7 @@ class Plan(Holding):
     aggregation: Aggregation
     state: Tuple[StateGroup, ...]
     merges: Tuple[Merge, ...]
-    reduce_mean: bool
+    reduce_method: str
     wire_fp16: bool
     fp16_scale: float
     sparse_as_dense: bool
@@ -131,6 +131,11 @@ class Plan(Holding):
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
     borders: Dict[str, str] = field(default_factory=dict)
+
+    @property
+    def reduce_mean(self):
+        """Whether gradients are averaged over replicas; else they are summed."""
+        return self.reduce_method != "sum"
 
     @property
     def added(self):
@@ -374,7 +379,7 @@ def make_plan(model, config, cluster):
         aggregation=aggregation,
         state=state,
         merges=merges,
-        reduce_mean=communication.gradients_reduce_method == "mean",
+        reduce_method=communication.gradients_reduce_method,
         wire_fp16=communication.fp16,
         fp16_scale=float(communication.fp16_scale),
         sparse_as_dense=communication.sparse_as_dense,

@@ -7,10 +7,10 @@ import os
 
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.batch_rows import batch_rows
 from epl.plan.device_memory import KINDS, DeviceMemory, kind_of
 from epl.plan.memory_page import drawn, memory_page
 from epl.profiler.trace import Phases, TraceHook, executions, gather
-from epl.session.batch_rows import batch_rows
 from epl.session.foretold import foretell_program, lasting_bytes
 
 _LOG = logging.getLogger("epl")

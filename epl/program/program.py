@@ -215,6 +215,9 @@ class Coded:
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
 
+# Collections of `merges`: what is merged as a mean over all workers, and losses, which are merged as what they are.
+MEANS, LOSSES = "global_mean_objects", "global_loss_objects"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -255,6 +258,8 @@ class Program:
       partitioned: the epl.partition.partitioned.Partitioned where devices have shards of tensors (epl.split); its graph
         is that of one of them.
       merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
+      losses: the epl.plan.loss_terms.Losses of which gradients train, or which are reported.
+      loss_sources: tensor of a collection to the one that is merged in its place, of losses whose terms are weighed.
       segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
         all of them.
     """
@@ -287,6 +292,8 @@ class Program:
     part: Optional[Any] = None
     partitioned: Optional[Any] = None
     merge_points: Optional[Any] = None
+    losses: Tuple = ()
+    loss_sources: Dict[str, str] = field(default_factory=dict)
     segments: Tuple = ()
 
     @property

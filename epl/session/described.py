@@ -30,7 +30,7 @@ def settings(plan):
     return (
         "settings: gradients %s, float16 on the wire %s (scale %g), sent as %s, sparse as dense %s, steps per run %d"
         % (
-            "averaged" if plan.reduce_mean else "summed",
+            {"mean": "averaged", "sum": "summed"}.get(plan.reduce_method, "of each term of a loss as it is made"),
             plan.wire_fp16,
             plan.fp16_scale,
             plan.wire.dtype if plan.wire is not None else "they are",

@@ -5,7 +5,7 @@ import os
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.collections import GraphKeys, add_to_collection
+from epl.capture.collections import report_loss
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
@@ -76,15 +76,8 @@ def _train(original, estimator, *args, **kwargs):
 
 def _train_spec(original, estimator, spec, *args, **kwargs):
     """The loss that is logged and watched is that of the whole batch; of this worker's part if workers go alone."""
-    graph, config = tf.get_default_graph(), Env.get().config
-    if not any(spec.loss.name in names for names in record_of(graph).merges.values()):
-        if config.local_sgd.k_steps:
-            key = GraphKeys.LOCAL_MEAN_OBJECTS
-        elif config.communication.gradients_reduce_method == "sum":
-            key = GraphKeys.GLOBAL_SUM_OBJECTS
-        else:
-            key = GraphKeys.GLOBAL_MEAN_OBJECTS
-        add_to_collection(spec.loss, key)
+    graph = tf.get_default_graph()
+    report_loss(spec.loss, Env.get().config)
     if is_chief() or divided_over_workers(graph):
         return original(estimator, spec, *args, **kwargs)
     # The chief's values come to all workers, those from a warm start too.

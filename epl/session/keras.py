@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.collections import GraphKeys, add_to_collection
+from epl.capture.collections import report_loss
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
@@ -52,8 +52,7 @@ def _make_function(original, model):
         )
     loss = model.total_loss
     if isinstance(loss, tf.Tensor) and not tf_compat.is_function_graph(loss.graph):
-        if not any(loss.name in names for names in record_of(loss.graph).merges.values()):
-            add_to_collection(loss, GraphKeys.GLOBAL_MEAN_OBJECTS)
+        report_loss(loss, Env.get().config)
 
 
 def _fit(original, model, *args, **kwargs):

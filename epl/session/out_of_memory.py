@@ -11,8 +11,8 @@ from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import EplError
 from epl.graph.index import node_of
+from epl.plan.batch_rows import batch_rows, data_set_rows
 from epl.plan.device_memory import table
-from epl.session.batch_rows import batch_rows, data_set_rows
 from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"

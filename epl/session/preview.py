@@ -10,10 +10,10 @@ from epl.capture.record import make_program
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.batch_rows import data_set_rows
 from epl.plan.exchanges_table import exchanges_table, facts
 from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
-from epl.session.batch_rows import data_set_rows
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_page, job_table
 from epl.session.hooks import PREVIEW, Preview

@@ -2,6 +2,7 @@
 
 import logging
 
+from epl.plan.loss_notes import loss_notes
 from epl.plan.table import plan_table
 from epl.session.devices import passed_over
 
@@ -13,6 +14,8 @@ def show_plan(program, cluster):
     if cluster.worker_index != 0:
         return
     _LOG.info("%s", plan_table(program.plan, program))
+    for note in loss_notes(program.losses, program.plan.reduce_method):
+        _LOG.warning("%s", note)
     if program.automatic is not None:
         _LOG.info("%s", program.automatic.table())
     named = passed_over(program.source.graph)

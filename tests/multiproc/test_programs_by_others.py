@@ -81,6 +81,13 @@ def test_programs_for_both_lines(jobs, plain, tmp_path, program, layout):
         assert_same_training(got, want)
 
 
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_estimators_whose_loss_is_a_sum_with_micro_batches(jobs, plain, tmp_path):
+    want = plain(OTHERS + "canned", str(tmp_path / "plain"), timeout_s=LIMIT_S)
+    for got in jobs[2, 1](OTHERS + "canned", str(tmp_path / "epl"), 2, timeout_s=LIMIT_S):
+        assert_same_training(got, want)
+
+
 @pytest.mark.parametrize("resource", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_copies_count_alike(jobs, layout, resource):

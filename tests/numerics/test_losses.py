@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.checks import assert_same
+from tests.helpers.checks import assert_same, assert_same_state, differs
 from tests.helpers.remote import RemoteError
 
 LOSSES = "tests.helpers.programs.losses:"
@@ -24,3 +24,32 @@ def test_fixed_placeholders_that_would_have_to_be_divided(two_devices):
     assert "UnsupportedError" in caught.value.bases
     assert "'observations:0' is fed 4 rows, as many as 'labels:0', which is divided over the 2" in caught.value.message
     assert "Leave the first dimension open" in caught.value.message
+
+
+KINDS = ["sum", "vector", "mean", "sum_and_penalty", "sum_mean_and_penalty", "weighted_sum", "stacked"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_of_losses_are_those_of_the_whole_batch(plain, two_devices, two_workers, kind):
+    want = plain(LOSSES + "train_by", kind)
+    results = [two_devices(LOSSES + "train_by", kind, {"pipeline.num_micro_batch": 2})]
+    results += two_workers(LOSSES + "train_by", kind)
+    for got in results:
+        assert_same_state(got["states"][-1], want["states"][-1])
+        if kind != "vector":  # of rows a fetch gets those of the first copy
+            assert_same(got["losses"], want["losses"])
+
+
+@pytest.mark.parametrize("kind", ["sum_mean_and_penalty", "weighted_sum"])
+def test_devices_of_different_weight(plain, two_devices, kind):
+    want, got = plain(LOSSES + "train_by", kind), two_devices(LOSSES + "train_by", kind, weights=(2, 1))
+    assert_same_state(got["states"][-1], want["states"][-1])
+    assert_same(got["losses"], want["losses"])
+
+
+def test_means_and_sums_that_are_asked_for(plain, two_devices):
+    """Each counts all terms alike, so neither is what one device computes of a sum and a penalty."""
+    want = plain(LOSSES + "train_by", "sum_and_penalty")
+    for method in ("mean", "sum"):
+        got = two_devices(LOSSES + "train_by", "sum_and_penalty", {"communication.gradients_reduce_method": method})
+        assert differs(got, want, 1e-2)

@@ -48,7 +48,10 @@ def mark_merges(program, target):
     found = find_gradients(program, analysis, config.communication, warn=False)
     marking = _Marking(program)
     points = MergePoints(
-        marking.gradients(found), marking.state(state), marking.outputs(program.merges), tuple(marking.whole)
+        marking.gradients(found),
+        marking.state(state),
+        marking.outputs(program.merges, program.loss_sources),
+        tuple(marking.whole),
     )
     short = {canonical_tensor(n): program.short[t] for n, t in marking.originals.items() if t in program.short}
     program = with_originals(program, marking.originals)
@@ -89,9 +92,9 @@ class _Marking(object):
             found.append(replace(group, values=tuple(nodes), consumers=tuple((node, 0) for node in nodes)))
         return tuple(found)
 
-    def outputs(self, merges):
+    def outputs(self, merges, sources):
         tensors = sorted({canonical_tensor(tensor) for names in merges.values() for tensor in names})
-        return {tensor: self._put(tensor, [], is_whole=True) for tensor in tensors}
+        return {tensor: self._put(sources.get(tensor, tensor), [], is_whole=True) for tensor in tensors}
 
     def _put(self, tensor, consumers, op="Identity", is_whole=False):
         source = self._graph.nodes[node_of(tensor)]

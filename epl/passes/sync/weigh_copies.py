@@ -4,8 +4,9 @@ r"""Multiplies what copies have means of by their parts of the batch, where thes
             mean      becomes                              mean        of devices with the weights w and v
     grad/1 /                     grad/1 -> * 2v / (v + w) /
 
-The mean of the products is the mean over all rows. So whatever means are made of later on, by whichever pass and over
-whichever workers, they count all copies as equal.
+The mean of the products is the mean over all rows. Sums over rows that have been multiplied by the number of copies
+(epl.passes.model.weigh_losses) are divided by the same numbers. So whatever means are made of later on, by whichever
+pass and over whichever workers, they count all copies as equal.
 """
 
 from dataclasses import replace
@@ -24,6 +25,7 @@ def weigh_copies(program, plan):
     if not plan.mesh.weights:
         return program
     weighing = _Weighing(program, plan)
+    weighing.count_parts()
     everywhere = weighing.tensor
 
     def local(tensor):
@@ -87,6 +89,15 @@ class _Weighing(object):
             for instance, factor in zip(instances, self._plan.mesh.factors(instances, over_workers)):
                 self._product(name, tensor, dtype, instance, factor)
         return name
+
+    def count_parts(self):
+        """A sum that counts so many times as there are copies of equal weight counts for all rows in each of these."""
+        instances = self._plan.mesh.instances
+        for name in self._graph.find("Const".__eq__):
+            if tags.PARTS in self._graph.nodes[name].attr and tags.INSTANCE not in self._graph.nodes[name].attr:
+                for instance, factor in zip(instances, self._plan.mesh.factors(instances)):
+                    own = self.edit.node(clone_name(name, instance.index))
+                    own.attr["value"].tensor.float_val[0] /= factor
 
     def _product(self, name, tensor, dtype, instance, factor):
         own = instance_tensor(self._plan, tensor, instance.index)

@@ -192,15 +192,15 @@ def counted_by_hand(epl, resource):
         return weights, sess.run(step)
 
 
-def canned(epl, folder):
-    """tf.estimator's DNNClassifier on scikit-learn's wine data: training, evaluation of all rows, predictions."""
-    common.init(epl, {"communication.gradients_reduce_method": "sum"})
+def canned(epl, folder, micro_batches=1):
+    """tf.estimator's DNNClassifier on scikit-learn's wine data, by a sum over the rows: training, evaluation of all."""
+    common.init(epl, {"pipeline.num_micro_batch": micro_batches})
     table = importlib.import_module("sklearn.datasets").load_wine()
     x = ((table.data - table.data.mean(0)) / table.data.std(0)).astype(np.float32)
     order = np.random.RandomState(0).permutation(len(x))
     x, labels = x[order], table.target[order]
     names = ["f%d" % column for column in range(x.shape[1])]
-    size = 16 // common.replicas(epl)
+    size = 16 // common.replicas(epl) // (micro_batches if epl else 1)
 
     def input_fn(rows, repeat, batch):
         features, classes = ({n: x[rows, i] for i, n in enumerate(names)}, labels[rows])

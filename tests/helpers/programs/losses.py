@@ -25,3 +25,47 @@ def fixed_beside_open(epl, rows, config=None):
             feeds = {x: given[0], y: given[1], scale: np.linspace(0.5, 1.5, common.FEATURES)}
             sess.run(train, feeds)
         return sess.run(w)
+
+
+def model(kind, x, y, labels):
+    """A loss of one of these kinds, over the rows of x, y and labels; how `w` is penalised beside it."""
+    # Of a reference variable an operation might see what the same step has made of it already.
+    w = tf.get_variable("w", [common.FEATURES, 1], initializer=tf.ones_initializer(), use_resource=True)
+    errors = tf.square(tf.matmul(x, w) - y)
+    penalty = 0.5 * tf.nn.l2_loss(w)
+    mean = tf.losses.mean_squared_error(y, tf.matmul(x, w))
+    logits = tf.layers.dense(x, common.CLASSES, kernel_initializer=tf.ones_initializer(), name="logits")
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    sigma = tf.get_variable("sigma", [], initializer=tf.zeros_initializer(), use_resource=True)
+    return {
+        "sum": lambda: tf.reduce_sum(errors),
+        "vector": lambda: tf.squeeze(errors, 1) + 0.1 * each,
+        "mean": lambda: mean,
+        "sum_and_penalty": lambda: tf.reduce_sum(errors) + penalty,
+        "sum_mean_and_penalty": lambda: 0.1 * tf.reduce_sum(each) + mean + penalty,
+        "weighted_sum": lambda: tf.add_n([tf.exp(-sigma) * tf.reduce_sum(errors), sigma, penalty, 3.0 * mean]),
+        "stacked": lambda: tf.reduce_mean(tf.stack([tf.nn.l2_loss(tf.matmul(x, w) - y), mean - penalty])),
+    }[kind]()
+
+
+def train_by(epl, kind, config=None, weights=(), rows=12, steps=3):
+    """Trains by a loss of a kind: what is reported of it at each step, and the variables at the end."""
+    common.init(epl, dict(config or {}, **{"cluster.device_weights": list(weights)} if weights else {}))
+    x = tf.placeholder(tf.float32, [None, common.FEATURES])
+    y = tf.placeholder(tf.float32, [None, 1])
+    labels = tf.placeholder(tf.int64, [None])
+    with epl.replicate(2 if weights else 1) if epl else common.no_scope():
+        loss = model(kind, x, y, labels)
+        train = tf.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
+    if epl:
+        from epl.capture.collections import report_loss
+
+        report_loss(loss, epl.Env.get().config)
+    losses, random = [], np.random.RandomState(7)
+    with common.session() as sess:
+        common.initialize(sess)
+        for step in range(steps):
+            given, own = common.batch(step, rows), random.normal(size=[rows, 1])
+            feeds = {x: given[0], y: own, labels: given[1]}
+            losses.append(sess.run([loss, train], {k: common.share(epl, v) for k, v in feeds.items()})[0])
+        return {"losses": losses, "states": [common.state(sess)]}

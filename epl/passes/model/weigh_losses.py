@@ -1,0 +1,153 @@
+r"""Weighs terms of losses, so that the mean over copies of the model is what one device computes of the whole batch.
+
+    seed --------------> grad of Sum           seed -> Mul by n -> grad of Sum (over rows, in each of n copies)
+        \                           becomes       \
+         -> grad of L2Loss                          -> grad of L2Loss (of weights: the same in all copies)
+
+A loss that is reported becomes the mean of what its copies come to with such terms.
+"""
+
+from dataclasses import replace
+
+from epl.graph import tags
+from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.lazy import copy_of
+from epl.passes.nodes import dtype_of, with_originals, with_specs
+from epl.plan.analysis import analyse
+from epl.plan.cost import TensorSpec
+from epl.plan.loss_terms import plan_losses
+from epl.plan.micro_batches import has_micro_batches
+from epl.plan.names import PREFIX
+from epl.plan.plan import mesh_of
+from epl.plan.row_states import SUM
+from epl.plan.stages import stages_of, used_taskgraphs
+from epl.plan.user_collectives import user_collectives
+from epl.program.program import LOSSES, MEANS
+
+_FLOAT32 = 1
+
+
+def weigh_losses(program, target):
+    """The program with its Losses, and with weights where communication.gradients_reduce_method="auto" asks for them.
+
+    Where nothing is averaged nothing is weighed; nor where the program has collectives of its own, by which it may have
+    made sums of all copies already.
+    """
+    merges, reported = _merges(program)
+    program = replace(program, merges=merges)
+    config = target.config
+    if program.role is not None or config.local_sgd.k_steps or not (program.apply_calls or reported):
+        return program
+    used = used_taskgraphs(program)
+    mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
+    micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
+    if mesh.copies.size * micro_batches == 1:
+        return program
+    losses = plan_losses(program, analyse(program), reported)
+    program = replace(program, losses=losses)
+    if config.communication.gradients_reduce_method != "auto" or user_collectives(program.graph):
+        return program
+    stage_of = stages_of(program, used) if len(mesh.stages) == len(used) else {}
+    weighing = _Weighing(program)
+    for number, loss in enumerate(losses):
+        parts = mesh.copies.size // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
+        if SUM in loss.kinds and parts > 1:
+            weighing.add(loss, parts, "%s_loss_%d" % (PREFIX, number), loss.tensor in reported)
+    return weighing.program()
+
+
+def _merges(program):
+    """(collections of what is merged, canonical names of the losses among it). A loss is merged as a mean."""
+    merges = dict(program.merges)
+    reported = [format_input(*parse_input(tensor)) for tensor in merges.pop(LOSSES, ())]
+    if reported:
+        merges[MEANS] = list(dict.fromkeys(list(merges.get(MEANS, ())) + reported))
+    return merges, reported
+
+
+class _Weighing(object):
+    """The edit, loss by loss.
+
+    Args:
+      program: a Program with one copy of the model.
+    """
+
+    def __init__(self, program):
+        self._program, self._graph = program, program.graph
+        self._edit = program.graph.editor()
+        self._originals, self._specs, self._sources = {}, {}, {}
+
+    def add(self, loss, parts, prefix, is_reported):
+        """Counts the sums of a Loss `parts` times."""
+        edges = self._edges(loss)
+        made = {}
+        for consumer, position in edges:
+            text = self._graph.nodes[consumer].input[position]
+            if text not in made:
+                name = "%s/gradient_%d" % (prefix, len(made))
+                made[text] = self._product(name, text, parts, self._graph.nodes[consumer], tags.BACKWARD)
+            self._edit.set_input(consumer, position, made[text])
+        if is_reported:
+            self._sources[loss.tensor] = self._reported(loss, parts, prefix + "/reported")
+
+    def _edges(self, loss):
+        """(node, input position) pairs where gradients come to the sums of a Loss."""
+        graph, forward_op = self._graph, self._program.forward_op
+        inside = graph.descendants(loss.seeds, data_only=True)
+        backward = [n for n in graph.in_order(inside) if tags.phase(graph.nodes[n]) == tags.BACKWARD]
+        pairs = [(name, p, each) for name in backward for p, each in enumerate(graph.inputs[name]) if each.index >= 0]
+        if loss.kinds == {SUM}:
+            return [(name, position) for name, position, each in pairs if each.node in loss.seeds]
+        sums = {node_of(term.tensor) for term in loss.terms if term.kind == SUM}
+        return [
+            (name, position)
+            for name, position, each in pairs
+            if forward_op(name) in sums and each.node in inside and forward_op(each.node) != forward_op(name)
+        ]
+
+    def _product(self, name, text, parts, near, phase):
+        """The name of a tensor times the number of parts."""
+        dtype = dtype_of(self._graph, text)
+        made = [constant(name + "/parts", float(parts), _FLOAT32, near.device)]
+        set_attr(made[0], tags.PARTS, True)
+        self._specs[made[0].name] = TensorSpec((), _FLOAT32)
+        if dtype != _FLOAT32:
+            cast = dict(SrcT=Type(_FLOAT32), DstT=Type(dtype))
+            made.append(make_node("Cast", name + "/cast", [made[0].name], near.device, **cast))
+            self._specs[made[1].name] = TensorSpec((), dtype)
+        made.append(make_node("Mul", name, [text, made[-1].name], near.device, T=Type(dtype)))
+        for node in made:
+            tags.inherit(node, near, (tags.TASKGRAPH,))
+            set_attr(node, tags.PHASE, phase)
+            self._edit.add(node)
+        self._originals[name] = format_input(*parse_input(text))
+        return name
+
+    def _reported(self, loss, parts, prefix):
+        """A loss whose sums count for all parts: the name of the tensor."""
+        made = {}
+        for term in loss.terms:
+            if term.kind == SUM:
+                near = self._graph.nodes[node_of(term.tensor)]
+                name = "%s/term_%d" % (prefix, len(made))
+                made[parse_input(term.tensor)] = self._product(name, term.tensor, parts, near, tags.FORWARD)
+        for name in self._graph.in_order(loss.between):
+            node = copy_of(self._graph.nodes[name])
+            node.name = "%s/%s" % (prefix, name)
+            for position, each in enumerate(self._graph.inputs[name]):
+                if each.index >= 0:
+                    node.input[position] = made.get(each) or node.input[position]
+                    if each.node in loss.between:
+                        node.input[position] = format_input("%s/%s" % (prefix, each.node), each.index)
+            if "_class" in node.attr:
+                del node.attr["_class"]
+            self._originals[self._edit.add(node).name] = name
+        whole = parse_input(loss.tensor)
+        return made.get(whole) or format_input("%s/%s" % (prefix, whole.node), whole.index)
+
+    def program(self):
+        """The Program with all weights."""
+        program = with_specs(with_originals(self._program, self._originals), self._specs)
+        sources = {**program.loss_sources, **self._sources}
+        return replace(program, graph=self._edit.finish(), loss_sources=sources)

@@ -1,0 +1,192 @@
+"""What losses are sums of, as their graphs tell."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from epl.capture.record import make_program
+from epl.plan.analysis import analyse
+from epl.plan.loss_notes import loss_notes
+from epl.plan.loss_terms import plan_losses
+from tests.helpers.planning import capture, compiled, sgd
+
+Reduction = tf.losses.Reduction
+ROWS = 8
+
+
+class Data(object):
+    """Placeholders for a batch, of an open or of a fixed size, and what a layer makes of them."""
+
+    def __init__(self, rows):
+        self.x = tf.placeholder(tf.float32, [rows, 4])
+        self.y = tf.placeholder(tf.float32, [rows, 1])
+        self.weights = tf.placeholder(tf.float32, [rows, 1])
+        self.groups = tf.placeholder(tf.int32, [rows])
+        self.w = tf.get_variable("w", [4, 1])
+        self.out = tf.matmul(self.x, self.w)
+        self.errors = tf.square(self.out - self.y)
+
+    def of_tf_losses(self, **kwargs):
+        return tf.losses.mean_squared_error(self.y, self.out, **kwargs)
+
+
+def recurrent(data):
+    ids = tf.placeholder(tf.int64, [data.x.shape[0], 5])
+    lengths = tf.placeholder(tf.int32, [data.x.shape[0]])
+    inputs = tf.nn.embedding_lookup(tf.get_variable("table", [9, 4]), ids)
+    cell = tf.nn.rnn_cell.BasicRNNCell(4)
+    hidden, _ = tf.nn.dynamic_rnn(cell, inputs, lengths, dtype=tf.float32)
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=tf.layers.dense(hidden, 9))
+    mask = tf.sequence_mask(lengths, 5, tf.float32)
+    return tf.reduce_sum(each * mask) / tf.cast(tf.size(lengths), tf.float32), tf.reduce_sum(each * mask), mask
+
+
+def two_towers(data):
+    one, other = (tf.matmul(data.x, tf.get_variable(name, [4, 3])) for name in ("one", "other"))
+    logits = tf.matmul(one, other, transpose_b=True)
+    labels = tf.range(tf.shape(data.x)[0])
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def pairs(data, first, second):
+    return tf.reduce_mean(tf.nn.relu(1.0 - (first(data.out) - second(data.out))))
+
+
+def normalised(data):
+    hidden = tf.layers.batch_normalization(tf.layers.dense(data.x, 4), training=True)
+    return tf.reduce_mean(tf.square(hidden)) + tf.reduce_sum(hidden)
+
+
+def sum_and_square(total):
+    return total + tf.square(total)
+
+
+LOSSES = {
+    "mean": (lambda d: tf.reduce_mean(d.errors), {"mean"}),
+    "mean of means": (lambda d: tf.reduce_mean(tf.reduce_mean(d.errors, axis=-1)), {"mean"}),
+    "sum": (lambda d: tf.reduce_sum(d.errors), {"sum"}),
+    "sum of sums": (lambda d: 0.5 * tf.reduce_sum(tf.reduce_sum(d.errors, axis=-1)), {"sum"}),
+    "l2": (lambda d: tf.nn.l2_loss(d.out - d.y), {"sum"}),
+    "vector": (lambda d: tf.squeeze(d.errors), {"sum"}),
+    "sum and penalty": (lambda d: d.of_tf_losses(reduction=Reduction.SUM) + tf.nn.l2_loss(d.w), {"sum", "same"}),
+    "sum by rows": (lambda d: tf.reduce_sum(d.errors) / tf.cast(tf.shape(d.x)[0], tf.float32), {"mean"}),
+    "by non-zero weights": (lambda d: d.of_tf_losses(), {"mean"}),
+    "by weights": (lambda d: d.of_tf_losses(reduction=Reduction.MEAN), {"mean"}),
+    "by elements": (lambda d: d.of_tf_losses(reduction=Reduction.SUM_OVER_BATCH_SIZE), {"mean"}),
+    "by fed weights": (lambda d: d.of_tf_losses(weights=d.weights), {"ratio"}),
+    "by a fed number": (lambda d: tf.reduce_sum(d.errors) / tf.placeholder(tf.float32, []), {"unknown"}),
+    "recurrent": (lambda d: recurrent(d)[0], {"mean"}),
+    "recurrent sum": (lambda d: recurrent(d)[1], {"sum"}),
+    "normalised": (normalised, {"mean", "sum"}),
+    "root": (lambda d: tf.sqrt(tf.reduce_mean(d.errors)), {"other"}),
+    "largest": (lambda d: tf.reduce_max(d.errors), {"other"}),
+    "dice": (lambda d: tf.reduce_sum(d.out * d.y) / tf.reduce_sum(d.out + d.y), {"other"}),
+    "covariance": (
+        lambda d: tf.reduce_sum(tf.square(tf.matmul(d.x * d.out, d.x * d.out, transpose_a=True))),
+        {"other"},
+    ),
+    "used twice": (lambda d: sum_and_square(tf.reduce_sum(d.errors)), {"unknown", "other"}),
+    "two towers": (two_towers, {"compared"}),
+    "transposed": (lambda d: pairs(d, lambda x: x, tf.transpose), {"compared"}),
+    "expanded": (lambda d: pairs(d, lambda x: x[:, 0][:, None], lambda x: x[:, 0][None, :]), {"compared"}),
+    "segments": (lambda d: tf.reduce_mean(tf.square(tf.unsorted_segment_sum(d.out, d.groups, 3))), {"compared"}),
+    "over rows": (lambda d: tf.reduce_mean(tf.nn.softmax(tf.transpose(d.out)) * tf.transpose(d.y)), {"compared"}),
+}
+
+
+def losses_of(make, rows):
+    with capture() as graph:
+        loss = make(Data(rows))
+        sgd(loss)
+    program = make_program(graph)
+    return graph, plan_losses(program, analyse(program))
+
+
+@pytest.mark.parametrize("rows", [None, ROWS])
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_kinds_of_terms(name, rows):
+    make, kinds = LOSSES[name]
+    (loss,) = losses_of(make, rows)[1]
+    assert loss.kinds == kinds
+    assert len(loss.seeds) == 1
+
+
+@pytest.mark.parametrize("divisor, kind", [(ROWS, "mean"), (2 * ROWS, "mean"), (3, "sum"), (0.5, "sum")])
+def test_constants_that_are_the_rows(divisor, kind):
+    (loss,) = losses_of(lambda d: tf.reduce_sum(d.errors) / divisor, ROWS)[1]
+    assert loss.kinds == {kind}
+
+
+@pytest.mark.parametrize("divisor, kind", [(6, "mean"), (7, "sum")])
+def test_constants_that_are_the_rows_of_a_data_set(divisor, kind):
+    def loss(data):
+        rows = tf.data.Dataset.from_tensor_slices(tf.ones([20, 4])).batch(6)
+        x = tf.data.make_one_shot_iterator(rows).get_next()
+        return tf.reduce_sum(tf.square(tf.matmul(x, data.w))) / divisor
+
+    assert losses_of(loss, None)[1][0].kinds == {kind}
+
+
+def test_what_only_adds_up_to_a_loss_is_no_loss():
+    """A gradient that is a part of the loss has terms of its own."""
+
+    def penalised(data):
+        slope = tf.gradients(tf.reduce_sum(data.out), data.x)[0]
+        return tf.reduce_mean(data.errors) + tf.reduce_mean(tf.square(slope))
+
+    (loss,) = losses_of(penalised, None)[1]
+    assert "mean" in loss.kinds and not loss.kinds & {"sum", "compared", "other"}
+
+
+TOLD = [
+    ("two towers", "auto", r"the loss '.*' compares the rows of a batch .*'MatMul_.'.*epl.replicate\(k\).*epl.split"),
+    ("root", "auto", r"in another way than by additions and constant factors \('Sqrt'\)"),
+    (
+        "sum and penalty",
+        "mean",
+        r"a sum over the rows \('.*Sum'\) plus a term that is not \('L2Loss'\).*Set it to \"auto\"",
+    ),
+    ("sum and penalty", "sum", r"with \"sum\" the other term for more"),
+    ("sum", "mean", r"is a sum over the rows \('Sum'\), of which the mean .* Set .* to \"auto\", or to \"sum\""),
+    ("sum", "sum", None),
+    ("sum and penalty", "auto", None),
+    ("mean", "auto", None),
+    ("recurrent", "auto", None),
+    ("normalised", "auto", None),
+]
+
+
+@pytest.mark.parametrize("name, method, pattern", TOLD)
+def test_what_people_are_told(name, method, pattern):
+    graph, _ = losses_of(LOSSES[name][0], None)
+    notes = loss_notes(compiled(graph, communication__gradients_reduce_method=method).losses, method)
+    assert len(notes) == (pattern is not None)
+    if pattern:
+        assert re.search(pattern, notes[0]), notes[0]
+
+
+def weights(program):
+    return sorted(
+        node.attr["value"].tensor.float_val[0] for node in program.graph.nodes.values() if "_epl_parts" in node.attr
+    )
+
+
+@pytest.mark.parametrize(
+    "name, found", [("mean", []), ("sum", [12.0]), ("sum and penalty", [12.0]), ("normalised", [12.0]), ("root", [])]
+)
+def test_nothing_is_weighed_but_sums(name, found):
+    graph, _ = losses_of(LOSSES[name][0], None)
+    options = dict(workers=3, devices=2, pipeline__num_micro_batch=2)
+    weighed = compiled(graph, **options)
+    assert set(weights(weighed)) == set(found)
+    as_asked = compiled(graph, communication__gradients_reduce_method="mean", **options)
+    assert not weights(as_asked)
+    if not found:
+        assert weighed.graph.nodes.keys() == as_asked.graph.nodes.keys()
+
+
+def test_one_copy_has_nothing_to_weigh():
+    graph, _ = losses_of(LOSSES["sum"][0], None)
+    program = compiled(graph, workers=1, devices=1)
+    assert not weights(program) and not program.losses
