@@ -1,8 +1,9 @@
 """Two jobs must not save under one name: the checkpoints of each would be mixed with the other's.
 
 Who saves first under a name leaves a small file beside the checkpoints that says which process it is, and touches it
-now and then; it is removed when the session is closed, or the process ends. Whoever finds another's takes it over where that process has ended:
-on the same machine it is looked for; one of another machine has to touch the file while it is watched.
+now and then; it is removed when the session is closed, or the process ends. Whoever finds another's takes it over where
+that process has ended: on the same machine it is looked for; one of another machine has to touch the file while it is
+watched.
 """
 
 import atexit
@@ -79,8 +80,8 @@ class _Owned(object):
             if _lives(owner, file):
                 raise CheckpointError(
                     "'%s' is saved by another job too: process %s on %s has done so since %s, and still runs. Two jobs "
-                    "cannot save under one name, as their checkpoints would be mixed. Give each a folder of its own, or "
-                    "end that process; %s says whose it is."
+                    "cannot save under one name, as their checkpoints would be mixed. Give each a folder of its own, "
+                    "or end that process; %s says whose it is."
                     % (path, owner.get("process"), owner.get("machine"), owner.get("since"), file)
                 )
             _LOG.info("'%s' was saved by process %s, which has ended", path, owner.get("process"))
