@@ -27,7 +27,6 @@ from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, one_copy_serves
 from epl.session.input_stats import InputStats
 from epl.session.local_runs import LocalRuns
-from epl.session.owned import disown
 from epl.session.peer_errors import FromPeer, for_programs
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
@@ -187,7 +186,6 @@ class Driver(LocalRuns):
         return self._rewritten.own_graph if self._rewritten is not None else None
 
     def close(self):
-        disown(self)
         self._job.background.finish()
         with self._lock:
             if self._inner is not None:

@@ -13,6 +13,7 @@ from epl.errors import CaptureError, UnsupportedError
 from epl.launch import notes
 from epl.session.driver import Driver
 from epl.session.job import Job
+from epl.session.owned import disown
 from epl.session.peer_errors import FromPeer
 
 PREVIEW = "EPL_PREVIEW"  # set: nothing is run; the first run raises a Preview with the plan
@@ -229,5 +230,6 @@ def _leave(original, session, kind, value, traceback):
 def _close(original, session):
     driver = getattr(session, _DRIVER, None)
     if driver is not None:
+        disown(driver)
         driver.close()
     return original(session)
