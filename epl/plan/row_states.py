@@ -92,7 +92,7 @@ class RowStates(object):
             self._known[name] = self._find(program.graph.nodes[name])
 
     def _of_data(self, names):
-        """dict of what gives data to the first dimension of each output: None for an open one, 0 if there are no rows."""
+        """dict of what gives data to the first dimension of each output: None for an open one, 0 without rows."""
         found = {}
         for name in names:
             node = self._graph.nodes[name]

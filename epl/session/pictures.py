@@ -2,9 +2,9 @@
 
 import os
 
+from epl.plan.batch_rows import data_set_rows
 from epl.plan.cost import Speeds, estimate
 from epl.plan.timeline import estimated_timeline, page
-from epl.session.batch_rows import data_set_rows
 
 
 def schedule_page(program, pipeline, script, measured=None, batch=None):
