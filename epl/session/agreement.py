@@ -60,7 +60,8 @@ class Agreement(object):
     """Makes agreements, and keeps the one clock that all workers share.
 
     Attributes:
-      clock: seconds on the chief's clock at the latest agreement, the same on every worker; None before the first.
+      clock: seconds on the chief's clock, which nobody sets, at the latest agreement, the same on every worker; None
+        before the first.
     """
 
     def __init__(self):
@@ -68,7 +69,7 @@ class Agreement(object):
 
     def exchange(self, exchange, block):
         """All workers' blocks for `block`; the chief's time travels along."""
-        replies = exchange(block + _TIME.pack(time.time()))
+        replies = exchange(block + _TIME.pack(time.monotonic()))
         self.clock = _TIME.unpack(replies[0][-_TIME.size :])[0]
         return [reply[: -_TIME.size] for reply in replies]
 

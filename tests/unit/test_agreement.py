@@ -269,7 +269,7 @@ def test_workers_in_different_sessions_are_not_over():
 
 def test_all_workers_have_the_chiefs_clock(monkeypatch):
     times = iter([100.0, 200.0])
-    monkeypatch.setattr("epl.session.agreement.time.time", lambda: next(times))
+    monkeypatch.setattr("epl.session.agreement.time.monotonic", lambda: next(times))
     workers, agreements = Workers(2), [Agreement(), Agreement()]
     blocks = [None, None]
 
