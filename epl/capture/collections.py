@@ -23,6 +23,7 @@ class GraphKeys(object):
         LOCAL_MEAN_OBJECTS,
         LOCAL_SUM_OBJECTS,
     )
+    ALL_COLLECTION_KEYS = ALL
 
 
 def _checked(key):

@@ -143,15 +143,15 @@ class _Division(object):
         for variable, members in self._units(call):
             writes = [w for w in self._graph.in_order(members) if w in self._changes]
             self._check(call, variable, writes)
-            between = self._graph.in_order(members & self._between(call, writes))
+            gates = {name for w in writes for name in self._gates.get(w, ())}  # of these, some run in some steps only
+            between = self._graph.in_order(members & self._between(call, writes) - gates)
             slots = sorted({v for w in writes for v in self._changes[w]} - self._trained)
             known = self._model.variables.get(variable)
             if slots and not size_bytes(known) and 0 not in (known.shape or ()):
                 self.unknown.append(variable)
             elif slots or variable in self._parameters:
-                around = {name for w in writes for name in self._gates.get(w, ())}
                 done = [self._gates.get(w, (w,))[-1] for w in writes if variable in self._changes[w]]
-                found.append((known, slots, members.union(around), done + between))
+                found.append((known, slots, members.union(gates), done + between))
         made = {}
         for known, slots, members, writes in sorted(found, key=lambda each: (-self._cost(each)[0], each[0].name)):
             made[known.name] = self._update(call, known, slots, members, writes)

@@ -415,6 +415,7 @@ def test_collections():
         epl.add_to_collection(a, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
         assert [t.name for t in epl.get_collection(epl.GraphKeys.GLOBAL_MEAN_OBJECTS)] == ["a:0", "b:0"]
         assert epl.get_collection(epl.GraphKeys.LOCAL_SUM_OBJECTS) == []
+        assert epl.GraphKeys.GLOBAL_MEAN_OBJECTS in epl.GraphKeys.ALL_COLLECTION_KEYS == epl.GraphKeys.ALL
         assert list(epl.get_all_collections()) == [epl.GraphKeys.GLOBAL_MEAN_OBJECTS]
         with pytest.raises(CaptureError, match="'a:0' is in the collection 'global_mean_objects' already"):
             epl.add_to_collection(a, epl.GraphKeys.LOCAL_SUM_OBJECTS)
