@@ -8,7 +8,6 @@ from epl.cluster_sources import integer, read_membership, split_address
 from epl.errors import ClusterError
 from epl.gpus import tensorflow_knows_gpus, visible_gpus
 
-
 # TensorFlow names of devices that compute together: those of all workers, and this worker's own.
 VirtualDevice = collections.namedtuple("VirtualDevice", "all_devices local_devices")
 
