@@ -222,8 +222,9 @@ def scattered_groups(plan):
     """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
     A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
-    fewer bits that are sent later: only level "v0" goes together with these. With communication.fp16 it does so at "v0". So it does where each worker, or group of workers, makes all
-    updates: its devices take their gradients from the sum on the host.
+    fewer bits, what these leave over being sent later: only level "v0" goes together with that. So it is at "v0" with
+    communication.fp16, and where each worker, or group of workers, makes all updates: its devices take their gradients
+    from the sum on the host.
     """
     if plan.zero is None or plan.zero.whole_workers or plan.zero.around:
         return {}
