@@ -59,6 +59,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["epl", "epl.*"]),
+    # A folder that Python is told to look into, not a package.
+    package_data={"epl.tf1": ["site/*.py"]},
     # Only to say that the package is for one platform; see BuildNative.
     ext_modules=[Extension("epl.communicators.lib.native", [])],
     cmdclass={"build_ext": BuildNative},
@@ -91,6 +93,8 @@ setup(
             # for that; this one has its CUDA 11 runtime built in, so the two only share the driver.
             "nvidia-nccl-cu11==2.16.5; platform_machine == 'x86_64' and " + TF1,
         ],
+        # tf.contrib's layers, slim and metrics for programs of TensorFlow 1: the package that they became.
+        "tf1": ["tf_slim==1.1.0; " + TF2],
         "test": ["pytest>=7,<9", "pytest-timeout>=2", "hypothesis>=6", "scikit-learn>=1.0"],
     },
     entry_points={"console_scripts": ["epl-launch = epl.launch.main:main"]},

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from epl.errors import EplError
-from epl.launch import environment, machines, notes, processes
+from epl.launch import environment, machines, notes, processes, version_1
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import Console, Stream
@@ -115,6 +115,8 @@ class _Preparation:
             self.token,
         )
         variables.update(self.config)
+        if options.tf1:
+            version_1.inherit(variables)
         if options.bind_address:
             variables["EPL_BIND_ADDRESS"] = options.bind_address
         variables[notes.VARIABLE] = os.path.abspath(self.note_path(self.local[place]))

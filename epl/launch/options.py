@@ -116,6 +116,12 @@ def _parser():
         help="where each worker's output is kept as worker-<index>.log (default: a new "
         "directory for temporary files, removed if all goes well)",
     )
+    add(
+        "--tf1",
+        action="store_true",
+        help="the script was written for TensorFlow 1: `import tensorflow` gives that of 2.15 as version 1, tf.contrib "
+        "included (docs/tf1_on_tf2.md)",
+    )
     add("--debug", action="store_true", help="show what is started with which variables, and more after a failure")
     return parser
 
@@ -135,6 +141,11 @@ def parse(arguments):
     rest = arguments[split:]
     if rest[:1] == ["--"]:
         rest = rest[1:]
+    if options.tf1 and sys.version_info < (3, 9):
+        raise LaunchError(
+            "--tf1 is for TensorFlow 2.15, which needs Python 3.9 to 3.11; this is Python %d.%d, whose TensorFlow 1.15 "
+            "runs the script as it is. Leave --tf1 out." % sys.version_info[:2]
+        )
     if not rest:
         raise LaunchError("no script is given. Usage: epl-launch --num_workers N --gpu_per_worker M script.sh")
     options.script, options.script_arguments = rest[0], rest[1:]

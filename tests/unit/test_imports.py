@@ -18,6 +18,7 @@ LEVELS = {
     "epl": 7,  # epl/__init__.py: the public names
     "api": 6,
     "session": 5,
+    "tf1": 5,  # for programs; they may know nothing of the rest
     "profiler": 5.5,  # session hooks for users
     "capture": 4,
     "compiler": 4.5,

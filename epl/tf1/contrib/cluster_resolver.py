@@ -1,0 +1,7 @@
+"""`tf.contrib.cluster_resolver`."""
+
+from epl.tf1.sources import gathered
+
+__getattr__, __dir__ = gathered(
+    __name__, modules=("tensorflow:distribute.cluster_resolver",), names={"python": __name__}
+)

@@ -1,0 +1,7 @@
+"""`tf.contrib.distributions`: those that stayed in `tf.distributions`; others are in tensorflow_probability."""
+
+from epl.tf1.sources import gathered
+
+__getattr__, __dir__ = gathered(
+    __name__, modules=("tensorflow.python.ops.distributions.distributions",), names={"python": __name__}
+)

@@ -1,0 +1,1 @@
+"""`tensorflow.examples`: what programs import of it."""

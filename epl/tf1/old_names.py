@@ -1,0 +1,44 @@
+"""Names that Python and NumPy have dropped and that programs of TensorFlow 1's time use: np.int, inspect.getargspec."""
+
+import collections
+import collections.abc
+import inspect
+import time
+
+import numpy as np
+
+_OF_NUMPY = {
+    "bool": bool,
+    "complex": complex,
+    "float": float,
+    "int": int,
+    "long": int,
+    "object": object,
+    "str": str,
+    "unicode": str,
+}
+ArgSpec = collections.namedtuple("ArgSpec", "args varargs keywords defaults")
+
+
+def _getargspec(function):
+    """inspect.getargspec, as it was until Python 3.10."""
+    full = inspect.getfullargspec(function)
+    if full.kwonlyargs or full.annotations:
+        raise ValueError(
+            "Function has keyword-only parameters or annotations, use inspect.signature() API which can support them"
+        )
+    return ArgSpec(full.args, full.varargs, full.varkw, full.defaults)
+
+
+def serve():
+    """Gives modules the names again that they do not have."""
+    _add(np, _OF_NUMPY)
+    _add(collections, {name: getattr(collections.abc, name) for name in collections.abc.__all__})
+    _add(inspect, {"ArgSpec": ArgSpec, "getargspec": _getargspec})
+    _add(time, {"clock": time.perf_counter})
+
+
+def _add(module, names):
+    for name, value in names.items():
+        if name not in module.__dict__:
+            setattr(module, name, value)
