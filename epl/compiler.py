@@ -250,7 +250,7 @@ class _Runner(object):
     def _check(self, program, before, where, promise, plan):
         problems = lint(program.graph, tf_compat.op_def, changed_since=before, represented=program.representatives)
         if promise is not None and not problems:
-            problems = promise(program.graph, plan)
+            problems = promise.broken(before, program.graph, plan)
         if problems:
             further = "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else ""
             raise PassError(

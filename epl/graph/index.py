@@ -152,6 +152,19 @@ class Graph(object):
         nodes = before.nodes
         return {name: node for name, node in self.nodes.items() if nodes.get(name) is not node}
 
+    def names_changed_since(self, before):
+        """The same as names, and of a Graph that may have nodes which this one lacks: a set or a list."""
+        if self._made is not None and self._made[0]() is before:
+            return self._made[1]
+        nodes = before.nodes
+        return [name for name, node in self.nodes.items() if nodes.get(name) is not node]
+
+    def has_type(self, op):
+        """Whether there is a node of an operation type."""
+        if self._by_type is None:
+            self._by_type = _by_type(self.nodes.items())
+        return op in self._by_type
+
     @property
     def edges(self):
         if self._edges is None:

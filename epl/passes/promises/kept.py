@@ -1,8 +1,8 @@
-"""What each pass promises of the graph that it leaves, beyond that it is well formed. The runner checks it, always."""
+"""What passes promise of the graph that they leave, by what was planned: functions (graph, plan) -> problems."""
 
 from epl.graph.index import node_of, parse_input
 from epl.plan.analysis import is_large_constant
-from epl.plan.names import clone_name, clone_tensor, sync_name
+from epl.plan.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
 
 
 def every_node_is_placed(graph, plan):
@@ -66,11 +66,29 @@ def variables_can_be_broadcast(graph, plan):
     return ["there is no node '%s'" % name for name in sent if name not in graph.nodes]
 
 
-PROMISES = {
-    "place": every_node_is_placed,
-    "clone_instances": every_instance_is_whole,
-    "aggregate_gradients": gradients_are_aggregated,
-    "merge_state": state_is_merged,
-    "merge_outputs": outputs_are_merged,
-    "broadcast_variables": variables_can_be_broadcast,
-}
+def copies_can_be_read(graph, plan):
+    """After `read_copies`: each copy here of a variable that is compared has its node."""
+    pairs = [(name, each.index) for name in sorted(plan.compared) for each in plan.mesh.instances]
+    missing = [read_name(*pair) for pair in pairs if clone_name(*pair) in graph.nodes]
+    return ["there is no node '%s'" % name for name in missing if name not in graph.nodes]
+
+
+def averages_are_made(graph, plan):
+    """After `average_variables`: there is what sessions run for it."""
+    return [] if average_name() in graph.nodes else ["there is no node '%s'" % average_name()]
+
+
+def averages_are_saved(graph, plan):
+    """After `save_averages`: no checkpoint takes a variable's value as it is."""
+    problems = []
+    for name, known in plan.variables.items():
+        if known.is_local or name not in graph.nodes:
+            continue
+        if saved_name(name) not in graph.nodes:
+            problems.append("there is no node '%s'" % saved_name(name))
+        problems += [
+            "'%s' takes '%s' and not '%s'" % (consumer, name, saved_name(name))
+            for consumer, _ in graph.consumers.get(name, ())
+            if graph.nodes[consumer].op == "SaveV2"
+        ]
+    return problems
