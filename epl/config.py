@@ -40,6 +40,24 @@ def _unknown_key(name, source=""):
     return "unknown configuration key %r%s.%s" % (name, source and " (from %s)" % source, hint)
 
 
+# Variables that belong to no key: of the launcher, the cluster, the build and of messages.
+_OWN_VARIABLES = frozenset(
+    "EPL_" + name
+    for name in (
+        "BIND_ADDRESS BOOTSTRAP_ADDRESS BOOTSTRAP_PORT BUILD_JOBS CXXFLAGS DEVICE DUMP_DIR GPU_PER_WORKER JOB_TOKEN "
+        "LAUNCH_NOTE LOG_LEVEL PREVIEW TF_CONFIG WITH_GLOO"
+    ).split()
+)
+
+
+def _meant(variable, by_variable):
+    """The names of variables that an unknown one without a category may stand for: misspelt, or without theirs."""
+    attribute = variable[len("EPL_") :].lower()
+    tails = {key.attribute: name for name, key in by_variable.items()}
+    without = [tails[tail] for tail in difflib.get_close_matches(attribute, sorted(tails), n=3, cutoff=0.85)]
+    return without + difflib.get_close_matches(variable, sorted(_OWN_VARIABLES.union(by_variable)), n=3, cutoff=0.85)
+
+
 def _from_environment(environ, skip):
     """Values from `EPL_*` variables for all keys but those in `skip`; raises for a variable that looks like a key."""
     by_variable = {key.variable: key for key in keys().values()}
@@ -52,6 +70,11 @@ def _from_environment(environ, skip):
                 raise ConfigError(
                     "environment variable %s belongs to no configuration key.%s"
                     % (variable, _nearest(variable, list(by_variable)))
+                )
+            meant = _meant(variable, by_variable) if variable.startswith("EPL_") else ()
+            if meant and variable not in _OWN_VARIABLES:
+                raise ConfigError(
+                    'environment variable %s belongs to no configuration key. Did you mean "%s"?' % (variable, meant[0])
                 )
         elif key.name not in skip:
             values[key.name] = key.parse(environ[variable])
@@ -103,7 +126,6 @@ class Config:
     Raises:
       ConfigError: unknown key (or a variable that looks like one), wrong type or value, keys that contradict each
         other.
-      UnsupportedError: a key whose feature this version does not have is set to anything but its default.
     """
 
     def __init__(self, param_dict=None, environ=None):

@@ -6,7 +6,7 @@ import numbers
 import re
 from typing import Any, Tuple
 
-from epl.errors import ConfigError, UnsupportedError
+from epl.errors import ConfigError
 
 INTEGER, NUMBER, NUMBERS, INTEGERS, BOOL, STRING = "integer", "number", "numbers", "integers", "bool", "str"
 _LISTS = (NUMBERS, INTEGERS)
@@ -32,7 +32,6 @@ class Key:
       pattern: regular expression that a string has to match, or None; `pattern_doc` says the same in words.
       many: a list of strings without commas may stand for the string that has them separated by commas.
       per_worker: workers may have different values, as the key says something about one process or machine.
-      built: False while the feature behind the key does not exist: only the default is accepted.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Key:
     pattern_doc: str = ""
     many: bool = False
     per_worker: bool = False
-    built: bool = True
 
     @property
     def category(self):
@@ -93,18 +91,12 @@ class Key:
 
         Raises:
           ConfigError: wrong type or value.
-          UnsupportedError: the feature behind the key is not in this version, and `value` is not the default.
         """
         checked = self._normal(value)
         if checked is _WRONG:
             raise ConfigError(
                 "%s=%r%s is not valid: it must be %s. The default is %r."
                 % (self.name, value, source and " (from %s)" % source, self.allowed(), self.default)
-            )
-        if not self.built and checked != self.default:
-            raise UnsupportedError(
-                "%s=%r%s: this version of EPL does not have this feature, so the key must keep its default, %r."
-                % (self.name, value, source and " (from %s)" % source, self.default)
             )
         return checked
 

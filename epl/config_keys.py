@@ -1,7 +1,6 @@
 """The table of configuration keys.
 
-`KEYS` is the only place that knows a key; those of training strategies stand in config_strategies.py. To make a key
-usable when its feature gets built, drop its `built=False`.
+`KEYS` is the only place that knows a key; those of training strategies stand in config_strategies.py.
 """
 
 from epl.config_key import BOOL, INTEGER, INTEGERS, NUMBER, STRING, Key

@@ -293,6 +293,7 @@ _OF_LISTS = (
 )
 PAIR_RULES = _OF_LISTS + (
     _own_gradients,
+    _needs("communication.fp16_scale", "communication.fp16", (True,), "communication.fp16=True"),
     _one_wire_form,
     _distinct_devices,
     _drop_or_unbalance,

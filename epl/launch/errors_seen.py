@@ -11,6 +11,10 @@ _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "<frozen", "/
 # Of a message that begins with a line such as "Graph execution error:", or that lists several causes.
 _GOES_ON = (":", " root error(s) found.")
 _MORE_LINES = 8
+# What a device was out of memory for, and what would need less, is a table and a list.
+_OUT_OF_MEMORY = re.compile(r"[\w.]*ResourceExhaustedError:")
+_LINES_OF_ADVICE = 30
+_HINT = "Hint: If you want to see a list of allocated tensors"
 # TensorFlow 2 puts before such a message where the operation was made, which its name says too, and all of that again
 # behind it.
 _WHERE_MADE = re.compile(r"Detected at node |Node: |<stack traces unavailable>")
@@ -55,11 +59,13 @@ class ErrorsSeen:
             own = [frame for frame in self._frames if not any(part in frame[0] for part in _NOT_THE_USERS)]
             self.place = own[-1] if own else []
             self._more = _MORE_LINES if line.endswith(_GOES_ON) else 0
+            if _OUT_OF_MEMORY.match(line):
+                self._more = _LINES_OF_ADVICE
         self._frames, self._inside, self._aside = [], False, False
 
     def _go_on(self, line):
         if line.startswith(_MADE_AGAIN):
             self._more = 0
-        elif line.strip() and not _WHERE_MADE.match(line):
+        elif line.strip() and not _WHERE_MADE.match(line) and not line.startswith(_HINT):
             self.message.append(line)
             self._more -= 1

@@ -13,6 +13,7 @@ from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import Console, Stream
 from epl.launch.summary import failure_text, nobody_came_text
+from epl.launch.tracebacks import Known
 from epl.launch.workers import Worker
 
 # Exit status when the command line is wrong or a worker cannot be started.
@@ -170,6 +171,7 @@ def _run(options, plan):
 
 
 def _start(options, plan, console, job):
+    known = Known()
     for place, index in enumerate(plan.local):
         if job.stopping:
             return
@@ -187,7 +189,7 @@ def _start(options, plan, console, job):
                 )
             )
         everything = options.debug or "TF_CPP_MIN_LOG_LEVEL" in os.environ
-        stream = Stream(index, console, plan.open_log(index), everything)
+        stream = Stream(index, console, plan.open_log(index), everything, known)
         note = notes.Note(plan.note_path(index))
         job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream, note))
 

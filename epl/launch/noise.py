@@ -9,9 +9,14 @@ _LINES = re.compile(
     rb"|This TensorFlow binary is optimized|Your CPU supports instructions|oneDNN custom operations are on"
     rb"|CPU Frequency: |XLA service 0x\w+ initialized for platform Host|StreamExecutor device \(\d+\): Host"
     rb"|MLIR V1 optimization pass is not enabled"
+    # Profilers, and all that an allocator has when it has nothing left.
+    rb"|Profiler session (?:initializing|started|collecting data|tear down)|GPU trace was not collected"
+    rb"|bfc_allocator\.cc:\d+\] (?!Allocator \()"
     # What was under way when something else failed.
     rb"|OP_REQUIRES failed at \S+ : (?:Cancelled|CANCELLED):)"
     rb"|^To enable the following instructions: .* rebuild TensorFlow"
+    rb"|^(?:Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize|Reserved|PeakReserved|LargestFreeBlock): +\d+$"
+    rb"|^Hint: If you want to see a list of allocated tensors when OOM happens"
 )
 # Advice to leave the calls of TensorFlow 1, which are what the program is made of: (its first line, lines after it);
 # indented ones after those belong to it too.

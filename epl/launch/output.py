@@ -8,6 +8,7 @@ import time
 
 from epl.launch.errors_seen import ErrorsSeen
 from epl.launch.noise import Noise
+from epl.launch.tracebacks import Known, Tracebacks
 
 # An unfinished line is shown after this time, so that "Loading... " is seen before "done" comes.
 PARTIAL_LINE_S = 0.2
@@ -106,10 +107,11 @@ class Stream:
       worker: its index.
       console: the `Console`.
       log: binary file for the unchanged output, or None.
-      everything: show noise of TensorFlow's too, and times, which otherwise are in the log alone.
+      everything: show noise of TensorFlow's too, times and whole tracebacks, which otherwise are in the log alone.
+      known: the errors that the workers of this console have shown; None: none.
     """
 
-    def __init__(self, worker, console, log=None, everything=False):
+    def __init__(self, worker, console, log=None, everything=False, known=None):
         self._worker = worker
         self._console = console
         self._log = log
@@ -120,6 +122,7 @@ class Stream:
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
         self._noise = None if everything else Noise()
+        self._tracebacks = None if everything else Tracebacks(worker, known or Known())
         self.errors = ErrorsSeen()
         self.log_error = None
 
@@ -151,7 +154,10 @@ class Stream:
             return
         if not self._begun and self._noise is not None:
             self._line = bytearray(_TIME_AND_LEVEL.sub(b"", self._line))
-        if self._line or not self._begun:
+        if ends and not self._begun and self._tracebacks is not None:
+            self._show(self._tracebacks.take(bytes(self._line)))
+        elif self._line or not self._begun:
+            self._show_held()
             self._console.piece(self._worker, bytes(self._line), ends)
         elif ends:
             self._console.end_line(self._worker)
@@ -164,6 +170,14 @@ class Stream:
         self._begun = not ends
         self._since = None
         self._line.clear()
+
+    def _show(self, lines):
+        for line in lines:
+            self._console.piece(self._worker, line, True)
+
+    def _show_held(self):
+        if self._tracebacks is not None:
+            self._show(self._tracebacks.rest())
 
     def show_partial(self, now):
         """Pass on an unfinished line that is old enough; returns seconds until there may be one, or None."""
@@ -179,6 +193,7 @@ class Stream:
         """The worker will write no more."""
         if self._line or self._begun:
             self._pass_on(True)
+        self._show_held()
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -76,18 +76,24 @@ def table(devices, unknown=(), most=None):
       unknown: names of tensors of unknown size.
       most: devices to list before the rest is summed up; None: all.
     """
+    highest = max([memory.peak_bytes for memory in devices.values()] or [0])
+    unit, number_of = ("MiB", 2.0**20) if highest >= 2**20 else ("KiB", 2.0**10)  # so that small models show numbers
+
+    def text_of(size):
+        return "%.1f" % (size / number_of)
+
     heads = ["device", "peak"] + list(KINDS)
     rows = []
     for device, memory in list(devices.items())[:most]:
-        rows.append([device, _mib(memory.peak_bytes)] + [_mib(memory.peak_of(kind)) for kind in KINDS])
+        rows.append([device, text_of(memory.peak_bytes)] + [text_of(memory.peak_of(kind)) for kind in KINDS])
     widths = [max(len(row[i]) for row in [heads] + rows) for i in range(len(heads))]
-    lines = ["Memory of a training step in MiB, at its peak:"]
+    lines = ["Memory of a training step in %s, at its peak:" % unit]
     for row in [heads, ["-" * width for width in widths]] + rows:
         lines.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
     hidden = list(devices.values())[len(rows) :]
     if hidden:
         highest = max(memory.peak_bytes for memory in hidden)
-        lines.append("  ... and %d further devices, the fullest of them with %s" % (len(hidden), _mib(highest)))
+        lines.append("  ... and %d further devices, the fullest of them with %s" % (len(hidden), text_of(highest)))
     told = set()
     for device, memory in devices.items():
         if memory.peak >= 0 and id(memory) not in told:
@@ -99,7 +105,7 @@ def table(devices, unknown=(), most=None):
                     memory.peak + 1,
                     len(memory.points),
                     memory.points[memory.peak][0],
-                    ", ".join("%s %s" % (tensor, _mib(size)) for tensor, _, size in memory.largest[:4]),
+                    ", ".join("%s %s" % (tensor, text_of(size)) for tensor, _, size in memory.largest[:4]),
                 )
             )
     if unknown:
@@ -108,7 +114,3 @@ def table(devices, unknown=(), most=None):
             % (len(unknown), unknown[0])
         )
     return "\n".join(lines)
-
-
-def _mib(size):
-    return "%.1f" % (size / 2.0**20)

@@ -10,6 +10,7 @@ from epl.errors import EplError
 from epl.plan.batch_rows import batch_rows
 from epl.plan.device_memory import KINDS, DeviceMemory, kind_of
 from epl.plan.memory_page import drawn, memory_page
+from epl.plan.table import bytes_text
 from epl.profiler.trace import Phases, TraceHook, executions, gather
 from epl.session.foretold import foretell_program, lasting_bytes
 
@@ -63,13 +64,13 @@ class MemoryProfilerHook(TraceHook):
             return
         for name, each in devices.items():
             _LOG.info(
-                "memory of %s in run %d: peak %.1f MiB, of which variables %.1f MiB%s; largest at the peak: %s",
+                "memory of %s in run %d: peak %s, of which variables %s%s; largest at the peak: %s",
                 name,
                 run,
-                each["peak"] / 2.0**20,
-                each["variables"] / 2.0**20,
-                ", foretold %.1f MiB" % (each["foretold"] / 2.0**20) if each["foretold"] is not None else "",
-                ", ".join("%s %.1f MiB" % (op, size / 2.0**20) for op, size in each["largest"]) or "nothing",
+                bytes_text(each["peak"]),
+                bytes_text(each["variables"]),
+                ", foretold %s" % bytes_text(each["foretold"]) if each["foretold"] is not None else "",
+                ", ".join("%s %s" % (op, bytes_text(size)) for op, size in each["largest"]) or "nothing",
             )
         if self._output_dir is not None:
             self._write(run, devices)

@@ -1,6 +1,7 @@
 """Says of TensorFlow's error for a device that is out of memory what the step was expected to need, and what helps."""
 
 import logging
+import threading
 import time
 
 import numpy as np
@@ -13,15 +14,26 @@ from epl.errors import EplError
 from epl.graph.index import node_of
 from epl.plan.batch_rows import batch_rows, data_set_rows
 from epl.plan.device_memory import table
+from epl.plan.table import bytes_text
 from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"
-_MIB = 2.0**20
 # Of processor time: the program waits for its error meanwhile, and so do the other workers, well within their
 # time-outs. What was begun before is gone through to its end.
 _SECONDS = 30.0
 _LOG = logging.getLogger("epl")
 _LEAST = 0.995  # of the peak: what saves less is no advice
+
+
+class _Quiet(logging.Filter):
+    """Keeps to itself what planning says in this thread: of plans that are only looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def filter(self, record):
+        return record.thread != self._thread
 
 
 def explained(error, graph, program, config, cluster, fed):
@@ -42,10 +54,14 @@ def explained(error, graph, program, config, cluster, fed):
     if not program.apply_calls:
         return error
     _LOG.warning("A device is out of memory. Going through what would need less; that may take %g s.", _SECONDS)
+    quiet = _Quiet()
+    _LOG.addFilter(quiet)
     try:
         text = _advice(make_program(graph), program, config, cluster, *_rows(program.graph, fed))
     except EplError as problem:
         text = "What the step needs cannot be foretold: %s" % problem
+    finally:
+        _LOG.removeFilter(quiet)
     return tf.errors.ResourceExhaustedError(error.node_def, error.op, "%s\n\n%s" % (error.message, text))
 
 
@@ -83,7 +99,7 @@ def _advice(captured, program, config, cluster, batch, source):
         except EplError:
             continue  # what the model cannot have is no advice
         if other < _LEAST * peak:
-            found.append((other, "  %s: %.1f MiB instead of %.1f MiB" % (text, other / _MIB, peak / _MIB)))
+            found.append((other, "  %s: %s instead of %s" % (text, bytes_text(other), bytes_text(peak))))
     if found:
         lines.append("These would need less at the peak of the fullest device:")
         lines.extend(text for _, text in sorted(found))

@@ -1,25 +1,25 @@
 """Config: values from dicts, variables and files, and the errors for everything else."""
 
 import copy
-import dataclasses
 import os
 import pickle
+import re
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from epl import config_keys
+from epl import config as config_module
 from epl.config import Config, as_variables, read_yaml
 from epl.config_key import INTEGERS, NUMBERS
 from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
-from epl.errors import ConfigError, EplError, UnsupportedError
+from epl.errors import ConfigError, EplError
 
 pytestmark = pytest.mark.once
 
-BUILT = [key for key in KEYS if key.built]
 # They contradict some values of other keys, see test_impossible_pairs.
 DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name != "amp.level") + (
+    "communication.fp16_scale",
     "io.unbalanced_io_slicing",
     "io.drop_last_files",
     "io.equal_steps",
@@ -52,7 +52,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
 
 
 def legal_values(key):
-    """Values that `key` accepts, apart from whether its feature is built."""
+    """Values that `key` accepts."""
     if key.choices:
         return st.sampled_from(key.choices)
     if key.type == BOOL:
@@ -69,11 +69,6 @@ def legal_values(key):
 def settings_of(some_keys):
     free = [key for key in some_keys if key.name not in DEPENDENT]
     return st.fixed_dictionaries({}, optional={key.name: legal_values(key) for key in free})
-
-
-@pytest.fixture(name="all_built")
-def all_built_fixture(monkeypatch):
-    monkeypatch.setattr(config_keys, "KEYS", tuple(dataclasses.replace(key, built=True) for key in KEYS))
 
 
 # --- the table ---
@@ -178,7 +173,7 @@ def test_the_default_passes_its_own_check(key):
 
 
 @settings(max_examples=30)
-@given(values=settings_of(BUILT))
+@given(values=settings_of(KEYS))
 def test_file_round_trip(values, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("yaml") / "strategy.yaml")
     config = Config(values, {})
@@ -189,7 +184,7 @@ def test_file_round_trip(values, tmp_path_factory):
     assert os.listdir(os.path.dirname(path)) == ["strategy.yaml"]
 
 
-@given(values=settings_of(BUILT))
+@given(values=settings_of(KEYS))
 def test_copies_are_equal_and_independent(values):
     config = Config(values, {})
     for twin in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config)), eval(repr(config))):
@@ -198,7 +193,7 @@ def test_copies_are_equal_and_independent(values):
         assert twin != config
 
 
-@given(given_dict=settings_of(BUILT), variables=settings_of(BUILT))
+@given(given_dict=settings_of(KEYS), variables=settings_of(KEYS))
 def test_dict_wins_over_environment_wins_over_default(given_dict, variables):
     config = Config(given_dict, as_variables(variables))
     for name, value in config.to_dict().items():
@@ -219,25 +214,6 @@ def test_one_slip_of_the_pen_still_finds_the_key(data):
     with pytest.raises(ConfigError) as error:
         Config({slip: 1}, {})
     assert '"%s"' % key in str(error.value)
-
-
-@pytest.mark.parametrize("name, value", [("zero.level", "v0"), ("dgc.min_elements", 3), ("io.stats", True)])
-def test_values_of_unbuilt_keys_are_checked_before_they_are_refused(monkeypatch, name, value):
-    left_out = tuple(dataclasses.replace(key, built=key.name != name) for key in KEYS)
-    monkeypatch.setattr(config_keys, "KEYS", left_out)
-    (key,) = (key for key in left_out if key.name == name)
-    config = Config({}, {})
-    for attempt in (
-        lambda: Config({name: value}, {}),
-        lambda: Config({}, as_variables({name: value})),
-        lambda: setattr(getattr(config, key.category), key.attribute, value),
-    ):
-        with pytest.raises(UnsupportedError, match=name) as error:
-            attempt()
-        assert isinstance(error.value, NotImplementedError)
-        assert repr(key.default) in str(error.value)
-    with pytest.raises(ConfigError, match="is not valid: it must be"):
-        Config({name: object()}, {})
 
 
 @given(
@@ -352,6 +328,9 @@ def test_list_from_environment(text, value):
         ("EPL_COMMUNICATION_MAX_SPLIT", "3", "EPL_COMMUNICATION_MAX_SPLITS"),
         ("EPL_PIPELINE_NUM_MICRO_BATCHES", "3", "EPL_PIPELINE_NUM_MICRO_BATCH"),
         ("EPL_IO_X", "3", "belongs to no configuration key"),
+        ("EPL_NUM_MICRO_BATCH", "3", 'Did you mean "EPL_PIPELINE_NUM_MICRO_BATCH"'),
+        ("EPL_MAX_SPLIT", "3", 'Did you mean "EPL_COMMUNICATION_MAX_SPLITS"'),
+        ("EPL_GPUS_PER_WORKER", "3", 'Did you mean "EPL_GPU_PER_WORKER"'),
     ],
 )
 def test_wrong_variable(variable, text, message):
@@ -366,6 +345,8 @@ def test_other_variables_are_ignored():
         "EPL_DEVICE": "cpu",
         "EPL_DUMP_DIR": "d",
         "EPL_BOOTSTRAP_PORT": "1",
+        "EPL_LOG_LEVEL": "INFO",
+        "EPL_OF_SOMEBODY": "1",
         "PIPELINE_NUM_STAGES": "3",
         "EPLX_IO_SLICING": "1",
     }
@@ -423,7 +404,7 @@ def test_unknown_attributes():
     assert not hasattr(config.zero, "levels")
 
 
-def test_choices_ignore_case(all_built):
+def test_choices_ignore_case():
     assert Config({"pipeline.strategy": "preferforward"}, {}).pipeline.strategy == "PreferForward"
     assert Config({"communication.backend": "SHM"}, {}).communication.backend == "shm"
 
@@ -467,15 +448,6 @@ def test_wrong_file(tmp_path, text, message):
         Config.from_yaml(str(path), {})
 
 
-def test_unbuilt_key_in_file(tmp_path, monkeypatch):
-    left_out = tuple(dataclasses.replace(key, built=key.name != "zero.level") for key in KEYS)
-    monkeypatch.setattr(config_keys, "KEYS", left_out)
-    path = tmp_path / "a.yaml"
-    path.write_text("zero.level: v0\n")
-    with pytest.raises(UnsupportedError, match="zero.level='v0'.*a.yaml"):
-        Config.from_yaml(str(path), {})
-
-
 def test_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="cannot read configuration file .*none.yaml"):
         Config.from_yaml(str(tmp_path / "none.yaml"))
@@ -494,3 +466,16 @@ def test_a_failed_write_keeps_the_earlier_file(tmp_path, monkeypatch):
         Config({"communication.max_splits": 3}, {}).to_yaml(str(path))
     assert path.read_text() == before
     assert os.listdir(str(tmp_path)) == ["a.yaml"]
+
+
+def test_variables_that_belong_to_no_key_are_listed():
+    """What the sources read from the environment is no misspelt key to them."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(config_module.__file__)))
+    read = set()
+    for folder, _, names in os.walk(os.path.join(root, "epl")):
+        for name in names:
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), encoding="utf-8") as source:
+                    read.update(re.findall(r'"(EPL_[A-Z_]+)"', source.read()))
+    assert "EPL_DEVICE" in read
+    assert Config({}, dict.fromkeys(read - {key.variable for key in keys().values()}, "1")) == Config({}, {})

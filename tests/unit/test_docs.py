@@ -80,6 +80,58 @@ def test_links_lead_somewhere(page):
     assert lost == []
 
 
+def faulty_tables(text):
+    """(line number, what is wrong) of the tables of a page, outside of blocks of code."""
+    inside, rows, before = False, [], ""
+    for number, line in enumerate(text.splitlines() + [""], 1):
+        if line.startswith("```"):
+            inside = not inside
+        is_row = not inside and line.startswith("|")
+        if is_row and not rows and before.strip() and not before.startswith("#"):
+            yield number, "no empty line before the table"
+        if is_row:
+            rows.append((number, len(re.findall(r"(?<!\\)\|", line)), line))
+        elif rows:
+            if len(rows) < 2 or not re.fullmatch(r"(\|[ :-]*-[ :-]*)+\|", rows[1][2].strip()):
+                yield rows[0][0], "no line of dashes below the heads"
+            for at, pipes, row in rows:
+                if pipes != rows[0][1] or not row.rstrip().endswith("|"):
+                    yield at, "%d cells, not %d as the heads" % (pipes - 1, rows[0][1] - 1)
+            if line.strip() and not inside:
+                yield number, "the table is not followed by an empty line"
+            rows = []
+        before = line
+
+
+PAGES = sorted(list(files("docs", ".md")) + list(files("examples", ".md")) + ["README.md", "CONTRIBUTING.md"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_are_whole(page):
+    assert list(faulty_tables(read(page))) == []
+
+
+@pytest.mark.parametrize(
+    "text, wrong",
+    [
+        ("| a | b |\n|---|---|\n| 1 | `x \\| y` |\n\nmore", []),
+        ("| a | b |\n|---|---|\n| 1 | `x | y` |\n", [(3, "3 cells, not 2 as the heads")]),
+        (
+            "| a | b |\n|---|---|\n| 1 |\n| 2 | 3\n",
+            [(3, "1 cells, not 2 as the heads"), (4, "1 cells, not 2 as the heads")],
+        ),
+        ("| a | b |\n| 1 | 2 |\n", [(1, "no line of dashes below the heads")]),
+        (
+            "text\n| a |\n|---|\nmore",
+            [(2, "no empty line before the table"), (4, "the table is not followed by an empty line")],
+        ),
+        ("```\n| a | b |\n```\n", []),
+    ],
+)
+def test_a_broken_table_is_noticed(text, wrong):
+    assert list(faulty_tables(text)) == wrong
+
+
 def test_getting_started_shows_the_quick_start():
     def statements(source):
         module = ast.parse(source)
