@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
@@ -48,19 +49,42 @@ def read(path):
         return source.read()
 
 
-TF1 = "python_version < '3.8'"
-TF2 = "python_version >= '3.9'"
+def without_links_to_files(text):
+    """A page for elsewhere, where the files that it links to are not beside it: pictures are left out, names stay."""
+    text = re.sub(r"!\[[^\]]*\]\((?!\w+:)[^)]*\)\n*", "", text)
+    return re.sub(r"\[([^\]]*)\]\((?!\w+:)[^)]*\)", r"\1", text)
+
+
+TF1 = "python_version == '3.7'"
+TF2 = "python_version >= '3.9' and python_version < '3.12'"
 
 setup(
-    name="epl",
+    name="epl-tf",  # the name on the index; it is imported as epl
     version=load("epl/version.py").__version__,
     description="Easy Parallel Library: trains single-device TensorFlow scripts on many devices",
-    long_description=read("README.md"),
+    long_description=without_links_to_files(read("README.md")),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords="tensorflow distributed training data-parallel pipeline tensor-parallel zero",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3.7",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     packages=find_packages(include=["epl", "epl.*"]),
-    # A folder that Python is told to look into, not a package.
-    package_data={"epl.tf1": ["site/*.py"]},
+    # A folder that Python is told to look into, not a package; and what says that there are annotations.
+    package_data={"epl.tf1": ["site/*.py"], "epl": ["py.typed"]},
     # Only to say that the package is for one platform; see BuildNative.
     ext_modules=[Extension("epl.communicators.lib.native", [])],
     cmdclass={"build_ext": BuildNative},

@@ -1,12 +1,66 @@
 """EPL, the Easy Parallel Library: trains a TensorFlow-1-style graph on many devices.
 
 The public names are those of epl/api.py. They load TensorFlow, so they are fetched when one is first used:
-`epl-launch` and `epl.plan` are in this package too and do without.
+`epl-launch` and `epl.plan` are in this package too and do without. Tools that only read the source see them as imports.
 """
 
-import importlib
+import importlib as _importlib
+from typing import TYPE_CHECKING
 
 from epl.version import __version__
+
+if TYPE_CHECKING:
+    from epl.api import (
+        Cluster as Cluster,
+    )
+    from epl.api import (
+        Config as Config,
+    )
+    from epl.api import (
+        Env as Env,
+    )
+    from epl.api import (
+        GraphKeys as GraphKeys,
+    )
+    from epl.api import (
+        add_to_collection as add_to_collection,
+    )
+    from epl.api import (
+        get_all_collections as get_all_collections,
+    )
+    from epl.api import (
+        get_collection as get_collection,
+    )
+    from epl.api import (
+        init as init,
+    )
+    from epl.api import (
+        ops as ops,
+    )
+    from epl.api import (
+        optimizers as optimizers,
+    )
+    from epl.api import (
+        profiler as profiler,
+    )
+    from epl.api import (
+        recompute as recompute,
+    )
+    from epl.api import (
+        replicate as replicate,
+    )
+    from epl.api import (
+        set_default_strategy as set_default_strategy,
+    )
+    from epl.api import (
+        shard as shard,
+    )
+    from epl.api import (
+        split as split,
+    )
+    from epl.api import (
+        whole as whole,
+    )
 
 VERSION = __version__
 
@@ -33,18 +87,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    if name == "Graph":
-        raise AttributeError(
-            "module 'epl' has no attribute 'Graph'. EPL leaves the graph to TensorFlow: tf.get_default_graph() has the "
-            "model, epl.get_collection(key) what is merged. docs/migrating.md has the rest."
-        )
-    if name not in __all__:
-        raise AttributeError("module 'epl' has no attribute %r" % name)
-    value = getattr(importlib.import_module("epl.api"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a tool it would say that there is any name
+
+    def __getattr__(name):
+        if name == "Graph":
+            raise AttributeError(
+                "module 'epl' has no attribute 'Graph'. EPL leaves the graph to TensorFlow: tf.get_default_graph() has "
+                "the model, epl.get_collection(key) what is merged. docs/migrating.md has the rest."
+            )
+        if name not in __all__:
+            raise AttributeError("module 'epl' has no attribute %r" % name)
+        value = getattr(_importlib.import_module("epl.api"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__():
-    return sorted(set(globals()) | set(__all__))
+    return list(__all__)

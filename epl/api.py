@@ -1,6 +1,7 @@
 """What `import epl` offers, apart from the classes and functions that it takes from where they are defined."""
 
 import os
+from typing import Optional
 
 from epl import logs, ops, optimizers, profiler, tf_compat
 from epl.capture import hooks as _capture_hooks
@@ -44,7 +45,7 @@ __all__ = [
 _session_hooks.watch()
 
 
-def init(config=None):
+def init(config: Optional[Config] = None) -> None:
     """Starts EPL: from here on graphs are captured and sessions run in parallel. Calling it again starts afresh.
 
     Call it before the model is built. In a job of several workers it connects to worker 0. From here on TF_CONFIG says

@@ -112,27 +112,27 @@ class Cluster:
         return other
 
     @property
-    def worker_num(self):
+    def worker_num(self) -> int:
         """Number of workers."""
         return self._worker_num
 
     @property
-    def worker_index(self):
+    def worker_index(self) -> int:
         """Index of this worker, from 0."""
         return self._worker_index
 
     @property
-    def gpu_num_per_worker(self):
+    def gpu_num_per_worker(self) -> int:
         """Number of devices of each worker; CPU devices where there are no GPUs."""
         return self._gpu_num_per_worker
 
     @property
-    def total_gpu_num(self):
+    def total_gpu_num(self) -> int:
         """Number of devices of all workers."""
         return self._worker_num * self._gpu_num_per_worker
 
     @property
-    def device_type(self):
+    def device_type(self) -> str:
         """ "CPU" or "GPU"."""
         return self._device_type
 

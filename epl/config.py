@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from typing import Any, Dict, Mapping, Optional
 
 import yaml
 
@@ -128,7 +129,7 @@ class Config:
         other.
     """
 
-    def __init__(self, param_dict=None, environ=None):
+    def __init__(self, param_dict: Optional[Dict[str, Any]] = None, environ: Optional[Mapping[str, str]] = None):
         given = _checked_dict(param_dict, "")
         values = {key.name: key.default for key in keys().values()}
         values.update(_from_environment(os.environ if environ is None else environ, skip=given))
@@ -136,7 +137,7 @@ class Config:
         object.__setattr__(self, "_values", values)
         self.validate()
 
-    def validate(self):
+    def validate(self) -> None:
         """Check keys that depend on each other. Done on creation, and again before a plan is made.
 
         Raises:
@@ -165,11 +166,11 @@ class Config:
     def __dir__(self):
         return sorted(set(CATEGORIES) | set(super().__dir__()))
 
-    def to_dict(self):
+    def to_dict(self) -> Dict[str, Any]:
         """A new dict of all keys and their values."""
         return dict(self._values)
 
-    def to_yaml(self, path):
+    def to_yaml(self, path: str) -> None:
         """Write all keys to the file `path`, which `from_yaml` reads back. Replaces the file in one step."""
         folder, name = os.path.split(os.path.abspath(path))
         temporary = os.path.join(folder, ".%s.%d.tmp" % (name, os.getpid()))
@@ -184,7 +185,7 @@ class Config:
                 os.unlink(temporary)
 
     @classmethod
-    def from_yaml(cls, path, environ=None):
+    def from_yaml(cls, path: str, environ: Optional[Mapping[str, str]] = None) -> "Config":
         """Read a file that `to_yaml` wrote, or a hand-written one of lines such as `communication.max_splits: 3`.
 
         Keys that the file leaves out come from the environment and the defaults, as for `Config`.

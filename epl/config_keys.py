@@ -224,8 +224,8 @@ KEYS = (
         "communication.max_splits",
         INTEGER,
         5,
-        "Largest number of groups into which gradients are fused; one all-reduce each. It counts whatever "
-        "communication.fuse_size_mb says.",
+        "Largest number of groups into which the gradients of a call of apply_gradients, of one dtype, are fused; one "
+        "all-reduce each. It counts whatever communication.fuse_size_mb says.",
         minimum=1,
     ),
     Key(

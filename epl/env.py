@@ -1,6 +1,7 @@
 """The one global object: configuration and cluster of this process."""
 
 import threading
+from typing import Optional
 
 from epl.cluster import Cluster
 from epl.config import Config
@@ -22,7 +23,7 @@ class Env:
         self._state = {}
 
     @classmethod
-    def get(cls):
+    def get(cls) -> "Env":
         """The process's only `Env`."""
         with cls._lock:
             if cls._instance is None:
@@ -30,7 +31,7 @@ class Env:
             return cls._instance
 
     @property
-    def config(self):
+    def config(self) -> Config:
         """The current `Config`."""
         with self._lock:
             if self._config is None:
@@ -38,14 +39,14 @@ class Env:
             return self._config
 
     @property
-    def cluster(self):
+    def cluster(self) -> Cluster:
         """The current `Cluster`."""
         with self._lock:
             if self._cluster is None:
                 self.reset()
             return self._cluster
 
-    def reset(self, config=None):
+    def reset(self, config: Optional[Config] = None) -> "Env":
         """Start afresh with `config` (default: `Config()`) and read the cluster from the environment again.
 
         Returns:

@@ -34,16 +34,16 @@ epl.init(config)
 
 - In environment variables a bool is `true`, `false`, `1` or `0`; None is `none`; a list is written `0.9,0.99`.
 - Words such as `"mean"` may be written in capitals or not.
-- An unknown key, or an `EPL_*` variable that looks like one (`EPL_NUM_MICRO_BATCH`, which lacks its category), is a
-  `ConfigError` that names the nearest known keys. A value of the wrong type or out of range is a `ConfigError` that says
-  what is allowed.
+- An unknown key, or an `EPL_*` variable that looks like one (`EPL_NUM_MICRO_BATCH` lacks its category), is a
+  `ConfigError` that names the nearest known keys. A value of the wrong type or out of range is a `ConfigError` that
+  says what is allowed.
 - So are keys that contradict each other or leave one without effect: `io.drop_last_files` together with
   `io.unbalanced_io_slicing`, or either without `io.slicing`; `pipeline.num_stages` without `auto.auto_parallel`;
   `gradient_checkpoint.end_taskgraph` and `gradient_checkpoint.memory_limit_mb` unless `gradient_checkpoint.type` is
   `"auto"`; `gradient_checkpoint.check_gradients` together with `communication.sync_batch_norm`; `communication.fp16`
   together with `communication.wire_dtype`; `communication.fp16_scale` without `communication.fp16`; numbers for
-  `optimizer.lamb` or `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at every
-  step; other keys of `dgc` without `dgc.sparsity`.
+  `optimizer.lamb` or `optimizer.lars` without it; `local_sgd.k_steps` together with what workers would exchange at
+  every step; other keys of `dgc` without `dgc.sparsity`.
 - `config.to_yaml(path)` saves all keys, `epl.Config.from_yaml(path)` reads them back. A hand-written file holds lines
   such as `communication.max_splits: 3`; what it leaves out comes from the environment and the defaults.
 - `epl-launch --config run.yaml script.py` gives the keys of such a file to a script that calls `epl.init()` alone.

@@ -29,6 +29,7 @@ compile_python37() {
 check "errors, order of imports (ruff)" "$tools/ruff" check --output-format concise .
 check "Python 3.7 compiles it" compile_python37
 check "house rules" "$tools/python" scripts/check_house.py
+check "names and types that editors see (pyright)" "$tools/python" scripts/check_typing.py
 if [ "${1:-}" != --no-format ]; then
   check "format of Python (make format mends it)" "$tools/ruff" format --check .
   check "format of C++ (make format mends it)" "$tools/clang-format" --dry-run --Werror "${cpp[@]}"

@@ -14,7 +14,7 @@ namespace {
 // The runtimes that TensorFlow 2.15, and TensorFlow 1.15 and its successors, are built against.
 const char* const kCudaNames[] = {"libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.0", "libcudart.so"};
 const char kRemedy[] =
-    "Install epl with its GPU part (pip install 'epl[gpu]'), or name the file in communication.nccl_library or "
+    "Install epl with its GPU part (pip install '.[gpu]'), or name the file in communication.nccl_library or "
     "communication.cuda_library.";
 
 Status Missing(const DynamicLibrary& library, const char* function) {

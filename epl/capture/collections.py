@@ -1,5 +1,7 @@
 """Collections that say how a fetched value is merged over the copies of the model."""
 
+from typing import Any, Dict, List
+
 from epl.capture.record import default_graph, record_of
 from epl.errors import CaptureError, CollectionKeyError
 from epl.program.program import LOSSES
@@ -33,7 +35,7 @@ def _checked(key):
     return key
 
 
-def add_to_collection(value, key):
+def add_to_collection(value: Any, key: str) -> None:
     """Says that fetching `value` gives it merged over the copies of the model.
 
     Args:
@@ -78,7 +80,7 @@ def report_loss(tensor, config):
     merges.setdefault(key, []).append(tensor.name)
 
 
-def get_collection(key):
+def get_collection(key: str) -> List[Any]:
     """The tensors of the default graph in one collection, in the order in which they were added.
 
     Raises:
@@ -87,7 +89,7 @@ def get_collection(key):
     return get_all_collections().get(_checked(key), [])
 
 
-def get_all_collections():
+def get_all_collections() -> Dict[str, List[Any]]:
     """dict of collection name to the tensors of the default graph in it."""
     graph = default_graph()
     merges = record_of(graph).merges

@@ -1,5 +1,7 @@
 """`epl.shard` and `epl.whole`: what users decide themselves about where tensors lie inside of `epl.split`."""
 
+from typing import TypeVar
+
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
@@ -8,8 +10,10 @@ from epl.capture.strategy import caller, scopes
 from epl.errors import CaptureError, PlanError
 from epl.graph import tags
 
+Value = TypeVar("Value")
 
-def shard(value, dim):
+
+def shard(value: Value, dim: int) -> Value:
     """Divides a tensor or a variable along one of its dimensions, over the devices of the `epl.split` scope.
 
     What is computed of it, its gradient and the slots of its optimizer follow as they do from what EPL chooses. A
@@ -45,7 +49,7 @@ def shard(value, dim):
     return value
 
 
-def whole(value):
+def whole(value: Value) -> Value:
     """Keeps a tensor or a variable whole on each device of the `epl.split` scope.
 
     Args:

@@ -3,6 +3,7 @@
 import os
 import sys
 import weakref
+from typing import Optional
 
 from epl import tf_compat
 from epl.capture.record import default_graph, has_record, record_of
@@ -130,7 +131,7 @@ def _all_devices(device_count):
     return Env.get().cluster.total_gpu_num if device_count is None else device_count
 
 
-def replicate(device_count=None, name=None):
+def replicate(device_count: Optional[int] = None, name: Optional[str] = None) -> Strategy:
     """Marks a part of the model that is copied, every copy computing on data of its own.
 
     Args:
@@ -148,7 +149,7 @@ def replicate(device_count=None, name=None):
     return Strategy("replicate", _all_devices(device_count), name, caller(1))
 
 
-def split(device_count=None, name=None):
+def split(device_count: Optional[int] = None, name: Optional[str] = None) -> Strategy:
     """Marks a part of the model whose variables, and what is computed of them, are divided over devices.
 
     Args:
@@ -165,7 +166,7 @@ def split(device_count=None, name=None):
     return Strategy("split", _all_devices(device_count), name, caller(1))
 
 
-def set_default_strategy(strategy):
+def set_default_strategy(strategy: Strategy) -> None:
     """Sets the strategy of all operations that are made from now on outside of any scope, in the default graph.
 
     Calling it again begins a new part of the model. What is set at the top of a program, before there is a model, holds

@@ -9,7 +9,8 @@ _BEGIN = b"Traceback (most recent call last):"
 _FRAME = re.compile(rb' {2,4}File "(?P<path>[^"]+)", line \d+')
 # Where nothing of the program's own stands: EPL, TensorFlow, what they are made of, and Python.
 _NOT_THE_USERS = re.compile(
-    rb"/(site|dist)-packages/(tensorflow\w*|keras\w*|absl|epl|wrapt|six)(/|\.py)|/epl/|/lib/python[\d.]+/(?!site-|dist-)|^<"
+    rb"/(site|dist)-packages/(tensorflow\w*|keras\w*|absl|epl|wrapt|six)(/|\.py)|/epl/"
+    rb"|/lib/python[\d.]+/(?!site-|dist-)|^<"
 )
 # An error that says what another worker has done: where this one was meanwhile tells nothing.
 _OF_ANOTHER = re.compile(rb"epl\.errors\.\w+: worker \d+ (failed|has)\b")

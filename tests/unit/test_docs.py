@@ -6,7 +6,12 @@ import re
 
 import pytest
 
+from epl.config_keys import CATEGORIES, keys
+
 pytestmark = pytest.mark.once
+
+# Of names that begin like a category: files, and the attributes of programs.
+OTHERS = (".json", ".html", ".py", ".pbtxt", ".shape", ".get_slot")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADING = re.compile(r"^#### `(.+)`$", re.MULTILINE)
@@ -130,6 +135,42 @@ def test_tables_are_whole(page):
 )
 def test_a_broken_table_is_noticed(text, wrong):
     assert list(faulty_tables(text)) == wrong
+
+
+# Options of DistributedStrategy, BuildStrategy and ExecutionStrategy, and the variables that Fleet's guide sets.
+OF_FLEET = """
+    a_sync adaptive_localsgd adaptive_localsgd_configs amp amp_configs auto avg begin_step cache_runtime_context
+    checkpoint_shape checkpoints conv_workspace_size_limit cudnn_batchnorm_spatial_persistent cudnn_exhaustive_search
+    custom_black_list custom_white_list decr_every_n_nan_or_inf decr_ratio dgc dgc_configs dp_degree enable_auto_fusion
+    enable_backward_optimizer_op_deps enable_inplace enable_offload enable_sequential_execution epsilon
+    exclude_from_weight_decay fp16_allreduce fuse_all_optimizer_ops fuse_all_reduce_ops fuse_bn_act_ops
+    fuse_broadcast_ops fuse_elewise_add_act_ops fuse_grad_size_in_MB fuse_grad_size_in_TFLOPS fuse_relu_depthwise_conv
+    gradient_merge gradient_merge_acc_step gradient_merge_configs hierarchical_allreduce_inter_nranks incr_every_n_steps
+    incr_ratio init_k_steps init_loss_scaling k_steps lamb lamb_configs lamb_weight_decay lars lars_coeff lars_configs
+    lars_weight_decay localsgd localsgd_configs micro_batch_size mp_degree nccl_comm_num num_iteration_per_drop_scope
+    num_iteration_per_run num_threads optimize_offload pipeline pipeline_configs pp_allreduce_in_optimize pp_degree
+    rampup_begin_step rampup_step recompute recompute_configs segment_anchors segment_broadcast_MB sharding
+    sharding_configs sharding_degree sharding_segment_strategy sparsity sync_batch_norm sync_nccl_allreduce thread_num
+    use_dynamic_loss_scaling use_hierarchical_allreduce use_thread_barrier
+    FLAGS_fraction_of_gpu_memory_to_use FLAGS_fuse_parameter_groups_size FLAGS_fuse_parameter_memory_size
+    FLAGS_selected_gpus NCCL_DEBUG NCCL_IB_CUDA_SUPPORT NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_SOCKET_IFNAME
+    load_from_prototxt save_to_prototxt
+"""
+
+
+def test_every_option_of_fleet_has_its_line():
+    page = read("docs", "migrating.md")
+    section = page[page.index("## From Paddle Fleet") : page.index("## From parameter servers")]
+    firsts = " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| "))
+    named = set(re.findall(r"\w+", firsts))
+    assert [option for option in OF_FLEET.split() if option not in named] == []
+
+
+def test_keys_on_pages_exist():
+    known = set(keys())
+    for page in files("docs", ".md"):
+        for name in re.findall(r"`\"?([a-z_]+\.[a-z0-9_]+)(?:`|=|\")", read(page)):
+            assert name in known or name.split(".")[0] not in CATEGORIES or name.endswith(OTHERS), (page, name)
 
 
 def test_getting_started_shows_the_quick_start():

@@ -55,7 +55,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install():
     assert code != native.OK
     text = error.value.decode()
     assert "the CUDA runtime cannot be loaded (/nowhere/libcudart.so" in text
-    assert "pip install 'epl[gpu]'" in text and "communication.nccl_library" in text
+    assert "pip install '.[gpu]'" in text and "communication.nccl_library" in text
 
 
 def test_a_library_that_is_something_else_is_refused():

@@ -1,9 +1,14 @@
 """`import epl` gives all public names, and loads TensorFlow only when one is used."""
 
+import os
+import re
 import subprocess
 import sys
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.helpers.processes import REPOSITORY
 
 
 def run(code):
@@ -33,6 +38,10 @@ def test_public_names(how):
     )
 
 
+def test_dir_shows_public_names_alone():
+    assert run("print(sorted(set(dir(epl)) ^ set(epl.__all__)))") == "[]\n"
+
+
 def test_version_has_the_name_of_old_too():
     assert run("print(epl.VERSION == epl.__version__, 'tensorflow' in sys.modules)") == "True False\n"
 
@@ -43,3 +52,28 @@ def test_the_graph_of_old_says_what_to_take():
 
 def test_other_names_are_refused():
     assert "no attribute 'inti'" in run("try: epl.inti\nexcept AttributeError as error: print(error)")
+
+
+@pytest.mark.parametrize("version, fits", [("3.6", 0), ("3.7", 3), ("3.8", 0), ("3.9", 1), ("3.11", 1), ("3.12", 0)])
+def test_python_versions_that_do_not_fit_are_asked_for_nothing_that_they_cannot_have(version, fits):
+    """So that pip comes as far as to say which versions fit."""
+    with open(os.path.join(REPOSITORY, "pyproject.toml"), encoding="utf-8") as file:
+        needed = [Requirement(text) for text in re.findall(r'^  "(.*?)",', file.read(), re.MULTILINE)]
+    libraries = [each for each in needed if each.name not in ("setuptools", "wheel")]
+    assert len(libraries) == 4
+    assert sum(each.marker.evaluate({"python_version": version}) for each in libraries) == fits
+
+
+def test_the_page_of_the_index_links_to_no_files():
+    with open(os.path.join(REPOSITORY, "setup.py"), encoding="utf-8") as file:
+        source = file.read()
+    names = {"re": re}
+    exec(source[source.index("def without_links_to_files") : source.index("\n\nTF1")], names)
+    with open(os.path.join(REPOSITORY, "README.md"), encoding="utf-8") as file:
+        page = names["without_links_to_files"](file.read())
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
+    assert (
+        "[less memory]" not in page
+        and "less memory" in page
+        and "a [page](https://x)" == names["without_links_to_files"]("a [page](https://x)")
+    )
