@@ -3,6 +3,7 @@
 import atexit
 import numbers
 import os
+import re
 import shutil
 import tempfile
 
@@ -13,6 +14,8 @@ from epl.session.file_errors import told
 from epl.session.hooks import driver_of
 from epl.session.owned import own
 from epl.session.saved import Save, are_several, check_seen
+
+_STEP = re.compile(r"-\d+$")  # at the end of what tf.train.Checkpoint saves
 
 
 def install():
@@ -42,11 +45,16 @@ def _profile(original, *args, **kwargs):
         original(*args, **kwargs)
 
 
+def _own(path, driver, without=None):
+    """No other job saves under this name; `without`: regular expression of what is no part of it."""
+    path = tf_compat.tf.compat.path_to_str(path)
+    if isinstance(path, str):  # what else it may be TensorFlow says
+        own(without.sub("", path) if without is not None else path, driver)
+
+
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
     def write():
-        path = tf_compat.tf.compat.path_to_str(save_path)
-        if isinstance(path, str):  # what else it may be TensorFlow says
-            own(path, driver_of(sess))
+        _own(save_path, driver_of(sess))
         return original(saver, sess, save_path, global_step, *args, **kwargs)
 
     if not are_several():
@@ -90,11 +98,16 @@ def _save_objects(original, saver, file_prefix, *args, **kwargs):
             "zero.level divides or dgc.save_residuals gathers, as it builds what it saves only when it does. Use "
             "tf.train.Saver, built before the first session.run on every worker."
         )
-    if not are_several():
+
+    def write():
+        _own(file_prefix, driver, _STEP)
         return original(saver, file_prefix, *args, **kwargs)
+
+    if not are_several():
+        return write()
     save = Save(file_prefix)
     if is_chief():
-        return save.write(lambda: original(saver, file_prefix, *args, **kwargs))
+        return save.write(write)
     save.until_written()
     return file_prefix
 

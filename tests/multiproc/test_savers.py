@@ -1,9 +1,12 @@
 """Everything that programs save, against what plain TensorFlow saves, and loaded by plain TensorFlow."""
 
+import json
 import os
 
 import pytest
 
+from epl.session import owned
+from tests.helpers import processes
 from tests.helpers.checks import assert_same, assert_same_state
 
 SAVERS = "tests.helpers.programs.savers:"
@@ -72,3 +75,39 @@ def test_what_is_saved_can_be_read_at_once(two_workers, tmp_path):
 def test_a_worker_that_saves_alone_is_told_so(two_workers, tmp_path):
     none, error = two_workers(SAVERS + "saved_alone", str(tmp_path))
     assert none is None and "worker 0 has not saved it within 4 s" in error
+
+
+SAVES = """
+import sys
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+import epl
+import epl.errors
+epl.init()
+epl.set_default_strategy(epl.replicate(1))
+variable, folder = tf.get_variable("v", [2], use_resource=True), sys.argv[1]
+saver, objects = tf.train.Saver(), tf.train.Checkpoint(v=variable)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for save in (lambda: saver.save(session, folder + "/a", 7), lambda: objects.save(folder + "/b", session=session)):
+        try:
+            print("saved", save())
+        except epl.errors.EplError as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.once
+def test_nobody_saves_under_the_name_of_another_job(template, tmp_path):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for name in "ab":
+        (folder / (".%s.owner" % name)).write_text(json.dumps(owned._identity()))  # this process, which lives
+    (tmp_path / "train.py").write_text(SAVES)
+    environ = processes.worker_environments(1, 1)[0]
+    ended = template.python([str(tmp_path / "train.py"), str(folder)], environ, tmp_path / "log").wait(90)
+    said = [line for line in ended.output.splitlines() if line.startswith("CheckpointError")]
+    assert ended.code == 0 and len(said) == 2, ended
+    for name, line in zip("ab", said):
+        assert "'%s/%s' is saved by another job too: process %d" % (folder, name, os.getpid()) in line, line
+    assert sorted(os.listdir(str(folder))) == [".a.owner", ".b.owner"]
