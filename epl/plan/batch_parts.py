@@ -12,12 +12,14 @@ they divide tensors, they hand each other their rows (epl.passes.sync.gather_bat
 from dataclasses import dataclass
 from typing import Tuple
 
-from epl.partition.table import ELEMENT_BY_ELEMENT
 from epl.partition.values import constant_value
 from epl.plan import data_ops
-from epl.rules import effects
+from epl.plan.dividing import is_by_element
+from epl.rules import datasets, effects
 
 _HANDLES = frozenset([20, 21])  # resource, variant
+_BY_POSITION = frozenset(["TakeDataset", "SkipDataset", "ZipDataset"])
+_IN_ANOTHER_ORDER = datasets.of_kind(datasets.MIXED) - {"ConcatenateDataset"}
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,26 @@ def _gets_next(node):
     return node.op in data_ops.GET_NEXT
 
 
-def check_divided(bodies, shares):
-    """Raises NotInParts where a pipeline is not divided, so that all workers would read the same rows.
+def check_divided(bodies, shares, parts):
+    """Raises NotInParts where what makes a batch does not get shares, so that several workers would read the same rows.
 
     Args:
       bodies: the Bodies of the user's graph.
-      shares: (body name, node name) of what is divided.
+      shares: the ListShares and RecordShares.
+      parts: the BatchParts.
     """
-    divided = set(shares)
+    divided = {(share.body, share.node) for share in shares}
     for body, text in data_ops.pipelines(bodies):
         nodes = data_ops.behind(bodies, body, text)
         if divided.isdisjoint(nodes):
             _, name = next(iter(nodes), ("", text))
             raise NotInParts("nothing is divided of what the data set '%s' reads" % name)
+    takers = divided | {(share.body, name) for share in shares for name, _ in getattr(share, "takers", ())}
+    for part in parts:
+        body = bodies.functions[part.body] if part.body else bodies.main
+        behind = set(data_ops.behind(bodies, body, body.nodes[part.node].input[0])) | {(part.body, part.node)}
+        if takers.isdisjoint(behind):
+            raise NotInParts("what comes after the batches of '%s' depends on their positions" % part.node)
 
 
 def _batches(bodies, body, text, after=()):
@@ -111,31 +120,16 @@ def _batches(bodies, body, text, after=()):
     inputs = [] if node is None else data_ops.data_sets_of(body, node)
     if node is not None and node.op in data_ops.BATCHES:
         return [(node, after)]
-    if not inputs or node.op not in data_ops.WHOLE_BATCHES and not _is_map(bodies, node):
+    if not inputs or node.op not in data_ops.WHOLE_BATCHES and not is_by_element(bodies, node):
         what = "its data sets are arguments" if node is None else "of '%s' (%s)" % (node.name, node.op)
         raise NotInParts("it is not known which data set makes their batches: %s" % what)
+    counted = next((name for name in after if body.nodes[name].op in _BY_POSITION), None)
+    if counted is not None and node.op in _IN_ANOTHER_ORDER:
+        raise NotInParts(
+            "'%s' (%s) goes by positions of what '%s' (%s) gives, which differ between workers"
+            % (counted, body.nodes[counted].op, node.name, node.op)
+        )
     return [each for one in inputs for each in _batches(bodies, body, one, after + (node.name,))]
-
-
-def _is_map(bodies, node):
-    """Whether a data set maps batches by a function that computes element by element."""
-    if node.op not in data_ops.MAPS or node.attr["Targuments"].list.type:
-        return False
-    return all(map(_is_by_element, (bodies.functions[name] for name in bodies.index.called_by(node))))
-
-
-def _is_by_element(body):
-    for node in body.nodes.values():
-        if node.op == "Const":
-            if node.attr["value"].tensor.tensor_shape.dim:
-                return False  # it may be as long as the batch
-        elif node.op not in ELEMENT_BY_ELEMENT:
-            return False
-        else:
-            producers = [body.producer(text) for text in node.input if text[0] != "^"]
-            if sum(each is None or each.op != "Const" for each in producers) != 1:
-                return False  # rows of one may meet columns of another
-    return True
 
 
 def _part(body, node, mesh, after):

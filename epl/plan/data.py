@@ -1,63 +1,19 @@
-"""Where input data is divided over the workers: which lists of file names, and behind which data sets.
+"""Where input data is divided over the workers: which lists of file names, and behind which data sets."""
 
-Lists are found from what reads files (data sets of records, queue readers, tf.read_file), back to where the names come
-from: through functions of data sets, queues and iterators. They are divided before anything shuffles them.
-"""
-
-import hashlib
 import logging
 from dataclasses import dataclass
-from typing import Optional, Tuple
-
-import numpy as np
+from typing import Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.bodies import Bodies
 from epl.plan import data_ops
 from epl.plan.batch_parts import BatchPart, NotInParts, check_divided, find_batch_parts
+from epl.plan.data_shares import ListShare, RecordShare
+from epl.plan.files import Files
+from epl.plan.read_alike import Alike, read_alike
 from epl.plan.records import find_records
 
 _LOG = logging.getLogger("epl")
-
-_STRING = 7
-
-
-@dataclass(frozen=True)
-class ListShare:
-    """Lists of which each worker gets its share.
-
-    Attributes:
-      body: name of the function that holds the node; "" for the main graph.
-      node: takes the lists.
-      positions: of its inputs that are lists of one length.
-      dtypes: their DataType numbers.
-      what: for people.
-      digest: of the lists' content where it is known; workers must agree on it.
-      length: of the lists where it is known, else None.
-    """
-
-    body: str
-    node: str
-    positions: Tuple[int, ...]
-    dtypes: Tuple[int, ...]
-    what: str
-    digest: str = ""
-    length: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class RecordShare:
-    """A data set of whose elements each worker gets its share.
-
-    Attributes:
-      body: name of the function that holds the node; "" for the main graph.
-      node: makes the data set.
-      what: for people.
-    """
-
-    body: str
-    node: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +26,8 @@ class DataPlan:
       readers: (number of those who read different data, this worker's place among them).
       parts: the data sets that make batches, where workers that divide the rows of a batch read their own alone; empty
         where each reads whole batches.
+      alike: what makes the order in which all workers read the same, where they take their shares behind it.
+      undivided: why nothing is divided although a key says so; "" where something is, or no key says so.
     """
 
     lists: Tuple[ListShare, ...] = ()
@@ -77,14 +35,40 @@ class DataPlan:
     rule: str = "even"
     readers: Tuple[int, int] = (1, 0)
     parts: Tuple[BatchPart, ...] = ()
+    alike: Alike = Alike()
+    undivided: str = ""
 
     def facts(self):
         """What all workers must agree on, as text."""
         # Functions are named after counters of the process, so their names say nothing.
-        return ["list %d (%s)" % (i, share.digest) for i, share in enumerate(self.lists) if share.digest]
+        lists = ["files of list %d (%s)" % (i, share.digest) for i, share in enumerate(self.lists) if share.digest]
+        return lists + list(self.alike.facts)
+
+    def told(self):
+        """Lines for people: what is divided, and how."""
+        count = self.readers[0]
+        lines = ["files '%s': each of %d readers has its share" % (share.what, count) for share in self.lists]
+        for share in self.records:
+            where = "behind %s" % share.after if share.after else "at their source"
+            lines.append(
+                "records of '%s': each of %d readers takes every %s, %s" % (share.what, count, _nth(count), where)
+            )
+        if self.alike.seeded:
+            lines.append(
+                "%d shuffles or random numbers before shares have a seed that all workers share"
+                % len(self.alike.seeded)
+            )
+        return lines + ([self.undivided] if self.undivided else [])
 
 
-def plan_data(graph, io, mesh, analysis, training=True):
+def _nth(number):
+    return "%d%s" % (number, {2: "nd", 3: "rd"}.get(number, "th"))
+
+
+_READ_WHOLE = "nothing: this graph neither trains nor evaluates, so every worker reads everything"
+
+
+def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
     """The DataPlan of a user's Graph.
 
     Args:
@@ -92,7 +76,8 @@ def plan_data(graph, io, mesh, analysis, training=True):
       io: the configuration's `io` part.
       mesh: the Mesh.
       analysis: the graph's Analysis.
-      training: the graph trains; in one that does not, data that cannot be divided is read by everyone.
+      training: the graph trains; in one that only evaluates, data that cannot be divided is read by everyone.
+      evaluates: it merges something over all workers; one that does neither reads everything.
 
     Raises:
       PlanError, UnsupportedError: data cannot be divided; says what to do instead.
@@ -101,20 +86,24 @@ def plan_data(graph, io, mesh, analysis, training=True):
     if mesh.num_workers == 1 or not keys:
         return DataPlan(readers=mesh.readers)
     bodies, rule = Bodies(graph), _rule(io)
+    if not training and not evaluates:
+        return DataPlan(readers=mesh.readers, undivided=_READ_WHOLE if _has_data(bodies) else "")
     if _has_data(bodies):
         _check_copies(mesh, keys)
+    undivided = ""
     if mesh.blocks_of_copy > 1:
         try:
             parts = find_batch_parts(bodies, mesh, analysis)
-            lists, records = _shares_of_parts(bodies, io, mesh, training)
-            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.block_index), parts)
+            lists, records, alike = _shares_of_parts(bodies, io, mesh, training, parts)
+            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.block_index), parts, alike)
         except NotInParts as reason:
-            _warn_of_whole_batches(mesh, keys, reason)
+            undivided = _warn_of_whole_batches(mesh, keys, reason)
     elif mesh.readers[0] == 1:
-        _LOG.warning(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, _OF_STAGES)
+        undivided = _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, _OF_STAGES)
     if mesh.readers[0] == 1:
-        return DataPlan(readers=mesh.readers)
-    return DataPlan(*_shares(bodies, io, mesh.readers[0], training), rule, mesh.readers)
+        return DataPlan(readers=mesh.readers, undivided=undivided)
+    lists, records, alike = _shares(bodies, io, mesh.readers[0], training)
+    return DataPlan(lists, records, rule, mesh.readers, (), alike, undivided)
 
 
 def _rule(io):
@@ -122,37 +111,31 @@ def _rule(io):
     return "unbalanced" if unbalanced else "drop" if io.drop_last_files else "even"
 
 
-def _shares(bodies, io, number, training):
-    """(ListShares, RecordShares) for a number of readers."""
-    files = _Files(bodies)
+def _shares(bodies, io, number, training, batches=()):
+    """(ListShares, RecordShares, Alike) for a number of readers; `batches` as for find_records."""
+    files = Files(bodies, _rule(io), number)
     if io.slicing:
         files.find()
-        if files.records and _rule(io) != "unbalanced":
-            raise PlanError(
-                "io.slicing: the file names of '%s' come out of a data set, so their number is not known before they "
-                "are read and cannot be divided evenly. Set io.unbalanced_io_slicing=True, or give the names as a list."
-                % next(iter(files.records.values())).what
-            )
-    records = dict(files.records)
-    if io.shard_dataset:
-        for body, node in find_records(bodies, number, with_files=not io.slicing):
-            records.setdefault((body, node), RecordShare(body, node, _label(body, node)))
+    records = list(files.records)
+    if io.shard_dataset or files.readers:
+        records.extend(find_records(bodies, number, files.readers, batches, not io.shard_dataset))
     if not files.lists and not records and _has_data(bodies):
         _nothing_found(io, training)
-    return tuple(files.lists.values()), tuple(records.values())
+    return tuple(files.lists.values()), tuple(records), read_alike(bodies, records)
 
 
-def _shares_of_parts(bodies, io, mesh, training):
+def _shares_of_parts(bodies, io, mesh, training, parts):
     """The same for all workers of the copies of the model; raises NotInParts where only the copies may have shares."""
     try:
-        lists, records = _shares(bodies, io, mesh.num_blocks, training)
+        # Where there is but one copy, what comes after its batches depends on no positions that workers see otherwise.
+        lists, records, alike = _shares(bodies, io, mesh.num_blocks, training, parts if mesh.readers[0] == 1 else ())
     except (PlanError, UnsupportedError) as error:
         if mesh.readers[0] > 1:
             raise
         raise NotInParts(str(error).rstrip(".")) from error
     _check_lengths(lists, _rule(io), mesh.num_blocks)
-    check_divided(bodies, [(share.body, share.node) for share in lists + records])
-    return lists, records
+    check_divided(bodies, lists + records, parts)
+    return lists, records, alike
 
 
 def _check_lengths(lists, rule, number):
@@ -163,12 +146,16 @@ def _check_lengths(lists, rule, number):
 
 
 def _warn_of_whole_batches(mesh, keys, reason):
-    """Of workers that could read the rows alone that are their part, but for a reason."""
+    """Of workers that could read the rows alone that are their part, but for a reason; returns the text."""
     who = (_OF_SHARDS if mesh.split else _OF_ROWS) + ": %s" % reason
     if mesh.readers[0] == 1:
-        _LOG.warning(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, who)
-    else:
-        _LOG.warning(_SEVERAL_COPIES, "=True and ".join(keys), mesh.blocks_of_copy * mesh.block, who)
+        return _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, who)
+    return _warn(_SEVERAL_COPIES, "=True and ".join(keys), mesh.blocks_of_copy * mesh.block, who)
+
+
+def _warn(text, *values):
+    _LOG.warning(text, *values)
+    return text % values
 
 
 _ONE_COPY = "%s=True divides nothing here: all %d workers compute one copy of the model together, and %s."
@@ -214,195 +201,3 @@ def _nothing_found(io, training):
         text + " io.slicing divides lists of file names, also those of queues; io.shard_dataset divides data sets "
         "(tf.data). Use what fits, or divide the data in the program and set neither."
     )
-
-
-def _label(body, node):
-    return "%s of function %s" % (node, body) if body else node
-
-
-class _Files(object):
-    """Finds the lists of file names. `lists` and `records`: dicts of (body, node) to the shares."""
-
-    def __init__(self, bodies):
-        self._bodies = bodies
-        self._seen = set()
-        self.lists = {}
-        self.records = {}
-
-    def find(self):
-        readers = [
-            (body, node) for body in self._bodies.all() for node in body.nodes.values() if node.op in data_ops.READS
-        ]
-        for body, node in readers:
-            self._reader(body, node)
-        # Files that hold names of files are read whole by every worker: their own lists are not divided.
-        inside = self._functions_behind(self.records)
-        if inside or self.records:
-            self._seen, self.lists = set(), {}
-            for body, node in readers:
-                if body.name not in inside and (body.name, node.name) not in self.records:
-                    self._reader(body, node)
-
-    def _functions_behind(self, records):
-        names, stack = set(), []
-        for body, node in records:
-            holder = self._bodies.functions[body] if body else self._bodies.main
-            stack.extend(self._bodies.index.called_by(holder.nodes[node]))
-        while stack:
-            name = stack.pop()
-            if name not in names:
-                names.add(name)
-                for node in self._bodies.functions[name].nodes.values():
-                    stack.extend(self._bodies.index.called_by(node))
-        return names
-
-    def _reader(self, body, node):
-        if node.op in data_ops.QUEUE_READS:
-            self._queue(body, node.input[1])
-        else:
-            self._names(body, node, 0, whole=node.op not in data_ops.FILE_READS)
-
-    def _names(self, body, node, position, whole=True):
-        """File names come into a node. `whole`: they are a list, unless an outer data set hands them in one by one."""
-        nodes, arguments = body.ancestors([node.input[position]])
-        if arguments:
-            self._arguments(body, arguments, whole)
-        elif not self._through_resources(body, nodes) and whole:
-            self._list(body, node, (position,))
-
-    def _through_resources(self, body, nodes):
-        """Follows names through queues and iterators. True when they come from there."""
-        found = False
-        for node in nodes:
-            if node.op in data_ops.DEQUEUES:
-                self._queue(body, node.input[0])
-                found = True
-            elif node.op in data_ops.GET_NEXT:
-                self._iterator(body, node.input[0])
-                found = True
-        return found
-
-    def _arguments(self, body, arguments, whole):
-        """Names come from outside of a function."""
-        for call in self._bodies.calls_of(body.name):
-            key = (call.body.name, call.node.name, body.name, tuple(arguments))
-            if key in self._seen:
-                continue
-            self._seen.add(key)
-            if "Targuments" not in call.node.attr and not data_ops.is_dataset(call.node.op):
-                for index in arguments:
-                    self._names(call.body, call.node, index + (call.node.op in data_ops.BRANCHES), whole)
-                continue
-            captured = len(call.node.attr["Targuments"].list.type)
-            elements = len(body.arguments) - captured
-            if any(index < elements for index in arguments):
-                self._elements(call.body, call.node.input[0])
-            else:
-                for index in arguments:
-                    self._names(call.body, call.node, 1 + index - elements, whole)
-
-    def _elements(self, body, text):
-        """The elements of a data set are, or hold, file names."""
-        node = body.producer(text)
-        if node is None:
-            raise UnsupportedError(
-                "io.slicing cannot find where the file names of function '%s' come from: a data set is handed to it as "
-                "an argument. Set io.slicing=False and divide the files in the program, with tf.data's shard()."
-                % body.name
-            )
-        if node.op in data_ops.TENSOR_SOURCES:
-            self._tensors(body, node)
-            return
-        inputs = [t for t in data_ops.data_sets_of(body, node)]
-        if data_ops.reads_records(self._bodies, node) or not inputs:
-            self.records.setdefault(
-                (body.name, node.name), RecordShare(body.name, node.name, _label(body.name, node.name))
-            )
-            return
-        for each in inputs:
-            self._elements(body, each)
-
-    def _tensors(self, body, node):
-        dtypes = node.attr["Toutput_types"].list.type
-        positions = [i for i in range(len(dtypes)) if node.op != "TensorDataset" or dtypes[i] == _STRING]
-        nodes, arguments = body.ancestors([node.input[i] for i in positions])
-        if arguments:
-            self._arguments(body, arguments, whole=True)
-        elif not self._through_resources(body, nodes):
-            self._list(body, node, tuple(positions))
-
-    def _queue(self, body, text):
-        queue = data_ops.behind_identities(body, text)
-        key = ("queue", body.name, queue.name)
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        for node in list(body.nodes.values()):
-            if node.op in data_ops.ENQUEUES and data_ops.behind_identities(body, node.input[0]) is queue:
-                values = [i for i in range(1, len(node.input)) if node.input[i][0] != "^"]
-                nodes, _ = body.ancestors([node.input[i] for i in values])
-                if self._through_resources(body, nodes):
-                    continue
-                if node.op in data_ops.ENQUEUES_ONE:
-                    raise UnsupportedError(
-                        "io.slicing cannot divide the queue '%s', to which '%s' adds file names one by one. Add the "
-                        "whole list with enqueue_many, as tf.train.string_input_producer does."
-                        % (queue.name, node.name)
-                    )
-                self._list(body, node, tuple(values))
-
-    def _iterator(self, body, text):
-        iterator = data_ops.behind_identities(body, text)
-        for node in list(body.nodes.values()):
-            if node.op == "MakeIterator" and data_ops.behind_identities(body, node.input[1]) is iterator:
-                self._elements(body, node.input[0])
-        if iterator.op == "OneShotIterator":
-            factory = self._bodies.functions[iterator.attr["dataset_factory"].func.name]
-            self._elements(factory, factory.results[0])
-
-    def _list(self, body, node, positions):
-        nodes, _ = body.ancestors([node.input[i] for i in positions])
-        shuffles = [n for n in nodes if n.op == "RandomShuffle"]
-        if len(shuffles) == 1 and len(positions) == 1:
-            node, positions = shuffles[0], (0,)  # before it: each worker shuffles in its own way
-        elif shuffles:
-            raise UnsupportedError(
-                "io.slicing: '%s' takes lists that '%s' has shuffled; workers shuffle differently, so their shares "
-                "would overlap. Shuffle with the data set's shuffle() instead." % (node.name, shuffles[0].name)
-            )
-        what = data_ops.behind_identities(body, node.input[positions[0]], through_shapes=True)
-        constants = _constants(body, node, positions)
-        self.lists[body.name, node.name] = ListShare(
-            body.name,
-            node.name,
-            positions,
-            _dtypes(node, positions),
-            _label(body.name, what.name if what is not None else node.name),
-            _digest(constants),
-            min((int(np.prod([dim.size for dim in each.tensor_shape.dim])) for each in constants), default=None),
-        )
-
-
-def _dtypes(node, positions):
-    for key, first in (("Toutput_types", 0), ("Tcomponents", 1)):
-        if key in node.attr:
-            return tuple(node.attr[key].list.type[i - first] for i in positions)
-    if node.op == "RandomShuffle":
-        return (node.attr["T"].type,)
-    return (_STRING,) * len(positions)
-
-
-def _constants(body, node, positions):
-    """The TensorProtos of lists that are constants; none where any of them is not."""
-    found = [data_ops.behind_identities(body, node.input[position], through_shapes=True) for position in positions]
-    if any(constant is None or constant.op != "Const" for constant in found):
-        return []
-    return [constant.attr["value"].tensor for constant in found]
-
-
-def _digest(constants):
-    """Of their content; "" of none."""
-    digest = hashlib.sha256()
-    for constant in constants:
-        digest.update(constant.SerializeToString())
-    return digest.hexdigest()[:12] if constants else ""

@@ -1,5 +1,7 @@
 """What operation types do with files and data sets: tables and small questions, and nothing that needs TensorFlow."""
 
+from epl.rules import datasets
+
 # Data sets of the records of files; their first input is the names.
 RECORD_READS = frozenset(
     [
@@ -53,15 +55,7 @@ BATCHES = {
     "ExperimentalMapAndBatchDataset": None,
 }
 # They give the elements of their data sets as they are: some of them, in some order, side by side.
-WHOLE_BATCHES = frozenset(
-    """
-    CacheDataset CacheDatasetV2 ConcatenateDataset ExperimentalMaxIntraOpParallelismDataset
-    ExperimentalPrivateThreadPoolDataset MaxIntraOpParallelismDataset ModelDataset OptimizeDataset OptimizeDatasetV2
-    OptionsDataset PrefetchDataset PrivateThreadPoolDataset RepeatDataset ShuffleAndRepeatDataset
-    ShuffleAndRepeatDatasetV2 ShuffleDataset ShuffleDatasetV2 ShuffleDatasetV3 SkipDataset TakeDataset ZipDataset
-    """.split()
-)
-MAPS = frozenset(["MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"])
+WHOLE_BATCHES = datasets.of_kind(datasets.SAME, datasets.MIXED, datasets.PAIR) | {"SkipDataset", "TakeDataset"}
 
 # They say of what shapes the elements of an iterator are.
 ITERATOR_SHAPES = ITERATOR_HANDLES | GET_NEXT | frozenset(["IteratorFromStringHandle", "IteratorFromStringHandleV2"])

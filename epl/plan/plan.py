@@ -269,6 +269,7 @@ class Plan(Holding):
             "link": asdict(self.link) if self.link is not None else None,
             "strategies": [asdict(strategy) for strategy in self.strategies],
             "local_sgd": asdict(self.local_sgd) if self.local_sgd is not None else None,
+            "data": self.data.told(),
         }
 
     def to_json(self):
@@ -405,7 +406,14 @@ def make_plan(model, config, cluster):
         repeated=find_repeated(model, analysis, mesh, config.io),
         prefetched=find_prefetched(model, analysis, mesh, config.io),
         borders=borders,
-        data=plan_data(model.graph, config.io, mesh, analysis, bool(model.apply_calls)),
+        data=plan_data(
+            model.graph,
+            config.io,
+            mesh,
+            analysis,
+            bool(model.apply_calls),
+            bool(state or merges or collectives) or model.role == EACH_WORKER,
+        ),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
 

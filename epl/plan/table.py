@@ -116,6 +116,7 @@ def _facts(plan, program):
         if found is not None:
             text = "one device keeps %.2f times its share, as '%s' (%s) has one owner"
             facts.append(("WARNING: zero.level", text % (found.times, found.variable, bytes_text(found.num_bytes))))
+    facts.extend(("divided data", line) for line in plan.data.told())
     width = max(len(name) for name, _ in facts)
     return ["  %s  %s" % (name.ljust(width), text) for name, text in facts]
 

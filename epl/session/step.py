@@ -307,7 +307,7 @@ class Step(object):
             self._rewritten.settings
             + [settings(self._rewritten.plan)]
             + ["hint: %s %s" % hint for hint in sorted(self._rewritten.hints.items())]
-            + ["files of %s" % fact for fact in self._rewritten.plan.data.facts()]
+            + self._rewritten.plan.data.facts()
             + self._collectives
             + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in self.messages]
             + [describe(users.nodes[name], with_value=name in updates) for name in users.in_order(compared | updates)]

@@ -22,7 +22,7 @@ def folder_with_files(plain, tmp_path):
 
 
 def test_files_are_divided(plain, two_workers, folder):
-    makes = "tfrecord tfrecord_parallel text_lines fixed_length csv listed interleaved captured inside zipped".split()
+    makes = "tfrecord tfrecord_parallel text_lines fixed_length csv listed interleaved captured inside".split()
     # A one-shot iterator's function cannot capture what a data set's function has captured.
     cases = [(make, iterator) for make in makes for iterator in ("initializable", "one_shot")]
     cases = [case for case in cases if case != ("captured", "one_shot")] + [("tfrecord", "handle")]
@@ -55,7 +55,9 @@ def test_what_does_not_divide(two_workers, folder):
         ("names_in_a_file", SLICING, 4, "Set io.unbalanced_io_slicing=True"),
         ("one_element", RECORDS, 4, "has one element (from_tensors), which cannot be divided over 2 workers"),
         ("few_rows", RECORDS, 4, "has 1 record for 2 workers, so worker 1 would have no data"),
-        ("listed", RECORDS, 4, "come in an order that differs between workers"),
+        ("taken_lines", UNBALANCED, 4, "each worker reads other files, so that together they would read something el"),
+        ("zipped", SLICING, 4, "(ZipDataset) makes of the records of"),
+        ("numbered_files", SLICING, 3, "which do not divide evenly over 2 workers"),
     ]
     answers = two_workers(DATA + "refusals", folder, [case[:3] for case in cases])
     for number, (make, config, files, want) in enumerate(cases):
@@ -77,6 +79,56 @@ def test_records_are_divided(plain, two_workers, folder):
     for worker, reads in enumerate(two_workers(DATA + "read_many", folder, cases, RECORDS)):
         for case, read in pairs(cases, reads):
             assert sorted(read) == want[case][worker::2], case
+
+
+POSITIONS = {
+    "taken": [0, 1, 2, 3, 4, 5, 6, 7],
+    "skipped": [8, 9, 10, 11],
+    "header": [0, 1, 2, 3],
+    "headers": [1, 2, 4, 5, 7, 8, 10, 11],
+    "windows": [i * 10000 + (i + 1) * 100 + i + 2 for i in range(6)],
+    "neighbours": [i * 100 + i + 1 for i in range(7)],
+    "repeated": [0, 1, 2, 3, 0, 1],
+    "by_hand": [1, 3, 5, 7, 9, 11],
+    "listed": ALL,
+    "taken_lines": ALL[:7],
+    "numbered_files": ALL,
+}
+
+
+@pytest.mark.each_line
+def test_what_goes_by_positions_is_read_as_one_device_reads_it(plain, two_workers, folder):
+    cases = [(make, iterator) for make in POSITIONS for iterator in ("initializable", "one_shot")]
+    for (make, _), read in pairs(cases, plain(DATA + "read_many", folder, cases)):
+        assert sorted(read) == sorted(POSITIONS[make])
+    both = two_workers(DATA + "read_many", folder, cases, RECORDS)
+    for (make, iterator), one, other in zip(cases, *both):
+        assert sorted(one + other) == sorted(POSITIONS[make]), (make, iterator)
+        assert abs(len(one) - len(other)) <= 1
+    assert len(cases) == len(both[0]) == len(both[1])
+
+
+@pytest.mark.each_line
+def test_what_goes_by_positions_of_files(two_workers, folder):
+    cases = {"taken_files": ALL[3:9], "headers": POSITIONS["headers"], "numbered_files": ALL}
+    read = two_workers(DATA + "read_many", folder, [(make, "initializable") for make in cases], SLICING)
+    for (make, want), one, other in zip(cases.items(), *read):
+        assert sorted(one + other) == want and len(one) == len(other), make
+
+
+@pytest.mark.each_line
+def test_shuffles_before_shares_are_the_same_on_all_workers(two_workers):
+    """Other ones each time that the iterator is initialised, as on one device."""
+    together = [set(one + other) for one, other in zip(*two_workers(DATA + "epochs", "shuffled_and_taken", RECORDS))]
+    assert [len(each) for each in together] == [10] * 3 and len(set(map(frozenset, together))) == 3
+
+
+@pytest.mark.each_line
+def test_graphs_that_neither_train_nor_evaluate_read_everything(plain, two_workers):
+    want = plain(DATA + "beside_training")
+    assert want == ([[6], [2, 4, 6]], 3.5)
+    for decoded, mean in two_workers(DATA + "beside_training", RECORDS):
+        assert decoded == want[0] and mean == pytest.approx(want[1])
 
 
 def test_one_worker_reads_everything(jobs, folder):

@@ -65,6 +65,7 @@ def test_files_of_a_data_set_that_a_function_is_given():
     with planning.capture() as graph:
         data = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "d"]).window(2).flat_map(read_all)
         tf.data.make_initializable_iterator(data).get_next()
+        planning.sgd(planning.variable("weight", []))
         with pytest.raises(UnsupportedError, match="a data set is handed to it as an argument"):
             planning.plan_of(graph, workers=2, devices=1, io__slicing=True)
 

@@ -3,6 +3,9 @@ r"""Gives each worker its share of lists of file names, and of the records of da
     names -> TensorSliceDataset      becomes      names -> EplListShare -> TensorSliceDataset
     RangeDataset -> Shuffle                       RangeDataset -> ShardDataset -> Shuffle
 
+What comes before a ShardDataset is read whole by all workers: what is shuffled or drawn there without a seed gets one
+that they share, anew each time that the data set is made.
+
 Where several workers read a batch's rows, each its own, their data sets make batches of that many
 (epl.plan.batch_parts).
 
@@ -10,12 +13,15 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 """
 
 from epl.errors import UnsupportedError
-from epl.graph.build import constant, make_node
+from epl.graph.build import Type, constant, make_node
+from epl.passes.copies.seeds import derive, set_seed
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
 from epl.plan import data_ops
 from epl.plan.names import PREFIX
+from epl.rules import datasets
 
+_INT32 = 3
 _INT64 = 9
 _STRING = 7
 _RECORDS = frozenset(["TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"])
@@ -33,6 +39,8 @@ def share_data(program, plan):
             _share_lists(bodies.of(share.body), plan, share)
         else:
             _share_records(bodies.of(share.body), plan, share)
+    for body, node in data.alike.seeded:
+        _set_seed(bodies.of(body), body, node, derive(plan.job_seed, body and "function", node))
     for part in data.parts:
         _set_batch(bodies.of(part.body), part)
     for name in graph.find(data_ops.ITERATOR_SHAPES.__contains__) if data.parts else ():
@@ -62,7 +70,6 @@ def _share_lists(target, plan, share):
 def _share_records(target, plan, share):
     node = target.node(share.node)
     name = "%s_records/%s" % (PREFIX, share.node)
-    consumers = target.consumers(share.node)
     constants = []
     for what, value in zip(("num_shards", "index"), plan.data.readers):
         made = constant("%s/%s" % (name, what), value, _INT64)
@@ -73,9 +80,40 @@ def _share_records(target, plan, share):
     _copy_types(shard, node)
     target.add(tagged(shard, "record_share"))
     result = target.output(name, 0, "handle")
-    for consumer, position in consumers:
-        consumer.input[position] = result
-    target.replace_result(share.node, result)
+    for taker, position in share.takers:
+        if taker:
+            target.node(taker).input[position] = result
+        else:
+            target.replace_result(share.node, result)
+
+
+def _set_seed(target, body, name, seed):
+    node = target.node(name)
+    if node.op not in datasets.SEEDS:
+        set_seed(node, seed)
+        return
+    stem = "%s_seeds/%s" % (PREFIX, name)
+    if body:
+        first = constant(stem + "/seed", seed, _INT64)
+    else:
+        limits = [constant("%s/%s" % (stem, what), value, _INT64) for what, value in (("from", 1), ("to", 2**31 - 1))]
+        shape = constant(stem + "/shape", [], _INT32)
+        for each in limits + [shape]:
+            target.add(each)
+        inputs = [target.output(each.name, 0, "output") for each in [shape] + limits]
+        first = make_node(
+            "RandomUniformInt",
+            stem + "/seed",
+            inputs,
+            seed=seed,
+            seed2=seed >> 16 or 1,
+            T=Type(_INT32),
+            Tout=Type(_INT64),
+        )
+    second = constant(stem + "/seed2", 1, _INT64)
+    for place, each in enumerate((first, second)):
+        target.add(each)
+        node.input[datasets.SEEDS[node.op] + place] = target.output(each.name, 0, "output")
 
 
 def _set_batch(target, part):

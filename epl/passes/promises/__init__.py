@@ -18,6 +18,7 @@ from epl.passes.promises.footprint import (
     IMPURE,
     PLAIN,
     READ,
+    SEEDED,
     SOURCE,
     VARIABLE,
     WRITE,
@@ -72,7 +73,7 @@ PROMISES = {
     ),
     "divide_parameters": Promise(allows([PLAIN], rewires=True)),
     # Still on one copy, by the plan.
-    "share_data": Promise(allows([PLAIN, DATA_SET], rewires=True, sets=True)),
+    "share_data": Promise(allows([PLAIN, DATA_SET, SEEDED], rewires=True, sets=True)),
     "repeat_data": Promise(allows([PLAIN, DATA_SET], rewires=True, sets=True)),
     "autotune_data": Promise(allows([PLAIN], rewires=True)),
     "order_reads": Promise(allows(waits=True)),

@@ -97,6 +97,70 @@ def names_in_a_file(folder, files):
     return tf.data.TextLineDataset(path).flat_map(tf.data.TextLineDataset).map(number_of)
 
 
+def taken(folder, files):
+    return tf.data.Dataset.range(12).take(8)
+
+
+def skipped(folder, files):
+    return tf.data.Dataset.range(12).skip(8)
+
+
+def header(folder, files):
+    """Lines of one file, of which the first is no record."""
+    path = os.path.join(folder, "with-header")
+    with open(path + str(os.getpid()), "w") as file:
+        file.write("number\n" + "".join("%d\n" % number for number in range(4)))
+    os.replace(path + str(os.getpid()), path)
+    return tf.data.TextLineDataset(path).skip(1).map(number_of)
+
+
+def headers(folder, files):
+    """The lines after the first of each file."""
+    names = tf.data.Dataset.from_tensor_slices(paths(folder, "txt", files))
+    return names.flat_map(lambda name: tf.data.TextLineDataset(name).skip(1)).map(number_of)
+
+
+def windows(folder, files):
+    sliding = tf.data.Dataset.range(8).window(3, shift=1, drop_remainder=True)
+    return sliding.flat_map(lambda each: each.batch(3)).map(lambda x: x[0] * 10000 + x[1] * 100 + x[2])
+
+
+def neighbours(folder, files):
+    data = tf.data.Dataset.range(8)
+    return tf.data.Dataset.zip((data, data.skip(1))).map(lambda one, other: one * 100 + other)
+
+
+def repeated(folder, files):
+    return tf.data.Dataset.range(4).repeat().take(6)
+
+
+def by_hand(folder, files):
+    """Every second number, as the program says; not by worker."""
+    return tf.data.Dataset.range(12).shard(2, 1)
+
+
+def shuffled_and_taken(folder, files):
+    return tf.data.Dataset.range(100).shuffle(100).take(10)
+
+
+def taken_files(folder, files):
+    names = tf.data.Dataset.from_tensor_slices(paths(folder, "txt", files)).skip(1).take(2)
+    return names.flat_map(tf.data.TextLineDataset).map(number_of)
+
+
+def numbered_files(folder, files):
+    """Lines with the number of their file, which is their number divided by 3."""
+    names = tf.data.Dataset.from_tensor_slices(paths(folder, "txt", files))
+    lines = tf.data.Dataset.zip((names, tf.data.Dataset.range(files))).flat_map(
+        lambda name, number: tf.data.TextLineDataset(name).map(lambda line: (number_of(line), number))
+    )
+    return lines.map(lambda line, number: tf.where(tf.equal(line // 3, number), line, -line))
+
+
+def taken_lines(folder, files):
+    return tf.data.TextLineDataset(paths(folder, "txt", files)).take(7).map(number_of)
+
+
 def numbers(folder, files):
     return tf.data.Dataset.range(files).shuffle(files)
 
@@ -133,6 +197,39 @@ def read_many(epl, folder, cases, config=None, files=4):
     return results
 
 
+def epochs(epl, make, config=None, count=3):
+    """What this worker reads of a data set each time that its iterator is initialised."""
+    common.init(epl, config)
+    with tf.Graph().as_default():
+        iterator = tf.data.make_initializable_iterator(globals()[make](None, None))
+        number = iterator.get_next()
+        _train()
+        with common.session() as sess:
+            return [_rest(sess, number, sess.run(iterator.initializer)) for _ in range(count)]
+
+
+def beside_training(epl, config=None):
+    """Rows that a session of a graph without training gives, and that one with a metric counts, in all epochs."""
+    common.init(epl, config)
+    with tf.Graph().as_default():
+        rows = tf.placeholder(tf.int64, [None])
+        iterator = tf.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(1))
+        row = iterator.get_next()[0] * 2
+        with common.session() as sess:
+            decoded = [_rest(sess, row, sess.run(iterator.initializer, {rows: fed})) for fed in ([3], [1, 2, 3])]
+    with tf.Graph().as_default():
+        iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(8))
+        value, update = tf.metrics.mean(iterator.get_next())
+        with common.session() as sess:
+            sess.run([iterator.initializer, tf.local_variables_initializer()])
+            while True:
+                try:
+                    sess.run(update)
+                except tf.errors.OutOfRangeError:
+                    break
+            return decoded, float(sess.run(value))
+
+
 def refusals(epl, folder, cases):
     """A list of what each (data set, configuration, number of files) is answered with: class and message."""
     answers = []
@@ -148,6 +245,7 @@ def refusals(epl, folder, cases):
 
 def _read(folder, make, files, iterator):
     data = globals()[make](folder, files)
+    _train()
     if iterator == "one_shot":
         number = tf.data.make_one_shot_iterator(data).get_next()
         start = tf.no_op()
@@ -159,15 +257,25 @@ def _read(folder, make, files, iterator):
     else:
         concrete = tf.data.make_initializable_iterator(data)
         number, start = concrete.get_next(), concrete.initializer
-    read = []
     with common.session() as sess:
         sess.run(start)
-        feed = {handle: sess.run(concrete.string_handle())} if iterator == "handle" else None
-        while True:
-            try:
-                read.append(int(sess.run(number, feed)))
-            except tf.errors.OutOfRangeError:
-                return read
+        return _rest(sess, number, {handle: sess.run(concrete.string_handle())} if iterator == "handle" else None)
+
+
+def _rest(sess, number, feed=None):
+    """All numbers that come until data ends."""
+    read = []
+    while True:
+        try:
+            read.append(int(sess.run(number, feed)))
+        except tf.errors.OutOfRangeError:
+            return read
+
+
+def _train():
+    """Lets a graph be one that trains: of what others read, every worker has all."""
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(weight))
 
 
 def queues(epl, folder, kinds, config=None):
@@ -192,6 +300,7 @@ def _read_queue(folder, kind, files=4, shuffle=True):
         text = tf.read_file(name)
     number = number_of(text)
     read = []
+    _train()
     with common.session() as sess:
         common.initialize(sess)
         coordinator = tf.train.Coordinator()
