@@ -8,20 +8,24 @@ import sys
 
 
 class ReadyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """All modules of a package, imported.
+    """All modules of a package, imported, but for those that `leave_out` names: they change what others import.
 
     Once they are offered, whoever imports the package gets all of them at once, as they are. A package of the same name
     that the path has at another place first is imported as ever.
     """
 
-    def __init__(self, name):
+    def __init__(self, name, leave_out=()):
         self._name = name
         self._untouched = True
-        package = importlib.import_module(name)
-        for found in pkgutil.walk_packages(package.__path__, name + "."):
-            if not found.name.endswith(".__main__"):
-                importlib.import_module(found.name)
+        self._import(importlib.import_module(name), frozenset(leave_out))
         self._modules = {key: sys.modules[key] for key in list(sys.modules) if key.partition(".")[0] == name}
+
+    def _import(self, package, leave_out):
+        for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+            if not found.name.endswith(".__main__") and found.name not in leave_out:
+                module = importlib.import_module(found.name)
+                if found.ispkg:
+                    self._import(module, leave_out)
 
     def offer(self):
         """To be called when they are not in sys.modules. Does nothing once they were used, and may have changed."""
