@@ -32,7 +32,7 @@ def loss_notes(losses, method):
                 "factors ('%s'): each copy of the model, and each micro-batch, makes it of its own rows, %s"
                 % (loss.tensor, first[OTHER].node, _WHOLE)
             )
-        if RATIO in first:
+        if RATIO in first and not loss.is_weighed:
             notes.append(
                 "the loss '%s' is a sum over the rows that is divided by what the data says ('%s'): each copy of the "
                 "model, and each micro-batch, divides by what is in its own rows, and the mean of the quotients is not "

@@ -58,12 +58,14 @@ class Term:
         for what copies cannot compute of their own rows, "unknown".
       node: what makes it so.
       by: of a ratio the tensor by which a sum over the rows is divided.
+      counted: the sum over the rows in that: itself, or in the larger one of it and a constant.
     """
 
     tensor: str
     kind: str
     node: Optional[str] = None
     by: Optional[str] = None
+    counted: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Loss:
       tensor: canonical name.
       seeds: nodes with which these gradients start; none for what is only reported.
       terms: those of it.
+      is_weighed: quotients count by what they are divided by, which copies of the model add up.
       between: the nodes that add them up, itself included where it is not the only term.
     """
 
@@ -81,6 +84,8 @@ class Loss:
     seeds: Tuple[str, ...]
     terms: Tuple[Term, ...]
     between: FrozenSet[str] = frozenset()
+
+    is_weighed: bool = False
 
     @property
     def kinds(self):
@@ -216,11 +221,11 @@ class _Terms(object):
         if state.kind == SUM:
             return Term(name, self._of_sum(tensor, divisors), tensor.node)
         if state.kind == RATIO:
-            counted = parse_input(state.by)
-            if self._counts_rows(counted):
+            by = parse_input(state.by[0])
+            if self._counts_rows(by):
                 return Term(name, MEAN, tensor.node)
             # Of a quotient of which both parts are trained the gradient is not that of a mean.
-            return Term(name, OTHER if self._is_trained(counted) else RATIO, tensor.node, format_input(*counted))
+            return Term(name, OTHER if self._is_trained(by) else RATIO, tensor.node, *state.by)
         if state.kind in (MEAN, OTHER, COMPARED):
             return Term(name, state.kind, state.node or tensor.node)
         return Term(name, UNKNOWN, tensor.node)

@@ -11,10 +11,10 @@ the result is no batch of rows any more.
 
 import collections
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Tuple
 
 from epl.graph import tags
-from epl.graph.index import NodeInput
+from epl.graph.index import NodeInput, format_input
 from epl.partition.facts import Facts
 from epl.partition.rule import expand
 from epl.partition.table import ELEMENT_BY_ELEMENT, notation_of
@@ -54,13 +54,13 @@ class State:
       kind: one of the above.
       dim: of ROWS and SHAPE the dimension of the rows; None where it is not known.
       node: of COMPARED and OTHER the node that made it so.
-      by: of RATIO the tensor by which a sum is divided.
+      by: of RATIO the tensor by which a sum is divided, and the sum of all rows in it.
     """
 
     kind: str
     dim: Optional[int] = None
     node: Optional[str] = None
-    by: Optional[str] = None
+    by: Optional[Tuple[str, str]] = None
 
 
 _SAME, _UNKNOWN = State(SAME), State(UNKNOWN)
@@ -139,7 +139,7 @@ class RowStates(object):
         if kinds <= _SIZES:
             return self._of_sizes(node, inputs, states)
         if kinds <= NUMBERS:
-            return _of_numbers(node, inputs, states)
+            return self._of_numbers(node, inputs, states)
         if ROWS in kinds:
             return self._of_rows(node, inputs, states)
         return _UNKNOWN
@@ -168,6 +168,23 @@ class RowStates(object):
         if node.op in ("Mul", "FloorDiv", "Add", "AddV2", "Sub", "Maximum") and SHAPE not in kinds:
             return State(COUNT if COUNT in kinds else LENGTH)
         return _UNKNOWN
+
+    def _of_numbers(self, node, inputs, states):
+        if node.op in DIVISIONS and states[0].kind == SUM:
+            counted = self._counted(inputs[1], states[1])
+            if counted is not None:
+                return State(RATIO, by=(format_input(*inputs[1]), format_input(*counted)))
+        return _of_numbers(node, inputs, states)
+
+    def _counted(self, tensor, state):
+        """What is added up of all rows in a number by which a sum is divided: itself, or of "at least 1" the other."""
+        if state.kind == SUM:
+            return tensor
+        if self._graph.nodes[tensor.node].op != "Maximum":
+            return None
+        inputs = self.facts.inputs(tensor.node)
+        kinds = [self.of(each).kind for each in inputs]
+        return inputs[kinds.index(SUM)] if sorted(kinds) == sorted([SUM, SAME]) else None
 
     def _of_rows(self, node, inputs, states):
         if node.op in _BATCH_NORMS:
@@ -285,6 +302,4 @@ def _of_numbers(node, inputs, states):
         return states[0]
     if node.op in DIVISIONS and kinds[0] == SUM and kinds[1] == COUNT:
         return State(MEAN)
-    if node.op in DIVISIONS and kinds[:2] == [SUM, SUM]:
-        return State(RATIO, by="%s:%d" % (inputs[1].node, inputs[1].index))
     return State(OTHER, node=node.name)

@@ -22,6 +22,8 @@ from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
+_FLOAT32 = 1
+
 
 @dataclass(frozen=True)
 class StateGroup:
@@ -125,7 +127,9 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
     _warn_of_unmerged(unmerged)
     remembered = _warn_of_memories(graph, analysis, [w for w in unclear if graph.nodes[w].op in effects.SETS])
     _warn_of_unclear(graph, [w for w in unclear if variable_of(graph, w) not in remembered])
-    return tuple(_group(key[0], key[1], members) for key, members in keyed.items()) + tuple(rows)
+    groups = [_group(key[0], key[1], members) for key, members in keyed.items()]
+    groups += [_group(_FLOAT32, SUM, [(tensor, tuple(edge))]) for tensor, edge in model.counts]
+    return tuple(groups + rows)
 
 
 def _merging(model, analysis, aggregation, writes):

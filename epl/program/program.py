@@ -260,6 +260,8 @@ class Program:
       merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
       losses: the epl.plan.loss_terms.Losses of which gradients train, or which are reported.
       loss_sources: tensor of a collection to the one that is merged in its place, of losses whose terms are weighed.
+      counts: (tensor, (node, input position)) pairs: what each copy of the model counts in its own rows, and what takes
+        the sum over all copies.
       segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
         all of them.
     """
@@ -294,6 +296,7 @@ class Program:
     merge_points: Optional[Any] = None
     losses: Tuple = ()
     loss_sources: Dict[str, str] = field(default_factory=dict)
+    counts: Tuple = ()
     segments: Tuple = ()
 
     @property

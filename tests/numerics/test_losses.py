@@ -40,6 +40,16 @@ def test_terms_of_losses_are_those_of_the_whole_batch(plain, two_devices, two_wo
             assert_same(got["losses"], want["losses"])
 
 
+@pytest.mark.parametrize("kind", ["ratio", "ratio_sum_and_penalty", "ratio_of_at_least_1"])
+def test_quotients_are_those_of_the_whole_batch(plain, two_devices, two_workers, kind):
+    """Of a sum over rows by what the data says, which is more in some parts of the batch than in others."""
+    want = plain(LOSSES + "train_by", kind)
+    results = [two_devices(LOSSES + "train_by", kind), two_devices(LOSSES + "train_by", kind, weights=(2, 1))]
+    for got in results + two_workers(LOSSES + "train_by", kind):
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
 @pytest.mark.parametrize("kind", ["sum_mean_and_penalty", "weighted_sum"])
 def test_devices_of_different_weight(plain, two_devices, kind):
     want, got = plain(LOSSES + "train_by", kind), two_devices(LOSSES + "train_by", kind, weights=(2, 1))

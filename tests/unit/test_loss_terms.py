@@ -75,6 +75,7 @@ LOSSES = {
     "by weights": (lambda d: d.of_tf_losses(reduction=Reduction.MEAN), {"mean"}),
     "by elements": (lambda d: d.of_tf_losses(reduction=Reduction.SUM_OVER_BATCH_SIZE), {"mean"}),
     "by fed weights": (lambda d: d.of_tf_losses(weights=d.weights), {"ratio"}),
+    "by at least 1": (lambda d: tf.reduce_sum(d.errors) / tf.maximum(tf.reduce_sum(d.weights), 1.0), {"ratio"}),
     "by a fed number": (lambda d: tf.reduce_sum(d.errors) / tf.placeholder(tf.float32, []), {"unknown"}),
     "recurrent": (lambda d: recurrent(d)[0], {"mean"}),
     "recurrent sum": (lambda d: recurrent(d)[1], {"sum"}),

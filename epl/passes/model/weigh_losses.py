@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.passes.nodes import dtype_of, with_originals, with_specs
 from epl.plan.analysis import analyse
@@ -20,7 +20,7 @@ from epl.plan.loss_terms import plan_losses
 from epl.plan.micro_batches import has_micro_batches
 from epl.plan.names import PREFIX
 from epl.plan.plan import mesh_of
-from epl.plan.row_states import SUM
+from epl.plan.row_states import RATIO, SUM
 from epl.plan.stages import stages_of, used_taskgraphs
 from epl.plan.user_collectives import user_collectives
 from epl.program.program import LOSSES, MEANS
@@ -45,16 +45,27 @@ def weigh_losses(program, target):
     if mesh.copies.size * micro_batches == 1:
         return program
     losses = plan_losses(program, analyse(program), reported)
+    weighs = config.communication.gradients_reduce_method == "auto" and not user_collectives(program.graph)
+    # Of several micro-batches the first would wait for what all of them count, of stages one for what a later one does.
+    adds_up = weighs and micro_batches == 1 and len(mesh.stages) == 1
+    losses = tuple(replace(loss, is_weighed=adds_up and _counts_numbers(program, loss)) for loss in losses)
     program = replace(program, losses=losses)
-    if config.communication.gradients_reduce_method != "auto" or user_collectives(program.graph):
+    if not weighs:
         return program
     stage_of = stages_of(program, used) if len(mesh.stages) == len(used) else {}
     weighing = _Weighing(program)
     for number, loss in enumerate(losses):
         parts = mesh.copies.size // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
-        if SUM in loss.kinds and parts > 1:
-            weighing.add(loss, parts, "%s_loss_%d" % (PREFIX, number), loss.tensor in reported)
+        weighed = [term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed]
+        if weighed and parts > 1:
+            weighing.add(loss, weighed, parts, "%s_loss_%d" % (PREFIX, number), loss.tensor in reported)
     return weighing.program()
+
+
+def _counts_numbers(program, loss):
+    """Whether what the quotients of a Loss are divided by are single float32 numbers."""
+    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO]
+    return all(spec is not None and spec.shape == () and spec.dtype == _FLOAT32 for spec in specs)
 
 
 def _merges(program):
@@ -76,47 +87,77 @@ class _Weighing(object):
     def __init__(self, program):
         self._program, self._graph = program, program.graph
         self._edit = program.graph.editor()
-        self._originals, self._specs, self._sources = {}, {}, {}
+        self._originals, self._specs, self._sources, self._counts = {}, {}, {}, []
 
-    def add(self, loss, parts, prefix, is_reported):
-        """Counts the sums of a Loss `parts` times."""
-        edges = self._edges(loss)
+    def add(self, loss, terms, parts, prefix, is_reported):
+        """Counts sums `parts` times, and quotients by their share of what all parts count."""
         made = {}
-        for consumer, position in edges:
+        for consumer, position, term in self._edges(loss, terms):
             text = self._graph.nodes[consumer].input[position]
-            if text not in made:
+            if (text, term) not in made:
                 name = "%s/gradient_%d" % (prefix, len(made))
-                made[text] = self._product(name, text, parts, self._graph.nodes[consumer], tags.BACKWARD)
-            self._edit.set_input(consumer, position, made[text])
+                near = self._graph.nodes[consumer]
+                made[text, term] = self._product(
+                    name, text, self._weight(term, parts, prefix, near), near, tags.BACKWARD
+                )
+            self._edit.set_input(consumer, position, made[text, term])
         if is_reported:
-            self._sources[loss.tensor] = self._reported(loss, parts, prefix + "/reported")
+            self._sources[loss.tensor] = self._reported(loss, terms, parts, prefix)
 
-    def _edges(self, loss):
-        """(node, input position) pairs where gradients come to the sums of a Loss."""
+    def _edges(self, loss, terms):
+        """(node, input position, Term) of where gradients come to some Terms of a Loss."""
         graph, forward_op = self._graph, self._program.forward_op
         inside = graph.descendants(loss.seeds, data_only=True)
         backward = [n for n in graph.in_order(inside) if tags.phase(graph.nodes[n]) == tags.BACKWARD]
-        pairs = [(name, p, each) for name in backward for p, each in enumerate(graph.inputs[name]) if each.index >= 0]
+        triples = [(name, p, each) for name in backward for p, each in enumerate(graph.inputs[name]) if each.index >= 0]
         if loss.kinds == {SUM}:
-            return [(name, position) for name, position, each in pairs if each.node in loss.seeds]
-        sums = {node_of(term.tensor) for term in loss.terms if term.kind == SUM}
+            return [(name, position, terms[0]) for name, position, each in triples if each.node in loss.seeds]
+        of_node = {node_of(term.tensor): term for term in terms}
         return [
-            (name, position)
-            for name, position, each in pairs
-            if forward_op(name) in sums and each.node in inside and forward_op(each.node) != forward_op(name)
+            (name, position, of_node[forward_op(name)])
+            for name, position, each in triples
+            if forward_op(name) in of_node and each.node in inside and forward_op(each.node) != forward_op(name)
         ]
 
-    def _product(self, name, text, parts, near, phase):
-        """The name of a tensor times the number of parts."""
+    def _weight(self, term, parts, prefix, near):
+        """The tensor by which a Term is multiplied."""
+        if term.kind == SUM:
+            return self._constant(prefix + "/parts", parts, near)
+        name = "%s/share/%s" % (prefix, term.by.replace(":", "_output_"))
+        if name not in self._edit:
+            made = self._graph.nodes[node_of(term.by)]
+            total = make_node("Identity", name + "/of_all", [term.by], made.device, T=Type(_FLOAT32))
+            if term.by != term.counted:
+                total.op = made.op
+                total.input[:] = made.input[:]
+            position = [canonical_tensor(text) for text in total.input].index(term.counted)
+            share = make_node("DivNoNan", name + "/share", [term.by, total.name], made.device, T=Type(_FLOAT32))
+            counts = self._constant(prefix + "/parts", parts, near)
+            for node in (total, share, make_node("Mul", name, [share.name, counts], made.device, T=Type(_FLOAT32))):
+                tags.inherit(node, made, (tags.TASKGRAPH,))
+                self._edit.add(node)
+                self._specs[node.name] = TensorSpec((), _FLOAT32)
+            self._counts.append((term.counted, (total.name, position)))
+        return name
+
+    def _constant(self, name, value, near):
+        if name not in self._edit:
+            node = constant(name, float(value), _FLOAT32, near.device)
+            set_attr(node, tags.PARTS, True)
+            tags.inherit(node, near, (tags.TASKGRAPH,))
+            self._edit.add(node)
+            self._specs[name] = TensorSpec((), _FLOAT32)
+        return name
+
+    def _product(self, name, text, weight, near, phase):
+        """The name of a tensor times a weight."""
         dtype = dtype_of(self._graph, text)
-        made = [constant(name + "/parts", float(parts), _FLOAT32, near.device)]
-        set_attr(made[0], tags.PARTS, True)
-        self._specs[made[0].name] = TensorSpec((), _FLOAT32)
+        made = []
         if dtype != _FLOAT32:
             cast = dict(SrcT=Type(_FLOAT32), DstT=Type(dtype))
-            made.append(make_node("Cast", name + "/cast", [made[0].name], near.device, **cast))
-            self._specs[made[1].name] = TensorSpec((), dtype)
-        made.append(make_node("Mul", name, [text, made[-1].name], near.device, T=Type(dtype)))
+            made.append(make_node("Cast", name + "/cast", [weight], near.device, **cast))
+            self._specs[made[0].name], weight = TensorSpec((), dtype), made[0].name
+        made.append(make_node("Mul", name, [text, weight], near.device, T=Type(dtype)))
         for node in made:
             tags.inherit(node, near, (tags.TASKGRAPH,))
             set_attr(node, tags.PHASE, phase)
@@ -124,30 +165,30 @@ class _Weighing(object):
         self._originals[name] = format_input(*parse_input(text))
         return name
 
-    def _reported(self, loss, parts, prefix):
-        """A loss whose sums count for all parts: the name of the tensor."""
+    def _reported(self, loss, terms, parts, prefix):
+        """A loss whose terms are weighed: the name of the tensor."""
         made = {}
-        for term in loss.terms:
-            if term.kind == SUM:
-                near = self._graph.nodes[node_of(term.tensor)]
-                name = "%s/term_%d" % (prefix, len(made))
-                made[parse_input(term.tensor)] = self._product(name, term.tensor, parts, near, tags.FORWARD)
+        for term in terms:
+            near, name = self._graph.nodes[node_of(term.tensor)], "%s/term_%d" % (prefix, len(made))
+            weight = self._weight(term, parts, prefix, near)
+            made[parse_input(term.tensor)] = self._product(name, term.tensor, weight, near, tags.FORWARD)
         for name in self._graph.in_order(loss.between):
             node = copy_of(self._graph.nodes[name])
-            node.name = "%s/%s" % (prefix, name)
+            node.name = "%s/reported/%s" % (prefix, name)
             for position, each in enumerate(self._graph.inputs[name]):
                 if each.index >= 0:
                     node.input[position] = made.get(each) or node.input[position]
                     if each.node in loss.between:
-                        node.input[position] = format_input("%s/%s" % (prefix, each.node), each.index)
+                        node.input[position] = format_input("%s/reported/%s" % (prefix, each.node), each.index)
             if "_class" in node.attr:
                 del node.attr["_class"]
             self._originals[self._edit.add(node).name] = name
         whole = parse_input(loss.tensor)
-        return made.get(whole) or format_input("%s/%s" % (prefix, whole.node), whole.index)
+        return made.get(whole) or format_input("%s/reported/%s" % (prefix, whole.node), whole.index)
 
     def program(self):
         """The Program with all weights."""
         program = with_specs(with_originals(self._program, self._originals), self._specs)
         sources = {**program.loss_sources, **self._sources}
-        return replace(program, graph=self._edit.finish(), loss_sources=sources)
+        counts = program.counts + tuple(self._counts)
+        return replace(program, graph=self._edit.finish(), loss_sources=sources, counts=counts)

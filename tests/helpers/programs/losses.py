@@ -37,7 +37,13 @@ def model(kind, x, y, labels):
     logits = tf.layers.dense(x, common.CLASSES, kernel_initializer=tf.ones_initializer(), name="logits")
     each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     sigma = tf.get_variable("sigma", [], initializer=tf.zeros_initializer(), use_resource=True)
+    mask = tf.cast(labels > 0, tf.float32)
+    mean_of_some = tf.reduce_sum(mask * each) / tf.maximum(tf.reduce_sum(mask), 1.0)
+    by_weights = tf.losses.mean_squared_error(y, tf.matmul(x, w), weights=tf.expand_dims(mask, 1))
     return {
+        "ratio": lambda: by_weights,
+        "ratio_sum_and_penalty": lambda: 0.1 * tf.reduce_sum(errors) + 2.0 * by_weights + penalty,
+        "ratio_of_at_least_1": lambda: mean_of_some + penalty,
         "sum": lambda: tf.reduce_sum(errors),
         "vector": lambda: tf.squeeze(errors, 1) + 0.1 * each,
         "mean": lambda: mean,
