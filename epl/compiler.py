@@ -47,6 +47,7 @@ from epl.passes.model.take_values import take_values
 from epl.passes.model.transpose_operands import transpose_operands
 from epl.passes.model.weigh_losses import weigh_losses
 from epl.passes.promises import PROMISES
+from epl.passes.promises.kept import in_order
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
 from epl.passes.sync.check_batches import check_batches
@@ -71,6 +72,7 @@ from epl.passes.sync.weigh_copies import weigh_copies
 from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
+from epl.passes.worker.number_collectives import number_collectives
 from epl.passes.worker.read_ahead import read_ahead
 from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
@@ -157,7 +159,8 @@ PASSES = (
     save_averages,
     read_ahead,  # after cutting, as each worker reads for its own copies
     time_reads,  # after what reads before the step; of what is left after cutting
-    save_by_file,  # last, as it orders the messages of the cut that checkpoints take
+    save_by_file,  # after all that changes what is saved, as it orders the messages of the cut that checkpoints take
+    number_collectives,  # last: of all that are there
 )
 
 
@@ -240,10 +243,13 @@ class _Runner(object):
     def run(self, pass_, program, plan):
         """What a pass makes of a program."""
         name, after = pass_.__name__, pass_(program, plan)
+        where = "after the pass '%s'" % name
         if after.graph is not program.graph:
-            self._check(after, program.graph, "after the pass '%s'" % name, PROMISES.get(name), plan)
+            self._check(after, program.graph, where, PROMISES.get(name), plan)
             if self._dump_dir:
                 _dump(after.graph, program.graph, self._dump_dir, len(self._done), name)
+        if after.order is not program.order:
+            self._refuse(where, in_order(after))
         self._done.append(name)
         return after
 
@@ -251,6 +257,9 @@ class _Runner(object):
         problems = lint(program.graph, tf_compat.op_def, changed_since=before, represented=program.representatives)
         if promise is not None and not problems:
             problems = promise.broken(before, program.graph, plan)
+        self._refuse(where, problems)
+
+    def _refuse(self, where, problems):
         if problems:
             further = "; and %d further problems" % (len(problems) - 1) if len(problems) > 1 else ""
             raise PassError(

@@ -1,5 +1,6 @@
 """Where TensorFlow's graph building is caught. The hooks tag operations and write things down; they change nothing
-else, but for the optimizers that the configuration replaces (epl.capture.switched)."""
+else, but for the optimizers that the configuration replaces (epl.capture.switched), and the order in which a loop takes
+in what its operations wait for: TensorFlow 1.15 has it from a set, so that each process would name other nodes."""
 
 import functools
 
@@ -38,6 +39,7 @@ def install():
     """Hooks TensorFlow. Calling it again changes nothing."""
     tf_compat.wrap_create_op(_create_op)
     tf_compat.wrap_set_shape(_set_shape)
+    tf_compat.wrap_external_controls(_external_controls)
     tf_compat.wrap_sparse_tensor(_sparse_tensor)
     tf_compat.wrap_gradients(_gradients)
     tf_compat.wrap_gradient_seeds(_gradient_seeds)
@@ -86,6 +88,11 @@ def _set_shape(original, tensor, shape):
         return original(tensor, shape)
     original(tensor, shape)
     record_of(graph).note(tensor.op)
+
+
+def _external_controls(original, context, op):
+    inside, outside = original(context, op)
+    return inside, sorted(outside, key=lambda each: each.name)
 
 
 def _sparse_tensor(original, sparse, *args, **kwargs):

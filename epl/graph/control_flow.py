@@ -1,10 +1,8 @@
 """In which loops and branches of control flow v1 the nodes of a graph run."""
 
-from epl.graph.index import LOOP_EDGES
+from epl.graph.frames import ENTERS, EXITS, LOOP_EDGES
 from epl.rules import effects
 
-ENTERS = frozenset(["Enter", "RefEnter"])
-EXITS = frozenset(["Exit", "RefExit"])
 _SWITCHES = frozenset(["Switch", "RefSwitch"])
 _MERGES = frozenset(["Merge", "RefMerge"])
 

@@ -6,6 +6,7 @@ import itertools
 import sys
 import weakref
 
+from epl.graph.frames import ENTERS, LOOP_EDGES, find_gates, without_circles
 from epl.graph.lazy import Lazy, copy_of, node_def_of
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
@@ -41,10 +42,6 @@ def format_input(node, index):
 def canonical_tensor(name):
     """A tensor name as NodeDef inputs spell it: "a:0" -> "a"."""
     return format_input(*parse_input(name))
-
-
-# What they give goes back to the start of a loop.
-LOOP_EDGES = frozenset(["NextIteration", "RefNextIteration"])
 
 
 def _inputs_of(node):
@@ -123,6 +120,7 @@ class Graph(object):
         self._made = made  # (reference to the Graph it was made from, names changed or added)
         self._creation_index = None
         self._order = None
+        self._gates = None
         self._by_type = by_type
 
     @classmethod
@@ -189,28 +187,35 @@ class Graph(object):
         return self._creation_index
 
     @property
+    def gates(self):
+        """The epl.graph.frames.Gates of loops of control flow v1."""
+        if self._gates is None:
+            self._arrange()
+        return self._gates
+
+    @property
     def order(self):
         """dict of node name to a number such that no edge but a loop's goes to a lower one (Kahn's algorithm).
 
-        The same for the same graph. What stands in a cycle outside of loops, or behind one, is left out.
+        What leaves a loop comes after all that enters it, as far as that can be: TensorFlow begins no more than so many
+        iterations (parallel_iterations) before it has all that the first of them takes.
+
+        The same for the same graph; in the order of the numbers. What stands in a cycle outside of loops, or behind
+        one, is left out.
         """
         if self._order is None:
-            consumers = self.consumers
-            loops = set(self.find(LOOP_EDGES.__contains__))
-            waiting = {name: len(inputs) for name, inputs in self.inputs.items()}
-            for name in loops:
-                for consumer, _ in consumers.get(name, ()):
-                    waiting[consumer] -= 1
-            ready = [name for name, count in waiting.items() if count == 0]
-            for name in ready:  # it grows while it is gone through
-                if name in loops:
-                    continue
-                for consumer, _ in consumers.get(name, ()):
-                    waiting[consumer] -= 1
-                    if not waiting[consumer]:
-                        ready.append(consumer)
-            self._order = {name: number for number, name in enumerate(ready)}
+            self._arrange()
         return self._order
+
+    def _arrange(self):
+        found, gates = _sorted(self, ()), ()
+        if self.find(ENTERS.__contains__):
+            plain, gates = found, find_gates(self, found)
+            found = _sorted(self, gates)
+            if len(found) < len(plain):
+                gates = without_circles(self, gates, frozenset(plain).difference(found))
+                found = _sorted(self, gates)
+        self._gates, self._order = gates, {name: number for number, name in enumerate(found)}
 
     def find(self, test):
         """Names of the nodes whose operation type passes a test, in creation order.
@@ -262,6 +267,33 @@ class Graph(object):
 
     def editor(self):
         return Editor(self)
+
+
+def _sorted(graph, gates):
+    """A graph's nodes, each behind those that it needs but in a loop's last iteration, and behind what gates say."""
+    consumers, back = graph.consumers, set(graph.find(LOOP_EDGES.__contains__))
+    waiting = {name: len(inputs) for name, inputs in graph.inputs.items()}
+    for name in back:
+        for consumer, _ in consumers.get(name, ()):
+            waiting[consumer] -= 1
+    gate_of, closed = {}, [len(gate.enters) for gate in gates]  # for each gate those to come
+    for number, gate in enumerate(gates):
+        gate_of.update((name, number) for name in gate.enters)
+        for name in gate.exits:
+            waiting[name] += 1
+    ready = [name for name, count in waiting.items() if count == 0]
+    for name in ready:  # it grows while it is gone through
+        if name in back:
+            continue
+        following = [consumer for consumer, _ in consumers.get(name, ())]
+        if name in gate_of:
+            closed[gate_of[name]] -= 1
+            following += gates[gate_of[name]].exits if not closed[gate_of[name]] else ()
+        for consumer in following:
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                ready.append(consumer)
+    return ready
 
 
 def _by_type(items):

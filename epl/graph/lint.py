@@ -1,7 +1,8 @@
 """Checks that a graph is well formed: what every pass must be given and must leave behind."""
 
 from epl.graph import types
-from epl.graph.index import LOOP_EDGES, Edges, Graph
+from epl.graph.frames import LOOP_EDGES
+from epl.graph.index import Edges, Graph
 
 
 def lint(graph, op_def, changed_since=None, represented=frozenset()):

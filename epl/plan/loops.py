@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph import tags
-from epl.graph.control_flow import ENTERS, EXITS, frames_of, in_branches
+from epl.graph.control_flow import frames_of, in_branches
+from epl.graph.frames import ENTERS, EXITS
 from epl.graph.index import node_of
 from epl.rules import effects
 

@@ -10,7 +10,8 @@ import collections
 import functools
 
 from epl.graph import tags
-from epl.graph.index import LOOP_EDGES, NodeInput
+from epl.graph.frames import LOOP_EDGES
+from epl.graph.index import NodeInput
 from epl.plan.device_memory import COMMUNICATION, KINDS, LASTING, DeviceMemory, kind_of
 from epl.plan.graph_optimizer import optimized
 from epl.plan.layer_wise import kernel_nodes

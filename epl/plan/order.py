@@ -1,5 +1,6 @@
 """The order of collectives, which must be the same in every process."""
 
+import collections
 import heapq
 
 from epl.errors import PlanError
@@ -116,7 +117,8 @@ def keys_of_shards(graph):
 
 
 def settle(keys, graph, plan, micro_batches=False):
-    """The same keys, but no collective comes before one whose result it needs, nor after one that needs it.
+    """The same keys with the collectives' numbers first: none comes before one whose result it needs, through loops
+    too.
 
     By creation order alone it could. With collectives of the user: a group of gradients is as late as the last of them,
     and what takes the first one may have been built before. With micro-batches: the schedule has another order, and
@@ -135,21 +137,103 @@ def settle(keys, graph, plan, micro_batches=False):
     Raises:
       PlanError: no order is possible.
     """
-    if not plan.user_collectives:
-        several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
-        several = several or plan.zero is not None and bool(plan.zero.segments or plan.zero.row_sums)
-        several = several or bool(plan.mesh.weights)
-        if plan.mesh.num_workers > 1 and several:
-            keys = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
-        return _with_updates_last(keys, graph, plan)
+    if plan.mesh.everywhere.num_workers == 1 and not plan.user_collectives:
+        return keys
+    several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
+    several = several or plan.zero is not None and bool(plan.zero.segments or plan.zero.row_sums)
+    wanted = keys
+    if not plan.user_collectives and (several or plan.mesh.weights):
+        wanted = {name: (graph.order[name],) + tuple(key[1:]) for name, key in keys.items()}
+    wanted = _with_saves_last(_with_updates_last(wanted, graph, plan), graph)
     # Both halves of a message are one step of the order.
     half = {c.partner: c.name for c in plan.user_collectives if c.partner}
     unit = {name: half.get(name, name) for name in keys}
     needs = {name: set() for name in keys if name not in half}
-    for name in keys:
-        needs[unit[name]] |= {unit[n] for n in graph.ancestors([name]) if n in keys} - {unit[name]}
-    order = {name: place for place, name in enumerate(_sorted(needs, keys))}
-    return {name: (order[unit[name]],) + tuple(key[1:]) for name, key in keys.items()}
+    for name, others in needed(graph, keys).items():
+        needs[unit[name]].update(unit[other] for other in others)
+        needs[unit[name]].discard(unit[name])
+    number = {name: place for place, name in enumerate(_sorted(needs, wanted))}
+    return {name: (number[unit[name]],) + tuple(key[1:]) for name, key in keys.items()}
+
+
+def needed(graph, names):
+    """dict of each of some nodes of a Graph to those of them whose results it needs, without what these need already.
+
+    Args:
+      graph: a Graph; what leaves a loop needs what enters it, see `Graph.order`.
+      names: a collection of nodes.
+    """
+    names = [name for name in graph.order if name in names]
+    bits = {name: 1 << place for place, name in enumerate(names)}
+    opens, waits = _gates_of(graph)
+    behind, entered, found = {}, {}, {}  # node, and number of a gate, to the bits of the latest of `names` before it
+    for name in graph.order:
+        mask = 0
+        for producer, _ in graph.inputs[name]:
+            mask |= behind.get(producer, 0)
+        for gate in waits.get(name, ()):
+            mask |= entered.get(gate, 0)
+        if name in bits:
+            found[name] = [names[place] for place in _places(mask)]
+            mask = bits[name]
+        if mask:
+            behind[name] = mask
+            if name in opens:
+                entered[opens[name]] = entered.get(opens[name], 0) | mask
+    return found
+
+
+def _gates_of(graph):
+    """Two dicts of nodes: to the number of the gate that one helps to open, and to those of gates that it waits for."""
+    opens, waits = {}, collections.defaultdict(list)
+    for number, gate in enumerate(graph.gates):
+        opens.update((name, number) for name in gate.enters)
+        for name in gate.exits:
+            waits[name].append(number)
+    return opens, waits
+
+
+def _places(mask):
+    """The numbers of the bits that are set."""
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found
+
+
+def out_of_order(graph, keys):
+    """Problems: collectives whose numbers are not above those of all whose results they need.
+
+    A worker would wait for its own, for ever.
+
+    Args:
+      graph: a Graph.
+      keys: dict of node to (number, name, communicator, tag), as `settle` gives it.
+    """
+    opens, waits = _gates_of(graph)
+    last, entered, problems, again = {}, {}, {}, True  # node, and number of a gate, to the largest key before it
+    while again:  # once more for each loop within others, as what it gives goes back to its beginning
+        again = False
+        for name in graph.order:
+            before = [last[producer] for producer, _ in graph.inputs[name] if producer in last]
+            before.extend(entered[gate] for gate in waits.get(name, ()) if gate in entered)
+            latest = max(before, default=None)
+            if name in keys:
+                own = tuple(keys[name])
+                if latest is not None and latest > own and latest[-1] != own[-1]:  # not the other half of a message
+                    problems[name] = latest
+                latest = own if latest is None else max(own, latest)
+            if latest is not None and last.get(name) != latest:
+                last[name], again = latest, bool(graph.gates)
+                if name in opens:
+                    entered[opens[name]] = max(latest, entered.get(opens[name], latest))
+    return [
+        "'%s' has number %s in the order of collectives, before '%s' with %s, whose result it needs"
+        % (keys[name][1], keys[name][0], other[1], other[0])
+        for name, other in problems.items()
+    ]
 
 
 def _with_updates_last(keys, graph, plan):
@@ -159,6 +243,19 @@ def _with_updates_last(keys, graph, plan):
         return keys
     last, places, behind = graph.descendants(groups), graph.order, len(graph.nodes)
     return {name: (behind + places[name],) + tuple(key[1:]) if name in last else key for name, key in keys.items()}
+
+
+def _with_saves_last(keys, graph):
+    """The same with the parts of divided variables that travel to a checkpoint behind all others, as they were made.
+
+    The worker that writes it receives them behind what it gathers; the others would send them at once.
+    """
+    saves = [name for name in keys if name in graph.nodes and tags.get_str(graph.nodes[name], tags.SAVER)]
+    if not saves:
+        return keys
+    behind = 1 + max(key[0] for key in keys.values())
+    places = {name: (behind + place,) + tuple(keys[name][1:]) for place, name in enumerate(graph.in_order(saves))}
+    return {**keys, **places}
 
 
 def _sorted(needs, keys):

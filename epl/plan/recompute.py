@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import FrozenSet, Tuple
 
 from epl.graph import tags
-from epl.graph.control_flow import ENTERS
-from epl.graph.index import LOOP_EDGES, Edges, Graph, NodeInput, canonical_tensor, node_of
+from epl.graph.frames import ENTERS, LOOP_EDGES
+from epl.graph.index import Edges, Graph, NodeInput, canonical_tensor, node_of
 from epl.plan.analysis import variable_of
 from epl.plan.names import recomputed_name
 from epl.rules import effects

@@ -264,6 +264,8 @@ class Program:
         the sum over all copies.
       segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
         all of them.
+      order: collective node to (its number, the node, the communicator of the pool, tag); each number is above those of
+        all whose results it needs. Empty before the last pass.
     """
 
     graph: Graph
@@ -298,6 +300,7 @@ class Program:
     loss_sources: Dict[str, str] = field(default_factory=dict)
     counts: Tuple = ()
     segments: Tuple = ()
+    order: Dict[str, Tuple[int, str, int, int]] = field(default_factory=dict)
 
     @property
     def whole(self):

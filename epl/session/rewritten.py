@@ -14,7 +14,7 @@ from epl.passes.worker.cut import with_messages
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
 from epl.plan.names import clone_name, micro_batch_name, whole_name
-from epl.plan.order import collective_keys, keys_of_shards, settle
+from epl.plan.order import keys_of_shards
 from epl.rules import effects
 from epl.session import settings
 from epl.session.described import describe, told_hints
@@ -56,8 +56,7 @@ class Rewritten(object):
         self.plan = self.program.plan
         self.graph = self.program.whole
         self.hints = told_hints(program.graph) if self.plan.partitioned is not None else {}
-        keys = collective_keys(self.plan, self.graph)
-        self._keys = settle(keys, self.graph, self.plan, self.micro_batches.count > 1)
+        self._keys = dict(self.program.order)
         self.partners = {c.partner: c.name for c in self.plan.user_collectives if c.partner}
         self._idle = frozenset(c.name for c in self.plan.user_collectives if not c.takes_part)
         self._merged = {merge.tensor: merge.name for merge in self.plan.merges}

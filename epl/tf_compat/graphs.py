@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
-from tensorflow.python.ops import gradients_util, resource_variable_ops
+from tensorflow.python.ops import control_flow_ops, gradients_util, resource_variable_ops
 
 from epl.tf_compat.wrapping import ORIGINAL, line, wrap
 
@@ -54,6 +54,12 @@ def wrap_graph_def(wrapper):
 def wrap_set_shape(wrapper):
     """`wrapper(original, tensor, shape)` around what tells a tensor a shape that TensorFlow has not found by itself."""
     wrap(tf.Tensor, "set_shape", wrapper)
+
+
+def wrap_external_controls(wrapper):
+    """`wrapper(original, context, operation)` around what finds what an operation of a loop or a branch waits for: two
+    lists of operations, those inside and those outside."""
+    wrap(control_flow_ops.ControlFlowContext, "_RemoveExternalControlEdges", wrapper)
 
 
 def wrap_sparse_tensor(wrapper):

@@ -3,6 +3,7 @@
 from epl.graph.index import node_of, parse_input
 from epl.plan.analysis import is_large_constant
 from epl.plan.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
+from epl.plan.order import out_of_order
 
 
 def every_node_is_placed(graph, plan):
@@ -92,3 +93,11 @@ def averages_are_saved(graph, plan):
             if graph.nodes[consumer].op == "SaveV2"
         ]
     return problems
+
+
+def in_order(program):
+    """After `number_collectives`: no collective comes before one whose result it needs, nor does a message between
+    workers of a pipeline, so that no worker waits for itself."""
+    messages = program.part.messages if program.part is not None else ()
+    order = {node_of(m.tensor): (number, m.name, m.channel, m.tag) for number, m in enumerate(messages)}
+    return out_of_order(program.whole, program.order) + out_of_order(program.whole, order)

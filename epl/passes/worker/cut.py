@@ -23,7 +23,8 @@ from typing import Dict, Tuple
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node
-from epl.graph.index import LOOP_EDGES, Edges, Graph, canonical_tensor, format_input, node_of
+from epl.graph.frames import LOOP_EDGES
+from epl.graph.index import Edges, Graph, canonical_tensor, format_input, node_of
 from epl.passes.holders import holders_of, is_shared
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.worker.sent_values import ALIASES, add_copies
@@ -187,7 +188,10 @@ def with_whole(program, whole):
         for position, (producer, index) in enumerate(whole.inputs[name]):
             if index >= 0 and not part.is_here(producer):
                 tensor = format_input(producer, index)
-                message = next(m for m in part.messages if m.tensor == tensor and m.target == part.index)
+                # A checkpoint has messages of its own of the same tensors, which this does not run.
+                message = next(
+                    m for m in part.messages if (m.tensor, m.target) == (tensor, part.index) and name in m.consumers
+                )
                 edit.set_input(name, position, message.receive)
     return program.with_graph(edit.finish())
 
