@@ -20,6 +20,9 @@ def whole_size(emit, choices, tensor, dim):
         if rows is not None:
             tensor, dim = rows.like, 0
             continue
+        shape = facts.shape(tensor)
+        if shape is not None and shape[dim] is not None:  # as that of a variable is
+            return emit.integers("size", [shape[dim]] * emit.shards)
         rule = choices.rule[tensor.node]
         label = rule.outputs[tensor.index][dim]
         pairs = zip(facts.inputs(tensor.node), rule.inputs)
