@@ -1,11 +1,15 @@
 """The workers of a job and their devices: plain data, without TensorFlow."""
 
+import collections
 import copy
 import os
 
 from epl.cluster_sources import integer, read_membership, split_address
 from epl.errors import ClusterError
 from epl.gpus import tensorflow_knows_gpus, visible_gpus
+
+# TensorFlow names of devices that compute together: those of all workers, and this worker's own.
+VirtualDevice = collections.namedtuple("VirtualDevice", "all_devices local_devices")
 
 
 class Cluster:
@@ -177,6 +181,27 @@ class Cluster:
             "/job:localhost/replica:0/task:0/device:%s:%d" % (self._device_type, device)
             for device in range(self._gpu_num_per_worker)
         ]
+
+    @property
+    def available_gpus(self):
+        """The same as `available_devices`; CPU devices where there are no GPUs."""
+        return self.available_devices
+
+    @property
+    def virtual_devices(self):
+        """One VirtualDevice with all devices of the job. Which of them a TaskGraph gets is for the plan to say."""
+        return [VirtualDevice(self.available_devices, self.local_devices)]
+
+    @property
+    def cluster_spec(self):
+        """dict of the job "worker" to its addresses, "host:port" by worker, as `tf.train.ClusterSpec` takes it."""
+        return {"worker": self.hosts}
+
+    @property
+    def local_rank(self):
+        """Index of this worker among those of its machine, as far as the launcher tells which share one."""
+        nodes = self.nodes
+        return nodes[: self._worker_index].count(nodes[self._worker_index])
 
     def __repr__(self):
         return "Cluster(worker_num=%d, worker_index=%d, gpu_num_per_worker=%d, hosts=%r, device_type=%r)" % (

@@ -198,15 +198,6 @@ def _repeats_alone(values):
     return None
 
 
-def _prefetches_alone(values):
-    if values["io.prefetch_to_device"] and values["io.equal_steps"] == "repeat":
-        return (
-            'io.prefetch_to_device cannot be used with io.equal_steps="repeat", for which workers agree on each batch '
-            'before its step. Set io.equal_steps to "" or "drop", or leave io.prefetch_to_device at False.'
-        )
-    return None
-
-
 def _without_dgc(name, why):
     """Rule: `name` may not be set where gradients are compressed."""
 
@@ -329,7 +320,6 @@ PAIR_RULES = _OF_LISTS + (
     _needs_any("dgc.clip_norm", ("dgc.sparsity",), "dgc.sparsity"),
     _needs_any("dgc.save_residuals", ("dgc.sparsity",), "dgc.sparsity"),
     _repeats_alone,
-    _prefetches_alone,
     _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
     _needs_any("zero.degree", ("zero.level",), "zero.level"),
     _needs("zero.segment_mb", "zero.level", ("v2", "v3"), 'zero.level="v2" or "v3"'),

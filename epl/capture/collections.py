@@ -2,29 +2,10 @@
 
 from typing import Any, Dict, List
 
-from epl.capture.record import default_graph, record_of
+from epl.capture.keys import GraphKeys
+from epl.capture.record import default_graph, merges_of, record_of
 from epl.errors import CaptureError, CollectionKeyError
 from epl.program.program import LOSSES
-
-
-class GraphKeys(object):
-    """Names of the collections. GLOBAL_*: over all copies of all workers; LOCAL_*: over this worker's copies."""
-
-    GLOBAL_CONCAT_OBJECTS = "global_concat_objects"
-    GLOBAL_MEAN_OBJECTS = "global_mean_objects"
-    GLOBAL_SUM_OBJECTS = "global_sum_objects"
-    LOCAL_CONCAT_OBJECTS = "local_concat_objects"
-    LOCAL_MEAN_OBJECTS = "local_mean_objects"
-    LOCAL_SUM_OBJECTS = "local_sum_objects"
-
-    ALL = (
-        GLOBAL_CONCAT_OBJECTS,
-        GLOBAL_MEAN_OBJECTS,
-        GLOBAL_SUM_OBJECTS,
-        LOCAL_CONCAT_OBJECTS,
-        LOCAL_MEAN_OBJECTS,
-        LOCAL_SUM_OBJECTS,
-    )
 
 
 def _checked(key):
@@ -71,7 +52,7 @@ def report_loss(tensor, config):
       config: an epl.Config.
     """
     merges, method = record_of(tensor.graph).merges, config.communication.gradients_reduce_method
-    if any(tensor.name in names for names in merges.values()):
+    if any(tensor.name in names for names in merges_of(tensor.graph).values()):
         return
     if config.local_sgd.k_steps:
         key = GraphKeys.LOCAL_MEAN_OBJECTS
@@ -92,5 +73,5 @@ def get_collection(key: str) -> List[Any]:
 def get_all_collections() -> Dict[str, List[Any]]:
     """dict of collection name to the tensors of the default graph in it."""
     graph = default_graph()
-    merges = record_of(graph).merges
+    merges = merges_of(graph)
     return {key: [graph.get_tensor_by_name(n) for n in merges[key]] for key in merges if key in GraphKeys.ALL}

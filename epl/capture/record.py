@@ -9,7 +9,9 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.capture.keys import GraphKeys
 from epl.capture.specs import Specs
+from epl.errors import CaptureError
 from epl.graph import tags
 from epl.graph.index import Graph
 from epl.plan.by_hand import updates_by_hand
@@ -94,6 +96,29 @@ def gradient_of(value):
     return None
 
 
+def merges_of(tf_graph):
+    """dict of collection (epl.GraphKeys) to names of its tensors: those of epl.add_to_collection, and what
+    tf.add_to_collection put into a collection of that name.
+
+    Raises:
+      CaptureError: there is something else than a tensor in it, or a tensor is in two of them.
+    """
+    merges = {key: list(names) for key, names in record_of(tf_graph).merges.items()}
+    for key in GraphKeys.ALL:
+        for tensor in tf_graph.get_collection(key):
+            if not isinstance(tensor, tf.Tensor):
+                raise CaptureError("the collection '%s' (epl.GraphKeys) takes tensors, not %r" % (key, tensor))
+            known = [other for other, names in merges.items() if tensor.name in names]
+            if known not in ([], [key]):
+                raise CaptureError(
+                    "tensor '%s' is in the collections '%s' and '%s'; a fetched value can be merged in one way only. "
+                    "Put tf.identity of it into one of them." % (tensor.name, known[0], key)
+                )
+            if not known:
+                merges.setdefault(key, []).append(tensor.name)
+    return merges
+
+
 def make_program(tf_graph):
     """The Program of the graph as it stands now."""
     record = record_of(tf_graph)
@@ -109,7 +134,7 @@ def make_program(tf_graph):
         apply_calls=[ApplyCall(*call) for call in record.apply_calls],
         computed=list(record.computed),
         gradient_calls=list(record.gradient_calls),
-        merges={key: list(names) for key, names in record.merges.items()},
+        merges=merges_of(tf_graph),
         role=record.role,
         spec_of=Specs(graph, dict(record.shapes)),
         forward_op=dict(record.forward_of).get,

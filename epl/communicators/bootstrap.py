@@ -24,8 +24,8 @@ _WAIT_MARGIN_S = 10.0
 
 
 # ages: worker that has joined and not left to the seconds since its last sign of life; left: those that ended in good
-# order; through: worker to the silent leader of its host, for whose sake it is not heard; places: worker to how far it
-# has come, as it says.
+# order; through: worker to the silent leader of its host, for whose sake it is not heard; places: worker to [how far it
+# has come, at which topic it waits for all others or None], as it says with its signs of life.
 Members = collections.namedtuple("Members", "ages left through places")
 Members.__new__.__defaults__ = ({}, {})
 
@@ -48,7 +48,7 @@ class BootstrapClient:
     Attributes:
       trouble: see above.
       place: how far this worker has come, a list of numbers, which whoever waits learns with `members`; None: it does
-        not say.
+        not say. gathering: the topic at which it waits for all others, or None.
 
     Raises:
       NobodyLeads: see there; only with `leader`.
@@ -83,6 +83,7 @@ class BootstrapClient:
         self._stopped = threading.Event()
         self._closed = False  # worker 0 has ended in good order
         self.place = None
+        self.gathering = None
         self.trouble = trouble
         self._steps_of_service = None  # how many steps it made, if it has said so
         try:
@@ -305,7 +306,7 @@ class BootstrapClient:
         while not self._stopped.wait(interval_s):
             began, answered = time.monotonic(), True
             try:
-                self._call("Heartbeat", {"place": self.place}, timeout_s=limit_s)
+                self._call("Heartbeat", {"place": [self.place, self.gathering]}, timeout_s=limit_s)
             except CommunicationError as error:
                 # The watch stream is what notices the end of worker 0; a late answer is no end.
                 _LOG.debug("heartbeat of worker %d: %s", self._worker, error)

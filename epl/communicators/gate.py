@@ -35,7 +35,7 @@ _FULL = 1024 * 1024
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_BYTES, _HEADERS = 9, 1  # of a frame of HTTP/2; the type that begins a call
 _FOLDER = "epl-gate-"
-_LONGEST_PATH = 80
+_LONGEST_PATH = 60  # of what the folder is in: that of a socket may have 107 bytes in all
 _LOOK_S = 1.0
 _LINGER_S = 2.0
 
@@ -122,7 +122,7 @@ class Gate(object):
 
     def _end(self):
         for passage in list(self._passages):
-            self._drop(passage)
+            self.drop(passage)
         self._selector.close()
         for each in (self._listener, self._wake, self._waking):
             each.close()
@@ -187,20 +187,18 @@ class Gate(object):
         with self._lock:
             late = [guest for guest in self._guests.values() if now > guest.began + _PATIENCE_S]
         for guest in late:
-            self._drop(guest)
+            self.drop(guest)
 
     def _turn_away_oldest(self):
         """Whether there was one."""
         with self._lock:
             oldest = next(iter(self._guests.values()), None)
         if oldest is not None:
-            self._drop(oldest)
+            self.drop(oldest)
         return oldest is not None
 
     def drop(self, passage):
-        self._drop(passage)
-
-    def _drop(self, passage):
+        """Ends a connection."""
         with self._lock:
             self._guests.pop("unix:" + passage.name, None)
         self._peers.pop("unix:" + passage.name, None)

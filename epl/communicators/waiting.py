@@ -10,6 +10,8 @@ _LOG = logging.getLogger("epl")
 
 # While it waits, a worker looks this often at what has become of the others.
 SLICE_S = 1.0
+# Who waits for all others, and hears that another one still does so at another place after so long, waits in vain.
+_APART_S = 10.0
 # Whoever waits for longer says so, and again after as long.
 _NOTICE_S = 10.0
 
@@ -72,14 +74,19 @@ def gather(client, topic, rank, size, value, what, **limits):
       CommunicationError: see Wait.
     """
     wait = Wait(client, what, **limits)
-    while True:
-        values, missing = client.gather(topic, rank, size, value, wait.slice_s())
-        if not missing:
-            return values
-        try:
-            wait.check()
-        except WaitTimeout as error:
-            raise Missing(str(error), missing) from None
+    if size == client.worker_num:
+        client.gathering = topic
+    try:
+        while True:
+            values, missing = client.gather(topic, rank, size, value, wait.slice_s())
+            if not missing:
+                return values
+            try:
+                wait.check()
+            except WaitTimeout as error:
+                raise Missing(str(error), missing) from None
+    finally:
+        client.gathering = None
 
 
 class Wait(object):
@@ -141,6 +148,7 @@ class Wait(object):
             raise self._error_of(ending)
         members = self._client.members()
         self._check_departed(members)
+        self._check_gatherings(members, waited)
         before, self._why = self._why, self._hopeless(members)
         if before is not None and self._why is not None:
             raise CommunicationError("worker %d waits for %s, but %s" % (self._client.worker, self._what, self._why))
@@ -175,6 +183,18 @@ class Wait(object):
 
     def _awaited(self):
         return range(self._client.worker_num) if self._worker is None else (self._worker,)
+
+    def _check_gatherings(self, members, waited):
+        """Two workers that wait for all others at different places do so for ever."""
+        own = self._client.gathering
+        for worker, (_, topic) in sorted(members.places.items()):
+            long = waited - members.ages.get(worker, waited) > _APART_S
+            if worker != self._client.worker and None not in (own, topic) and topic != own and long:
+                raise CommunicationError(
+                    "worker %d waits for %s, but worker %d has come to another call, in which it needs worker %d: all "
+                    "workers must run the same program with the same settings"
+                    % (self._client.worker, self._what, worker, self._client.worker)
+                )
 
     def _check_departed(self, members):
         gone = [w for w in self._awaited() if w in members.left]

@@ -68,6 +68,7 @@ def check_updates(model, analysis, aggregation, state):
         trained = [variable.name for variable in known if variable.is_trainable]
         updates = tags.phase(node) == tags.APPLY or _optimizes(node) or functions.calls(node, _optimizes, "optimizes")
         if updates or trained:
+            _check_condition(graph, node, differ)
             raise CaptureError(
                 "operation '%s' (%s) updates a variable by a value that differs between the copies of the model, so "
                 "they would drift apart%s: EPL has not seen this gradient, or the optimizer uses more than gradients. "
@@ -77,6 +78,24 @@ def check_updates(model, analysis, aggregation, state):
                 % (name, node.op, " ('%s' is trained)" % trained[0] if trained else "")
             )
     return unequal
+
+
+def _check_condition(graph, node, differ):
+    """Raises UnsupportedError for an update that the copies of the model make on different conditions."""
+    switches = [graph.nodes[node_of(text)] for text in node.input]
+    conditions = [switch.input[1] for switch in switches if switch.op in ("Switch", "RefSwitch")]
+    own = next((text for text in conditions if node_of(text) in differ), None)
+    if own is not None:
+        while graph.nodes[node_of(own)].op == "Identity":  # as tf.cond itself adds some
+            own = graph.nodes[node_of(own)].input[0]
+        raise UnsupportedError(
+            "the update '%s' (%s) runs in a branch whose condition '%s' differs between the copies of the model; it is "
+            "made inside of a branch or a loop (tf.cond, tf.while_loop), and some would train where others do not. "
+            "Make the condition of the gradients that apply_gradients gets, and of nothing else that depends on data; "
+            "of gradients that are clipped later, with communication.clip_after_allreduce=True. Or call the optimizer "
+            "outside of the branch, which may choose the loss, or a learning rate of 0."
+            % (node.name, node.op, node_of(own))
+        )
 
 
 def _drifting(graph, analysis, merged, functions):

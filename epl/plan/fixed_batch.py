@@ -5,6 +5,7 @@ part of them. So the devices of such a copy of the model divide its operations b
 in place of computing the same operations on parts of the batch.
 """
 
+import collections
 from dataclasses import replace
 
 from epl.graph.index import format_input
@@ -42,6 +43,23 @@ def _is_fixed(program):
         return any(size is not None and size > 1 for size in read)
     fed = _sizes(program, cloned, effects.PLACEHOLDERS)
     return bool(fed) and None not in fed and max(fed) > 1
+
+
+def known_rows(program, cloned):
+    """How many rows a batch of the model has, where the graph knows it: the first dimension that most of its data has,
+    of data that is read if there is any; else None.
+
+    Args:
+      program: a Program with one copy of the model.
+      cloned: names of the nodes that every copy of it has.
+    """
+    if program.spec_of is None:
+        return None
+    sizes = _sizes(program, cloned, effects.SOURCES) or _sizes(program, cloned, effects.PLACEHOLDERS)
+    if not sizes or None in sizes:
+        return None
+    rows = collections.Counter(sizes).most_common(1)[0][0]
+    return rows if rows > 1 else None
 
 
 def _sizes(program, cloned, types):

@@ -17,6 +17,7 @@ _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
 
 # Operations that make the mean of clipped gradients differ from the clipped mean.
+_SWITCHES = frozenset(["Switch", "RefSwitch"])
 _NOT_LINEAR = frozenset(["Minimum", "Maximum", "ClipByValue", "L2Loss", "Sqrt", "Rsqrt", "Select", "SelectV2", "Sign"])
 
 
@@ -216,11 +217,22 @@ class _ByHand(object):
         return _consumers(self._graph, tensor, lambda node: node.name in call.between)
 
 
+def _conditions(graph, call):
+    """What leads to the conditions under which a call's updates run, as with `tf.cond(finite, apply, tf.no_op)`: the
+    nodes that make them outside of the call, by names."""
+    taken = [name for gradient, _ in call.gradients for name, _ in graph.consumers.get(node_of(gradient.values), ())]
+    switches = [name for name in taken if graph.nodes[name].op in _SWITCHES]
+    own = [name for name in switches if _made_by(graph.nodes[name], call)]
+    return (
+        graph.ancestors([node_of(graph.nodes[name].input[1]) for name in own], data_only=True) if own else frozenset()
+    )
+
+
 class _BeforeApply(object):
     """Gradients as apply_gradients received them; but for those that do not differ, if it is known which do."""
 
     def __init__(self, model, warn, differ=None):
-        self._graph = model.graph
+        self._graph, self._conditions = model.graph, {}
         self._differ = differ
         self._computed = {canonical_tensor(g.values) for g, _ in model.computed}
         self._warned = not warn
@@ -233,7 +245,10 @@ class _BeforeApply(object):
         return self._differ is None or node_of(canonical_tensor(gradient.values)) in self._differ
 
     def consumers(self, call, tensor):
-        return _consumers(self._graph, tensor, lambda node: _made_by(node, call))
+        if call.index not in self._conditions:
+            self._conditions[call.index] = _conditions(self._graph, call)
+        leads = self._conditions[call.index]
+        return _consumers(self._graph, tensor, lambda node: _made_by(node, call) or node.name in leads)
 
     def _warn_if_clipped(self, call):
         ours = [canonical_tensor(gradient.values) for gradient, _ in call.gradients]
@@ -295,6 +310,7 @@ class _AfterGradients(object):
             else:
                 between.add(node.name)
                 stack.extend((text, None) for text in node.input if text[0] != "^")
+        between |= _conditions(self._graph, call)
         # Operations between that no gradient flows into (the learning rate, say) are harmless: they consume no
         # boundary.
         self._between[call.index] = between

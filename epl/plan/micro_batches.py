@@ -207,11 +207,13 @@ class _State(object):
     """What comes before the changes that micro-batches make of variables.
 
     Attributes:
+      writes: these changes.
       before: the nodes that any of these changes needs.
       reads: those of them that read such a variable, and which.
     """
 
     def __init__(self, graph, writes):
+        self.writes = frozenset(writes)
         variables = {variable_of(graph, write) for write in writes}
         values = [node_of(t) for w in writes for t in graph.nodes[w].input[1:] if t[0] != "^"]
         self.before = graph.ancestors(values, stop=variables, data_only=True)
@@ -238,8 +240,8 @@ def _the_same(graph, analysis, inside, state, accumulated):
             continue
         if node.op.startswith(_RUN_STATE) or functions.calls(node, lambda n: effects.is_write(n.op), "writes"):
             continue
-        if effects.is_write(node.op) and name in state.before:
-            continue  # the change of a counter that a moving average is corrected by, say
+        if effects.is_write(node.op) and (name in state.before or name in state.writes):
+            continue  # the change of a counter that a moving average is corrected by, say; or of one that counts rows
         if all(
             node_of(text) in same or node_of(text) not in inside or (name, position) in accumulated
             for position, text in enumerate(node.input)

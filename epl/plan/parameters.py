@@ -170,7 +170,11 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
             filling[key] = [0, key, []]
             full.append(filling[key])
         filling[key][0] += size
-        filling[key][2].extend((variable, reads[variable][0], tuple(users)) for variable, users in members)
+        filling[key][2].extend(
+            # Who waits for gradients, as weight decay may, reads what others compute with too late.
+            (variable, min(reads[variable], key=order.__getitem__), tuple(users))
+            for variable, users in members
+        )
     segments = [
         Segment(number, *map(tuple, zip(*members)), dtype=key[-1]) for number, (_, key, members) in enumerate(full)
     ]

@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from typing import Tuple
 
-from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.plan import data_ops
@@ -56,25 +55,23 @@ class Prefetched:
 
 
 def find_prefetched(model, analysis, mesh, io):
-    """A tuple of Prefetched. Data sets that are left as they are, are named in the log with the reason.
+    """A tuple of Prefetched. What is left as it is, data sets or all of a model, is named in the log with the reason.
 
     Args:
       model: the Program, with one copy of the model.
       analysis: its Analysis.
       mesh: the Mesh.
       io: the configuration's `io` part.
-
-    Raises:
-      UnsupportedError: training reads nothing that this is for, or several devices or stages read one batch.
     """
     if not io.prefetch_to_device or not model.apply_calls:
         return ()
     if len(mesh.stages) > 1 or mesh.num_shards > 1 or model.partitioned is not None:
-        raise UnsupportedError(
-            "io.prefetch_to_device cannot be used with a model of several stages, or one copy of which computes on "
-            "several devices (replicate or split with a device_count above 1), as these share batches. Use "
-            "epl.replicate(1) alone, or set io.prefetch_to_device to False."
+        return _passed_over(
+            "the model has several stages, or one copy of it computes on several devices (replicate or split with a "
+            "device_count above 1), and these share batches"
         )
+    if io.equal_steps == "repeat":
+        return _passed_over('with io.equal_steps="repeat" workers agree on each batch before its step')
     graph, main = model.graph, Bodies(model.graph).main
     updates = [name for name in analysis.writes if tags.phase(graph.nodes[name]) == tags.APPLY]
     reads = graph.in_order(graph.find(data_ops.GET_NEXT.__contains__))
@@ -109,10 +106,15 @@ def find_prefetched(model, analysis, mesh, io):
     for each in left:
         _LOG.warning("%s: %s; it is read in the step, as without the key", _KEY, each)
     if not found:
-        raise UnsupportedError(
-            "%s: training reads no data set (tf.data) whose batches could lie on the device beforehand%s. It is for "
-            "numbers that get_next() gives outside of functions, branches and loops, once for each iterator; what is "
-            "fed and what queues give comes with the step. Use such a data set, or set %s to False."
-            % (_KEY, "".join("; %s" % each for each in left), _KEY)
+        return _passed_over(
+            "training reads no data set (tf.data) whose batches could lie on the device beforehand. It is for numbers "
+            "that get_next() gives outside of functions, branches and loops, once for each iterator; what is fed and "
+            "what queues give comes with the step"
         )
     return tuple(found)
+
+
+def _passed_over(why):
+    """No Prefetched at all, which the log says."""
+    _LOG.warning("%s has no effect: %s.", _KEY, why)
+    return ()

@@ -140,6 +140,9 @@ class _Kinds(object):
     def _result(self, node, texts, taken):
         """Of an operation that computes rows from those of its inputs."""
         op, kinds = node.op, {held.kind for held in taken}
+        if not taken and op != "NoOp":  # such as a learning rate, which waits for weight decay
+            plain = op in READS or op == "Const" or self._is_element_wise(op)
+            return Held(SAME, ()) if plain and self._is_number(node.name) else None
         if op in _CHANGES:
             return _changed(taken)
         if _KERNELS.match(op):
@@ -153,9 +156,12 @@ class _Kinds(object):
             return Held(PICKED) if kinds - {SAME} == {PICKED} and not _vectors(taken) else None
         if op == "Select" and len({held.shape for held in taken} - {()}) > 1:
             return None  # a vector would choose rows
+        return _each(taken) if op in READS or self._is_element_wise(op) else None
+
+    @staticmethod
+    def _is_element_wise(op):
         rule = RULES.get(op)
-        each = op in _ALSO or op in READS or isinstance(rule, Notation) and rule.text in _EACH
-        return _each(taken) if each else None
+        return op in _ALSO or isinstance(rule, Notation) and rule.text in _EACH
 
 
 def _vectors(taken):
@@ -165,7 +171,7 @@ def _vectors(taken):
 def _each(taken):
     """Of an operation that works element by element; shapes are aligned from the right."""
     kinds = {held.kind for held in taken} - {SAME} or {SAME}
-    if len(kinds) != 1 or not taken:
+    if len(kinds) != 1:
         return None
     (kind,) = kinds
     if kind == PICKED:

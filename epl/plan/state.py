@@ -13,11 +13,14 @@ from typing import Optional, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.partition.facts import Facts
 from epl.plan.analysis import variable_of
 from epl.plan.consistency import differing, merged_edges
+from epl.plan.fixed_batch import known_rows
 from epl.plan.merge_points import in_lane
 from epl.plan.merging import MEAN, ROWS, SUM, Merging
 from epl.plan.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
+from epl.plan.numbers import number
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
@@ -76,14 +79,30 @@ def changing_writes(model, analysis, aggregation):
     are aggregated, or, for a metric's counts, by as much for every batch."""
     graph = model.graph
     differ = differing(graph, analysis.varying, merged_edges(aggregation, ()))
-    found = []
+    of_rows, found = counting_writes(model, analysis), []
     for write in analysis.writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
         counts = known is not None and known.is_metric and node.op in effects.ADDS | effects.SCATTER_ADDS
+        counts = counts or write in of_rows
         own = known is not None and known.is_own
         if tags.phase(node) != tags.APPLY and not own and (counts or _varies(node, differ)):
             found.append(write)
+    return found
+
+
+def counting_writes(model, analysis):
+    """The operations that add to a variable a constant which is the number of rows of a batch, as the graph knows it:
+    `tf.size(labels)` of a batch of fixed size is one."""
+    graph, found = model.graph, set()
+    rows = known_rows(model, analysis.cloned)
+    facts = None if rows is None else Facts(graph, model.spec_of)
+    for write in analysis.writes if rows is not None else ():
+        node = graph.nodes[write]
+        if node.op in effects.ADDS and tags.phase(node) != tags.APPLY:
+            value = parse_input(node.input[effects.VALUE_INPUT])
+            if value.node not in analysis.varying and number(graph, facts, value) == rows:
+                found.add(write)
     return found
 
 
@@ -102,6 +121,7 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
     keyed, unmerged, unclear, rows, seen = {}, [], [], [], set()
     writes = changing_writes(model, analysis, aggregation)
     merging = _merging(model, analysis, aggregation, writes)
+    of_rows = counting_writes(model, analysis)
     for write in writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
@@ -111,7 +131,7 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
         if node.op in effects.SCATTER_ADDS and (known.is_local or known.dtype % 100 not in types.FLOAT_TYPES):
             rows.append(_rows(graph, write, known.dtype % 100))
             continue
-        cuts, clear = _cuts(graph, merging, node, known)
+        cuts, clear = _cuts(graph, merging, node, known, write in of_rows)
         if cuts is None:
             unmerged.append(write)
             continue
@@ -142,8 +162,9 @@ def _merging(model, analysis, aggregation, writes):
     return Merging(graph, writes, differ, graph.ancestors(used, data_only=True))
 
 
-def _cuts(graph, merging, node, variable):
+def _cuts(graph, merging, node, variable, counts):
     """(where and how a change is merged, whether that follows from how it is made); None where it cannot be merged.
+    `counts`: it adds the number of rows of a batch.
 
     As Merging.cuts has it.
     """
@@ -151,7 +172,7 @@ def _cuts(graph, merging, node, variable):
     value = canonical_tensor(node.input[effects.VALUE_INPUT])
     is_float = variable.dtype % 100 in types.FLOAT_TYPES
     adds = node.op in effects.ADDS
-    if adds and variable.is_metric:
+    if counts or adds and variable.is_metric:
         return [(value, SUM, edge)], True
     cuts = merging.cuts(*edge) if adds or node.op in effects.SETS else None
     if cuts is not None and (is_float or all(how != MEAN for _, how, _ in cuts)):

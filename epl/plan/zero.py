@@ -203,8 +203,6 @@ def check_zero(config):
         raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
 
     leave = "or leave zero.level at ''."
-    if level != STATE and config.communication.fp16:
-        refuse("communication.fp16=True", "Use zero.level='v0', which sends gradients as without it, " + leave)
     if level != STATE and config.communication.wire_dtype != "float32":
         advice = "Use zero.level='v0', which sends gradients as without it, " + leave
         refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
@@ -224,10 +222,13 @@ def scattered_groups(plan):
     """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
 
     A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
-    fewer bits: only level "v0" goes together with these. So it does where each worker, or group of workers, makes all
-    updates: its devices take their gradients from the sum on the host.
+    fewer bits, what these leave over being sent later: only level "v0" goes together with that. So it is at "v0" with
+    communication.fp16, and where each worker, or group of workers, makes all updates: its devices take their gradients
+    from the sum on the host.
     """
-    if plan.zero is None or plan.zero.whole_workers or plan.zero.around or plan.wire_fp16:
+    if plan.zero is None or plan.zero.whole_workers or plan.zero.around:
+        return {}
+    if plan.wire_fp16 and plan.zero.level == STATE:
         return {}
     update_of = {name: update for update in plan.zero.updates for name in update.members}
     found = {}

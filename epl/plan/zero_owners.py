@@ -143,14 +143,15 @@ class _Division(object):
         for variable, members in self._units(call):
             writes = [w for w in self._graph.in_order(members) if w in self._changes]
             self._check(call, variable, writes)
+            gates = {name for w in writes for name in self._gates.get(w, ())}  # of these, some run in some steps only
+            between = self._graph.in_order(members & self._between(call, writes) - gates)
             slots = sorted({v for w in writes for v in self._changes[w]} - self._trained)
             known = self._model.variables.get(variable)
             if slots and not size_bytes(known) and 0 not in (known.shape or ()):
                 self.unknown.append(variable)
             elif slots or variable in self._parameters:
-                around = {name for w in writes for name in self._gates.get(w, ())}
                 done = [self._gates.get(w, (w,))[-1] for w in writes if variable in self._changes[w]]
-                found.append((known, slots, members.union(around), done))
+                found.append((known, slots, members.union(gates), done + between))
         made = {}
         for known, slots, members, writes in sorted(found, key=lambda each: (-self._cost(each)[0], each[0].name)):
             made[known.name] = self._update(call, known, slots, members, writes)
@@ -165,6 +166,8 @@ class _Division(object):
             found |= self._model.variables[variable].update if variable in self._model.variables else frozenset()
             reached[variable] = reached.get(variable, frozenset()) | found
         self._add_others(call, reached)
+        for variable, found in reached.items():
+            reached[variable] = found | self._between(call, [w for w in found if w in self._changes])
         times = collections.Counter(name for found in reached.values() for name in found)
         for variable, found in reached.items():
             several = [name for name in self._graph.in_order(found) if times[name] > 1]
@@ -190,6 +193,26 @@ class _Division(object):
             slots = own.difference(self._trained)
             by_slots = self._graph.descendants(slots, data_only=True) if after else ()
             reached[variable] = found.union(w for w in more if w not in after or w in by_slots)
+
+    def _between(self, call, writes):
+        """What of a call comes after one of some writes and before another one, such as a read after weight decay, for
+        which the update waits."""
+        if len(writes) < 2:
+            return frozenset()
+        edges = self._graph.edges
+
+        def reached(neighbours):
+            found, stack = set(), list(writes)
+            while stack:
+                for name in neighbours(stack.pop()):
+                    if name not in found and name not in self._joined and of_call(self._graph, name, call):
+                        found.add(name)
+                        stack.append(name)
+            return found
+
+        after = reached(lambda name: [consumer for consumer, _ in edges.consumers.get(name, ())])
+        before = reached(lambda name: [producer for producer, _ in edges.inputs[name]])
+        return after.intersection(before).difference(writes)
 
     def _check(self, call, variable, writes):
         inside = [w for w in writes if w in self._analysis.in_control_flow and w not in self._gates]

@@ -26,13 +26,16 @@ _LINES_BYTES_LIMIT = 32 * 1024 * 1024
 # a step with a single copy of the model in each worker, as what is fed does not divide. `steps`: of those that workers
 # take alone (local_sgd), how many this one has taken since variables were given values; 0 where there are none.
 # `sharded`: variables of which each worker has a shard (epl.split), and that this one has given new values. `hints`:
-# tensors of the program to what epl.shard or epl.whole says of them.
-Vote = collections.namedtuple("Vote", "session fetches targets fresh kind constants messages whole steps sharded hints")
+# tensors of the program to what epl.shard or epl.whole says of them. `rows`: where devices of different workers have
+# parts of different size of a batch, how many rows this worker is fed for each part of weight 1.
+Vote = collections.namedtuple(
+    "Vote", "session fetches targets fresh kind constants messages whole steps sharded hints rows"
+)
 # A step that all run together; one that only reads, for this worker; to help whoever wants such a one, and nothing
 # else; to go on helping until a worker is done with such ones; to be done with them; or nothing more, as the session is
 # through.
 TOGETHER, READS, HELPS, HELPS_ON, DONE, OVER = "together", "reads", "helps", "helps on", "done", "over"
-Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {})
+Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {}, None)
 
 # What all workers do now: run `step` after the variables `fresh` got the chief's values. Or they help with what worker
 # `reader` wants, its Vote `reads`. With neither, nothing is done, and who wants something asks again; `done`: a worker
@@ -42,6 +45,7 @@ Agreed.__new__.__defaults__ = (None, (), None, None, False)
 
 _TIME = struct.Struct("<d")
 _STEPS = struct.Struct("<q")
+_ROWS = struct.Struct("<d")
 
 
 class SessionOver(Exception):
@@ -60,7 +64,8 @@ class Agreement(object):
     """Makes agreements, and keeps the one clock that all workers share.
 
     Attributes:
-      clock: seconds on the chief's clock at the latest agreement, the same on every worker; None before the first.
+      clock: seconds on the chief's clock, which nobody sets, at the latest agreement, the same on every worker; None
+        before the first.
     """
 
     def __init__(self):
@@ -68,7 +73,7 @@ class Agreement(object):
 
     def exchange(self, exchange, block):
         """All workers' blocks for `block`; the chief's time travels along."""
-        replies = exchange(block + _TIME.pack(time.time()))
+        replies = exchange(block + _TIME.pack(time.monotonic()))
         self.clock = _TIME.unpack(replies[0][-_TIME.size :])[0]
         return [reply[: -_TIME.size] for reply in replies]
 
@@ -99,7 +104,7 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
       SessionOver: the session is through, here or at another worker. All of them raise it.
       WorkerError: the workers cannot run together; says why. All of them raise it.
     """
-    block = _block(vote.session, step.fingerprint, _news(vote, describe), vote.kind, vote.whole, vote.steps)
+    block = _block(vote.session, step.fingerprint, _news(vote, describe), vote.kind, vote.whole, vote.steps, vote.rows)
     blocks = agreement.exchange(exchange, block)
     if blocks.count(block) == len(blocks):
         if vote.kind == OVER:
@@ -111,6 +116,7 @@ def agree(exchange, vote, step, make_step, agreement, describe, holder=lambda va
     if over:
         raise SessionOver(over)
     _check_steps(votes)
+    _check_rows(votes)
     _check_hints(votes)  # before all that follows from where variables are
     _check_sharded(votes)
     # The chief's values count. It has one for whatever it gave a first value itself, now or earlier.
@@ -142,9 +148,10 @@ _NO_NEWS = b"\0" * 16
 
 
 @functools.lru_cache(maxsize=1024)  # the same few steps are run again and again
-def _block(session, fingerprint, news, kind, whole, steps):
+def _block(session, fingerprint, news, kind, whole, steps, rows):
     """What a worker says of its step."""
-    return _digest(session, fingerprint) + news + _KINDS[kind, whole] + _STEPS.pack(steps)
+    of_rows = b"" if rows is None else _ROWS.pack(rows)
+    return _digest(session, fingerprint) + news + _KINDS[kind, whole] + _STEPS.pack(steps) + of_rows
 
 
 @functools.lru_cache(maxsize=1024)
@@ -197,6 +204,21 @@ def _check_steps(votes):
             "must train with the same settings, take the same steps, and give variables new values at the same one."
             % ", ".join("worker %d: %d" % item for item in enumerate(v.steps for v in votes)),
             cause="different steps",
+        )
+
+
+def _check_rows(votes):
+    """Each worker is fed as many rows as its devices are to compute, by their weights."""
+    rows = [vote.rows for vote in votes]
+    if len(set(rows) - {None}) > 1:
+        worker = next(w for w, found in enumerate(rows) if found not in (None, rows[0]))
+        raise WorkerError(
+            "the workers are fed other parts of the batch than cluster.device_weights says: rows for each part of "
+            "weight 1 are %s. Each device counts by its weight, so feed each worker the rows of the batch that belong "
+            "to the weights of its devices."
+            % ", ".join("%g at worker %d" % (n, w) for w, n in enumerate(rows) if n is not None),
+            worker=worker,
+            cause="other rows than by cluster.device_weights",
         )
 
 

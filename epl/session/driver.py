@@ -295,7 +295,7 @@ class Driver(LocalRuns):
         if step.only_reads:
             kind, messages = READS, self._rewritten.rows(step.alone().messages)
         steps = self._local.steps if steps is None else steps
-        vote = Vote(self._number, fetches, targets, (), kind, {}, messages, step.whole, steps)
+        vote = Vote(self._number, fetches, targets, (), kind, {}, messages, step.whole, steps, rows=step.rows(feeds))
 
         def union(all_fetches, all_targets, whole):
             extra = tuple(t for t in all_fetches if t not in fetches)

@@ -309,7 +309,8 @@ class Job(object):
 
     def _ahead(self, members):
         """Says who has gone on to a step that cannot be made without this worker, which waits for something else."""
-        for worker, (generation, exchanges) in sorted(members.places.items()):
+        for worker, (place, _) in sorted(members.places.items()):
+            generation, exchanges = place or (-1, 0)
             if generation == self._generation and exchanges > self._exchanges and worker != self._index:
                 return (
                     "worker %d is at another step, in which it needs worker %d: all workers must make the same number "

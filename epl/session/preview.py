@@ -150,7 +150,7 @@ def _environment(options):
     return {
         PREVIEW: "1",
         "EPL_GPU_PER_WORKER": str(options.gpu_per_worker),
-        "EPL_DEVICE": "gpu",
+        "EPL_DEVICE": os.environ.get("EPL_DEVICE") or "gpu",  # the cluster may be another one than this machine's
         "EPL_JOB_TOKEN": "preview",
         "TF_CONFIG": json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 0}}),
     }

@@ -32,6 +32,7 @@ class Step(object):
         tensor gets those in the range.
       orders: communicator of the pool to the tags of its collectives in order.
       groups: the Communicators for that which not all workers have.
+      weighed: (fed batch, parts of weight 1 in this worker) pairs, where workers have parts of different size.
       told: whether the user knows that what is fed to one of these is not divided.
       fixed: the fed tensors whose number of rows the graph knows, so that they are fed whole.
       sparse: fed tensor to its SparseFeed, of those that are a part of a sparse tensor.
@@ -123,6 +124,7 @@ class Step(object):
         self._updates = reached & rewritten.writes
         self.updates = bool(self._updates)
         self.optimizes = any(tags.phase(graph.nodes[w]) == tags.APPLY for w in self._updates)
+        self.weighed = self._weighed(feeds) if self.optimizes else ()
         self.repeats = plan.steps_per_run if self.optimizes else 1
         hidden = effects.CONTROL_FLOW_OPENS | CALLS
         self.is_simple = len(reached) <= _FEW and not any(graph.nodes[n].op in hidden for n in reached)
@@ -274,6 +276,21 @@ class Step(object):
                 tensor = clone_tensor(micro_batch_tensor(name, m), instance.index)
                 fed.append((tensor,) + (slices if is_batch else (_WHOLE, 1)))
         return fed
+
+    def rows(self, feeds):
+        """Rows that are fed for each part of weight 1, where other workers have devices of other weights; else None."""
+        rows = (
+            (self.sparse[n].rows(feeds, parts) if n in self.sparse else len(feeds[n]), parts)
+            for n, parts in self.weighed
+        )
+        return max((count / float(parts) for count, parts in rows), default=None)
+
+    def _weighed(self, feeds):
+        mesh, graph = self._rewritten.plan.mesh, self._rewritten.program.source.graph
+        if not mesh.weights or mesh.num_workers == 1:
+            return ()
+        parts = sum(mesh.weights[instance.shard] for instance in mesh.instances) * self._rewritten.micro_batches.count
+        return tuple((name, parts) for name in feeds if _is_batch(graph, name))
 
     def _fed_to_shards(self, name, instances):
         """The devices of a model replica take the same; what is a batch is divided over the replicas of this worker."""

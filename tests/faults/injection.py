@@ -38,24 +38,26 @@ print(json.dumps({"listed": listed, "readable": readable}))
 def inject(start, injection, folder):
     """Runs a job in `folder` (which is empty) with the injection; returns its `Outcome`."""
     folder, layout = str(folder), LAYOUTS[injection.layout]
+    times = dict(EPL_COMMUNICATION_TIMEOUT_S=TIMEOUT_S, EPL_COMMUNICATION_START_TIMEOUT_S=TIMEOUT_S)
     environ = processes.clean_environment(
-        EPL_COMMUNICATION_TIMEOUT_S=TIMEOUT_S,
-        EPL_COMMUNICATION_START_TIMEOUT_S=TIMEOUT_S,
         FAULT_STAGES=layout.stages,
         FAULT=injection.fault,
         FAULT_MOMENT=injection.moment,
         FAULT_STEPS=STEPS,
         FAULT_SAVE_AT=SAVE_AT,
         TMPDIR=folder,
-        **layout.settings,
+        **dict(times, **layout.settings),
     )
     began = time.time()
     with Job(start, folder, "injected", injection.victim, layout.workers, layout.devices, environ) as job:
-        if injection.fault == "foreign" and job.comes("ports", WHOLE_S):
-            _talk_to_the_ports(job)
+        guests = []
+        if injection.fault in ("foreign", "guests") and job.comes("ports", WHOLE_S):
+            guests = _TALK[injection.fault](job)
         ended = job.end(max(1, began + 2 * WHOLE_S - time.time()))
         end = time.time()
         living = [pid for pid in job.pids() if alive(pid)]
+    for guest in guests:
+        guest.close()
     acted = os.path.join(folder, "acted")
     happened = os.path.exists(acted)
     found = _checkpoints(start, folder)
@@ -103,5 +105,36 @@ def _talk_to_the_ports(job):
                     raw.sendall(text)
             except OSError:
                 continue  # it is closed again, or does not take any more: also an answer
+    _said(job)
+    return []
+
+
+def _visit_the_ports(job):
+    """Comes to every port and stays: 60 connections that say nothing, or begin calls without end. Returns them."""
+    begin = _PREFACE + b"".join(
+        len(_CALL).to_bytes(3, "big") + b"\x01\x04" + (2 * number + 1).to_bytes(4, "big") + _CALL
+        for number in range(100)
+    )
+    guests = []
+    for port in json.loads(job.read("ports")):
+        for number in range(60):
+            try:
+                guests.append(socket.create_connection(("127.0.0.1", port), 2))
+                guests[-1].sendall(begin if number % 2 else b"")
+            except OSError:
+                continue
+    _said(job)
+    return guests
+
+
+def _said(job):
     with open(os.path.join(job.folder, "talked"), "w"):
         pass  # the victim goes on
+
+
+# What begins a connection of HTTP/2, and a call of gRPC, with names and values that are in no table.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_FIELDS = ((":method", "POST"), (":scheme", "http"), (":path", "/epl.Bootstrap/Hello"), (":authority", "x"))
+_FIELDS += (("te", "trailers"), ("content-type", "application/grpc"))
+_CALL = b"".join(b"\0" + bytes([len(n)]) + n.encode() + bytes([len(v)]) + v.encode() for n, v in _FIELDS)
+_TALK = {"foreign": _talk_to_the_ports, "guests": _visit_the_ports}

@@ -109,11 +109,26 @@ class Fault(object):
 
     leave = exit_0
 
+    def vanish(self):
+        os._exit(0)
+
     def exit_3(self):
         sys.exit(3)
 
     def wrong_config(self):
         os.environ["EPL_PIPELINE_NUM_MICRO_BATCH"] = "some"
+
+    def other_config(self):
+        name = "EPL_PIPELINE_NUM_MICRO_BATCH"
+        os.environ[name] = str(int(os.environ.get(name, 1)) + 1)
+
+    def descriptors(self):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+        try:
+            while True:
+                os.dup(0)
+        except OSError:
+            return
 
     def file_limit(self):
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
@@ -142,6 +157,8 @@ class Fault(object):
         deadline = time.time() + 60
         while not os.path.exists(os.path.join(self._folder, "talked")) and time.time() < deadline:
             time.sleep(0.02)
+
+    guests = foreign
 
     def error(self):
         raise KeyError("no such luck")

@@ -13,6 +13,8 @@ TIMEOUT_S = 8
 NOTICE_S = 15
 # A stopped process is noticed by time-outs of the others; then the launcher ends it.
 SILENCE_S = TIMEOUT_S + 2 * NOTICE_S
+# With default time-outs a stopped process ends its job after communication.stopped_s; nothing takes longer.
+DEFAULT_S = 90
 # A whole job, with its start, that nothing happens to.
 WHOLE_S = 90
 STEPS = 12
@@ -56,6 +58,8 @@ LAYOUTS = collections.OrderedDict(
         Layout("zero-2x1", 2, 1, "1", {"EPL_ZERO_LEVEL": "v1"}),
         Layout("micro-2x1", 2, 1, "1", {"EPL_PIPELINE_NUM_MICRO_BATCH": 2}),
         Layout("pipeline-2x2", 2, 2, "1,1", {"EPL_CLUSTER_DEVICE_PLACE_PREFER_INTRA_NODE": "false"}),
+        # With the time-outs that a job has whose user has said nothing about them.
+        Layout("defaults-2x1", 2, 1, "1", dict(EPL_COMMUNICATION_TIMEOUT_S=600, EPL_COMMUNICATION_START_TIMEOUT_S=600)),
     )
 )
 
@@ -92,6 +96,8 @@ FAULTS = collections.OrderedDict(
         ("exit_0", (tuple(MOMENTS)[1:-1], Expected(ANY_FAILURE, True, NOTICE_S, None))),
         # The launcher alone knows that nobody will come.
         ("leave", (("start",), Expected(ANY_FAILURE, True, NOTICE_S, r"exit code 0, but without epl\.init\(\)"))),
+        # The same without a word: not even what Python does at the end of a process.
+        ("vanish", (tuple(MOMENTS)[1:-1], Expected(ANY_FAILURE, True, NOTICE_S, None))),
         ("exit_3", (tuple(MOMENTS), Expected((3,), True, NOTICE_S, r"exit code 3"))),
         ("error", (tuple(MOMENTS), Expected((1,), True, NOTICE_S, r"KeyError: 'no such luck'"))),
         # The same in a program that catches all its errors, on each worker, and then ends in its own way.
@@ -111,6 +117,18 @@ FAULTS = collections.OrderedDict(
         ("garble", (("first", "middle", "save"), Expected((0,) + ANY_FAILURE, False, SILENCE_S, None))),
         # Somebody who is no worker talks to the ports of the workers; nothing comes of it.
         ("foreign", (("init", "middle"), Expected((0,), False, WHOLE_S, None))),
+        # The same with many connections that stay, say nothing or begin calls without end.
+        ("guests", (("init", "middle"), Expected((0,), False, WHOLE_S, None))),
+        # The chief has no file descriptors left when it is to save.
+        (
+            "descriptors",
+            (("middle",), Expected(ANY_FAILURE, True, NOTICE_S, r"(?i)descriptor|too many open|ulimit")),
+        ),
+        # One worker has another configuration than the others; which of them is wrong nobody can know.
+        (
+            "other_config",
+            (("start",), Expected((1,), False, NOTICE_S, r"configurations of the workers differ: .*num_micro")),
+        ),
         # One worker's environment has a value that its configuration refuses.
         ("wrong_config", (("start",), Expected((1,), True, NOTICE_S, r"num_micro_batch"))),
     ]
@@ -137,6 +155,8 @@ class Injection(collections.namedtuple("Injection", "fault moment layout victim"
     @property
     def expected(self):
         expected = FAULTS[self.fault][1]
+        if self.layout == "defaults-2x1":
+            expected = expected._replace(within_s=max(expected.within_s, DEFAULT_S))
         if self.moment == "end" and self.fault == "stop":  # nobody waits for it any more but the launcher
             return expected._replace(culprit=True, within_s=2 * SILENCE_S)
         return expected
@@ -144,8 +164,10 @@ class Injection(collections.namedtuple("Injection", "fault moment layout victim"
 
 def _all():
     for (fault, (moments, _)), layout in itertools.product(FAULTS.items(), LAYOUTS.values()):
+        if fault == "sleep" and layout.name == "defaults-2x1":
+            continue  # it may be computing, so its time is the one that is set
         for moment in moments:
-            victims = [0] if fault == "file_limit" else range(layout.workers)
+            victims = [0] if fault in ("file_limit", "descriptors") else range(layout.workers)
             for victim in victims:
                 yield Injection(fault, moment, layout.name, victim)
 

@@ -86,6 +86,10 @@ class Hosts(object):
             self.shape("tbf", "rate", "200mbit", "burst", "64kb", "limit", "96kb")
             return "packets that find a queue of 96 KB full"
 
+    def delay(self, milliseconds):
+        """Every packet takes so much longer in each direction."""
+        self.shape("netem", "delay", "%dms" % milliseconds)
+
     def dropped(self):
         """The number of packets that the discipline has dropped, both ends together."""
         total = 0

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.alone
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 RANK = os.path.join(FOLDER, "host_rank.py")
+TRAINING = os.path.join(os.path.dirname(FOLDER), "faults", "program.py")
 POOL = os.path.join(FOLDER, "pool_worker.py")
 HOST_OF = (0, 0, 1, 1)
 LAYOUT = zoo_results.Layout(len(HOST_OF), 1)
@@ -78,15 +81,19 @@ def ranks(hosts, folder, what, timeout_s=200):
     )
 
 
-def worker_environments(hosts):
-    """As a launcher would set them, with the addresses of the hosts."""
+def worker_environments(hosts, **variables):
+    """As a launcher would set them, with the addresses of the hosts, and further variables."""
     addresses = ["%s:%d" % (hosts.address(host), 21000 + rank) for rank, host in enumerate(HOST_OF)]
     environments = []
     for rank in range(len(HOST_OF)):
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
         environments.append(
             processes.clean_environment(
-                TF_CONFIG=json.dumps(config), EPL_JOB_TOKEN="a token", EPL_GPU_PER_WORKER=1, EPL_DEVICE="cpu"
+                TF_CONFIG=json.dumps(config),
+                EPL_JOB_TOKEN="a token",
+                EPL_GPU_PER_WORKER=1,
+                EPL_DEVICE="cpu",
+                **variables,
             )
         )
     return environments
@@ -190,3 +197,41 @@ def test_training_equals_one_device(hosts, tmp_path):
 
     runs = Runs([arrays(single, 0)], [arrays(several, rank) for rank in range(len(HOST_OF))])
     zoo_checks.check_case(runs, LAYOUT, case)
+
+
+@pytest.mark.once
+def test_cut_cable_is_noticed_by_signs_of_life(hosts, tmp_path):
+    """With default time-outs of what communicates; each host hears its own workers still."""
+    environments = worker_environments(hosts, EPL_COMMUNICATION_STOPPED_S="11")
+    with Job(hosts, tmp_path, lambda _: [TRAINING, "hang", tmp_path, "1"], environments) as job:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "in_step").exists():
+            assert time.monotonic() < deadline and job.children[0].running(), job.children[0].output()[-3000:]
+            time.sleep(0.1)
+        hosts.cut()
+        for rank, host in enumerate(HOST_OF):
+            if rank == 1:
+                continue  # it is the one that hangs
+            ended = job.children[rank].wait(90)
+            silent = "[23]" if host == 0 else "0"
+            assert ended.code == 1, ended
+            assert re.search(
+                r"no sign of life from worker %s for 1\d s \(communication.stopped_s" % silent, ended.output
+            )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("fault", ["delay", "loss"])
+def test_a_slow_or_lossy_cable_ends_nothing(hosts, tmp_path, fault):
+    if fault == "loss":
+        hosts.lose_packets()
+    else:
+        try:
+            hosts.delay(50)
+        except Unavailable as reason:
+            pytest.skip("packets cannot be held here: %s" % reason)
+    with Job(hosts, tmp_path, lambda _: [TRAINING, "none", tmp_path], worker_environments(hosts)) as job:
+        for child in job.children:
+            ended = child.wait(240)
+            assert ended.code == 0 and "finished after 40 steps" in ended.output, ended
+            assert "no sign of life" not in ended.output, ended

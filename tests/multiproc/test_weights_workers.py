@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.checks import assert_same_state
+
 WEIGHTS = "tests.helpers.programs.weights:"
 
 
@@ -104,3 +106,13 @@ def test_device_counts_that_do_not_divide_each_other(plain, jobs, job, devices, 
 )
 def test_what_is_refused(jobs, weights, devices, config, told):
     assert re.search(told, jobs[1, 2](WEIGHTS + "refused", devices, [2], weights, **config)[0])
+
+
+def test_fed_rows_are_checked(plain, two_workers):
+    """Each device counts by its weight, so it has to be fed by it."""
+    fed = "tests.helpers.programs.losses:fed_by_weights"
+    want = plain(fed, (9, 3))
+    for got in two_workers(fed, (9, 3)):
+        assert_same_state(got, want)
+    for told in two_workers(fed, (6, 6)):
+        assert "rows for each part of weight 1 are 2 at worker 0, 6 at worker 1" in told

@@ -38,6 +38,12 @@ def test_parameters_of_two_workers(plain, two_workers, level, micro_batches):
     check(plain, two_workers, config, CASES[::-1] + [(False, "sgd", True), (True, "sgd", False)])
 
 
+@pytest.mark.parametrize("level", ["v0", "v1", "v2", "v3"])
+def test_weight_decay_before_updates(plain, two_workers, level):
+    cases = [(False, "decayed", True), (True, "decayed", True), (True, "decayed", False)]
+    check(plain, two_workers, {"zero.level": level, "communication.check_replicas_every": 1}, cases)
+
+
 def test_two_pipelines_of_two_workers(plain, jobs):
     check(plain, jobs[4, 1], {"zero.level": "v1"}, CASES[::2], groups=2)
 

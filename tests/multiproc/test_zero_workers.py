@@ -109,6 +109,15 @@ def test_half_precision_on_the_wire(two_workers):
         assert_same_training(got, want, 0, 0)
 
 
+@pytest.mark.parametrize("level", ["v1", "v3"])
+def test_a_reduce_scatter_in_half_precision(two_workers, level):
+    """As an all-reduce of the same numbers."""
+    config = {"communication.fp16": True, "communication.check_replicas_every": 1}
+    want = two_workers(GRADIENTS + "classifier", config, "momentum")[0]
+    for got in two_workers(GRADIENTS + "classifier", dict(config, **{"zero.level": level}), "momentum"):
+        assert_same_training(got, want)
+
+
 @needs_bfloat16
 @pytest.mark.parametrize(
     "amp, level", [("O1", "v1"), ("O2", "v1"), ("O2", "v3"), pytest.param("O2", "v0", marks=pytest.mark.exhaustive)]

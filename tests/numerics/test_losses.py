@@ -63,3 +63,11 @@ def test_means_and_sums_that_are_asked_for(plain, two_devices):
     for method in ("mean", "sum"):
         got = two_devices(LOSSES + "train_by", "sum_and_penalty", {"communication.gradients_reduce_method": method})
         assert differs(got, want, 1e-2)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_sizes_of_batches_are_counted_in_all_copies(plain, two_devices, two_workers, micro_batches):
+    config = {"pipeline.num_micro_batch": micro_batches}
+    results = [plain(LOSSES + "counted_rows"), two_devices(LOSSES + "counted_rows", config)]
+    for counted, trained_on in results + two_workers(LOSSES + "counted_rows", config):
+        assert list(counted) == trained_on

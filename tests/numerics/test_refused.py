@@ -126,7 +126,7 @@ def test_programs_that_serve(jobs, plain, layout, program):
 
 
 @pytest.mark.parametrize("layout", [(1, 2), (2, 1)], ids=str)
-@pytest.mark.parametrize("kind", ["dynamic", "fixed", pytest.param("contrib", marks=contrib)])
+@pytest.mark.parametrize("kind", ["dynamic", "fixed", "outside", pytest.param("contrib", marks=contrib)])
 def test_scaled_losses(jobs, plain, layout, kind):
     """A step is left out everywhere when the gradients of one copy of the model are not finite."""
     want = plain(REFUSED + "loss_scale", kind)

@@ -114,6 +114,15 @@ def test_different_fetches_become_their_union(size):
     assert len(set(workers.exchanges)) == 1 and workers.exchanges[0] <= 3
 
 
+def test_rows_are_fed_by_the_weights_of_devices():
+    votes = [vote()._replace(rows=rows) for rows in (4.0, 4.0, 2.0)]
+    results, _ = run(votes)
+    assert {type(result) for result in results} == {WorkerError}
+    text = "rows for each part of weight 1 are 4 at worker 0, 4 at worker 1, 2 at worker 2"
+    assert all(text in str(result) and result.worker == 2 for result in results)
+    assert all(result.step is not None for result in run([vote()._replace(rows=4.0)] * 2)[0])
+
+
 def test_different_hints_are_told_before_what_follows_from_them():
     votes = [vote()._replace(hints=hints, sharded=tuple(hints)) for hints in ({"v": "a"}, {"v": "a"}, {"v": "b"})]
     results, _ = run(votes, graphs=[["hint: %s" % sorted(each.hints.items())] for each in votes])
@@ -269,7 +278,7 @@ def test_workers_in_different_sessions_are_not_over():
 
 def test_all_workers_have_the_chiefs_clock(monkeypatch):
     times = iter([100.0, 200.0])
-    monkeypatch.setattr("epl.session.agreement.time.time", lambda: next(times))
+    monkeypatch.setattr("epl.session.agreement.time.monotonic", lambda: next(times))
     workers, agreements = Workers(2), [Agreement(), Agreement()]
     blocks = [None, None]
 

@@ -408,6 +408,24 @@ def test_device_counts_that_are_none(device_count):
                 make(device_count)
 
 
+def test_collections_of_tensorflow_with_these_names_are_the_same():
+    with capture() as graph:
+        a, b, c = (tf.constant(1.0, name=name) for name in "abc")
+        epl.add_to_collection(a, epl.GraphKeys.GLOBAL_SUM_OBJECTS)
+        for tensor in (a, b):
+            tf.add_to_collection(epl.GraphKeys.GLOBAL_SUM_OBJECTS, tensor)
+        tf.add_to_collection(epl.GraphKeys.LOCAL_MEAN_OBJECTS, c)
+        wanted = {epl.GraphKeys.GLOBAL_SUM_OBJECTS: [a, b], epl.GraphKeys.LOCAL_MEAN_OBJECTS: [c]}
+        assert epl.get_all_collections() == wanted
+        assert make_program(graph).merges == {key: [t.name for t in wanted[key]] for key in wanted}
+        tf.add_to_collection(epl.GraphKeys.LOCAL_MEAN_OBJECTS, b)
+        with pytest.raises(CaptureError, match="'b:0' is in the collections 'global_sum_objects' and 'local_mean_obj"):
+            make_program(graph)
+        tf.get_collection_ref(epl.GraphKeys.LOCAL_MEAN_OBJECTS)[:] = ["c"]
+        with pytest.raises(CaptureError, match="collection 'local_mean_objects' .* takes tensors, not 'c'"):
+            make_program(graph)
+
+
 def test_collections():
     with capture():
         a, b = tf.constant(1.0, name="a"), tf.constant(2.0, name="b")
@@ -415,6 +433,7 @@ def test_collections():
         epl.add_to_collection(a, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
         assert [t.name for t in epl.get_collection(epl.GraphKeys.GLOBAL_MEAN_OBJECTS)] == ["a:0", "b:0"]
         assert epl.get_collection(epl.GraphKeys.LOCAL_SUM_OBJECTS) == []
+        assert epl.GraphKeys.GLOBAL_MEAN_OBJECTS in epl.GraphKeys.ALL_COLLECTION_KEYS == epl.GraphKeys.ALL
         assert list(epl.get_all_collections()) == [epl.GraphKeys.GLOBAL_MEAN_OBJECTS]
         with pytest.raises(CaptureError, match="'a:0' is in the collection 'global_mean_objects' already"):
             epl.add_to_collection(a, epl.GraphKeys.LOCAL_SUM_OBJECTS)

@@ -48,6 +48,15 @@ def test_defaults():
     assert (cluster.token, cluster.visible_device_list, cluster.bootstrap_address) == ("", "", "127.0.0.1:0")
 
 
+def test_names_of_the_first_epl():
+    cluster = Cluster(3, 2, 1, ["a:1", "b:2", "b:3"], "GPU", "secret")
+    assert cluster.available_gpus == cluster.available_devices and len(cluster.available_gpus) == 3
+    assert cluster.cluster_spec == {"worker": ["a:1", "b:2", "b:3"]}
+    assert [cluster.with_index(worker).local_rank for worker in range(3)] == [0, 0, 1]
+    (devices,) = cluster.virtual_devices
+    assert (devices.all_devices, devices.local_devices) == (cluster.available_devices, cluster.local_devices)
+
+
 def test_devices_of_all_workers():
     cluster = Cluster(2, 1, 2, ["a:1", "b:2"], "GPU", "secret")
     assert cluster.available_devices == [

@@ -68,3 +68,11 @@ def test_a_plan_waits_for_no_other_worker(run, tmp_path):
     """The session would take its checkpoint from where worker 0 says, which all must have heard."""
     (tmp_path / "train.py").write_text(MONITORED)
     assert "zero.level=v1" in run(tmp_path, "-m", "epl.plan", "--num_workers", "2", "train.py")
+
+
+def test_the_plan_command_plans_for_the_devices_that_it_is_told(monkeypatch):
+    options = preview.parser().parse_args(["train.py"])
+    monkeypatch.delenv("EPL_DEVICE", raising=False)
+    assert preview._environment(options)["EPL_DEVICE"] == "gpu"
+    monkeypatch.setenv("EPL_DEVICE", "cpu")
+    assert preview._environment(options)["EPL_DEVICE"] == "cpu"

@@ -197,6 +197,7 @@ def test_without_descriptors_the_cause_is_named(service, monkeypatch, caplog):
 
 def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(gate.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(gate, "_LONGEST_PATH", 1000)
     (tmp_path / "epl-gate-999999999-x").mkdir()
     (tmp_path / "epl-gate-mine").mkdir()
     made = gate._make_folder()

@@ -1,12 +1,12 @@
 """io.prefetch_to_device: what is read before a step and where it lies then; what is read in the step as without it."""
 
 import logging
+import re
 
 import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.errors import ConfigError, UnsupportedError
 from epl.plan.table import plan_table
 from tests.helpers import planning
 from tests.unit.test_equal_steps import branch, fed, handle, queue, twice
@@ -48,8 +48,9 @@ def late():
 def test_what_is_read_in_the_step(make, why, caplog):
     with planning.capture() as graph:
         planning.sgd(planning.layers(x=make()))
-    with pytest.raises(UnsupportedError, match=why):
-        planning.plan_of(graph, devices=1, **AHEAD)
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = planning.plan_of(graph, devices=1, **AHEAD)
+    assert plan.prefetched == () and re.search(why, " ".join(each.getMessage() for each in caplog.records))
     if make in (fed, queue, branch):  # no node of the graph itself reads a data set
         return
     with planning.capture() as graph:
@@ -61,7 +62,7 @@ def test_what_is_read_in_the_step(make, why, caplog):
 
 
 @pytest.mark.parametrize("shared", ["stages", "devices"])
-def test_models_whose_devices_share_batches(shared):
+def test_models_whose_devices_share_batches(shared, caplog):
     with planning.capture() as graph:
         with epl.replicate(2 if shared == "devices" else 1):
             hidden = tf.matmul(planning.batch(), planning.variable("first"))
@@ -69,13 +70,21 @@ def test_models_whose_devices_share_batches(shared):
             with epl.replicate(1):
                 hidden = tf.matmul(hidden, planning.variable("second"))
         planning.sgd(tf.reduce_mean(hidden))
-    with pytest.raises(UnsupportedError, match="io.prefetch_to_device cannot be used with a model of several stages"):
-        planning.plan_of(graph, devices=2, **AHEAD)
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = planning.plan_of(graph, devices=2, **AHEAD)
+    assert plan.prefetched == () and [each.getMessage() for each in caplog.records] == [
+        "io.prefetch_to_device has no effect: the model has several stages, or one copy of it computes on several "
+        "devices (replicate or split with a device_count above 1), and these share batches."
+    ]
 
 
-def test_settings_that_do_not_go_together():
-    with pytest.raises(ConfigError, match='io.prefetch_to_device cannot be used with io.equal_steps="repeat"'):
-        epl.Config({"io.prefetch_to_device": True, "io.equal_steps": "repeat"})
+def test_batches_on_which_workers_agree_come_with_the_step(caplog):
+    with planning.capture() as graph:
+        planning.sgd(planning.layers())
+    with caplog.at_level(logging.WARNING, "epl"):
+        _, plan = planning.plan_of(graph, 2, 1, io__equal_steps="repeat", **AHEAD)
+    assert plan.prefetched == () and plan.repeated
+    assert 'has no effect: with io.equal_steps="repeat"' in caplog.text
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -31,7 +31,7 @@ class Client(object):
     """Worker 1 of three; every `get` takes as long as it may."""
 
     worker, worker_num = 1, 3
-    reason = None  # why workers cannot come in
+    reason = gathering = None  # why workers cannot come in; at which topic this one waits
 
     def trouble(self):
         return self.reason
@@ -96,15 +96,29 @@ def test_what_does_not_come(clock, client, limits, told, seconds):
 
 def test_what_cannot_come_any_more_is_not_waited_for(clock):
     """Unless it has come just now, which is why it has to be hopeless twice."""
-    ahead = lambda members: "worker 2 is at %s" % members.places[2] if 2 in members.places else None  # noqa: E731
+    ahead = lambda members: "worker 2 is at %s" % members.places[2][0] if 2 in members.places else None  # noqa: E731
     client, began = Client(clock, {0: 0, 1: 0, 2: 0}), clock.now
-    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [0, 7]} if clock.now > began + 20 else {})
+    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [[0, 7], None]} if clock.now > began + 20 else {})
     with pytest.raises(CommunicationError, match=r"^worker 1 waits for worker 2 to come, but worker 2 is at \[0, 7\]$"):
         wait(client, hopeless=ahead)
     assert clock.now - began <= 23
     client, began = Client(clock, {0: 0, 1: 0, 2: 0}, comes_after=22), clock.now
-    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [0, 7]} if clock.now > began + 20 else {})
+    client.members = lambda: Members({0: 0, 1: 0, 2: 0}, [], {}, {2: [[0, 7], None]} if clock.now > began + 20 else {})
     assert wait(client, hopeless=ahead) == b"value"
+
+
+def test_workers_that_wait_for_each_other_at_different_places(clock):
+    client, began = Client(clock, {0: 0.5, 1: 0.5, 2: 0.5}), clock.now
+    client.members = lambda: Members(client.ages, [], {}, {0: [None, "topic"], 1: [None, "x"], 2: [None, "other"]})
+    with pytest.raises(
+        CommunicationError, match="waits for the others, but worker 2 has come to another call, in which"
+    ):
+        waiting.gather(client, "topic", 1, 3, b"", "the others")
+    assert 10 < clock.now - began <= 12 and client.gathering is None
+    # What was heard of it is from before this one came here.
+    client, began = Client(clock, {0: 0.5, 1: 0.5}, comes_after=60), clock.now
+    client.members = lambda: Members({0: 0.5, 1: 0.5, 2: clock.now - began}, [], {}, {2: [None, "other"]})
+    assert waiting.gather(client, "topic", 1, 3, b"b", "the others") == [b"a", b"b", b"c"]
 
 
 def test_who_cannot_come_in_is_not_waited_for(clock):
@@ -121,7 +135,7 @@ def test_who_cannot_come_in_is_not_waited_for(clock):
 def test_who_is_ahead_needs_this_worker(place, said):
     job = Job(types.SimpleNamespace(worker_num=1, worker_index=1), Config({}, {}))
     job._exchanges = 2
-    found = job._ahead(Members({}, [], {}, {0: [0, 2], 1: [0, 2], 2: place}))
+    found = job._ahead(Members({}, [], {}, {0: [[0, 2], None], 1: [[0, 2], None], 2: [place, None]}))
     assert found is said is None or found.startswith(said)
 
 
@@ -220,6 +234,9 @@ BESIDE = {
     ("communicators/pool.py", "measure"): "looks, and does not wait",
     ("communicators/bootstrap.py", "ending"): "waits here for what worker 0 pushes, by a deadline",
     ("communicators/gate.py", "_without_descriptors"): "a moment, for other threads to close some",
+    ("session/owned.py", "_lives"): "watches a file for some seconds",
+    ("session/owned.py", "_take"): "a moment, for another process that takes the same file over",
+    ("session/owned.py", "_touch"): "a thread that touches files now and then, as long as the process lives",
     ("communicators/silence.py", "look"): "a thread that looks around now and then, until the service ends",
     ("communicators/silence.py", "run"): "the same",
     ("communicators/bootstrap.py", "_call"): "for this worker's way from one service to another, by a deadline",

@@ -121,14 +121,30 @@ def test_collectives_of_a_step():
         ("v0", False, "EplReduceScatter"),
         ("v1", False, "EplReduceScatter"),
         ("v0", True, "EplAllReduce"),
+        ("v1", True, "EplReduceScatter"),
     ):
         for program in workers(training(), level=level, communication__fp16=fp16):
             found = [op for op in ("EplAllReduce", "EplReduceScatter") if of_op(program.graph, op)]
+            travels = of_op(program.graph, reductions)[0].attr["T"].type
+            assert (travels == 19) == (fp16 and reductions == "EplReduceScatter")
             assert found == [reductions] and len(of_op(program.graph, "EplAllGather")) == 1
             plan = program.plan
             updated = sum(u.num_bytes for u in plan.zero.updates if u.owner == plan.mesh.worker_index)
             gradients = sum(g.num_bytes for g in plan.aggregation.groups)
             assert plan.bytes_per_step() == (gradients // 2 if fp16 else gradients) + updated
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_what_half_precision_cannot_hold_is_an_error_or_a_step_that_is_left_out(scaled):
+    amp = {"amp__level": "O1", "amp__dtype": "float16"} if scaled else {}
+    program = workers(training(), communication__fp16=True, **amp)[0]
+    checks = [n for n in of_op(program.graph, "CheckNumerics") if "half-precision" in n.attr["message"].s.decode()]
+    assert len(checks) == (not scaled)
+    for check in checks:
+        message = check.attr["message"].s.decode()
+        assert "which end at 65504" in message and "communication.fp16_scale is 128" in message
+    finite = {node.name for node in of_op(program.graph, "IsFinite")}
+    assert bool(finite) == scaled
 
 
 def test_nothing_but_checkpoints_takes_a_slot_of_another_worker():
@@ -293,7 +309,6 @@ def test_the_degree_of_all_copies_is_as_none():
 @pytest.mark.parametrize(
     "level, layout, config, words",
     [
-        ("v1", (2, 1), {"communication__fp16": True}, "communication.fp16=True"),
         ("v1", (2, 1), {"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
     ],
 )

@@ -206,7 +206,6 @@ def test_one_device_is_as_without(level):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"communication__fp16": True}, "communication.fp16=True"),
         ({"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
     ],
 )

@@ -18,8 +18,12 @@ from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
 from epl.plan.names import tag_of
 from epl.plan.zero import scattered_groups
 
-_FLOAT32 = 1
+_FLOAT32, _HALF = 1, 19
 _INT32 = 3
+_NOT_FINITE = (
+    "a gradient is not finite, or has become infinite in the half-precision numbers that workers send, which end at "
+    "65504. Make communication.fp16_scale smaller, or set communication.fp16 to False"
+)
 _INT64 = 9
 
 
@@ -33,7 +37,7 @@ def aggregate_gradients(program, plan):
         if group.name in graph.nodes:  # compressed, or in fewer bits
             continue
         if group.name in scattered:
-            _scatter(graph, edit, plan, scattered[group.name], where)
+            _scatter(graph, edit, plan, scattered[group.name], where, bool(program.scaled))
             continue
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
         edit.add(
@@ -61,8 +65,11 @@ def aggregate_gradients(program, plan):
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
-def _scatter(graph, edit, plan, group, where):
-    """One reduce-scatter of a group; each worker takes its share apart again."""
+def _scatter(graph, edit, plan, group, where, judged):
+    """One reduce-scatter of a group; each worker takes its share apart again.
+
+    `judged`: whether a step is left out whose gradients are not finite.
+    """
     all_have = where.of_stage(node_of(group.tensors[0]))
     host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
@@ -73,24 +80,30 @@ def _scatter(graph, edit, plan, group, where):
         whole = [_sum(edit, "%s/sum_%d" % (group.name, i), v, group.dtype, host, all_have) for i, v in each_place]
     counts = [_counts(group, each) for each in ranks]
     whole = padded(edit, group.name, whole, [size for each in counts for size in each], group.dtype, host, all_have)
+    short = plan.wire_fp16 and group.dtype == _FLOAT32
+    if short:
+        whole = [_halved(edit, plan, "%s/half_%d" % (group.name, i), v, all_have) for i, v in enumerate(whole)]
     shares = [sum(in_lines(size, group.dtype) for size in each) for each in counts]
     sizes = all_have(edit, constant(group.name + "/sizes", shares, _INT64, host))
-    mean = plan.reduce_mean and len(instances) == 1
+    mean = plan.reduce_mean and len(instances) == 1 and not short
     node = make_node(
         "EplReduceScatter",
         group.name,
         whole + [sizes],
         host,
         N=len(whole),
-        T=Type(group.dtype),
+        T=Type(_HALF if short else group.dtype),
         comm=copies.communicator(group.slot),
         tag=group.tag,
         workers=copies.num_workers,
         reduce_op="mean" if mean else "sum",
     )
     share = all_have(edit, tagged(node, "collective"))
-    if not mean and plan.gradient_scale != 1.0:
-        share = _scaled(edit, plan, group.name, share, group.dtype, plan.gradient_scale)
+    factor = 1.0 if mean else plan.gradient_scale
+    if short:
+        share, factor = _whole(edit, plan, group.name, share, judged, all_have), factor / plan.fp16_scale
+    if factor != 1.0:
+        share = _scaled(edit, plan, group.name, share, group.dtype, factor)
     for worker, own in enumerate(ranks):
         places, add = group.of(own), where.of_keeper(worker, node_of(group.tensors[0]))
         if not places:
@@ -99,6 +112,24 @@ def _scatter(graph, edit, plan, group, where):
         values = parts(edit, "%s/to_%d" % (group.name, worker), share, shapes, group.dtype, host, add)
         for place, value in zip(places, values):
             rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.lane)
+
+
+def _halved(edit, plan, name, vector, add):
+    """A float32 vector times communication.fp16_scale, in 16 bits."""
+    scale = add(edit, constant(name + "/scale", plan.fp16_scale, _FLOAT32, plan.mesh.host_device))
+    product = make_node("Mul", name + "/scaled", [vector, scale], plan.mesh.host_device, T=Type(_FLOAT32))
+    types = dict(SrcT=Type(_FLOAT32), DstT=Type(_HALF))
+    return add(edit, make_node("Cast", name, [add(edit, product)], plan.mesh.host_device, **types))
+
+
+def _whole(edit, plan, name, share, judged, add):
+    """A share of a sum of such vectors in float32; what 16 bits cannot hold is an error, or a step that is left out."""
+    host = plan.mesh.host_device
+    if not judged:
+        message = "'%s': %s (communication.fp16_scale is %g)" % (name, _NOT_FINITE, plan.fp16_scale)
+        check = make_node("CheckNumerics", name + "/finite", [share], host, T=Type(_HALF), message=message.encode())
+        share = add(edit, check)
+    return add(edit, make_node("Cast", name + "/whole", [share], host, SrcT=Type(_HALF), DstT=Type(_FLOAT32)))
 
 
 def _counts(group, own):

@@ -75,3 +75,42 @@ def train_by(epl, kind, config=None, weights=(), rows=12, steps=3):
             feeds = {x: given[0], y: own, labels: given[1]}
             losses.append(sess.run([loss, train], {k: common.share(epl, v) for k, v in feeds.items()})[0])
         return {"losses": losses, "states": [common.state(sess)]}
+
+
+def counted_rows(epl, config=None):
+    """Rows that a program counts by the size of a batch of fixed size, and how many it has trained on by then."""
+    common.init(epl, config)
+    data = tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.zeros([4], tf.int64))).repeat()
+    x, labels = tf.data.make_one_shot_iterator(data).get_next()
+    w = tf.get_variable("w", [3, 2], initializer=tf.ones_initializer())
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, tf.matmul(x, w))
+    seen = tf.get_variable("seen", [], tf.int32, tf.zeros_initializer(), trainable=False)
+    steps = tf.get_variable("steps", [], tf.int32, tf.zeros_initializer(), trainable=False)
+    with tf.control_dependencies([tf.assign_add(seen, tf.size(labels)), tf.assign_add(steps, 1)]):
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with common.session() as sess:
+        common.initialize(sess)
+        for _ in range(3):
+            sess.run(train)
+        micro_batches = (config or {}).get("pipeline.num_micro_batch", 1)
+        return sess.run([seen, steps]), [3 * 4 * micro_batches * common.replicas(epl), 3]
+
+
+def fed_by_weights(epl, rows, weights=(3, 1)):
+    """Trains two devices of different weights, in one worker each, on so many rows for each: the weights that come of
+    it, or the error."""
+    common.init(epl, {"cluster.device_weights": list(weights)} if epl else None)
+    feeds = common.Feeds(epl)
+    with epl.replicate(2) if epl else common.no_scope():
+        loss = common.classifier(feeds.x, feeds.labels)
+        train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    x, labels = common.batch(0, sum(rows))
+    index, count = common.workers(epl)
+    own = slice(sum(rows[:index]), sum(rows[: index + 1])) if count > 1 else slice(None)
+    with common.session() as sess:
+        common.initialize(sess)
+        try:
+            sess.run(train, {feeds.x: x[own], feeds.labels: labels[own]})
+        except Exception as error:  # what it says is looked at
+            return str(error)
+        return common.state(sess)

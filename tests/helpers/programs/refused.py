@@ -181,9 +181,24 @@ def _trained(epl, feeds, loss, train_op, steps=4, bad_step=None):
     return {"losses": losses, "states": states}
 
 
+class _WhereFinite(object):
+    """Momentum of which a branch that stands outside of it leaves out steps, as optimizers of GANs do."""
+
+    def __init__(self):
+        self._inner = tf.train.MomentumOptimizer(0.1, 0.9)
+
+    def minimize(self, loss, global_step=None):
+        pairs = self._inner.compute_gradients(loss)
+        finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.is_finite(gradient)) for gradient, _ in pairs]))
+        apply = lambda: self._inner.apply_gradients(pairs, global_step=global_step)  # noqa: E731
+        return tf.cond(finite, apply, tf.no_op)
+
+
 def loss_scale(epl, kind, config=None):
     """Optimizers that scale the loss, and leave a step out whose gradients are not finite."""
     inner = lambda: tf.train.MomentumOptimizer(0.1, 0.9)  # noqa: E731
+    if kind == "outside":
+        return trained(epl, _WhereFinite, bad_step=1, config=config)
     if kind == "contrib":
         mixed = importlib.import_module("tensorflow.contrib.mixed_precision")
         manager = lambda: mixed.ExponentialUpdateLossScaleManager(128.0, 2)  # noqa: E731

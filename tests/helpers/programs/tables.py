@@ -37,7 +37,37 @@ class LazyMomentum(tf.train.Optimizer):
         return self._apply_sparse(tf.IndexedSlices(grad, indices), var)
 
 
-OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum)
+class DecayedAdam(tf.train.AdamOptimizer):
+    """Adam that lets a variable decay before each of its updates (Loshchilov and Hutter, 2019)."""
+
+    def __init__(self):
+        super(DecayedAdam, self).__init__(0.02)
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = list(grads_and_vars)
+        # What computes gradients takes variables as they are.
+        with tf.control_dependencies([gradient for gradient, _ in pairs]):
+            return super(DecayedAdam, self).apply_gradients(pairs, *args, **kwargs)
+
+    def _decayed(self, update, var, *gradient):
+        # Of a resource variable the decay gives what is read after it, for which the update waits.
+        with tf.control_dependencies([var.assign_sub(0.05 * var)]):
+            return update(*gradient)
+
+    def _apply_dense(self, grad, var):
+        return self._decayed(super(DecayedAdam, self)._apply_dense, var, grad, var)
+
+    def _resource_apply_dense(self, grad, var):
+        return self._decayed(super(DecayedAdam, self)._resource_apply_dense, var, grad, var)
+
+    def _apply_sparse(self, grad, var):
+        return self._decayed(super(DecayedAdam, self)._apply_sparse, var, grad, var)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._decayed(super(DecayedAdam, self)._resource_apply_sparse, var, grad, var, indices)
+
+
+OPTIMIZERS = dict(m.OPTIMIZERS, lazy=LazyMomentum, decayed=DecayedAdam)
 
 
 class _Clipped(object):
