@@ -50,6 +50,30 @@ def test_quotients_are_those_of_the_whole_batch(plain, two_devices, two_workers,
         assert_same(got["losses"], want["losses"])
 
 
+SETTINGS = [{"zero.level": "v3"}, {"communication.clip_after_allreduce": True}]
+FURTHER = [{"zero.level": "v1"}, {"gradient_checkpoint.type": "auto"}, {"optimizer.num_apply_group": 2}]
+
+
+@pytest.mark.parametrize(
+    "config", SETTINGS + [pytest.param(each, marks=pytest.mark.exhaustive) for each in FURTHER], ids=str
+)
+def test_terms_with_other_settings(plain, two_devices, two_workers, config):
+    want = plain(LOSSES + "train_by", "ratio_sum_and_penalty")
+    results = [two_devices(LOSSES + "train_by", "ratio_sum_and_penalty", config)]
+    for got in results + two_workers(LOSSES + "train_by", "ratio_sum_and_penalty", config):
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
+@pytest.mark.parametrize("kind", ["sum", "sum_mean_and_penalty"])
+def test_terms_in_the_last_stage_of_a_pipeline(plain, two_devices, four_devices, kind):
+    want = plain(LOSSES + "train_by", kind, stages=True)
+    for call in (two_devices, four_devices):
+        got = call(LOSSES + "train_by", kind, {"pipeline.num_micro_batch": 3}, stages=True)
+        assert_same_state(got["states"][-1], want["states"][-1])
+        assert_same(got["losses"], want["losses"])
+
+
 @pytest.mark.parametrize("kind", ["sum_mean_and_penalty", "weighted_sum"])
 def test_devices_of_different_weight(plain, two_devices, kind):
     want, got = plain(LOSSES + "train_by", kind), two_devices(LOSSES + "train_by", kind, weights=(2, 1))

@@ -54,14 +54,20 @@ def model(kind, x, y, labels):
     }[kind]()
 
 
-def train_by(epl, kind, config=None, weights=(), rows=12, steps=3):
-    """Trains by a loss of a kind: what is reported of it at each step, and the variables at the end."""
+def train_by(epl, kind, config=None, weights=(), stages=False, rows=12, steps=3):
+    """Trains by a loss of a kind, in one stage or with a layer before it in another: what is reported of the loss at
+    each step, and the variables at the end."""
     common.init(epl, dict(config or {}, **{"cluster.device_weights": list(weights)} if weights else {}))
     x = tf.placeholder(tf.float32, [None, common.FEATURES])
     y = tf.placeholder(tf.float32, [None, 1])
     labels = tf.placeholder(tf.int64, [None])
+    inputs = x
+    if stages:
+        with epl.replicate(1, name="first") if epl else common.no_scope():
+            kernel = tf.get_variable("first", initializer=np.eye(common.FEATURES, dtype=np.float32), use_resource=True)
+            inputs = tf.tanh(tf.matmul(x, kernel))
     with epl.replicate(2 if weights else 1) if epl else common.no_scope():
-        loss = model(kind, x, y, labels)
+        loss = model(kind, inputs, y, labels)
         train = tf.train.MomentumOptimizer(0.02, 0.9).minimize(loss)
     if epl:
         from epl.capture.collections import report_loss
