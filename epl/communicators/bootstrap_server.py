@@ -268,8 +268,9 @@ def _not_ours(given, address):
 
 def _taken(address):
     return CommunicationError(
-        "Worker 0 cannot listen at %s: the port is taken by another process. Choose a free port for the first worker "
-        "in the list of workers (TF_CONFIG), or end that process (for instance what is left of an earlier run); "
+        "Worker 0 cannot listen at %s: the port is taken by another process. Name a free one: for the first machine of "
+        "epl-launch --machine_list (host:port); without the launcher in EPL_BOOTSTRAP_ADDRESS, EPL_BOOTSTRAP_PORT or "
+        "for the first worker of TF_CONFIG. Or end that process (for instance what is left of an earlier run); "
         "`ss -ltnp` shows who has it." % address
     )
 

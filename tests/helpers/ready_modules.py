@@ -23,7 +23,10 @@ class ReadyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _import(self, package, leave_out):
         for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
             if not found.name.endswith(".__main__") and found.name not in leave_out:
-                module = importlib.import_module(found.name)
+                try:
+                    module = importlib.import_module(found.name)
+                except ImportError:  # of the other TensorFlow line; who needs it here sees the error when it does
+                    continue
                 if found.ispkg:
                     self._import(module, leave_out)
 
