@@ -70,6 +70,7 @@ from epl.passes.sync.sync_batch_norm import sync_batch_norm
 from epl.passes.sync.user_collectives import join_user_collectives
 from epl.passes.sync.weigh_copies import weigh_copies
 from epl.passes.worker.added_variables import added_variables
+from epl.passes.worker.bound_clusters import bound_clusters
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
 from epl.passes.worker.number_collectives import number_collectives
@@ -160,7 +161,8 @@ PASSES = (
     read_ahead,  # after cutting, as each worker reads for its own copies
     time_reads,  # after what reads before the step; of what is left after cutting
     save_by_file,  # after all that changes what is saved, as it orders the messages of the cut that checkpoints take
-    number_collectives,  # last: of all that are there
+    number_collectives,  # of all that are there
+    bound_clusters,  # last: it marks what waits for any of them
 )
 
 

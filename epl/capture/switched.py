@@ -1,5 +1,7 @@
 """The program's Adam becomes LAMB, its Momentum LARS, where the configuration says so (optimizer.lamb, .lars)."""
 
+import logging
+
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
@@ -8,6 +10,7 @@ from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.optimizers import LambOptimizer, LarsOptimizer
 
+_LOG = logging.getLogger("epl")
 _REPLACEMENT, _IS_ONE = "_epl_replacement", "_epl_is_replacement"
 
 
@@ -15,10 +18,11 @@ def in_place_of(optimizer):
     """The optimizer whose update is built in place of that of `optimizer`; None where its own is.
 
     It has the learning rate and what else the program has set, and shares its slots with `optimizer`, so that the
-    program finds them there.
+    program finds them there. One that is not replaced though others are stays as it is, which the log says; that some
+    are, epl.plan.by_hand.check_replaced sees to.
 
     Raises:
-      UnsupportedError: the configuration replaces optimizers, but not one such as this.
+      UnsupportedError: the configuration replaces it, but its settings have no counterpart.
     """
     options = Env.get().config.optimizer
     if not (options.lamb or options.lars) or hasattr(optimizer, _IS_ONE):
@@ -26,6 +30,15 @@ def in_place_of(optimizer):
     made = getattr(optimizer, _REPLACEMENT, None)
     if made is None:
         made = _make(optimizer, options)
+        if made is None:
+            _LOG.warning(
+                "%s; %s.%s stays as it is. Only these very classes are replaced, not ones derived from them, "
+                "optimizers around them or Keras' optimizers.",
+                _in_words(options),
+                type(optimizer).__module__,
+                type(optimizer).__name__,
+            )
+            return None
         setattr(made, _IS_ONE, True)
         setattr(optimizer, _REPLACEMENT, made)
         tf_compat.share_slots(made, optimizer)
@@ -48,11 +61,7 @@ def _make(optimizer, options):
             )
         numbers = dict(lars_coeff=options.lars_coeff, weight_decay=options.lars_weight_decay)
         return LarsOptimizer(**dict(given, **dict(numbers, **common)))
-    raise UnsupportedError(
-        "%s, but the program trains with %s.%s. Only these very classes are replaced, not ones derived from them, "
-        "optimizers around them or Keras' optimizers. Use one of them, or set the key to False."
-        % (_in_words(options), type(optimizer).__module__, type(optimizer).__name__)
-    )
+    return None
 
 
 def _in_words(options):

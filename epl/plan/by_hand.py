@@ -16,6 +16,8 @@ from epl.program.program import ApplyCall
 from epl.rules import effects
 
 BY_HAND = "assignments"
+# The classes of epl.optimizers that take the place of others.
+_REPLACED = frozenset(["LambOptimizer", "LarsOptimizer"])
 
 
 def updates_by_hand(model):
@@ -74,15 +76,23 @@ def check_replaced(model, options):
       options: the configuration's `optimizer` part.
 
     Raises:
-      UnsupportedError: the program assigns to variables what it makes of gradients itself.
+      UnsupportedError: none of the program's optimizers can be replaced.
     """
+    names = {call.optimizer for call in model.apply_calls}
+    if not names or not (options.lamb or options.lars) or names & _REPLACED:
+        return
     by_hand = [call for call in model.apply_calls if call.optimizer == BY_HAND]
-    if by_hand and (options.lamb or options.lars):
+    if by_hand:
         raise UnsupportedError(
             "optimizer.lamb and optimizer.lars replace tf.train.AdamOptimizer and tf.train.MomentumOptimizer, but the "
             "program assigns what it makes of gradients to variables itself, '%s' for one. Use one of these "
             "optimizers, or set the key to False." % by_hand[0].gradients[0][1]
         )
+    raise UnsupportedError(
+        "optimizer.lamb and optimizer.lars replace tf.train.AdamOptimizer and tf.train.MomentumOptimizer, "
+        "but the program trains with %s. Only these very classes are replaced, not ones derived from them, optimizers "
+        "around them or Keras' optimizers. Use one of these, or set the key to False." % ", ".join(sorted(names))
+    )
 
 
 def _boundaries(model):

@@ -86,6 +86,7 @@ class Plan(Holding):
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
       dgc: how gradients are compressed; None where they are not.
       wire: which gradients travel in fewer bits; None where all travel as they are.
+      bounds_clusters: XLA compiles nothing that waits for other workers.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
@@ -125,6 +126,7 @@ class Plan(Holding):
     num_apply_group: int = 1
     dgc: Optional[Dgc] = None
     wire: Optional[Wire] = None
+    bounds_clusters: bool = False
     zero: Optional[Zero] = None
     verdicts: Tuple[Verdict, ...] = ()
     steps_per_run: int = 1
@@ -290,12 +292,6 @@ def make_plan(model, config, cluster):
     """
     check_replaced(model, config.optimizer)
     check_repeated(model, config.execution)
-    if config.execution.xla and cluster.worker_num > 1:
-        raise UnsupportedError(
-            "execution.xla=True cannot be used with %d workers: what XLA compiles together runs together, so that the "
-            "workers' exchanges could come to wait for each other. Set it to False, or use one worker with several "
-            "devices." % cluster.worker_num
-        )
     used = used_taskgraphs(model)
     mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls) or model.partitioned is not None)
     used = used if len(mesh.stages) == len(used) else []
@@ -402,6 +398,7 @@ def make_plan(model, config, cluster):
         zero=zero,
         verdicts=model.scaled,
         steps_per_run=config.execution.steps_per_run,
+        bounds_clusters=config.execution.xla and cluster.worker_num > 1,
         partitioned=model.partitioned,
         repeated=find_repeated(model, analysis, mesh, config.io),
         prefetched=find_prefetched(model, analysis, mesh, config.io),

@@ -75,11 +75,8 @@ def plan_wire(model, mesh, aggregation, dtype):
     """
     if not model.coded:
         return None
-    if len(mesh.stages) > 1 or mesh.num_shards > 1:
-        raise _unfit(
-            "a model of several stages, or one copy of which computes on several devices (replicate or split with a "
-            "device_count above 1)"
-        )
+    if mesh.split or mesh.block > 1:
+        raise _unfit("a model of which a copy lies in several workers, or with epl.split")
     coded = {each.gradient: each for each in model.coded}
     groups = {
         group.name: tuple(coded[tensor] for tensor in group.tensors)

@@ -61,3 +61,12 @@ def test_losses_of_every_third_step(two_workers):
         assert_same(got["losses"], [want["losses"][number] for number in (0, 0, 0, 3, 3, 3, 6, 6)])
         for one, other in pairs(got["states"], want["states"]):
             assert_same_state(one, other)
+
+
+def test_xla_with_two_workers(plain, two_workers):
+    """Clusters hold nothing that waits for the other worker, so that neither waits for itself."""
+    program, config = "tests.helpers.programs.local_sgd:", {"execution.xla": True}
+    (want,), _ = plain(program + "simulate", 1, "momentum", [], steps=6)
+    for got, _ in two_workers(program + "train", config, "momentum", steps=6):
+        for one, other in pairs(got["states"], want["states"]):
+            assert_same_state(one, other)

@@ -51,6 +51,14 @@ def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
     return found
 
 
+@pytest.mark.parametrize("form, scope", [("int8", "stages"), ("float16", "rows")])
+def test_stages_and_devices_that_share_a_batch(two_by_two, form, scope):
+    """In each worker a pipeline, or two devices that have a row each."""
+    results = two_by_two(TRAIN, config_of(form), STEPS, True, scope)
+    for got, want in pairs(results, simulated(form, 2, 1 if scope == "stages" else 2)):
+        assert_same_training(got, want)
+
+
 @pytest.mark.parametrize("form, resource", [("float16", False), ("bfloat16", False), ("int8", True), (HALF, True)])
 def test_two_workers(two_workers, form, resource):
     results = two_workers(TRAIN, config_of(form), STEPS, resource)

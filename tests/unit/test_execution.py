@@ -44,11 +44,19 @@ def test_what_the_program_sets_stays():
     assert proto(own, num_threads=3, inter_op_threads=2, xla=True) == own == before
 
 
-def test_xla_is_refused_for_several_workers():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_xla_compiles_nothing_that_waits_for_other_workers(workers):
     with capture() as graph:
         planning.sgd(planning.layers(2))
-    with pytest.raises(UnsupportedError, match="execution.xla=True cannot be used with 2 workers"):
-        plan_of(graph, workers=2, devices=1, execution__xla=True)
+    made = planning.compiled(graph, workers, 2, execution__xla=True).graph
+    left_out = {name for name, node in made.nodes.items() if "_XlaCompile" in node.attr}
+    assert not any(made.nodes[name].attr["_XlaCompile"].b for name in left_out)
+    after = {name for name in made.nodes if any("comm" in made.nodes[a].attr for a in made.ancestors([name]))}
+    assert left_out == (after if workers == 2 else set())
+    computing = {"MatMul", "Tanh", "TanhGrad"}
+    assert {node.op for name, node in made.nodes.items() if name not in left_out} >= computing
+    updates = {name for name, node in made.nodes.items() if node.op == "ApplyGradientDescent"}
+    assert len(updates) == 8 and (updates <= left_out) == (workers == 2)
 
 
 def test_several_steps_are_refused_for_updates_by_hand():

@@ -63,13 +63,22 @@ def test_what_is_refused(build, config, text):
         compiled(build, **config)
 
 
-def test_stages_are_refused():
+def in_stages():
     with planning.capture() as graph:
         with epl.replicate(1):
             hidden = tf.layers.dense(planning.batch(), 4)
         with epl.replicate(1):
             planning.sgd(tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1))))
-    with pytest.raises(
-        UnsupportedError, match="communication.wire_dtype cannot be used with a model of several stages"
-    ):
-        planning.compiled(graph, 2, 2, communication__wire_dtype="float16")
+    return graph
+
+
+def test_stages_of_a_worker_send_their_gradients_together():
+    program = planning.compiled(in_stages(), 2, 2, communication__wire_dtype="float16")
+    (encode,) = of_op(program.graph, "EplWireEncode")
+    assert sorted(encode.attr["sizes"].list.i) == [1, 4, 4, 16] and encode.attr["R"].i == 1
+
+
+def test_stages_are_refused():
+    """Those of several workers."""
+    with pytest.raises(UnsupportedError, match="communication.wire_dtype cannot be used with a model of which a copy"):
+        planning.compiled(in_stages(), 4, 1, communication__wire_dtype="float16")

@@ -24,7 +24,8 @@ def encode_gradients(program, plan):
 
 
 def _exchange(edit, plan, group):
-    coded, host, instances = plan.wire.groups[group.name], plan.mesh.host_device, plan.mesh.instances
+    coded, host, first = plan.wire.groups[group.name], plan.mesh.host_device, group.tensors[0]
+    instances = plan.mesh.givers(group.lane, plan.stage(first))
     kept = []
 
     def wire_node(op, name, inputs, **attrs):
@@ -34,7 +35,7 @@ def _exchange(edit, plan, group):
         return tagged(node, "wire")
 
     def exchange(op, name, inputs, tag, **attrs):
-        comm, workers = plan.mesh.copies.communicator(group.slot), plan.wire.workers
+        comm, workers = plan.group_of(first).communicator(group.slot), plan.wire.workers
         node = make_node(op, name, inputs, host, T=Type(_UINT8), comm=comm, tag=tag, workers=workers, **attrs)
         edit.add(tagged(node, "collective"))
 
@@ -60,7 +61,7 @@ def _exchange(edit, plan, group):
     splits = edit.add(constant(group.name + "/equal", [], _INT64, host)).name
     exchange("EplAllToAll", to_sum, [encode.name, splits], to_sum_tag)
     add_up = wire_node(
-        "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale)
+        "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale_of(first))
     )
     keep(left_of_sum, edit.add(add_up).name)
     exchange("EplAllGather", sums, [add_up.name], sums_tag, R=1)

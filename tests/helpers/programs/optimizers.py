@@ -84,16 +84,16 @@ def refused(epl, kind):
     loss = common.classifier(feeds.x, feeds.labels)
     try:
         if kind == "nesterov":
-            tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True).minimize(loss)
+            updates = tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True).minimize(loss)
         elif kind == "descent":
-            tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+            updates = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
         elif kind == "derived":
-            type("MyAdam", (tf.train.AdamOptimizer,), {})(0.1).minimize(loss)
+            updates = type("MyAdam", (tf.train.AdamOptimizer,), {})(0.1).minimize(loss)
         else:
             variables = tf.trainable_variables()
             updates = [tf.assign_sub(v, 0.1 * g) for v, g in zip(variables, tf.gradients(loss, variables))]
-            with common.session() as sess:
-                sess.run(updates, feeds.of(0))
+        with common.session() as sess:
+            sess.run(updates, feeds.of(0))
     except epl.errors.UnsupportedError as error:
         return str(error)
     return None

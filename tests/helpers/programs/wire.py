@@ -20,10 +20,13 @@ def batch(step, workers):
     return {name: rows(shape) for name, shape in sorted(SHAPES.items())}
 
 
-def train(epl, config, steps, resource=False):
-    """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables."""
+def train(epl, config, steps, resource=False, scope=None):
+    """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables.
+
+    `scope`: "stages": the model has two; "rows": two devices divide a batch.
+    """
     common.init(epl, config)
-    loss, update, feed_of = _model(epl, resource)
+    loss, update, feed_of = _model(epl, resource, scope)
     history = {"losses": [], "states": []}
     with common.session() as sess:
         common.initialize(sess)
@@ -50,16 +53,24 @@ def monitored(epl, config, folder, until):
     return history
 
 
-def _model(epl, resource):
+def _scopes(epl, kind):
+    """(scope, variables that it has)."""
+    names = sorted(SHAPES)
+    if kind == "stages":
+        return [(epl.replicate(1), names[:1]), (epl.replicate(1), names[1:])]
+    return [(epl.replicate(2) if kind == "rows" else common.no_scope(), names)]
+
+
+def _model(epl, resource, scope=None):
     """(loss, update, function from a step to what this worker feeds)."""
-    feeds, losses = {}, []
-    with tf.variable_scope("", use_resource=resource):
-        for name, shape in sorted(SHAPES.items()):
-            variable = tf.get_variable(name, shape, initializer=tf.zeros_initializer())
-            feeds[name] = tf.placeholder(tf.float32, (None,) + shape)
-            share = tf.cast(tf.shape(feeds[name])[0], tf.float32)
-            losses.append(tf.nn.l2_loss(variable - feeds[name]) / share)
-    loss = tf.add_n(losses)
+    feeds, loss = {}, 0.0
+    for own, names in _scopes(epl, scope):
+        with own, tf.variable_scope("", use_resource=resource):
+            for name in names:
+                variable = tf.get_variable(name, SHAPES[name], initializer=tf.zeros_initializer())
+                feeds[name] = tf.placeholder(tf.float32, (None,) + SHAPES[name])
+                share = tf.cast(tf.shape(feeds[name])[0], tf.float32)
+                loss += tf.nn.l2_loss(variable - feeds[name]) / share
     update = tf.train.MomentumOptimizer(RATE, MOMENTUM).minimize(loss)
     index, workers = common.workers(epl)
     mine = slice(ROWS * index, ROWS * (index + 1))
