@@ -423,8 +423,8 @@ KEYS = (
         "execution.xla",
         BOOL,
         False,
-        "Compile clusters of operations with XLA, on CPUs too; with several workers, of what waits for no exchange between "
-        "them. Numbers change by rounding, and the first steps take seconds longer.",
+        "Compile clusters of operations with XLA, on CPUs too; with several workers, of what waits for no exchange "
+        "between them. Numbers change by rounding, and the first steps take seconds longer.",
     ),
     Key(
         "execution.num_threads",

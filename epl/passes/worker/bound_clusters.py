@@ -2,8 +2,9 @@ r"""Keeps what waits for other workers out of the clusters that XLA compiles (ex
 
     grad -> EplAllReduce -> apply   becomes   grad -> EplAllReduce -> apply (not compiled)
 
-A cluster begins when all that goes into it is there. One that took what two collectives give, and gave what one of them
-sends, would wait for itself, or for a peer that waits for this worker. What comes before all collectives may be compiled.
+A cluster begins when all that goes into it is there. One that took what two collectives give, and gave what one of
+them sends, would wait for itself, or for a peer that waits for this worker. What comes before all collectives may be
+compiled.
 """
 
 from epl.graph.build import set_attr
