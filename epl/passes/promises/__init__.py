@@ -121,4 +121,5 @@ PROMISES = {
     "time_reads": Promise(allows([IMPURE], waits=True)),
     "save_by_file": Promise(allows([PLAIN, FILE_WRITE], ["MergeV2Checkpoints"], waits=True, rewires=True, sets=True)),
     "number_collectives": Promise(allows()),  # and the order that it makes is checked, see kept.in_order
+    "bound_clusters": Promise(allows(sets=True)),
 }
