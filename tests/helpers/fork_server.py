@@ -286,7 +286,7 @@ def import_tensorflow():
 def make_epl_ready():
     """What EPL imports and loads, for the children that come to import it."""
     global _ready
-    _ready = ReadyModules("epl", ["epl.tf1"])
+    _ready = ReadyModules("epl", ["epl.tf1", "epl.tf_compat.cells"])  # the latter is for the former, on one line
     importlib.import_module("epl.communicators.library").load()
     for name in ("grpc._channel", "grpc._server", "encodings.idna"):  # imported by its first call
         importlib.import_module(name)
