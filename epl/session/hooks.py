@@ -29,6 +29,20 @@ class Preview(BaseException):
         self.graph = graph
 
 
+class NotStarted(BaseException):
+    """Ends a script that is run for its plan where it would train without having called `epl.init()`."""
+
+
+def watch_plan():
+    """Before a script is run for its plan: what would train before `epl.init()` raises NotStarted."""
+    tf_compat.wrap_session_runs(_not_started)
+    tf_compat.wrap_tape_gradient(_not_started)
+
+
+def _not_started(original, *args, **kwargs):
+    raise NotStarted()
+
+
 def watch():
     """Before `epl.init()`: refuses sessions of a worker that epl-launch has started, as each would train for itself."""
     if os.environ.get(notes.VARIABLE) and not os.environ.get(PREVIEW):

@@ -16,7 +16,7 @@ from epl.plan.placements_page import placements_page
 from epl.plan.table import plan_table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_page, job_table
-from epl.session.hooks import PREVIEW, Preview
+from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
 from epl.session.pictures import schedule_page
 from epl.version import __version__
 
@@ -39,8 +39,8 @@ def main(argv=None):
     """`python -m epl.plan --num_workers 64 --gpu_per_worker 8 script.py [arguments]`.
 
     Returns:
-      The exit status: 0, 2 when the plan is refused or a file cannot be written, 3 when the script ends without
-      running a session.
+      The exit status: 0, 2 when the plan is refused or a file cannot be written, 3 when the script runs
+      none of EPL's sessions.
     """
     command = parser()
     options = command.parse_args(_with_memory_file(sys.argv[1:] if argv is None else argv))
@@ -53,10 +53,19 @@ def main(argv=None):
     os.environ.update(_environment(options))
     sys.argv = [options.script] + options.arguments
     sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
+    watch_plan()
     try:
         runpy.run_path(options.script, run_name="__main__")
     except Preview as preview:
         return show(preview.graph, options)
+    except NotStarted:
+        print(
+            "%s runs a session, or computes gradients, without epl.init() or before it, as it would on one device, so "
+            "there is nothing to plan; it was ended there. Write epl.init() right after the imports, before the model "
+            "is built." % options.script,
+            file=sys.stderr,
+        )
+        return _NO_RUN
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED

@@ -90,6 +90,7 @@ from epl.tf_compat.sessions import (
     on_calling_thread,
     wrap_session,
     wrap_session_init,
+    wrap_session_runs,
 )
 from epl.tf_compat.training import (
     checkpoint_of,
@@ -202,6 +203,7 @@ __all__ = [
     "wrap_server",
     "wrap_session",
     "wrap_session_init",
+    "wrap_session_runs",
     "wrap_leaving",
     "wrap_should_stop",
     "wrap_strategies",

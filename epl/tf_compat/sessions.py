@@ -28,6 +28,12 @@ def wrap_session(init, do_run, make_callable, callable_from_options, partial_run
     wrap(BaseSession, "close", close)
 
 
+def wrap_session_runs(wrapper):
+    """`wrapper(original, session, ...)` around all calls with which a session runs something for the first time."""
+    for name in ("_do_run", "_make_callable_from_options", "partial_run_setup"):
+        wrap(BaseSession, name, wrapper)
+
+
 def never_opened(session):
     """Leaves a session that is refused before its constructor ran in a state that its destructor can deal with."""
     session._session = None

@@ -8,7 +8,7 @@ from epl.capture.record import make_program
 from epl.env import Env
 from epl.session import preview, settings
 from epl.session.rewritten import Rewritten
-from tests.helpers import planning
+from tests.helpers import planning, processes
 
 
 def shown(graph, capsys, **settings):
@@ -63,6 +63,29 @@ train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=tf.train
 with tf.train.MonitoredTrainingSession() as session:
     session.run(train)
 """
+
+
+WITHOUT_INIT = MONITORED.replace("epl.init(", "print(") + "    print('has trained')\n"
+KERAS = """
+import numpy as np
+import tensorflow as tf
+
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 2), "f"), np.ones((8, 1), "f"), verbose=0)
+print("has trained")
+"""
+
+
+@pytest.mark.each_line
+@pytest.mark.parametrize("program", [WITHOUT_INIT, KERAS], ids=["session", "keras"])
+def test_a_script_without_epl_is_not_trained_for_its_plan(template, tmp_path, program):
+    (tmp_path / "train.py").write_text(program)
+    environ, log = processes.clean_environment(TMPDIR=tmp_path), str(tmp_path / "output.txt")
+    ended = template.python(("-m", "epl.plan", "train.py"), environ, log, str(tmp_path)).wait(100)
+    assert ended.code == 3
+    assert "train.py runs a session, or computes gradients, without epl.init() or before it" in ended.output
+    assert "has trained" not in ended.output
 
 
 def test_a_plan_waits_for_no_other_worker(run, tmp_path):
