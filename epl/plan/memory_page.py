@@ -8,6 +8,7 @@ import json
 import math
 
 from epl.plan.device_memory import KINDS
+from epl.plan.table import bytes_text
 
 _COLOURS = ("#4c78a8", "#72b7b2", "#9d9d9d", "#f2cf5b", "#e45756", "#f58518", "#54a24b", "#b279a2")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 80, 24
@@ -97,8 +98,12 @@ def memory_page(devices, title):
     Returns:
       HTML with inline SVG, style and script; nothing is loaded from elsewhere.
     """
+    points = [point for charts in devices.values() for each in charts.values() for point in each["points"]]
+    used = [any(point["sizes"][number] for point in points) for number in range(len(KINDS))]
     legend = "".join(
-        '<span><i style="background:%s"></i>%s</span>' % (colour, kind) for kind, colour in zip(KINDS, _COLOURS)
+        '<span><i style="background:%s"></i>%s</span>' % (colour, kind)
+        for kind, colour, there in zip(KINDS, _COLOURS, used)
+        if there
     )
     parts = [
         "<!DOCTYPE html>",
@@ -117,7 +122,8 @@ def memory_page(devices, title):
 
 def _section(caption, data, top):
     points, highest = data["points"], data["points"][data["peak"]]["total"]
-    yield "<section><h3>%s: peak %.1f MiB</h3>" % (html.escape(caption), data["peak_bytes"] / _MIB)
+    unit, name = (_MIB, "MiB") if top >= _MIB else (2.0**10, "KiB")
+    yield "<section><h3>%s: peak %s</h3>" % (html.escape(caption), bytes_text(data["peak_bytes"]))
     yield '<svg class="chart" viewBox="0 0 %d %d" width="%d">' % (_LEFT + _WIDTH + 10, _HEIGHT + _BOTTOM, _WIDTH)
     below = [0] * len(points)
     for number, colour in enumerate(_COLOURS):
@@ -126,8 +132,8 @@ def _section(caption, data, top):
             yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(data, below, above, top))
         below = above
     y = _HEIGHT * (1 - highest / top)
-    for size in scale(top / _MIB):
-        at = _HEIGHT * (1 - size * _MIB / top)
+    for size in scale(top / unit):
+        at = _HEIGHT * (1 - size * unit / top)
         yield '<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (_LEFT, _LEFT + _WIDTH, at, at)
         if abs(at - y) > _FONT:
             yield '<text font-size="%d" text-anchor="end" x="%d" y="%.1f">%g</text>' % (_FONT, _LEFT - 4, at + 4, size)
@@ -137,14 +143,14 @@ def _section(caption, data, top):
         y,
         y,
     )
-    yield '<text font-size="12" text-anchor="end" x="%d" y="%.1f">peak %.1f</text>' % (_LEFT - 4, y + 4, highest / _MIB)
+    yield '<text font-size="12" text-anchor="end" x="%d" y="%.1f">peak %.1f</text>' % (_LEFT - 4, y + 4, highest / unit)
     yield '<line class="cursor" y1="0" y2="%d" x1="0" x2="0"/>' % _HEIGHT
     axis = (
         "time, %.4g ms in all" % (data["end"] / 1000.0)
         if data["timed"]
         else "operations in the order in which they run"
     )
-    yield '<text font-size="12" x="%d" y="%d">%s; MiB</text></svg>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis)
+    yield '<text font-size="12" x="%d" y="%d">%s; %s</text></svg>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis, name)
     told = {key: value for key, value in data.items() if key != "points"}
     told["points"] = [{key: point[key] for key in ("place", "at", "name", "total")} for point in points]
     told.update(left=_LEFT, width=_WIDTH, kinds=KINDS)

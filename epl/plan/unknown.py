@@ -28,10 +28,11 @@ def check_effects(model, cloned, harmless=""):
                 if functions.calls(node, lambda body, op=op: body.op == op, "is %s" % op):
                     found.append((node.name, op))
     if found:
-        _refuse(*found[0])
+        _refuse(*found[0], sorted({op for _, op in found}), sorted(declared - {""}))
 
 
-def _refuse(name, op):
+def _refuse(name, op, types, declared):
+    """`types`: all that the model would need; `declared`: those that may be copied already."""
     why = effects.reason(op)
     if why:
         raise UnsupportedError(
@@ -39,9 +40,15 @@ def _refuse(name, op):
             "it out of what training needs, or name the type in graph.harmless_ops if copies of it do no harm."
             % (name, op, why)
         )
+    others = ["'%s'" % each for each in types if each != op]
     raise UnsupportedError(
         "'%s' holds an operation of the type %s, of which TensorFlow says that it keeps state, and EPL does not know "
-        "what for. Copies of the model could all draw the same random numbers from it, or read the same data. If "
+        "what for%s. Copies of the model could all draw the same random numbers from it, or read the same data. If "
         'copies of it do no harm, say so with graph.harmless_ops="%s"; else leave it out of what training needs.'
-        % (name, op, op)
+        % (
+            name,
+            op,
+            "; the model holds %s too, of which the same is true" % ", ".join(others) if others else "",
+            ",".join(declared + [each for each in types if each not in declared]),
+        )
     )

@@ -11,7 +11,7 @@ from epl.graph.build import make_node
 from epl.graph.index import Graph
 from epl.plan.batch_rows import batch_rows
 from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, GRADIENTS, KINDS, UPDATE, VARIABLES
-from epl.plan.memory_page import memory_page
+from epl.plan.memory_page import drawn, memory_page
 from epl.profiler.memory_profiler_hook import device_memory, told
 from epl.profiler.trace import Execution, Phases
 
@@ -84,6 +84,13 @@ def test_the_page_draws_both_with_one_scale():
     assert first.split()[:4] == ["80.0,12.4", "560.0,12.4", "560.0,260.0", "1040.0,260.0"]
     data = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)]
     assert [each["timed"] for each in data] == [True, True] and data[0]["end"] == 10
+
+
+def test_a_page_of_a_small_model_has_numbers_and_a_legend_of_what_is_there():
+    small = measured(ran("forward/a", 0, 10, [(0, 512)]))
+    page = memory_page({"worker 0 CPU:0": {"measured": drawn(small)}}, "title")
+    assert "<h3>measured: peak 512 bytes</h3>" in page and "; KiB</text>" in page and ">peak 0.5</text>" in page
+    assert re.findall(r"</i>(.*?)</span>", page) == [ACTIVATIONS]
 
 
 def test_the_rows_of_a_batch_are_those_of_data_that_is_left_open():

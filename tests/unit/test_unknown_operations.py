@@ -26,6 +26,15 @@ def test_an_unknown_stateful_operation_is_refused_by_name():
         check_effects(model_of("Odd"), {"x", "a/odd"})
 
 
+def test_all_types_of_a_library_are_named_at_once():
+    nodes = [make_node("Placeholder", "x")] + [make_node(op, "a/" + op, ["x"]) for op in ("Odd", "Even", "Known")]
+    model = Program(Graph.from_graph_def(tf.GraphDef(node=nodes)), stateful=frozenset(["Odd", "Even", "Known"]))
+    words = r"'a/Odd' holds .* the model holds 'Even' too, .* graph\.harmless_ops=\"Known,Even,Odd\""
+    with pytest.raises(UnsupportedError, match=words):
+        check_effects(model, {"a/Odd", "a/Even", "a/Known"}, harmless="Known")
+    check_effects(model, {"a/Odd", "a/Even", "a/Known"}, harmless="Known,Even,Odd")
+
+
 def test_what_is_not_copied_declared_or_stateless_passes():
     check_effects(model_of("Odd"), {"x"})
     check_effects(model_of("Odd"), {"x", "a/odd"}, harmless="Other,Odd")
