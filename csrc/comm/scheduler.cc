@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <future>
 #include <utility>
 
@@ -174,15 +176,23 @@ void Scheduler::CheckParked(std::unique_lock<std::mutex>* lock) {
   if (waiting == nullptr) return;
   const double waited = std::chrono::duration<double>(Clock::now() - oldest).count();
   Status status;
+  long long missing = -1;
+  for (const auto& open : open_tags_) {
+    if (&*open.second == &queue_.front()) missing = static_cast<long long>(open.first);
+  }
+  const auto told = [&](const char* has, double seconds) {
+    return Format("%s on communicator '%s': %s %swaited %g s for its own request with tag %lld, whose turn it is",
+                  Describe(*waiting, options_).c_str(), options_.name.c_str(), options_.Name(options_.rank).c_str(),
+                  has, seconds, missing);
+  };
+  // It may be computed still, for long, so that this is an error only after the time-out.
+  if (options_.stall_warning_s > 0 && waited > options_.stall_warning_s && warned_ != missing) {
+    warned_ = missing;
+    std::fprintf(stderr, "epl: %s; it gives up after %g s\n", told("has ", std::floor(waited)).c_str(),
+                 options_.timeout_s);
+  }
   if (waited > options_.timeout_s) {
-    long long missing = -1;
-    for (const auto& open : open_tags_) {
-      if (&*open.second == &queue_.front()) missing = static_cast<long long>(open.first);
-    }
-    status = Status(EPL_TIMEOUT, Format("%s on communicator '%s': %s waited %g s for its own request with tag %lld, "
-                                        "whose turn it is",
-                                        Describe(*waiting, options_).c_str(), options_.name.c_str(),
-                                        options_.Name(options_.rank).c_str(), options_.timeout_s, missing));
+    status = Status(EPL_TIMEOUT, told("", options_.timeout_s));
     communicator_->Abort(status.code, status.message);
   } else {
     lock->unlock();

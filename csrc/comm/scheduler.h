@@ -66,7 +66,8 @@ class Scheduler {
   size_t running_tags_ = 0;                                 // begun, and not yet done
   bool busy_ = false;                                       // somebody runs a request
   bool closing_ = false;
-  Status failed_;  // the first error; everything after it gets the same
+  long long warned_ = -1;  // the tag that was waited for when that was last told of
+  Status failed_;          // the first error; everything after it gets the same
   std::thread thread_;
 };
 

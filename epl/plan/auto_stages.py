@@ -7,6 +7,7 @@ from typing import Dict, Tuple
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
+from epl.plan.analysis import batch_placeholder
 from epl.plan.cost import stage_costs
 from epl.plan.pieces import row_of_pieces
 from epl.plan.table import bytes_text, columns
@@ -115,7 +116,7 @@ def choose_stages(graph, costs, num_stages, in_control_flow=frozenset()):
       PlanError: the model cannot be cut into that many stages, or would gain next to nothing; says why.
     """
     row = row_of_pieces(graph, costs, in_control_flow, wanted=num_stages)
-    _check(row, num_stages)
+    _check(row, num_stages, graph)
     ends = cut(row.pieces, num_stages)
     stage_of = _stages_of_ops(graph, costs, row, ends)
     seconds = [s.forward_s + s.backward_s + s.weight_s for s in stage_costs(graph, costs, stage_of, num_stages)]
@@ -140,11 +141,19 @@ def _listed(names, most=6):
     return "%s, … %s (%d)" % (", ".join(names[: most - 2]), names[-1], len(names))
 
 
-def _check(row, num_stages):
+def _check(row, num_stages, graph):
     """Refuses models that cannot be cut, or not to any use."""
     advice = "Use fewer stages (pipeline.num_stages), or mark the stages yourself with epl.replicate scopes."
     pieces = row.pieces
     total, longest = sum(piece.seconds for piece in pieces), max(pieces, key=lambda piece: piece.seconds)
+    fed = [name for name in graph.find(effects.PLACEHOLDERS.__contains__) if not batch_placeholder(graph, name)]
+    if not total and fed:
+        raise PlanError(
+            "pipeline.num_stages=%d: all that this model's training depends on is fed with a shape that is fixed (%s), "
+            "so that it counts as the same for all rows of a batch, and there is nothing to cut into stages. Leave the "
+            "first dimension of what is fed open (None), or mark the stages yourself with epl.replicate scopes."
+            % (num_stages, _listed(["'%s'" % name for name in fed]))
+        )
     if not total:
         raise PlanError(
             "pipeline.num_stages=%d: no operation of this model's training depends on data, so there is nothing to cut "

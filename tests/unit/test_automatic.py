@@ -1,6 +1,7 @@
 """Stages chosen for a model without scopes: the tags that come out, and when it is refused."""
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 import epl
 from epl.capture.record import make_program
@@ -27,6 +28,13 @@ def test_operations_and_their_gradients_get_the_stage():
         assert stage["w%d" % number] == stage["GradientDescent/update_w%d/ApplyGradientDescent" % number] == expected
     products = [n for n in planning.of_op(model.graph, "MatMul") if tags.phase(n) == tags.BACKWARD]
     assert {tags.get_int(n, tags.TASKGRAPH, -1) for n in products} == {0, 1}
+
+
+def test_what_is_fed_with_a_fixed_shape_is_named():
+    with planning.capture() as graph:
+        planning.sgd(planning.layers(count=4, x=tf.placeholder(tf.float32, [8, 4], "rows")))
+    with pytest.raises(PlanError, match="is fed with a shape that is fixed .'rows'.*Leave the first dimension"):
+        add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
 
 
 @pytest.mark.parametrize("devices, config", [(1, AUTO), (2, Config())])

@@ -180,7 +180,7 @@ def test_the_runner_refuses_a_program_that_would_wait_for_itself(monkeypatch):
 
 
 @contextlib.contextmanager
-def communicator_of_one():
+def communicator_of_one(**settings):
     """Slot 0 of the pool has a communicator between one worker; gives what declares the order of a step's tags."""
 
     def gather(context, topic, rank, size, value, length, timeout_s, take, argument):
@@ -191,7 +191,8 @@ def communicator_of_one():
         return 1
 
     functions = native.STORE_SET(refuse), native.STORE_GET(refuse), native.STORE_GATHER(gather)
-    options = native.Options(backend=b"shm", name=b"one", size=1, timeout_s=5.0, host=b"127.0.0.1", token=b"token")
+    settings.setdefault("timeout_s", 5.0)
+    options = native.Options(backend=b"shm", name=b"one", size=1, host=b"127.0.0.1", token=b"token", **settings)
     error, comm = ctypes.create_string_buffer(999), native.comm()
     made = comm.epl_comm_create(ctypes.byref(options), ctypes.byref(native.Store(None, *functions)), error, len(error))
     assert made, error.value
@@ -201,6 +202,19 @@ def communicator_of_one():
     finally:
         comm.epl_pool_set(0, None)
         comm.epl_comm_destroy(made)
+
+
+def test_a_worker_that_waits_for_itself_says_so_before_it_gives_up(capfd):
+    with tf.Graph().as_default():
+        reduce = functools.partial(library.load().epl_all_reduce, N=1, R=1, workers=2, reduce_op="sum")
+        first = reduce([tf.ones([3])], tag=7, name="first")[0]
+        second = reduce([first], tag=8, name="second")[0]
+        with communicator_of_one(timeout_s=1.5, stall_warning_s=0.3) as expect, tf.Session() as session:
+            assert expect([8, 7]) == native.OK
+            with pytest.raises(tf.errors.DeadlineExceededError, match="waited 1.5 s for its own request with tag 8"):
+                session.run(second)
+    told = [line for line in capfd.readouterr().err.splitlines() if "'first'" in line and "has waited" in line]
+    assert len(told) == 1 and told[0].endswith("own request with tag 8, whose turn it is; it gives up after 1.5 s")
 
 
 class Drawn(object):

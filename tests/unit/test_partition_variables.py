@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import epl
 from epl import tf_compat
 from epl.partition import table
 from epl.program.placement import WHOLE, sharded
-from tests.helpers import shards
+from tests.helpers import planning, shards
 from tests.helpers.checks import pairs
 from tests.helpers.planning import capture
 from tests.unit import test_partition_rules as rules
@@ -165,3 +166,15 @@ def test_each_rule_of_the_table_is_among_the_cases():
     there = {op for op in table.RULES if tf_compat.op_def(op) is not None or op in ELSEWHERE}
     assert sorted(there - tried - set(ELSEWHERE)) == []
     assert sorted(set(changes()) - tried) == []
+
+
+def test_channels_that_are_computed_and_those_of_a_kernel():
+    """As of a transposed convolution whose output has half of its input's channels: the kernel's size is known."""
+    with planning.capture() as graph, epl.split(2):
+        x = tf.placeholder(tf.float32, [None, 6, 6, 8])
+        kernel = tf.get_variable("kernel", [2, 2, 4, 8])
+        shape = tf.stack([tf.shape(x)[0], 12, 12, tf.shape(x)[3] // 2])
+        y = tf.nn.conv2d_transpose(x, kernel, shape, strides=[1, 2, 2, 1], padding="VALID")
+        planning.sgd(tf.reduce_mean(tf.square(y + tf.get_variable("bias", [4]))))
+    program = planning.compiled(graph, 1, 2)
+    assert program.partitioned.placements["kernel"].kind == "sharded"
