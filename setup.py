@@ -103,6 +103,8 @@ setup(
         "protobuf<3.21; " + TF1,
         # TensorFlow depends on it already; with older ones a taken port is not reported.
         "grpcio>=1.48,<2",
+        # TensorFlow depends on it already. It tells when a module has been imported.
+        "wrapt>=1.11",
         # 6.0: yaml.load() without a loader, which would run what a file says, is gone.
         "pyyaml>=6.0,<7",
     ],

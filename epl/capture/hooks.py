@@ -46,9 +46,9 @@ def install():
     tf_compat.wrap_tape_gradient(_tape_gradient)
     # Classes known by now, for optimizers that exist already; later ones when one of them is made.
     for cls in tf_compat.optimizer_classes():
-        tf_compat.wrap_apply_gradients(cls, _apply_gradients)
+        _catch_updates(cls)
     tf_compat.wrap_optimizer_init(_optimizer_init)
-    tf_compat.wrap_keras_optimizer_init(_optimizer_init)
+    tf_compat.wrap_keras_optimizers(_optimizer_init, _catch_updates)
     tf_compat.wrap_keras_sums(_keras_sums)
     tf_compat.wrap_keras_metric_weight(_metric_weight)
     tf_compat.wrap_saver_build(_saver_build)
@@ -196,7 +196,11 @@ def _record_gradients(record, values, sources):
 def _optimizer_init(original, optimizer, *args, **kwargs):
     refusals.check_optimizer(optimizer)
     original(optimizer, *args, **kwargs)
-    tf_compat.wrap_apply_gradients(type(optimizer), _apply_gradients)
+    _catch_updates(type(optimizer))
+
+
+def _catch_updates(cls):
+    tf_compat.wrap_apply_gradients(cls, _apply_gradients)
 
 
 def _metric_weight(original, metric, *args, **kwargs):

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 import numpy as np
 
@@ -192,6 +193,7 @@ def _callable_from_options(original, session, callable_options):
     driver = getattr(session, _DRIVER, None)
     if driver is None:
         return original(session, callable_options)
+    _check_keras(sys._getframe(2).f_globals.get("__name__", ""))  # pylint: disable=protected-access
     feeds = tuple(callable_options.feed)
     fetches = tuple(name if ":" in name else name + ":0" for name in callable_options.fetch)
     targets = tuple(name.split(":")[0] for name in callable_options.target)
@@ -212,6 +214,17 @@ def _callable_from_options(original, session, callable_options):
             raise error.error from None
 
     return call
+
+
+def _check_keras(caller):
+    """Raises UnsupportedError where a function of a Keras is made whose models and callbacks EPL does not see."""
+    unknown = tf_compat.unknown_keras(caller)
+    if unknown is not None:
+        raise UnsupportedError(
+            "the Keras of the package %s is none that EPL knows, so losses, callbacks and files would be those of one "
+            "copy of the model. Use tf.keras, or the package tf_keras or keras in a version that goes with this "
+            "TensorFlow." % unknown
+        )
 
 
 def _drawn(driver, sources, times):

@@ -1,5 +1,6 @@
 """The inner session: runs the rewritten graph on this worker's devices, by names."""
 
+import bisect
 import logging
 import os
 
@@ -48,6 +49,13 @@ class View(object):
             if "_class" in node.attr:
                 groups = node.attr["_class"].list.s
                 groups[:] = [_LOCATION + self.tensor(g[len(_LOCATION) :].decode()).encode() for g in groups]
+
+
+def _scopes(names, others):
+    """Those of the names that are scopes of other ones, as `a` is of `a/b`."""
+    others = sorted(others)
+    places = [(name, bisect.bisect(others, name + "/")) for name in names]
+    return [name for name, at in places if at < len(others) and others[at].startswith(name + "/")]
 
 
 def _check_states(graph, names):
@@ -122,7 +130,9 @@ class InnerSession(object):
             return
         self._times += 1
         prefix = "%s_again_%d/" % (PREFIX, self._times)
-        view.names.update((name, prefix + name) for name in (again if view is base else again + new))
+        # TensorFlow takes no operation `a` beside an `a/b` that is there already.
+        taken = _scopes(new, base.nodes) if view is base else new
+        view.names.update((name, prefix + name) for name in again + taken)
         if again:
             self._runners.clear()
         graph_def = graph.to_graph_def(tf_compat.GraphDef, new + again)

@@ -1,5 +1,6 @@
 """tf.keras in graph mode: losses over the whole batch, files at the chief only."""
 
+import functools
 import logging
 import os
 import tempfile
@@ -25,8 +26,8 @@ _ONE_FILE = (".h5", ".hdf5", ".keras")
 def install():
     """Hooks tf.keras. Calling it again changes nothing."""
     tf_compat.wrap_keras_model(
-        make_train_function=_make_function,
-        make_test_function=_make_function,
+        make_train_function=functools.partial(_make_function, "train_function"),
+        make_test_function=functools.partial(_make_function, "test_function"),
         fit=_fit,
         save=_save,
         save_weights=_save,
@@ -41,7 +42,7 @@ def _in_order(original, graph=None):
     return sorted(original(graph), key=tf_compat.variable_op_name)
 
 
-def _make_function(original, model):
+def _make_function(name, original, model):
     """The loss that Keras reports, and that callbacks decide by, is that of the whole batch on every worker."""
     original(model)
     if Env.get().config.local_sgd.k_steps and several_workers():
@@ -50,17 +51,17 @@ def _make_function(original, model):
             "and reports what one worker's copy of the model is. Train with tf.estimator or a session, or leave "
             "local_sgd.k_steps at 0."
         )
-    loss = model.total_loss
-    if isinstance(loss, tf.Tensor) and not tf_compat.is_function_graph(loss.graph):
+    loss = tf_compat.loss_of_function(getattr(model, name))
+    if loss is not None and not tf_compat.is_function_graph(loss.graph):
         report_loss(loss, Env.get().config)
 
 
 def _fit(original, model, *args, **kwargs):
-    if _shares_batches():
+    if _shares_batches(model):
         # Keras shuffles rows by NumPy's generator, those of validation whatever `shuffle` says.
         np.random.set_state(from_chief(np.random.get_state))
     result = original(model, *args, **kwargs)
-    driver = _driver()
+    driver = _driver(model)
     if driver is not None and driver.divided:
         driver.synchronise()  # meanwhile they help with what the chief reads
     wait_for_all()  # the chief has written what its callbacks write, which others may read from here on
@@ -71,9 +72,9 @@ def _save(original, model, filepath, overwrite=True, *args, **kwargs):
     """The chief writes; where other workers have some of the variables, they help until it is through."""
     if not are_several() or not isinstance(filepath, (str, os.PathLike)):
         return original(model, filepath, overwrite, *args, **kwargs) if is_chief() else None
-    if _shares_batches():
+    if _shares_batches(model):
         return _save_together(original, model, filepath, overwrite, *args, **kwargs)
-    driver, save = _driver(), Save(filepath)
+    driver, save = _driver(model), Save(filepath)
     if not is_chief():
         if driver is not None:
             driver.help_until_done()
@@ -137,16 +138,16 @@ def _write(original, model, filepath, overwrite, *args, **kwargs):
             os.remove(private)
 
 
-def _shares_batches():
+def _shares_batches(model):
     """Whether each of several workers has a part of the tensors of one copy of the model (epl.split)."""
     if not (several_workers() and is_split(record_of(tf.get_default_graph()).taskgraphs)):
         return False
-    return _driver().shards_span_workers
+    return _driver(model).shards_span_workers
 
 
-def _driver():
-    """What stands behind Keras' session; None in a job of one worker."""
-    return driver_of(tf.keras.backend.get_session()) if several_workers() else None
+def _driver(model):
+    """What stands behind the session of a model; None in a job of one worker."""
+    return driver_of(tf_compat.keras_session(model)) if several_workers() else None
 
 
 def _chief_only(original, *args, **kwargs):
@@ -155,7 +156,7 @@ def _chief_only(original, *args, **kwargs):
 
 def _load_weights(original, model, filepath, *args, **kwargs):
     """A file that the chief has written may be on its disk only; its values come with the next training step."""
-    found, driver = any(os.path.exists(str(filepath) + end) for end in ("", ".index")), _driver()
+    found, driver = any(os.path.exists(str(filepath) + end) for end in ("", ".index")), _driver(model)
     if driver is not None and (driver.divided or driver.shards_span_workers):
         check_found_by_all(filepath, found)
     elif not is_chief() and not found:

@@ -60,10 +60,13 @@ from epl.tf_compat.graphs import (
     wrap_tape_gradient,
 )
 from epl.tf_compat.keras import (
+    keras_session,
+    loss_of_function,
     sums_nothing,
+    unknown_keras,
     wrap_keras_metric_weight,
     wrap_keras_model,
-    wrap_keras_optimizer_init,
+    wrap_keras_optimizers,
     wrap_keras_sums,
 )
 from epl.tf_compat.learn import set_learn_chief, wrap_learn_config
@@ -142,9 +145,11 @@ __all__ = [
     "is_function_graph",
     "is_root_graph",
     "is_variable",
+    "keras_session",
     "known_op_def",
     "line",
     "load_op_library",
+    "loss_of_function",
     "multiply_evaluation_steps",
     "never_opened",
     "never_started",
@@ -169,6 +174,7 @@ __all__ = [
     "tagged_graph_def",
     "tf",
     "timer_of",
+    "unknown_keras",
     "uses_onednn",
     "variable_op_name",
     "version",
@@ -189,7 +195,7 @@ __all__ = [
     "wrap_keras_metric_weight",
     "wrap_learn_config",
     "wrap_keras_model",
-    "wrap_keras_optimizer_init",
+    "wrap_keras_optimizers",
     "wrap_keras_sums",
     "wrap_monitored_training_session",
     "wrap_object_checkpoints",

@@ -7,12 +7,8 @@ from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import session_manager as session_manager_module
 from tensorflow.python.training import training as training_module
 
-from epl.tf_compat.wrapping import ORIGINAL, line, public, wrap
-
-if line() == "tf1":
-    from tensorflow.python.keras.optimizer_v2 import optimizer_v2 as keras_optimizer_module
-else:
-    from keras.src.optimizers.legacy import optimizer_v2 as keras_optimizer_module
+from epl.tf_compat.keras import with_subclasses
+from epl.tf_compat.wrapping import ORIGINAL, public, wrap
 
 
 def wrap_optimizer_init(wrapper):
@@ -21,13 +17,8 @@ def wrap_optimizer_init(wrapper):
 
 
 def optimizer_classes():
-    """tf.train.Optimizer, Keras' one, and every subclass of them that is known by now."""
-    found, stack = [], [optimizer_module.Optimizer, keras_optimizer_module.OptimizerV2]
-    while stack:
-        cls = stack.pop()
-        found.append(cls)
-        stack.extend(cls.__subclasses__())
-    return found
+    """tf.train.Optimizer and every subclass that is known by now."""
+    return with_subclasses(optimizer_module.Optimizer)
 
 
 def wrap_apply_gradients(cls, wrapper):

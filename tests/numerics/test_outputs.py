@@ -3,6 +3,7 @@
 import pytest
 
 from tests.helpers import outputs_checks as checks
+from tests.helpers.checks import assert_same
 
 OUTPUTS = "tests.helpers.programs.outputs:"
 
@@ -23,6 +24,12 @@ def test_summaries(plain, two_devices, tmp_path):
 def test_merged_fetches(two_devices, micro_batches):
     """A micro-batch has its rows as a device has."""
     checks.assert_merged_as_named([two_devices(OUTPUTS + "merged", micro_batches)], devices=2 * micro_batches)
+
+
+def test_fetches_that_are_merged_after_the_first_run(plain, two_devices):
+    _, want = plain(OUTPUTS + "merged_later")
+    _, got = two_devices(OUTPUTS + "merged_later")
+    assert_same(got, want, what="losses")
 
 
 def test_tensors_that_cannot_be_merged(two_devices):

@@ -216,6 +216,21 @@ def merged(epl, micro_batches=1):
     return {"index": index, "values": values, "collections": everything, "names": names_of}
 
 
+def merged_later(epl):
+    """Losses that are merged when the session has run already, and operations `a/b` were made before `a` is needed."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss = 1.0 * common.classifier(feeds.x, feeds.labels)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with common.session() as sess:
+        common.initialize(sess)
+        first = sess.run(train, feeds.of(0))
+        tf.constant(1.0)  # the graph grows
+        if epl:
+            epl.add_to_collection(loss, epl.GraphKeys.GLOBAL_MEAN_OBJECTS)
+        return first, [sess.run([loss, train], feeds.of(step))[0] for step in range(1, 4)]
+
+
 def refused_merges(epl):
     """What collections answer to tensors that they cannot merge."""
     texts = []
