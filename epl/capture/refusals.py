@@ -9,6 +9,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
+from epl.env import Env
 from epl.errors import CaptureError, UnsupportedError
 
 _OWN_SERVERS = (
@@ -43,6 +44,12 @@ _OPERATIONS = (
 )
 
 
+# What keeps a state that workers can share by a name; a table that never changes is the same in each of them anyhow.
+_SHARED = re.compile(
+    r"((FIFO|RandomShuffle|Priority)Queue|PaddingFIFOQueue|Barrier|MutableHashTable|MutableDenseHashTable)"
+)
+
+
 def install():
     """Hooks the calls that are refused. Calling it again changes nothing."""
     tf_compat.wrap_strategies(_strategy_made, _strategy_scope)
@@ -70,6 +77,25 @@ def check_operation(op):
     advice = _advice(op.type)
     if advice:
         raise UnsupportedError("operation '%s' (%s) cannot be used with EPL. %s." % (op.name, op.type, advice))
+    if _may_be_shared(op.type):
+        _check_shared(op)
+
+
+def _check_shared(op):
+    """Raises UnsupportedError for a queue, a table or a barrier that all workers are meant to have in common."""
+    job, shared_name = tf.DeviceSpec.from_string(op.device).job, op.get_attr("shared_name").decode()
+    if job not in (None, "localhost") and shared_name and Env.get().cluster.worker_num > 1:
+        raise UnsupportedError(
+            "operation '%s' (%s) is to be one for all workers (shared_name=%r on /job:%s), but with EPL each worker has "
+            "its own, and would wait in vain for what others put there. EPL's workers begin, save and end together: "
+            "leave a barrier out, and let each worker read its own files instead of a queue that they share."
+            % (op.name, op.type, shared_name, job)
+        )
+
+
+@functools.lru_cache(maxsize=None)
+def _may_be_shared(op_type):
+    return _SHARED.match(op_type) is not None
 
 
 @functools.lru_cache(maxsize=None)  # asked for each operation of a graph; there are some hundred types
