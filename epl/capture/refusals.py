@@ -86,9 +86,9 @@ def _check_shared(op):
     job, shared_name = tf.DeviceSpec.from_string(op.device).job, op.get_attr("shared_name").decode()
     if job not in (None, "localhost") and shared_name and Env.get().cluster.worker_num > 1:
         raise UnsupportedError(
-            "operation '%s' (%s) is to be one for all workers (shared_name=%r on /job:%s), but with EPL each worker "
-            "has its own, and would wait in vain for what others put there. EPL's workers begin, save and end together: "
-            "leave a barrier out, and let each worker read its own files instead of a queue that they share."
+            "operation '%s' (%s) is to be one for all workers (shared_name=%r on /job:%s), but with EPL each of them "
+            "has its own, and would wait in vain for what others put there. EPL's workers begin, save and end "
+            "together: leave a barrier out, and let each worker read its own files instead of a queue that they share."
             % (op.name, op.type, shared_name, job)
         )
 

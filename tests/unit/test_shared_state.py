@@ -35,4 +35,7 @@ def test_state_that_all_workers_are_to_share(monkeypatch, made, workers, device,
             return
         with pytest.raises(UnsupportedError) as caught:
             SHARED[made](name)
-    assert "is to be one for all workers (shared_name='exits' on /job:ps), but with EPL each" in str(caught.value)
+    assert (
+        "is to be one for all workers (shared_name='exits' on /job:ps), but with EPL each of them has its own"
+        in str(caught.value)
+    )
