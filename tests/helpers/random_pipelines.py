@@ -189,6 +189,8 @@ class Pipelines(object):
         return tf.data.Dataset.zip((data, data.skip(1))).map(_pair)
 
     def _same_twice(self, data):
+        if "shuffle_somehow" in self.told:
+            return data  # two iterations of a shuffle without a seed are in different orders on one device, too
         return tf.data.Dataset.zip((data.map(lambda x: x + 1), data.prefetch(1))).map(_pair)
 
     def _with_another(self, data):
