@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
+from epl import tf_compat
 from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.names import clone_name
@@ -297,6 +298,19 @@ def test_a_scope_that_divides_nothing_is_named(caplog):
         train(loss + tf.get_variable("bias", []))
     planning.compiled(graph)
     assert "holds no variable that can be divided" in caplog.text and "test_split.py" in caplog.text
+
+
+@pytest.mark.skipif(tf_compat.line() == "tf1", reason="TensorFlow 1.15 takes the variable itself there")
+def test_reference_variables_of_feature_columns_are_named(caplog):
+    with planning.capture() as graph, epl.split(2):
+        tf.disable_resource_variables()
+        ids = tf.placeholder(tf.int64, [None])
+        column = tf.feature_column.categorical_column_with_identity("word", 1000)
+        words = tf.feature_column.input_layer({"word": ids}, [tf.feature_column.embedding_column(column, 16)])
+        train(tf.reduce_mean(tf.square(words)))
+    planning.compiled(graph)
+    assert "'input_layer/word_embedding/embedding_weights' is a reference variable" in caplog.text
+    assert "build it with use_resource=True, or call tf.enable_resource_variables()" in caplog.text
 
 
 def test_the_table_says_what_is_divided_and_exchanged():

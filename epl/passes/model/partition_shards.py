@@ -34,6 +34,7 @@ _MOVES = frozenset(["Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze",
 
 # What a lookup in the scope of its table may go through; and one of a sparse batch, as feature columns make it.
 _HANDS_ON = frozenset(["Identity"])
+_RESOURCE = "VarHandleOp"
 _ROW_BY_ROW = COMBINES | frozenset(
     "Identity Cast Shape StridedSlice Slice Pack ConcatV2 Reshape Tile ZerosLike Select SelectV2 Sqrt Add AddV2 AddN "
     "Mul RealDiv DivNoNan".split()
@@ -68,12 +69,25 @@ def partition_shards(program, target):
     if not divided and split.kind == "split":
         _LOG.warning(
             "epl.split(%d) at %s holds no variable that can be divided, so each of the %d devices computes all of the "
-            "model. Build the variables of large layers inside of the scope.",
+            "model. %s",
             shards,
             split.where,
             shards,
+            _advice(program, marked),
         )
     return replace(program, graph=_without_marks(done.graph), partitioned=done)
+
+
+def _advice(program, marked):
+    """What to do so that something is divided: where a scope holds reference variables, what hides them may be it."""
+    references = sorted(name for name in marked if program.graph.nodes[name].op != _RESOURCE)
+    if not references:
+        return "Build the variables of large layers inside of the scope."
+    return (
+        "'%s' is a reference variable, of which branches and copies hide what takes it, as in tf.feature_column's "
+        "input_layer: build it with use_resource=True, or call tf.enable_resource_variables() before the model."
+        % references[0]
+    )
 
 
 def _partition(program, marks):
