@@ -186,6 +186,43 @@ def test_names_and_hyperparameters(tmp_path):
     assert status == 0 and "all as it should be" in output, output
 
 
+@only_2_15
+def test_messages_of_an_old_protoc(tmp_path):
+    from google.protobuf import descriptor_pb2
+
+    file = descriptor_pb2.FileDescriptorProto(name="theirs.proto", package="theirs", syntax="proto3")
+    field = file.message_type.add(name="Point").field.add(name="x", number=1, label=1, type=5)
+    assert field.type == descriptor_pb2.FieldDescriptorProto.TYPE_INT32
+    (tmp_path / "theirs_pb2.py").write_text(
+        "from google.protobuf import descriptor as _descriptor\n"
+        "DESCRIPTOR = _descriptor.FileDescriptor(name='theirs.proto', package='theirs', syntax='proto3',\n"
+        "  serialized_pb=%r)\n"
+        "_FIELD = _descriptor.FieldDescriptor(name='x', full_name='theirs.Point.x', index=0, number=1, type=5,\n"
+        "  cpp_type=1, label=1, has_default_value=False, default_value=0, message_type=None, enum_type=None,\n"
+        "  containing_type=None, is_extension=False, extension_scope=None)\n" % file.SerializeToString()
+    )
+    text = """
+        import tensorflow as tf
+        import theirs_pb2
+        point = theirs_pb2.Point(x=3)
+        assert theirs_pb2.Point.FromString(point.SerializeToString()).x == 3
+        print("read", theirs_pb2.Point.DESCRIPTOR.full_name)
+    """
+    status, output = run(tmp_path, "-m", "epl.tf1", program(tmp_path, text))
+    assert status == 0 and "read theirs.Point" in output, output
+    status, output = run(tmp_path, "-c", "import theirs_pb2")
+    assert status != 0 and "Descriptors cannot be created directly" in output, output
+
+
+@only_2_15
+def test_the_page_of_names_is_true():
+    folder = os.path.join(processes.REPOSITORY, "docs")
+    status, output = run(folder, os.path.join(processes.REPOSITORY, "scripts", "tf1_names.py"), "page")
+    with open(os.path.join(folder, "tf1_names.md")) as source:
+        known = source.read()
+    assert status == 0 and output[output.index("# Names of") :] == known
+
+
 def test_children_inherit():
     environment = {"PYTHONPATH": os.pathsep.join(["a", "b"])}
     inherit(environment)
