@@ -162,13 +162,23 @@ def _norm(graph, analysis, name):
             "communication.sync_batch_norm: '%s' computes its moving averages by itself (exponential_avg_factor=%g), "
             "which cannot be synchronised. Build it with fused=False." % (name, factor)
         )
-    gradients = [
-        consumer
-        for consumer, position in graph.consumers.get(name, ())
-        if graph.nodes[consumer].op in _FUSED_NORM_GRADIENTS
-        and parse_input(graph.nodes[consumer].input[position]) == (name, 3)
-    ]
-    return SyncedNorm(name, tuple(graph.in_order(gradients)))
+    return SyncedNorm(name, tuple(graph.in_order(_fused_gradients(graph, name))))
+
+
+def _fused_gradients(graph, name):
+    """The gradients that take the mean of a FusedBatchNorm*, be it by way of host memory."""
+    found, stack = set(), [(name, 3)]
+    while stack:
+        producer, index = stack.pop()
+        for consumer, position in graph.consumers.get(producer, ()):
+            node = graph.nodes[consumer]
+            if parse_input(node.input[position]) != (producer, index):
+                continue
+            if node.op in _FUSED_NORM_GRADIENTS:
+                found.add(consumer)
+            elif tags.HOST in node.attr:
+                stack.append((consumer, 0))
+    return found
 
 
 def _refuse_second_order(graph, gradients):

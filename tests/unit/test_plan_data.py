@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import PlanError, UnsupportedError
+from epl.graph import tags
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op, plan_of, rewritten, variable
 
@@ -165,6 +166,21 @@ def test_collectives_of_batch_normalisation(fused, gathers, reduces):
         assert bool(of_op(after, "FusedBatchNormV3")) == (fused and not sync)
     assert counts[1][0] - counts[0][0] == gathers and counts[1][1] - counts[0][1] == reduces
     assert plan.batch_norms
+
+
+def test_gradients_of_batch_normalisation_whose_statistics_wait_on_the_host():
+    """They are those over all copies like others, though it is the host that gives them the mean."""
+    with capture() as graph:
+        x = tf.reshape(planning.batch(), [-1, 2, 2, 1]) * variable("scale", [])
+        for _ in range(2):
+            x = tf.tanh(tf.layers.batch_normalization(x, training=True, fused=True))
+        planning.sgd(tf.reduce_mean(tf.square(x - 0.5)))
+        options = dict(communication__sync_batch_norm=True, gradient_checkpoint__offload=True)
+        program, plan, after = rewritten(graph, workers=2, **options)
+    gradients = {node.name for node in of_op(program.graph, "FusedBatchNormGradV3")}
+    assert any(tags.HOST in n.attr and n.input[0].endswith("FusedBatchNormV3:3") for n in after.nodes.values())
+    assert len(gradients) == 2 and {name for norm in plan.batch_norms for name in norm.gradients} == gradients
+    assert not of_op(after, "FusedBatchNormGradV3")
 
 
 def test_layer_normalisation_is_left_alone(caplog):
