@@ -6,7 +6,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.helpers.programs import common
+from tests.helpers.programs import common, random_models
 from tests.helpers.programs.recurrent import recurrent  # noqa: F401  one of the models, by its name
 from tests.helpers.zoo import model as m
 
@@ -134,6 +134,12 @@ def bert_loss(tokens, labels, scope, stages=1, layers=4):
     return loss
 
 
+def _built(model, scope, stages, layers):
+    """(loss, placeholders by name) of the model of that name."""
+    make = random_models.named(model) if model.startswith(random_models.PREFIX) else globals()[model]
+    return make(scope, stages, layers)
+
+
 def _data(feeds, step, size):
     """The global batch of a step for the placeholders."""
     rng = np.random.RandomState(100 + step)
@@ -182,11 +188,21 @@ def start(epl, devices, model, stages, micro_batches, **config):
             return epl.split(split) if stage else epl.replicate(split)
         return epl.replicate(counts[stage], name="stage_%d" % stage) if scoped else _nothing()
 
-    loss, feeds = globals()[model](scope, 2 if split else stages, layers)
+    loss, feeds = _built(model, scope, 2 if split else stages, layers)
     common.mean_everywhere(epl, loss)
-    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
-        train_op = optimizer().minimize(loss, tf.train.get_or_create_global_step())
-    return loss, feeds, train_op
+    return loss, feeds, _trained(loss, model)
+
+
+def _trained(loss, model):
+    """The operation that trains, after the updates of moving averages."""
+    updates, steps = tf.get_collection(tf.GraphKeys.UPDATE_OPS), tf.train.get_or_create_global_step()
+    if model.startswith(random_models.PREFIX):
+        # TensorFlow's gradients of loops never come where they are built under control dependencies.
+        gradients = optimizer().compute_gradients(loss)
+        with tf.control_dependencies(updates):
+            return optimizer().apply_gradients(gradients, steps)
+    with tf.control_dependencies(updates):
+        return optimizer().minimize(loss, steps)
 
 
 def train(epl, devices, model, stages, micro_batches, replicas, strategy="PreferBackward", chunks=1, **config):
@@ -381,7 +397,7 @@ def by_hand(epl, model, micro_batches, replicas, layers=4, together=False):
     With `together` a run takes a micro-batch of all replicas: the rows that have its number.
     """
     assert not epl
-    loss, feeds = globals()[model](lambda stage: _nothing(), 1, layers)
+    loss, feeds = _built(model, lambda stage: _nothing(), 1, layers)
     variables = tf.trainable_variables()
     gradients = tf.gradients(loss, variables)
     sums = [tf.placeholder(tf.float32, v.shape) for v in variables]
