@@ -116,6 +116,11 @@ def keys_of_shards(graph):
     return {n.name: (created[n.name], n.name, n.attr["comm"].i, n.attr["tag"].i) for n in nodes}
 
 
+def between_workers(plan):
+    """Whether workers take part in collectives with each other; else all are computed where their inputs are."""
+    return plan.mesh.everywhere.num_workers > 1 or bool(plan.user_collectives)
+
+
 def settle(keys, graph, plan, micro_batches=False):
     """The same keys with the collectives' numbers first: none comes before one whose result it needs, through loops
     too.
@@ -137,7 +142,7 @@ def settle(keys, graph, plan, micro_batches=False):
     Raises:
       PlanError: no order is possible.
     """
-    if plan.mesh.everywhere.num_workers == 1 and not plan.user_collectives:
+    if not between_workers(plan):
         return keys
     several = micro_batches or plan.mesh.pipeline.num_workers > 1 or plan.partitioned is not None
     several = several or plan.zero is not None and bool(plan.zero.segments or plan.zero.row_sums)

@@ -51,20 +51,18 @@ MODELS = ("tied_mlp", "batch_norm_cnn")
 LEVELS = ("none", "state", "gradients", "parameters_once", "parameters")  # of ZeRO, of which there is one at a time
 PLACES = (None, "variables_on_host", "host")  # the same of offload
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS + PLACES)
-# Those that do not go together, and what the message names of them.
+# Those that do not go together with what changes numbers in this way, and what the message names of them.
+CODED = {"communication__wire_dtype": "int8"}
 REFUSED = {
-    ("gradients", "wire"): ("zero.level='v1'", "communication.fp16=True"),
-    ("parameters_once", "wire"): ("zero.level='v2'", "communication.fp16=True"),
-    ("parameters", "wire"): ("zero.level='v3'", "communication.fp16=True"),
+    ("gradients", "coded"): ("zero.level='v1'", "communication.wire_dtype='int8'"),
+    ("parameters_once", "coded"): ("zero.level='v2'", "communication.wire_dtype='int8'"),
+    ("parameters", "coded"): ("zero.level='v3'", "communication.wire_dtype='int8'"),
 }
 
 
 def possible(combination):
     """Whether everything in it goes together, on this line."""
-    used = set(combination)
-    return not any(used.issuperset(names) for names in REFUSED) and (
-        tf_compat.line() == "tf2" or "bfloat16" not in used  # TensorFlow 1.15 has no kernels
-    )
+    return tf_compat.line() == "tf2" or "bfloat16" not in combination  # TensorFlow 1.15 has no kernels
 
 
 def combinations():
@@ -81,7 +79,7 @@ def arguments(layout, model, names):
     """Those of the program `train`; names of layouts and what is on anyhow add nothing."""
     config = {}
     for name in names:
-        config.update(EXACT.get(name, OTHERS.get(name, {})))
+        config.update(CODED if name == "coded" else EXACT.get(name, OTHERS.get(name, {})))
     return layout.devices, model, layout.stages, layout.micro_batches, layout.replicas, layout.strategy, 1, config
 
 

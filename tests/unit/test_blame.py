@@ -14,8 +14,6 @@ from epl.session.blame import awaited, because_of, blamed
 from epl.session.noting import Noting
 from epl.session.peer_errors import FromPeer
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     "words, workers",

@@ -56,7 +56,7 @@ PROMISES = {
     "scale_loss": Promise(
         allows([PLAIN, VARIABLE, READ, WRITE], "Mul NoOp RefMerge".split(), copies=True, rewires=True, sets=True)
     ),
-    "recompute": Promise(allows([PLAIN, READ], rewires=True, sets=True)),
+    "recompute": Promise(allows([PLAIN, READ], copies=True, rewires=True, sets=True)),
     "check_gradients": Promise(allows([PLAIN], waits=True)),
     "shorten_gradients": Promise(allows([PLAIN], rewires=True)),
     "add_residuals": Promise(allows([PLAIN, VARIABLE, WRITE])),

@@ -3,7 +3,7 @@
 from epl.graph.index import node_of, parse_input
 from epl.plan.analysis import is_large_constant
 from epl.plan.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
-from epl.plan.order import out_of_order
+from epl.plan.order import between_workers, out_of_order
 
 
 def every_node_is_placed(graph, plan):
@@ -100,4 +100,5 @@ def in_order(program):
     workers of a pipeline, so that no worker waits for itself."""
     messages = program.part.messages if program.part is not None else ()
     order = {node_of(m.tensor): (number, m.name, m.channel, m.tag) for number, m in enumerate(messages)}
-    return out_of_order(program.whole, program.order) + out_of_order(program.whole, order)
+    collectives = out_of_order(program.whole, program.order) if between_workers(program.plan) else []
+    return collectives + out_of_order(program.whole, order)

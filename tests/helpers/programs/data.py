@@ -237,15 +237,15 @@ def refusals(epl, folder, cases):
         common.init(epl, config)
         with tf.Graph().as_default():
             try:
-                answers.append(("read", _read(folder, make, files, "initializable")))
+                trains = (config or {}).get("io.equal_steps") == "repeat"  # which is for what training reads
+                answers.append(("read", _read(folder, make, files, "initializable", trains)))
             except (tf.errors.InvalidArgumentError, ValueError, NotImplementedError) as error:
                 answers.append((type(error).__name__, str(error)))
     return answers
 
 
-def _read(folder, make, files, iterator):
+def _read(folder, make, files, iterator, trains_on_it=False):
     data = globals()[make](folder, files)
-    _train()
     if iterator == "one_shot":
         number = tf.data.make_one_shot_iterator(data).get_next()
         start = tf.no_op()
@@ -257,6 +257,7 @@ def _read(folder, make, files, iterator):
     else:
         concrete = tf.data.make_initializable_iterator(data)
         number, start = concrete.get_next(), concrete.initializer
+    _train(number if trains_on_it else 1)
     with common.session() as sess:
         sess.run(start)
         return _rest(sess, number, {handle: sess.run(concrete.string_handle())} if iterator == "handle" else None)
@@ -272,10 +273,10 @@ def _rest(sess, number, feed=None):
             return read
 
 
-def _train():
+def _train(number=1):
     """Lets a graph be one that trains: of what others read, every worker has all."""
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
-    tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(weight))
+    tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(weight) * tf.cast(number, tf.float32))
 
 
 def queues(epl, folder, kinds, config=None):
