@@ -71,7 +71,7 @@ def _module(name, wanted_by):
         if error.name != package or package not in _PACKAGES:
             raise
         raise ModuleNotFoundError(
-            "tf.contrib.%s comes from the package %s, which is not installed: pip install %s, or epl[%s]."
+            "tf.contrib.%s comes from the package %s, which is not installed: pip install %s, or epl-tf[%s]."
             % (wanted_by[len(_CONTRIB) :], package, package, _PACKAGES[package]),
             name=package,
         ) from None
