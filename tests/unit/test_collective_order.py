@@ -90,3 +90,11 @@ def test_an_order_where_things_wait_for_others():
 
 def test_a_circle_has_no_order():
     assert set(by_hand(("a", []), ("b", ["a", "^c"]), ("c", ["b"])).order) == {"a"}
+
+
+def test_what_one_worker_normalises_together_needs_no_order():
+    """Its collectives run as they come: that of a micro-batch's statistics may be numbered before what it needs."""
+    with planning.capture() as graph:
+        normalised_stages(2)
+    program = planning.compiled(graph, 1, 4, communication__sync_batch_norm=True, pipeline__num_micro_batch=4)
+    assert len(program.plan.mesh.instances) == 2 and program.order
