@@ -192,7 +192,22 @@ class UGRNNCell(RNNCell):
         return state, state
 
 
-class InputProjectionWrapper(RNNCell):
+class _Wrapper(RNNCell):
+    """A cell around `_cell`, with its state and, where it does not say otherwise, its width."""
+
+    @property
+    def state_size(self):
+        return self._cell.state_size
+
+    @property
+    def output_size(self):
+        return self._cell.output_size
+
+    def zero_state(self, batch_size, dtype):
+        return self._cell.zero_state(batch_size, dtype)
+
+
+class InputProjectionWrapper(_Wrapper):
     """A cell whose inputs go through a product first.
 
     Args:
@@ -206,23 +221,12 @@ class InputProjectionWrapper(RNNCell):
         super(InputProjectionWrapper, self).__init__(_reuse=reuse)
         self._cell, self._num_proj, self._activation = cell, num_proj, activation
 
-    @property
-    def state_size(self):
-        return self._cell.state_size
-
-    @property
-    def output_size(self):
-        return self._cell.output_size
-
-    def zero_state(self, batch_size, dtype):
-        return self._cell.zero_state(batch_size, dtype)
-
     def call(self, inputs, state):
         projected = _linear([inputs], self._num_proj, bias=True)
         return self._cell(self._activation(projected) if self._activation else projected, state)
 
 
-class OutputProjectionWrapper(RNNCell):
+class OutputProjectionWrapper(_Wrapper):
     """A cell whose outputs go through a product.
 
     Args:
@@ -239,15 +243,8 @@ class OutputProjectionWrapper(RNNCell):
         self._cell, self._size, self._activation = cell, output_size, activation
 
     @property
-    def state_size(self):
-        return self._cell.state_size
-
-    @property
     def output_size(self):
         return self._size
-
-    def zero_state(self, batch_size, dtype):
-        return self._cell.zero_state(batch_size, dtype)
 
     def call(self, inputs, state):
         output, state = self._cell(inputs, state)
@@ -255,7 +252,7 @@ class OutputProjectionWrapper(RNNCell):
         return (self._activation(projected) if self._activation else projected), state
 
 
-class EmbeddingWrapper(RNNCell):
+class EmbeddingWrapper(_Wrapper):
     """A cell whose inputs are ids, which are looked up in a variable "embedding".
 
     Args:
@@ -275,17 +272,6 @@ class EmbeddingWrapper(RNNCell):
         self._cell, self._initializer = cell, initializer
         self._shape = [embedding_classes, embedding_size]
 
-    @property
-    def state_size(self):
-        return self._cell.state_size
-
-    @property
-    def output_size(self):
-        return self._cell.output_size
-
-    def zero_state(self, batch_size, dtype):
-        return self._cell.zero_state(batch_size, dtype)
-
     def call(self, inputs, state):
         with tf.device("/cpu:0"):
             initializer = self._initializer or tf.get_variable_scope().initializer
@@ -298,7 +284,7 @@ class EmbeddingWrapper(RNNCell):
         return self._cell(embedded, state)
 
 
-class HighwayWrapper(RNNCell):
+class HighwayWrapper(_Wrapper):
     """A cell whose output is mixed with its input by a gate (Srivastava et al., "Highway Networks", 2015).
 
     Args:
@@ -310,17 +296,6 @@ class HighwayWrapper(RNNCell):
     def __init__(self, cell, couple_carry_transform_gates=True, carry_bias_init=1.0):
         super(HighwayWrapper, self).__init__()
         self._cell, self._coupled, self._bias = cell, couple_carry_transform_gates, carry_bias_init
-
-    @property
-    def state_size(self):
-        return self._cell.state_size
-
-    @property
-    def output_size(self):
-        return self._cell.output_size
-
-    def zero_state(self, batch_size, dtype):
-        return self._cell.zero_state(batch_size, dtype)
 
     def _gate(self, name, inputs, bias):
         width = inputs.get_shape()[-1]
