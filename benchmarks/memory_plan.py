@@ -27,7 +27,7 @@ import epl  # noqa: E402
 from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
 from epl.communicators import library  # noqa: E402
-from epl.plan.names import cloned_name  # noqa: E402
+from epl.plan.facts.names import cloned_name  # noqa: E402
 from epl.session.foretold import foretell_program, roots_of  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -82,7 +82,7 @@ def _share(variables, nodes):
 
 def _sent(plan):
     """Bytes that this worker sends in a step."""
-    from epl.plan.zero import brought_bytes, scattered_groups, updated_bytes
+    from epl.plan.zero.zero import brought_bytes, scattered_groups, updated_bytes
 
     workers, once = plan.mesh.copies.num_workers, scattered_groups(plan)
     gradients = sum(group.num_bytes * (1 if group.name in once else 2) for group in plan.aggregation.groups)

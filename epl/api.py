@@ -10,16 +10,16 @@ from epl.capture.collections import GraphKeys, add_to_collection, get_all_collec
 from epl.capture.hints import shard, whole
 from epl.capture.strategy import replicate, set_default_strategy, split
 from epl.cluster import Cluster
-from epl.cluster_sources import for_programs
+from epl.cluster.sources import for_programs
 from epl.config import Config
 from epl.env import Env
 from epl.errors import CaptureError
 from epl.launch import notes
-from epl.session import chief as _chief
-from epl.session import estimator as _estimator
 from epl.session import hooks as _session_hooks
-from epl.session import keras as _keras
-from epl.session import monitored as _monitored
+from epl.session.front_ends import chief as _chief
+from epl.session.front_ends import estimator as _estimator
+from epl.session.front_ends import keras as _keras
+from epl.session.front_ends import monitored as _monitored
 
 __all__ = [
     "Cluster",

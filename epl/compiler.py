@@ -81,9 +81,9 @@ from epl.passes.worker.save import save_by_file
 from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
 from epl.passes.worker.write_once import write_once
+from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.plan import make_plan, mesh_of, with_link
-from epl.plan.stages import used_taskgraphs
-from epl.plan.strategies import strategies_of
+from epl.plan.report.strategies import strategies_of
 from epl.program.target import Target
 
 _DUMP_DIR = "EPL_DUMP_DIR"

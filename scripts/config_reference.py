@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the key table of epl/config_keys.py.
+"""Writes docs/configuration.md from the key table of epl/config/keys.py.
 
 python scripts/config_reference.py          write the page
 python scripts/config_reference.py --check  end with 1 if the page is not what would be written
@@ -10,12 +10,12 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from epl.config_keys import CATEGORIES, KEYS  # noqa: E402 (the path has to be there first)
+from epl.config.keys import CATEGORIES, KEYS  # noqa: E402 (the path has to be there first)
 
 PAGE = os.path.join(ROOT, "docs", "configuration.md")
 
 HEAD = """\
-<!-- Written by scripts/config_reference.py from epl/config_keys.py; change it there. -->
+<!-- Written by scripts/config_reference.py from epl/config/keys.py; change it there. -->
 # Configuration
 
 Every key has a default, so `epl.init()` alone works. A key is set in one of these places; the first that names it wins:

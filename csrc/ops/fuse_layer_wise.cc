@@ -4,9 +4,9 @@
 //
 //   grad, w, m, v -> 30 operations -> Assign w, m, v     becomes     grad -> EplLamb(w, m, v)
 //
-// epl.fused_updates has tagged the operations with what they take of each other. An update stays as it is where it no
-// longer is what was built: where something stands between, or somebody else takes a part. So does one whose sums are
-// reduced over devices, or whose variable lies on another device than what belongs to it.
+// epl.optimizers.fused_updates has tagged the operations with what they take of each other. An update stays as it is
+// where it no longer is what was built: where something stands between, or somebody else takes a part. So does one
+// whose sums are reduced over devices, or whose variable lies on another device than what belongs to it.
 #include <map>
 #include <set>
 #include <string>

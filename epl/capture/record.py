@@ -14,7 +14,7 @@ from epl.capture.specs import Specs
 from epl.errors import CaptureError
 from epl.graph import tags
 from epl.graph.index import Graph
-from epl.plan.by_hand import updates_by_hand
+from epl.plan.facts.by_hand import updates_by_hand
 from epl.program.program import ApplyCall, Gradient, Program, TaskGraph, Variable
 
 _ATTRIBUTE = "_epl_record"

@@ -3,7 +3,7 @@
 from epl import tf_compat
 from epl.graph import types
 from epl.graph.index import parse_input
-from epl.plan.cost import TensorSpec
+from epl.plan.cost.cost import TensorSpec
 
 # Their gradients give them further outputs, which their attribute tells.
 _GROWING = frozenset("While StatelessWhile If StatelessIf Case StatelessCase".split())

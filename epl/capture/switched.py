@@ -5,7 +5,7 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.config_rules import patterns_of
+from epl.config.rules import patterns_of
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.optimizers import LambOptimizer, LarsOptimizer
@@ -19,7 +19,7 @@ def in_place_of(optimizer):
 
     It has the learning rate and what else the program has set, and shares its slots with `optimizer`, so that the
     program finds them there. One that is not replaced though others are stays as it is, which the log says; that some
-    are, epl.plan.by_hand.check_replaced sees to.
+    are, epl.plan.facts.by_hand.check_replaced sees to.
 
     Raises:
       UnsupportedError: the configuration replaces it, but its settings have no counterpart.

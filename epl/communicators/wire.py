@@ -7,8 +7,8 @@ import dataclasses
 import json
 import struct
 
+from epl.cluster.job_secret import token_of
 from epl.errors import CommunicationError
-from epl.job_secret import token_of
 
 SERVICE = "epl.Bootstrap"
 # Addresses and digests are small; the largest values are fetch names of a step, far below this.
@@ -82,6 +82,6 @@ def job_token(cluster):
     """The token that proves membership in the job.
 
     `epl-launch` gives every job on one machine a secret one, EPL_JOB_TOKEN any job. Without it the user's own secret
-    serves, see `epl.job_secret`.
+    serves, see `epl.cluster.job_secret`.
     """
     return cluster.token or token_of(cluster.hosts)

@@ -19,7 +19,7 @@ INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
 HOST = "_epl_host"  # bool: the node runs on the host of its worker
-LAYER_WISE = "_epl_layer_wise"  # string: what the node is of an update that has a kernel (epl.fused_updates)
+LAYER_WISE = "_epl_layer_wise"  # string: what the node is of an update that has a kernel (epl.optimizers.fused_updates)
 ROLE = "_epl_role"  # string: what a node that a pass made is for
 PARTS = "_epl_parts"  # bool: a constant that says of how many parts of the batch a term of a loss is a sum
 SAVER = "_epl_saver"  # string: for which operation that writes a checkpoint a node sends something

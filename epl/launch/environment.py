@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 
+from epl.cluster.gpus import machine_gpus, tensorflow_knows_gpus, visible_gpus
 from epl.config import Config, as_variables, read_yaml
 from epl.errors import LaunchError
-from epl.gpus import machine_gpus, tensorflow_knows_gpus, visible_gpus
 
 _NVIDIA_SMI_TIMEOUT_S = 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -173,7 +173,7 @@ def container_quota(path="/sys/fs/cgroup/cpu.max"):
 def job_token(environ, several_machines):
     """Token of the job: the user's, else a random one; "" where machines would have to agree on one without talking.
 
-    Workers then make it of the user's own secret and of their addresses, see `epl.job_secret`.
+    Workers then make it of the user's own secret and of their addresses, see `epl.cluster.job_secret`.
     """
     given = environ.get("EPL_JOB_TOKEN", "")
     return given or ("" if several_machines else secrets.token_hex(16))

@@ -25,7 +25,7 @@ from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded
 from epl.rules import effects
 
-# So many floating-point operations take as long as to send a byte (epl.plan.cost has the speeds).
+# So many floating-point operations take as long as to send a byte (epl.plan.cost.cost has the speeds).
 _FLOPS_PER_BYTE = 1000.0
 # They give a variable itself on.
 _REFERENCES = frozenset(["RefSwitch", "RefMerge"])

@@ -2,7 +2,7 @@
 
 from epl.graph.lazy import node_def_of
 from epl.partition.emit import type_list
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 
 
 def moved(edit, node):

@@ -9,9 +9,9 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
-from epl.plan.memory import PARTS
-from epl.plan.merge_points import merged_at
-from epl.plan.names import clone_name, clone_tensor, first_value_name
+from epl.plan.cost.memory import PARTS
+from epl.plan.facts.merge_points import merged_at
+from epl.plan.facts.names import clone_name, clone_tensor, first_value_name
 from epl.program.program import Variable
 
 _INT32, _INT64 = 3, 9
@@ -141,7 +141,7 @@ def all_reduce_node(
     """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i].
 
     `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
-    `lane`: of parts of tensors, see epl.plan.mesh.
+    `lane`: of parts of tensors, see epl.plan.layout.mesh.
     """
     instances = plan.mesh.givers(lane, plan.stage(tensors[0]))
     of = of or functools.partial(instance_tensor, plan)
@@ -167,7 +167,7 @@ def all_reduce_node(
 
 
 def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=None):
-    """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.mesh."""
+    """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.layout.mesh."""
     instances = plan.mesh.givers(lane, plan.stage(tensor))
     inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
     group = plan.group_of(tensor)
@@ -198,7 +198,7 @@ def rewire(edit, plan, consumers, replacement, lane=None):
     Args:
       consumers: (node, input position) pairs of instance 0.
       replacement: an input string, or a function from an instance's index to one.
-      lane: of parts of tensors, whose instances alone are meant (epl.plan.mesh); None: all.
+      lane: of parts of tensors, whose instances alone are meant (epl.plan.layout.mesh); None: all.
     """
     givers = {giver.index for giver in plan.mesh.givers(lane)} if plan.mesh.split else None
     for instance in plan.mesh.takers(lane):

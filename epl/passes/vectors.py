@@ -9,8 +9,8 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input
 from epl.graph.types import DTYPE_BYTES
-from epl.plan.memory import PARTS
-from epl.plan.zero import elements_of
+from epl.plan.cost.memory import PARTS
+from epl.plan.zero.zero import elements_of
 
 _INT32 = 3
 # As TensorFlow aligns tensors.

@@ -1,6 +1,6 @@
 """Which workers have what, by a Plan: along the stages of a pipeline, and among the copies that share state."""
 
-from epl.plan.zero import sharing_group
+from epl.plan.zero.zero import sharing_group
 
 
 class Holding(object):

@@ -6,11 +6,10 @@ from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import node_of
-from epl.plan.analysis import Analysis, analyse, with_copies_of
-from epl.plan.batch_norm import plan_batch_norm
-from epl.plan.borders import check_settings, copied_for_borders, plan_borders
-from epl.plan.by_hand import check_repeated, check_replaced
-from epl.plan.consistency import (
+from epl.plan.cost.links import Link, link_of
+from epl.plan.facts.analysis import Analysis, analyse, with_copies_of
+from epl.plan.facts.by_hand import check_repeated, check_replaced
+from epl.plan.facts.consistency import (
     check_after_all_reduce,
     check_runs_always,
     check_sources,
@@ -18,30 +17,31 @@ from epl.plan.consistency import (
     drifting,
     merged_edges,
 )
-from epl.plan.data import DataPlan, plan_data
-from epl.plan.dgc import Dgc, plan_dgc
-from epl.plan.equal_steps import Repeated, find_repeated
-from epl.plan.generators import find_generators
-from epl.plan.gradients import Aggregation, plan_aggregation
+from epl.plan.facts.generators import find_generators
+from epl.plan.facts.merge_points import state_at_points
+from epl.plan.facts.unknown import check_effects
+from epl.plan.facts.user_collectives import UserCollective, find_user_collectives, user_collectives
 from epl.plan.holding import Holding
-from epl.plan.layout import make_mesh, mesh_as_marked
-from epl.plan.links import Link, link_of
-from epl.plan.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
-from epl.plan.merge_points import state_at_points
-from epl.plan.mesh import DATA, Mesh, one_instance
-from epl.plan.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
-from epl.plan.outputs import Merge, merges_of
-from epl.plan.owners import owners_of, staying_of, travelling_apart
-from epl.plan.placements import place_variables
-from epl.plan.prefetch import Prefetched, find_prefetched
-from epl.plan.stages import stages_of, used_taskgraphs
-from epl.plan.state import StateGroup, plan_state
-from epl.plan.unknown import check_effects
-from epl.plan.user_collectives import UserCollective, find_user_collectives, user_collectives
-from epl.plan.weights import check_weights
-from epl.plan.wire import Wire, plan_wire
-from epl.plan.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, with_sharers, workers_of
-from epl.plan.zero_owners import Places, plan_zero
+from epl.plan.input.data import DataPlan, plan_data
+from epl.plan.input.equal_steps import Repeated, find_repeated
+from epl.plan.input.prefetch import Prefetched, find_prefetched
+from epl.plan.layout.layout import make_mesh, mesh_as_marked
+from epl.plan.layout.mesh import DATA, Mesh, one_instance
+from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
+from epl.plan.layout.placements import place_variables
+from epl.plan.layout.stages import stages_of, used_taskgraphs
+from epl.plan.layout.weights import check_weights
+from epl.plan.pipeline.borders import check_settings, copied_for_borders, plan_borders
+from epl.plan.pipeline.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
+from epl.plan.sync.batch_norm import plan_batch_norm
+from epl.plan.sync.dgc import Dgc, plan_dgc
+from epl.plan.sync.gradients import Aggregation, plan_aggregation
+from epl.plan.sync.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
+from epl.plan.sync.outputs import Merge, merges_of
+from epl.plan.sync.state import StateGroup, plan_state
+from epl.plan.sync.wire import Wire, plan_wire
+from epl.plan.zero.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, with_sharers, workers_of
+from epl.plan.zero.zero_owners import Places, plan_zero
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
@@ -90,9 +90,9 @@ class Plan(Holding):
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
       verdicts: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
-      strategies: the epl.plan.strategies.Strategies that are in force.
+      strategies: the epl.plan.report.strategies.Strategies that are in force.
       partitioned: the epl.partition.partitioned.Partitioned of a model that is split; None for others.
-      borders: tensor to how it comes to a stage with another number of devices, see epl.plan.borders.
+      borders: tensor to how it comes to a stage with another number of devices, see epl.plan.pipeline.borders.
     """
 
     mesh: Mesh

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from epl.plan.zero import sharing_group
+from epl.plan.zero.zero import sharing_group
 
 
 def role_of(plan, worker):

@@ -7,10 +7,10 @@ import os
 
 from epl.env import Env
 from epl.errors import EplError
-from epl.plan.batch_rows import batch_rows
-from epl.plan.device_memory import KINDS, DeviceMemory, kind_of
-from epl.plan.memory_page import drawn, memory_page
-from epl.plan.table import bytes_text
+from epl.plan.cost.device_memory import KINDS, DeviceMemory, kind_of
+from epl.plan.input.batch_rows import batch_rows
+from epl.plan.report.memory_page import drawn, memory_page
+from epl.plan.text import bytes_text
 from epl.profiler.trace import Phases, TraceHook, executions, gather
 from epl.session.foretold import foretell_program, lasting_bytes
 
@@ -116,7 +116,7 @@ def told(measured, foretold=None):
 
     Returns:
       dict of "peak", "variables" and "foretold" (the foretold peak, or None) in bytes; "largest", lists of operation
-      and bytes at the measured peak; "charts", dict of caption to what epl.plan.memory_page.drawn gives.
+      and bytes at the measured peak; "charts", dict of caption to what epl.plan.report.memory_page.drawn gives.
     """
     charts = collections.OrderedDict()
     if foretold is not None:

@@ -6,10 +6,10 @@ import re
 import sys
 
 from epl.env import Env
-from epl.plan.schedule import FORWARD, Action
-from epl.plan.simulate import Slot, timeline_of
+from epl.plan.pipeline.schedule import FORWARD, Action
+from epl.plan.pipeline.simulate import Slot, timeline_of
 from epl.profiler.trace import TraceHook, executions, gather, stem
-from epl.session.pictures import schedule_page
+from epl.session.front_ends.pictures import schedule_page
 
 _LOG = logging.getLogger("epl")
 _COPY = re.compile(r"epl_micro_batch_(\d+)/(.*)", re.DOTALL)
@@ -23,8 +23,8 @@ class ScheduleHook(TraceHook):
     estimated ones. Every worker needs the hook. The clocks of several machines must agree, as NTP keeps them.
 
     Attributes:
-      timeline: the measured epl.plan.simulate.Timeline, in seconds; None on other workers, before there is one, and for
-        programs with one micro-batch a step.
+      timeline: the measured epl.plan.pipeline.simulate.Timeline, in seconds; None on other workers, before there is
+        one, and for programs with one micro-batch a step.
       path: of the last file; None as for `timeline`.
 
     Args:

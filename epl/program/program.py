@@ -235,7 +235,7 @@ class Program:
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
-      sixteen_bits: the epl.plan.sixteen_bits.SixteenBits with amp.level, else None.
+      sixteen_bits: the epl.plan.precision.sixteen_bits.SixteenBits with amp.level, else None.
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
@@ -244,9 +244,9 @@ class Program:
       compressed: the Compressed gradients; none where there is one worker.
       coded: the Coded gradients; none where there is one worker.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
-      spec_of: function from a canonical tensor name to its epl.plan.cost.TensorSpec, or None.
+      spec_of: function from a canonical tensor name to its epl.plan.cost.cost.TensorSpec, or None.
       forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
-      automatic: the epl.plan.auto_stages.AutoStages where EPL chose the stages, else None.
+      automatic: the epl.plan.pipeline.auto_stages.AutoStages where EPL chose the stages, else None.
       micro_batches: the Unrolled that says which nodes have a copy for each micro-batch; None before the copies.
       representatives: node to another one of which it is a copy: its type, the types that it takes and gives, and its
         TaskGraph are the same.
@@ -257,13 +257,13 @@ class Program:
       stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
       partitioned: the epl.partition.partitioned.Partitioned where devices have shards of tensors (epl.split); its graph
         is that of one of them.
-      merge_points: the epl.plan.merge_points.MergePoints of a model that is to be divided and has several copies.
-      losses: the epl.plan.loss_terms.Losses of which gradients train, or which are reported.
+      merge_points: the epl.plan.facts.merge_points.MergePoints of a model that is to be divided and has several copies.
+      losses: the epl.plan.sync.loss_terms.Losses of which gradients train, or which are reported.
       loss_sources: tensor of a collection to the one that is merged in its place, of losses whose terms are weighed.
       counts: (tensor, (node, input position)) pairs: what each copy of the model counts in its own rows, and what takes
         the sum over all copies.
-      segments: the epl.plan.parameters.Segments in which devices get parameters that others keep; none where each has
-        all of them.
+      segments: the epl.plan.zero.parameters.Segments in which devices get parameters that others keep; none where each
+        has all of them.
       order: collective node to (its number, the node, the communicator of the pool, tag); each number is above those of
         all whose results it needs. Empty before the last pass.
     """

@@ -1,7 +1,8 @@
 """What operation types do besides computing outputs from inputs, as far as it matters for copying a model.
 
 One table gives each such type its kind. A type that is in no table, and of which TensorFlow says that it keeps no state
-(`OpDef.is_stateful`), is pure; one that keeps some is refused where a model with it would be copied (epl.plan.unknown).
+(`OpDef.is_stateful`), is pure; one that keeps some is refused where a model with it would be copied
+(epl.plan.facts.unknown).
 """
 
 import functools
@@ -232,6 +233,8 @@ COLLECTIVES = of_kind(COLLECTIVE)
 SUMMARIES = of_kind(SUMMARY)
 MERGED_SUMMARIES = of_kind(MERGED_SUMMARY)
 SUMMARY_WRITES = of_kind(SUMMARY_WRITE)
+# They take one number; rows of all copies do not fit.
+SCALAR_SUMMARIES = frozenset(["ScalarSummary", "WriteScalarSummary"])
 SUMMARY_WRITERS = of_kind(SUMMARY_WRITER)
 FILE_WRITES = of_kind(FILE_WRITE)
 # They may give each copy of the model something else for the same inputs.

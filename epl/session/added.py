@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.names import clone_name, first_value_name, restored_name
+from epl.plan.facts.names import clone_name, first_value_name, restored_name
 from epl.rules import effects
 
 

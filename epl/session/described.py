@@ -4,7 +4,7 @@ import hashlib
 
 from epl.graph import tags
 from epl.graph.index import format_input
-from epl.plan.analysis import is_large_constant
+from epl.plan.facts.analysis import is_large_constant
 
 # Longer values are shown by a digest.
 _SHOWN_BYTES = 64

@@ -3,8 +3,8 @@
 from epl.capture.record import make_program, record_of
 from epl.compiler import mesh_of_program
 from epl.env import Env
-from epl.plan.layout import is_split
-from epl.plan.zero import sharing_group
+from epl.plan.layout.layout import is_split
+from epl.plan.zero.zero import sharing_group
 
 
 def divided_over_workers(tf_graph):

@@ -6,8 +6,8 @@ import time
 
 from epl import tf_compat
 from epl.communicators import library
-from epl.plan.names import copy_name, sync_name
-from epl.session import file_errors, first_gradients, out_of_memory, replicas
+from epl.plan.facts.names import copy_name, sync_name
+from epl.session import first_gradients, out_of_memory, replicas
 from epl.session.added import begin, restore
 from epl.session.agreement import (
     DONE,
@@ -22,12 +22,13 @@ from epl.session.agreement import (
     current_agreement,
 )
 from epl.session.ahead import Ahead
-from epl.session.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
+from epl.session.endings import file_errors
+from epl.session.endings.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
+from epl.session.endings.peer_errors import FromPeer, for_programs
 from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, one_copy_serves
 from epl.session.input_stats import InputStats
 from epl.session.local_runs import LocalRuns
-from epl.session.peer_errors import FromPeer, for_programs
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
 from epl.session.values import Values

@@ -9,10 +9,10 @@ from epl.capture.hooks import INNER
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
-from epl.plan.device_memory import SLOTS, STATE, VARIABLES
-from epl.plan.exchanges import exchanges_of, training_writes
-from epl.plan.memory import ORDERS, foretell
-from epl.plan.names import cloned_name
+from epl.plan.cost.device_memory import SLOTS, STATE, VARIABLES
+from epl.plan.cost.memory import ORDERS, foretell
+from epl.plan.exchange.exchanges import exchanges_of, training_writes
+from epl.plan.facts.names import cloned_name
 from epl.rules import effects
 from epl.session.parts import needed_messages
 
@@ -32,10 +32,10 @@ def foretell_program(program, batch=None, orders=ORDERS):
     Args:
       program: a compiled epl.program.program.Program.
       batch: what an unknown first dimension of data counts as, in rows of a micro-batch; None: DEFAULT_BATCH.
-      orders: as of epl.plan.memory.foretell; 1 is quick, but lower where the order of operations is by chance.
+      orders: as of epl.plan.cost.memory.foretell; 1 is quick, but lower where the order of operations is by chance.
 
     Returns:
-      (dict of device, such as "CPU:0", to an epl.plan.memory.DeviceMemory, names of tensors of unknown size).
+      (dict of device, such as "CPU:0", to an epl.plan.cost.memory.DeviceMemory, names of tensors of unknown size).
     """
     graph, roots = program.graph, roots_of(program)
     reached = graph.ancestors(roots)
@@ -66,7 +66,7 @@ def foretell_exchanges(program, batch=None):
       batch: as of foretell_program.
 
     Returns:
-      A tuple of epl.plan.exchanges.Exchange.
+      A tuple of epl.plan.exchange.exchanges.Exchange.
     """
     sizes = _Sizes(program.graph, batch or DEFAULT_BATCH)
     return exchanges_of(program, lambda name, index: None if name in sizes.unknown else sizes.of(name)[index])

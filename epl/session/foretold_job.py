@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, Tuple
 
 from epl import compiler
-from epl.plan.device_memory import table
-from epl.plan.memory_page import drawn, memory_page
+from epl.plan.cost.device_memory import table
+from epl.plan.report.memory_page import drawn, memory_page
 from epl.plan.workers import workers_by_role
 from epl.session.foretold import foretell_program
 
@@ -17,7 +17,7 @@ class Foretold:
 
     Attributes:
       workers: their indices.
-      devices: dict of device, such as "CPU:0", to an epl.plan.device_memory.DeviceMemory.
+      devices: dict of device, such as "CPU:0", to an epl.plan.cost.device_memory.DeviceMemory.
       unknown: names of tensors of unknown size.
     """
 
@@ -73,7 +73,7 @@ def job_table(found, worker_num, most=None):
 
 
 def job_page(found, worker_num, title):
-    """The web page of epl.plan.memory_page: a chart for each device of each Foretold."""
+    """The web page of epl.plan.report.memory_page: a chart for each device of each Foretold."""
     charts = collections.OrderedDict()
     for each in found:
         for name, memory in each.devices.items():

@@ -13,9 +13,9 @@ from epl.env import Env
 from epl.errors import CaptureError, UnsupportedError
 from epl.launch import notes
 from epl.session.driver import Driver
+from epl.session.endings.peer_errors import FromPeer
 from epl.session.job import Job
 from epl.session.owned import disown
-from epl.session.peer_errors import FromPeer
 
 PREVIEW = "EPL_PREVIEW"  # set: nothing is run; the first run raises a Preview with the plan
 _DRIVER = "_epl_driver"

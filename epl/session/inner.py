@@ -12,7 +12,7 @@ from epl.capture.hooks import INNER
 from epl.errors import CaptureError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lazy import copy_of
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 from epl.rules import effects
 from epl.session.execution import session_proto
 

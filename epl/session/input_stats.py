@@ -2,7 +2,7 @@
 
 import logging
 
-from epl.plan.waits import covered, line
+from epl.plan.input.waits import covered, line
 
 _LOG = logging.getLogger("epl")
 _STEPS = 100  # that a line is about

@@ -15,12 +15,13 @@ from epl.communicators.pool import Pool
 from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, ConfigError, WorkerError
-from epl.plan.links import Link
-from epl.session import blame, settings
+from epl.plan.cost.links import Link
+from epl.session import settings
 from epl.session.background import Background
-from epl.session.causes import first_line, from_communication
-from epl.session.noting import Noting
-from epl.session.peer_errors import FromPeer, TellingOthers
+from epl.session.endings import blame
+from epl.session.endings.causes import first_line, from_communication
+from epl.session.endings.noting import Noting
+from epl.session.endings.peer_errors import FromPeer, TellingOthers
 
 _LOG = logging.getLogger("epl")
 

@@ -3,7 +3,13 @@
 import threading
 
 from epl import tf_compat
-from epl.plan.names import apply_average_name, average_name, overlapped_average_name, overlapped_name, snapshot_name
+from epl.plan.facts.names import (
+    apply_average_name,
+    average_name,
+    overlapped_average_name,
+    overlapped_name,
+    snapshot_name,
+)
 from epl.session.inner import own_copy
 from epl.session.local_steps import LocalSteps, first_step, kept
 

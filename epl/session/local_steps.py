@@ -5,7 +5,7 @@ import struct
 import numpy as np
 
 from epl import tf_compat
-from epl.plan.names import saved_name, saved_value_name
+from epl.plan.facts.names import saved_name, saved_value_name
 
 
 class LocalSteps(object):

@@ -12,9 +12,9 @@ from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import EplError
 from epl.graph.index import node_of
-from epl.plan.batch_rows import batch_rows, data_set_rows
-from epl.plan.device_memory import table
-from epl.plan.table import bytes_text
+from epl.plan.cost.device_memory import table
+from epl.plan.input.batch_rows import batch_rows, data_set_rows
+from epl.plan.text import bytes_text
 from epl.session.foretold import DEFAULT_BATCH, foretell_program
 
 _SIGN = "OOM when allocating"

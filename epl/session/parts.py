@@ -5,7 +5,8 @@ import hashlib
 
 from epl.errors import CaptureError
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.worker.cut import Message, stands_inside
+from epl.passes.messages import Message
+from epl.passes.worker.cut import stands_inside
 from epl.rules import effects
 
 # One that not all workers have: its number in the pool, its name, and the workers in order.
@@ -19,7 +20,7 @@ def needed_messages(part, reached, stop):
     """The Messages of a Part that a step needs.
 
     Args:
-      part: an epl.passes.worker.cut.Part.
+      part: an epl.passes.messages.Part.
       reached: names of the whole graph's nodes that the step runs.
       stop: those of them that are fed, so that what they take is not needed.
     """

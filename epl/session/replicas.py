@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from epl.errors import WorkerError
-from epl.plan.names import read_name
+from epl.plan.facts.names import read_name
 from epl.session import plain
 
 _ADVICE = (

@@ -8,13 +8,13 @@ from epl.capture.record import make_program
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags
 from epl.graph.index import canonical_tensor, node_of
+from epl.passes.messages import with_messages
 from epl.passes.sync.join_shards import with_wholes
 from epl.passes.worker.broadcast import sync_orders
-from epl.passes.worker.cut import with_messages
-from epl.plan.analysis import variable_of
-from epl.plan.consistency import differing, merged_edges
-from epl.plan.names import clone_name, micro_batch_name, whole_name
-from epl.plan.order import keys_of_shards
+from epl.plan.exchange.order import keys_of_shards
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.consistency import differing, merged_edges
+from epl.plan.facts.names import clone_name, micro_batch_name, whole_name
 from epl.rules import effects
 from epl.session import settings
 from epl.session.described import describe, told_hints

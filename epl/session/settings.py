@@ -2,7 +2,7 @@
 
 import json
 
-from epl.config_keys import keys
+from epl.config.keys import keys
 from epl.errors import ConfigError
 
 

@@ -2,8 +2,8 @@
 
 import logging
 
-from epl.plan.loss_notes import loss_notes
-from epl.plan.table import plan_table
+from epl.plan.report.table import plan_table
+from epl.plan.sync.loss_notes import loss_notes
 from epl.session.devices import passed_over
 
 _LOG = logging.getLogger("epl")

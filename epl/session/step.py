@@ -8,10 +8,10 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import CALLS
 from epl.graph.index import node_of
-from epl.plan.analysis import batch_placeholder, fixed_placeholder, touched_by, variable_of
-from epl.plan.constant_values import constant_digests
-from epl.plan.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
-from epl.plan.verdicts import stages_verdicts
+from epl.plan.facts.analysis import batch_placeholder, fixed_placeholder, touched_by, variable_of
+from epl.plan.facts.constant_values import constant_digests
+from epl.plan.facts.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor, saved_name, time_names
+from epl.plan.precision.verdicts import stages_verdicts
 from epl.program.placement import TURNED
 from epl.rules import effects
 from epl.session.added import begun_with, own_beside, restored_with

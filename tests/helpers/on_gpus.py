@@ -24,7 +24,7 @@ def wanted():
 
 
 def _count():
-    return importlib.import_module("epl.gpus").machine_gpus()  # not above: plain processes must not import EPL
+    return importlib.import_module("epl.cluster.gpus").machine_gpus()  # not above: plain processes must not import EPL
 
 
 def variables(worker, workers):

@@ -2,7 +2,7 @@
 
 import collections
 
-from epl.plan.device_memory import ACTIVATIONS, KINDS
+from epl.plan.cost.device_memory import ACTIVATIONS, KINDS
 from tests.helpers.programs import common
 from tests.helpers.programs.profiles import HIDDEN, INPUTS, OUTPUTS
 

@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.mutants.cover --cover-file FILE tests/unit
 
-The file is JSON: {"seconds": {test: seconds}, "functions": {"epl/plan/order.py:settle": [tests]}}; tests that fail are
-not in it. "epl/plan/order.py:" has all that call any function of the file.
+The file is JSON: {"seconds": {test: seconds}, "functions": {"epl/plan/exchange/order.py:settle": [tests]}}; tests that
+fail are not in it. "epl/plan/exchange/order.py:" has all that call any function of the file.
 """
 
 import ast

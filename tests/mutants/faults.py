@@ -1,7 +1,7 @@
 """Faults that can be planted in a source file: a comparison turned round, a condition negated, a call left out.
 
 Each has a name that stays as it is when other functions change: FILE:FUNCTION:KIND:NUMBER, for example
-epl/plan/order.py:settle:compare:0 for the first comparison of `settle`.
+epl/plan/exchange/order.py:settle:compare:0 for the first comparison of `settle`.
 """
 
 import ast

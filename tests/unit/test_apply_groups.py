@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import epl
-from epl import fused_updates
 from epl.capture.record import make_program
 from epl.graph import tags
-from epl.plan.apply_groups import balanced, plan_apply_groups
+from epl.optimizers import fused_updates
+from epl.plan.memory.apply_groups import balanced, plan_apply_groups
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import ROWS, capture, compiled, control_flow, trained

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from epl.capture.record import make_program
 from epl.errors import PlanError
-from epl.plan.analysis import analyse
-from epl.plan.auto_stages import choose_stages, cut
-from epl.plan.cost import Speeds, estimate, stage_costs
-from epl.plan.pieces import Piece
+from epl.plan.cost.cost import Speeds, estimate, stage_costs
+from epl.plan.facts.analysis import analyse
+from epl.plan.pipeline.auto_stages import choose_stages, cut
+from epl.plan.pipeline.pieces import Piece
 from tests.helpers.planning import batch, capture, control_flow, sgd, variable
 
 pytestmark = pytest.mark.either_line

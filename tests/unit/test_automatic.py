@@ -9,9 +9,9 @@ from epl.config import Config
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.passes.model.add_stages import add_stages
-from epl.plan.auto_stages import automatic_taskgraphs
+from epl.plan.layout.stages import stages_of, used_taskgraphs
+from epl.plan.pipeline.auto_stages import automatic_taskgraphs
 from epl.plan.plan import mesh_of
-from epl.plan.stages import stages_of, used_taskgraphs
 from epl.program.target import Target
 from tests.helpers import planning
 

@@ -10,9 +10,9 @@ from epl.cluster import Cluster
 from epl.communicators.bootstrap import WaitTimeout
 from epl.errors import CommunicationError, WorkerError
 from epl.launch import notes
-from epl.session.blame import awaited, because_of, blamed
-from epl.session.noting import Noting
-from epl.session.peer_errors import FromPeer
+from epl.session.endings.blame import awaited, because_of, blamed
+from epl.session.endings.noting import Noting
+from epl.session.endings.peer_errors import FromPeer
 
 
 @pytest.mark.parametrize(

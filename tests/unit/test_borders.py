@@ -7,7 +7,7 @@ import epl
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.tags import BACKWARD, FORWARD
-from epl.plan.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
+from epl.plan.pipeline.borders import GRADIENT_ROWS, MEAN, ROWS, SAME
 from tests.helpers import planning
 from tests.helpers.planning import of_op
 

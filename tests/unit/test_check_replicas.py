@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epl.errors import WorkerError
-from epl.plan.names import read_name
+from epl.plan.facts.names import read_name
 from epl.session import replicas
 
 pytestmark = pytest.mark.once

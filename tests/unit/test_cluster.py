@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epl import cluster as cluster_module
-from epl import gpus
-from epl.cluster import Cluster
-from epl.cluster_sources import expand_nodelist, for_programs, read_membership, split_address
+from epl.cluster import Cluster, gpus
+from epl.cluster.sources import expand_nodelist, for_programs, read_membership, split_address
 from epl.errors import ClusterError
 
 

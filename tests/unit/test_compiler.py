@@ -6,7 +6,8 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.capture.record import make_program
 from epl.env import Env
-from epl.session import preview, settings
+from epl.session import settings
+from epl.session.front_ends import preview
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning, processes
 

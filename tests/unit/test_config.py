@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from epl import config as config_module
 from epl.config import Config, as_variables, read_yaml
-from epl.config_key import INTEGERS, NUMBERS
-from epl.config_keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
+from epl.config.key import INTEGERS, NUMBERS
+from epl.config.keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError
 
 pytestmark = pytest.mark.once

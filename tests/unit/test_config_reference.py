@@ -1,4 +1,4 @@
-"""docs/configuration.md says what epl/config_keys.py says."""
+"""docs/configuration.md says what epl/config/keys.py says."""
 
 import os
 import subprocess

@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.plan.constant_values import constant_digests
+from epl.plan.facts.constant_values import constant_digests
 
 
 def values_of(build, fed=()):

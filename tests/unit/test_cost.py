@@ -4,8 +4,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.plan.analysis import analyse
-from epl.plan.cost import Speeds, cut_bytes, estimate, stage_costs
+from epl.plan.cost.cost import Speeds, cut_bytes, estimate, stage_costs
+from epl.plan.facts.analysis import analyse
 from tests.helpers.planning import batch, capture, sgd, variable
 
 # One operation, one byte: one second; nothing for starting.

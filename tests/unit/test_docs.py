@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from epl.config_keys import CATEGORIES, keys
+from epl.config.keys import CATEGORIES, keys
 
 pytestmark = pytest.mark.once
 

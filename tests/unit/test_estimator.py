@@ -8,8 +8,8 @@ import epl
 from epl import tf_compat
 from epl.config import Config
 from epl.errors import UnsupportedError, WorkerError
-from epl.session import estimator, meeting, monitored, saved
 from epl.session.agreement import current_agreement
+from epl.session.front_ends import estimator, meeting, monitored, saved
 
 
 @pytest.fixture(autouse=True)

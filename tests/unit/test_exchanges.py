@@ -6,8 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.exchanges import bytes_by_axis
-from epl.plan.exchanges_table import exchanges_table, facts
+from epl.plan.exchange.exchanges import bytes_by_axis
+from epl.plan.report.exchanges_table import exchanges_table, facts
 from epl.session.foretold import foretell_exchanges
 from tests.helpers import planning, split_models
 

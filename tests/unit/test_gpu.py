@@ -13,7 +13,7 @@ from epl.config import Config
 from epl.errors import CommunicationError
 from epl.graph.index import node_of
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
-from epl.plan.names import clone_tensor
+from epl.plan.facts.names import clone_tensor
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op
 

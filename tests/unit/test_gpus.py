@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from epl import gpus
+from epl.cluster import gpus
 
 
 @pytest.mark.parametrize(

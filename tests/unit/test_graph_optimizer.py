@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.graph.build import constant, make_node
 from epl.graph.index import Graph
-from epl.plan.graph_optimizer import optimized
+from epl.plan.cost.graph_optimizer import optimized
 
 pytestmark = pytest.mark.either_line
 FLOAT = 1

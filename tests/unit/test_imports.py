@@ -23,7 +23,6 @@ LEVELS = {
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
-    "fused_updates": 3.25,
     "optimizers": 3.5,  # for users, and in the place of their own
     "ops": 4,  # epl.ops: collectives for users
     "program": 2.5,  # plain data, above the graph that it is about
@@ -35,20 +34,34 @@ LEVELS = {
     "graph": 2,  # below `plan`, which reads the index of a graph
     "cluster": 2,
     "rules": 1,
-    "cluster_sources": 1,
     "config": 1,
-    "gpus": 1,
     "tf_compat": 1,
-    "config_rules": 0.8,
-    "config_keys": 0.6,
-    "config_strategies": 0.55,
-    "config_key": 0.5,
-    "job_secret": 0.5,
     "logs": 0.5,
     "errors": 0,
     "version": 0,
 }
 BESIDE = {}
+# The rooms of parts with many modules, lowest first: a room imports itself, and rooms of lower levels. What lies beside
+# the rooms, at the part's root, stands where `""` is; all rooms of a part may use what `BELOW_ROOMS` has of its root.
+ROOMS = {
+    "plan": {
+        "facts": 0,
+        "cost": 1,
+        "precision": 1,
+        "input": 1,
+        "layout": 2,
+        "sync": 3,
+        "memory": 4,
+        "pipeline": 4,
+        "zero": 5,
+        "exchange": 6,
+        "report": 7,
+        "": 8,
+    },
+    "passes": {"": 0, "promises": 0.5, "model": 1, "copies": 2, "sync": 3, "worker": 4},
+    "session": {"endings": 0, "": 1, "front_ends": 2},
+}
+BELOW_ROOMS = {"epl.plan.text"}
 # These run where no TensorFlow is (or before it may be loaded: the launcher sets the environment of the workers).
 WITHOUT_TENSORFLOW = {
     "plan",
@@ -57,14 +70,7 @@ WITHOUT_TENSORFLOW = {
     "launch",
     "env",
     "cluster",
-    "cluster_sources",
     "config",
-    "config_key",
-    "config_keys",
-    "config_rules",
-    "config_strategies",
-    "gpus",
-    "job_secret",
     "logs",
     "errors",
     "version",
@@ -74,13 +80,13 @@ LAZY = {}
 
 
 def module_name(path):
-    """epl/plan/table.py -> epl.plan.table; a package's __init__.py is the package."""
+    """epl/plan/report/table.py -> epl.plan.report.table; a package's __init__.py is the package."""
     name = os.path.relpath(path, ROOT)[: -len(".py")].replace(os.sep, ".")
     return name[: -len(".__init__")] if name.endswith(".__init__") else name
 
 
 def part_of(module):
-    """epl.plan.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top."""
+    """epl.plan.report.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top."""
     names = module.split(".")
     if names[0] != "epl":
         return None
@@ -88,6 +94,12 @@ def part_of(module):
         return "epl"
     part = names[1] if len(names) > 1 else "epl"
     return "tf_compat" if part.startswith("tf_compat") else part
+
+
+def room_of(module):
+    """epl.plan.zero.zero_rows -> zero; epl.plan.plan -> "", which is what lies beside the rooms."""
+    names = module.split(".")
+    return names[2] if len(names) > 2 and names[2] in ROOMS.get(names[1], ()) else ""
 
 
 def imports_of(source, module, is_package, known):
@@ -131,6 +143,10 @@ def problems_of(source, module, is_package=False, known=frozenset()):
                 problems.append("%s, which has no level" % where)
             elif LEVELS[target] >= LEVELS[part] and (part, target) not in BESIDE:
                 problems.append("%s: an upward arrow, %s is not below %s" % (where, target, part))
+        elif target in ROOMS and imported not in BELOW_ROOMS:
+            levels, room, other = ROOMS[part], room_of(module), room_of(imported)
+            if room != other and levels[other] >= levels[room]:
+                problems.append("%s: an upward arrow, %s is not below %s" % (where, other or imported, room or module))
         top = imported.split(".")[0]
         if part in WITHOUT_TENSORFLOW and (top in ("tensorflow", "keras") or target == "tf_compat"):
             problems.append("%s: `%s` works without TensorFlow" % (where, part))
@@ -240,12 +256,14 @@ def test_cycles_are_found():
 @pytest.mark.parametrize(
     "module, source, problem",
     [
-        ("epl.plan.table", "from epl.passes import promises", "upward arrow"),
-        ("epl.plan.table", "from ..passes.promises import run", "upward arrow"),
+        ("epl.plan.report.table", "from epl.passes import promises", "upward arrow"),
+        ("epl.plan.report.table", "from ..passes.promises import run", "upward arrow"),
         ("epl.passes.copies.clone", "from epl.capture import scope", "upward arrow"),
+        ("epl.plan.facts.names", "from epl.plan.layout import mesh", "upward arrow"),
+        ("epl.plan.zero.zero", "from epl.plan.plan import Plan", "upward arrow"),
         ("epl.config", "import epl", "upward arrow"),
         ("epl.errors", "from epl import config", "upward arrow"),
-        ("epl.plan.table", "import tensorflow.compat.v1 as tf", "works without TensorFlow"),
+        ("epl.plan.report.table", "import tensorflow.compat.v1 as tf", "works without TensorFlow"),
         ("epl.launch.main", "from epl.tf_compat import tf", "works without TensorFlow"),
         ("epl.graph.index", "from tensorflow.python.framework import ops", "inside is for epl/tf_compat"),
         ("epl.graph.index", "from tensorflow import python", "inside is for epl/tf_compat"),

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from epl import job_secret
+from epl.cluster import job_secret
 from epl.errors import ClusterError
 
 pytestmark = pytest.mark.once

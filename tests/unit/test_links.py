@@ -6,9 +6,9 @@ import pytest
 
 from epl.config import Config
 from epl.errors import ConfigError
-from epl.plan.links import NETWORK, SHARED_MEMORY, Link, link_of, num_groups, smallest_group
+from epl.plan.cost.links import NETWORK, SHARED_MEMORY, Link, link_of, num_groups, smallest_group
 from epl.plan.plan import with_link
-from epl.plan.table import plan_table
+from epl.plan.report.table import plan_table
 from epl.session import inner
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning

@@ -17,7 +17,7 @@ from epl.errors import PassError
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.frames import Gate
 from epl.graph.index import Graph
-from epl.plan.order import needed, out_of_order, settle
+from epl.plan.exchange.order import needed, out_of_order, settle
 from tests.helpers import planning
 from tests.helpers.control_flow import control_flow
 

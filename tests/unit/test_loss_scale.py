@@ -11,8 +11,8 @@ from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.passes.model.mixed_precision import computed_name
-from epl.plan.loss_scale import plan_loss_scale
-from epl.plan.verdicts import stages_verdicts
+from epl.plan.precision.loss_scale import plan_loss_scale
+from epl.plan.precision.verdicts import stages_verdicts
 from tests.helpers.checks import pairs
 from tests.helpers.loss_scales import BAD, OPTIONS, by_the_book, check
 from tests.helpers.planning import capture, compiled, control_flow

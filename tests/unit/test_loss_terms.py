@@ -6,9 +6,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.plan.analysis import analyse
-from epl.plan.loss_notes import loss_notes
-from epl.plan.loss_terms import plan_losses
+from epl.plan.facts.analysis import analyse
+from epl.plan.sync.loss_notes import loss_notes
+from epl.plan.sync.loss_terms import plan_losses
 from tests.helpers.planning import capture, compiled, sgd
 
 Reduction = tf.losses.Reduction

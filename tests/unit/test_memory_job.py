@@ -9,9 +9,9 @@ import epl
 from epl.capture.record import make_program
 from epl.env import Env
 from epl.plan.workers import workers_by_role
-from epl.session import preview
 from epl.session.foretold import foretell_program, roots_of
 from epl.session.foretold_job import foretell_job, job_page, job_table
+from epl.session.front_ends import preview
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
 

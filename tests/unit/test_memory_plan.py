@@ -15,13 +15,14 @@ from epl.env import Env
 from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.plan.batch_rows import data_set_rows
-from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, table
-from epl.plan.layer_wise import kernel_nodes
-from epl.plan.memory import foretell
-from epl.plan.memory_page import chosen, drawn, memory_page, scale
-from epl.session import foretold, out_of_memory, preview
+from epl.plan.cost.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, table
+from epl.plan.cost.layer_wise import kernel_nodes
+from epl.plan.cost.memory import foretell
+from epl.plan.input.batch_rows import data_set_rows
+from epl.plan.report.memory_page import chosen, drawn, memory_page, scale
+from epl.session import foretold, out_of_memory
 from epl.session.foretold import foretell_program
+from epl.session.front_ends import preview
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
 pytestmark = pytest.mark.either_line

@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.plan.batch_rows import batch_rows
-from epl.plan.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, GRADIENTS, KINDS, UPDATE, VARIABLES
-from epl.plan.memory_page import drawn, memory_page
+from epl.plan.cost.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, GRADIENTS, KINDS, UPDATE, VARIABLES
+from epl.plan.input.batch_rows import batch_rows
+from epl.plan.report.memory_page import drawn, memory_page
 from epl.profiler.memory_profiler_hook import device_memory, told
 from epl.profiler.trace import Execution, Phases
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
-from epl.plan.layout import make_mesh
-from epl.plan.mesh import DATA
+from epl.plan.layout.layout import make_mesh
+from epl.plan.layout.mesh import DATA
 from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 

@@ -11,7 +11,7 @@ from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
 from epl.passes.copies.micro_batches import copy_micro_batches
-from epl.plan.names import micro_batch_name
+from epl.plan.facts.names import micro_batch_name
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 

@@ -80,12 +80,12 @@ def test_which_tests_are_run():
     }
     cover_ = {
         "seconds": seconds,
-        "functions": {"epl/plan/order.py:settle": sorted(seconds), "epl/plan/order.py:": ["x"]},
+        "functions": {"epl/plan/exchange/order.py:settle": sorted(seconds), "epl/plan/exchange/order.py:": ["x"]},
     }
-    fault = faults.Fault("n", "epl/plan/order.py", "settle", 1, 0, 1, "")
+    fault = faults.Fault("n", "epl/plan/exchange/order.py", "settle", 1, 0, 1, "")
     assert mutants.tests_for(fault, cover_, 10) == ["tests/unit/test_order.py::a", "tests/unit/test_other.py::b"]
     assert mutants.tests_for(fault, cover_, 100) == list(seconds)
-    assert mutants.tests_for(fault._replace(path="epl/plan/unknown.py"), cover_, 100) == []
+    assert mutants.tests_for(fault._replace(path="epl/plan/facts/unknown.py"), cover_, 100) == []
 
 
 def test_the_score(capsys):

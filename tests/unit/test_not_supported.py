@@ -14,7 +14,7 @@ from epl.errors import UnsupportedError
 from epl.graph.build import make_node
 from epl.graph.index import Graph
 from epl.passes.model import share_data
-from epl.plan import micro_batches
+from epl.plan.pipeline import micro_batches
 from epl.session.devices import passed_over
 from tests.helpers import planning
 from tests.unit.test_docs import ROOT, files, occurs, python_strings, read

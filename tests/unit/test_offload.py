@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.plan.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
+from epl.plan.cost.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
 from epl.session.foretold import foretell_program
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture, compiled, control_flow

@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.graph import tags
-from epl.plan.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
-from epl.plan.own_bytes import own_part, own_sizes
+from epl.plan.cost.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
+from epl.plan.cost.own_bytes import own_part, own_sizes
 from epl.session.foretold import foretell_program
 from tests.helpers import planning
 

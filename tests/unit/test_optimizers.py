@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl import fused_updates, tf_compat
+from epl import tf_compat
 from epl.graph import tags
-from epl.optimizers import LambOptimizer, LarsOptimizer
+from epl.optimizers import LambOptimizer, LarsOptimizer, fused_updates
 from tests.helpers.checks import pairs
 from tests.helpers.references import Lamb, Lars
 

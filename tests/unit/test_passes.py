@@ -15,7 +15,7 @@ from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.passes.model.place import place
-from epl.plan.names import clone_name, copy_name, merged_name, sync_name
+from epl.plan.facts.names import clone_name, copy_name, merged_name, sync_name
 from tests.helpers import planning, processes
 from tests.helpers.planning import capture, control_flow, of_op, rewritten, variable
 

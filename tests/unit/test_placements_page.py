@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.env import Env
-from epl.plan.placements_page import blocks_of, placements_page, scope_of
-from epl.session import preview
+from epl.plan.report.placements_page import blocks_of, placements_page, scope_of
 from epl.session.foretold import foretell_exchanges
+from epl.session.front_ends import preview
 from tests.helpers import planning
 
 COLOCATED = {"cluster__colocate_split_and_replicate": True}

@@ -11,7 +11,7 @@ import epl
 from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.order import collective_keys
+from epl.plan.exchange.order import collective_keys
 from tests.helpers import planning
 from tests.helpers.planning import capture, control_flow, plan_of, variable, wide, wide_graph
 

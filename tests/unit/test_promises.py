@@ -11,7 +11,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.graph.index import Graph
 from epl.passes.promises import EXCHANGE, PLAIN, PROMISES, WRITE
-from epl.plan.names import average_name, clone_name, merged_name, read_name, saved_name, sync_name
+from epl.plan.facts.names import average_name, clone_name, merged_name, read_name, saved_name, sync_name
 from tests.helpers import planning
 from tests.helpers.planning import capture, variable
 

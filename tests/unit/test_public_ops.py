@@ -12,7 +12,7 @@ from epl.cluster import Cluster
 from epl.config import Config
 from epl.env import Env
 from epl.errors import PlanError, UnsupportedError
-from epl.plan.order import collective_keys, settle
+from epl.plan.exchange.order import collective_keys, settle
 from tests.helpers.planning import by_hand
 
 

@@ -13,11 +13,11 @@ from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.passes.model.recompute import with_copies
-from epl.plan.analysis import analyse
-from epl.plan.cost import estimate
-from epl.plan.device_memory import VARIABLES
-from epl.plan.keep import plan_recomputation
-from epl.plan.names import recomputed_name
+from epl.plan.cost.cost import estimate
+from epl.plan.cost.device_memory import VARIABLES
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import recomputed_name
+from epl.plan.memory.keep import plan_recomputation
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import ROWS, capture, cluster, compiled, control_flow, trained, variable
 

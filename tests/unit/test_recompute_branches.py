@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.names import PREFIX, recomputed_name
+from epl.plan.facts.names import PREFIX, recomputed_name
 from tests.helpers.planning import ROWS, variable
 from tests.unit.test_recompute import AUTO, check, data, dense
 

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from epl.plan.rows import overlapping, shares, within
+from epl.plan.layout.rows import overlapping, shares, within
 
 pytestmark = pytest.mark.once
 

@@ -3,8 +3,8 @@
 import pytest
 
 from epl.graph.index import NodeInput
-from epl.plan import run_order
-from epl.plan.run_order import RunOrders
+from epl.plan.cost import run_order
+from epl.plan.cost.run_order import RunOrders
 
 pytestmark = pytest.mark.once
 

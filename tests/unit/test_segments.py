@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epl.plan.segments import Chain, Segment, Span
+from epl.plan.memory.segments import Chain, Segment, Span
 
 pytestmark = pytest.mark.either_line
 

@@ -3,7 +3,7 @@
 import pytest
 
 from epl.config import Config
-from epl.config_keys import keys
+from epl.config.keys import keys
 from epl.errors import ConfigError
 from epl.session.settings import check_same, is_line, lines, told
 

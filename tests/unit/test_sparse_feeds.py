@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.plan.analysis import batch_placeholder
+from epl.plan.facts.analysis import batch_placeholder
 from epl.session.sparse_feeds import sparse_feeds
 from tests.helpers.planning import capture
 

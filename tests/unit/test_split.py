@@ -9,9 +9,9 @@ import epl
 from epl import tf_compat
 from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
-from epl.plan.names import clone_name
-from epl.plan.table import plan_table
-from epl.plan.zero import brought_bytes
+from epl.plan.facts.names import clone_name
+from epl.plan.report.table import plan_table
+from epl.plan.zero.zero import brought_bytes
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 from tests.helpers.marks import needs_bfloat16

@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf
 from epl.capture.record import make_program
 from epl.capture.strategy import replicate
 from epl.env import Env
-from epl.plan.analysis import analyse
-from epl.plan.cost import Speeds, estimate
-from epl.plan.schedule import Action, schedule
-from epl.plan.simulate import Slot, simulate, timeline_of
-from epl.plan.timeline import estimated_timeline, page, seconds
-from epl.session import preview
+from epl.plan.cost.cost import Speeds, estimate
+from epl.plan.facts.analysis import analyse
+from epl.plan.pipeline.schedule import Action, schedule
+from epl.plan.pipeline.simulate import Slot, simulate, timeline_of
+from epl.plan.report.timeline import estimated_timeline, page, seconds
+from epl.session.front_ends import preview
 from tests.helpers.checks import pairs
 from tests.helpers.planning import batch, capture, sgd, variable
 

@@ -9,7 +9,7 @@ from epl.config import Config
 from epl.errors import ConfigError, UnsupportedError
 from epl.graph.build import make_node
 from epl.graph.index import Graph
-from epl.plan.unknown import check_effects
+from epl.plan.facts.unknown import check_effects
 from epl.program.program import Program
 from tests.helpers import planning
 from tests.helpers.planning import capture, plan_of

@@ -13,7 +13,8 @@ from epl.communicators.bootstrap import Members, WaitTimeout
 from epl.communicators.wire import Ending
 from epl.config import Config
 from epl.errors import CommunicationError
-from epl.session import causes, meeting, monitored
+from epl.session.endings import causes
+from epl.session.front_ends import meeting, monitored
 from epl.session.job import Job
 
 pytestmark = pytest.mark.either_line

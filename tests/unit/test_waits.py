@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epl.plan.names import time_names
-from epl.plan.waits import covered, line
+from epl.plan.facts.names import time_names
+from epl.plan.input.waits import covered, line
 from tests.helpers import planning
 from tests.helpers.planning import capture, compiled
 

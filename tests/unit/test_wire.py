@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
-from epl.plan.order import collective_keys
-from epl.plan.table import plan_table
+from epl.plan.exchange.order import collective_keys
+from epl.plan.report.table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import of_op
 

@@ -13,11 +13,11 @@ from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.passes.worker.broadcast import sync_orders
-from epl.plan import device_memory
-from epl.plan.apply_groups import APPLY_GROUP
-from epl.plan.order import collective_keys, settle
-from epl.plan.zero import gathered_groups, scattered_groups
-from epl.plan.zero_owners import plan_zero
+from epl.plan.cost import device_memory
+from epl.plan.exchange.order import collective_keys, settle
+from epl.plan.memory.apply_groups import APPLY_GROUP
+from epl.plan.zero.zero import gathered_groups, scattered_groups
+from epl.plan.zero.zero_owners import plan_zero
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable

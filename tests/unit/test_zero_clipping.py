@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.plan.zero_sums import owned_sums
+from epl.plan.zero.zero_sums import owned_sums
 from tests.helpers.planning import batch, capture, compiled, of_op, variable
 
 CONFIG = {"zero__level": "v1", "communication__clip_after_allreduce": True}

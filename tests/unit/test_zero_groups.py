@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.plan.device_memory import SLOTS
+from epl.plan.cost.device_memory import SLOTS
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import capture, compiled, layers, of_op

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.device_memory import COMMUNICATION, KINDS, SLOTS, VARIABLES
+from epl.plan.cost.device_memory import COMMUNICATION, KINDS, SLOTS, VARIABLES
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, variable

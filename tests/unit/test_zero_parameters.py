@@ -7,8 +7,8 @@ import epl
 from epl.errors import ConfigError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan import device_memory
-from epl.plan.order import collective_keys, settle
+from epl.plan.cost import device_memory
+from epl.plan.exchange.order import collective_keys, settle
 from epl.rules import effects
 from epl.session.foretold import foretell_program
 from tests.helpers.planning import batch, capture, compiled, control_flow, layers, of_op, plan_of, sgd, variable

@@ -4,8 +4,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.exchanges import exchanges_of
-from epl.plan.mesh import DATA, STAGE
+from epl.plan.exchange.exchanges import exchanges_of
+from epl.plan.layout.mesh import DATA, STAGE
 from epl.rules import effects
 from tests.helpers.planning import batch, capture, compiled, of_op, variable
 

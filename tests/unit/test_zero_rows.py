@@ -4,9 +4,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.order import collective_keys, settle
-from epl.plan.table import plan_table
-from epl.plan.zero_sums import owned_sums
+from epl.plan.exchange.order import collective_keys, settle
+from epl.plan.report.table import plan_table
+from epl.plan.zero.zero_sums import owned_sums
 from epl.rules import effects
 from tests.helpers.planning import batch, capture, compiled, of_op, variable
 from tests.helpers.programs import tables

@@ -13,9 +13,9 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import set_attr
 from epl.passes.copies.stamp import Stamp
-from epl.passes.copies.template import marks_of
 from epl.passes.model.place import device_of_clone
-from epl.plan.names import clone_name
+from epl.passes.template import marks_of
+from epl.plan.facts.names import clone_name
 from epl.rules import effects
 
 

@@ -7,8 +7,9 @@ r"""Joins or divides what crosses from a stage to one with another number of dev
     x   -> y                      x -> EplBatchShare 0 -> y
         -> y/1       becomes        -> EplBatchShare 1 -> y/1
 
-How each tensor crosses is planned (epl.plan.borders), for the one copy of the model. Where the devices lie in several
-workers, rows are joined by who takes them, and divided by who gives them, so that only rows which are wanted are sent.
+How each tensor crosses is planned (epl.plan.pipeline.borders), for the one copy of the model. Where the devices lie in
+several workers, rows are joined by who takes them, and divided by who gives them, so that only rows which are wanted
+are sent.
 """
 
 from dataclasses import replace
@@ -20,10 +21,10 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.plan.borders import GRADIENT_ROWS, MEAN, SAME
-from epl.plan.consistency import merged_edges
-from epl.plan.names import PREFIX, clone_name, clone_tensor, is_clone
-from epl.plan.rows import overlap, within
+from epl.plan.facts.consistency import merged_edges
+from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
+from epl.plan.layout.rows import overlap, within
+from epl.plan.pipeline.borders import GRADIENT_ROWS, MEAN, SAME
 
 _FLOAT32, _INT32 = 1, 3
 _GATE = "EplGate"

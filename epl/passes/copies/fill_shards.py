@@ -5,7 +5,7 @@ read once for all devices of a model replica in this worker, each of which takes
 """
 
 from epl.graph.index import format_input, parse_input
-from epl.plan.names import clone_name
+from epl.plan.facts.names import clone_name
 from epl.rules import effects
 
 # Each run gives something else, so that the devices of a replica take one result.

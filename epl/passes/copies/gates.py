@@ -2,8 +2,8 @@
 
 After the last operations of an action of the schedule stands a gate that waits for them; the first operations of the
 next action on that device wait for a gate that takes what such gates give, one for each root (see
-epl.plan.micro_batches). A session run that is not for a root feeds its gates' outputs, so that TensorFlow leaves out
-what they wait for: an evaluation must not run the training of earlier micro-batches. So a micro-batch waits
+epl.plan.pipeline.micro_batches). A session run that is not for a root feeds its gates' outputs, so that TensorFlow
+leaves out what they wait for: an evaluation must not run the training of earlier micro-batches. So a micro-batch waits
 for the changes that the one before it makes of moving averages.
 """
 
@@ -13,9 +13,9 @@ from epl.graph import tags
 from epl.graph.build import make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import tagged
-from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, micro_batch_name
-from epl.plan.schedule import FORWARD
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.names import PREFIX, micro_batch_name
+from epl.plan.pipeline.schedule import FORWARD
 from epl.rules import effects
 
 

@@ -17,15 +17,15 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.copies.gates import Gates, order_actions, order_changes
 from epl.passes.copies.reseed_functions import call_copies
-from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.passes.copies.stamp import Stamp
-from epl.passes.copies.template import marks_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.passes.rows import add_rows
-from epl.passes.sync.summaries import shown_by
-from epl.plan.analysis import variable_of
-from epl.plan.merge_points import source_of
-from epl.plan.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
+from epl.passes.template import marks_of
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.merge_points import source_of
+from epl.plan.facts.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.plan.facts.shown import shown_by
 from epl.rules import effects
 
 _FLOAT32 = 1

@@ -8,7 +8,7 @@ copies each have all of the state (zero.degree), one in each group.
 """
 
 from epl.graph.index import node_of
-from epl.plan.names import clone_name, clone_tensor
+from epl.plan.facts.names import clone_name, clone_tensor
 
 
 def own_copies(program, plan):

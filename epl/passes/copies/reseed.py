@@ -7,8 +7,8 @@ without a seed get one that all workers share, so that every worker draws the sa
 """
 
 from epl.graph import tags
-from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.plan.names import clone_name, cloned_name, is_clone
+from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
+from epl.plan.facts.names import clone_name, cloned_name, is_clone
 from epl.rules import effects
 
 

@@ -6,8 +6,8 @@ Each instance but rank 0 calls copies of such functions, in which the seeds are 
 """
 
 from epl.graph.functions import Functions
-from epl.passes.copies.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.plan.names import PREFIX, clone_name
+from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
+from epl.plan.facts.names import PREFIX, clone_name
 from epl.rules import effects
 
 

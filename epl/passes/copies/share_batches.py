@@ -4,13 +4,13 @@
     next/1 -> model/1   becomes        -> share 1 -> model/1
 
 The instances of a replica that are in this worker use one `next`; the copies of the others are left without consumers.
-Where `next` gives this worker's rows alone (epl.plan.batch_parts), only these instances divide them.
+Where `next` gives this worker's rows alone (epl.plan.input.batch_parts), only these instances divide them.
 """
 
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import tagged
-from epl.plan.names import PREFIX, clone_name
+from epl.plan.facts.names import PREFIX, clone_name
 from epl.rules import effects
 
 

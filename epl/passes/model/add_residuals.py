@@ -4,8 +4,8 @@ communication.wire_dtype)."""
 from dataclasses import replace
 
 from epl.passes.nodes import add_variable
-from epl.plan.dgc import compressible
-from epl.plan.wire import FLOAT32, coded_gradients
+from epl.plan.sync.dgc import compressible
+from epl.plan.sync.wire import FLOAT32, coded_gradients
 from epl.program.placement import OWN
 from epl.program.program import Added
 
@@ -16,7 +16,7 @@ def add_residuals(program, target):
     """The Program with variables for each gradient that is not sent as it is; one worker sends none.
 
     Raises:
-      UnsupportedError: see epl.plan.dgc.compressible, epl.plan.wire.coded_gradients.
+      UnsupportedError: see epl.plan.sync.dgc.compressible, epl.plan.sync.wire.coded_gradients.
     """
     if target.cluster.worker_num == 1 or not program.apply_calls:
         return program

@@ -5,9 +5,9 @@ from dataclasses import replace
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.build import set_attr
-from epl.plan.analysis import analyse, is_large_constant
-from epl.plan.auto_stages import automatic_taskgraphs, choose_stages
-from epl.plan.cost import estimate
+from epl.plan.cost.cost import estimate
+from epl.plan.facts.analysis import analyse, is_large_constant
+from epl.plan.pipeline.auto_stages import automatic_taskgraphs, choose_stages
 
 
 def add_stages(program, target):

@@ -6,7 +6,7 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 """
 
 from epl.graph.build import constant
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 
 _INT32, _INT64 = 3, 9
 _AUTOTUNE = -1

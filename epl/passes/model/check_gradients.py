@@ -14,10 +14,10 @@ from epl.graph import tags
 from epl.graph.build import make_node, set_attr
 from epl.graph.control_flow import frames_of
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
-from epl.passes.copies.template import Template
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX, recomputed_name
-from epl.plan.stages import stages_of, used_taskgraphs
+from epl.passes.template import Template
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX, recomputed_name
+from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.program.program import CheckedGradient
 from epl.rules import effects
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, set_attr
 from epl.passes.leave_out import become
-from epl.plan.analysis import analyse
-from epl.plan.clipping import find_clipping
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.clipping import find_clipping
+from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.plan import mesh_of
-from epl.plan.stages import used_taskgraphs
-from epl.plan.zero import STATE
+from epl.plan.zero.zero import STATE
 from epl.program.program import RowSum
 
 _LOG = logging.getLogger("epl")

@@ -21,10 +21,10 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.passes.nodes import with_originals
-from epl.plan.analysis import analyse
-from epl.plan.parameters import LEVELS, find_divisible, plan_segments
+from epl.plan.facts.analysis import analyse
+from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.plan import mesh_of
-from epl.plan.stages import used_taskgraphs
+from epl.plan.zero.parameters import LEVELS, find_divisible, plan_segments
 
 _LOG = logging.getLogger("epl")
 _MIB = 1 << 20

@@ -1,6 +1,6 @@
-"""Lets devices divide what `epl.replicate(k)` holds by rows of a batch of a fixed size (epl.plan.fixed_batch)."""
+"""Devices divide what `epl.replicate(k)` holds by rows of a batch of a fixed size (epl.plan.layout.fixed_batch)."""
 
-from epl.plan.fixed_batch import with_divided_rows
+from epl.plan.layout.fixed_batch import with_divided_rows
 
 
 def divide_rows(program, target):

@@ -24,14 +24,14 @@ from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.leave_out import become, gate, gate_of, ungated
 from epl.passes.model.row_shards import Shards, variable_node
 from epl.passes.nodes import assign_node, dtype_of, read_node
-from epl.plan.analysis import analyse
-from epl.plan.owners import owners_of
-from epl.plan.parameters import LEVELS, find_divisible, uses_of
+from epl.plan.facts.analysis import analyse
+from epl.plan.layout.owners import owners_of
+from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.plan import mesh_of
-from epl.plan.stages import stages_of, used_taskgraphs
-from epl.plan.zero import sharing_group
-from epl.plan.zero_owners import Places
-from epl.plan.zero_rows import WHOLE, divided_rows
+from epl.plan.zero.parameters import LEVELS, find_divisible, uses_of
+from epl.plan.zero.zero import sharing_group
+from epl.plan.zero.zero_owners import Places
+from epl.plan.zero.zero_rows import WHOLE, divided_rows
 from epl.program.program import Gradient, RowsOf, RowSum, Variable
 from epl.rules import effects
 

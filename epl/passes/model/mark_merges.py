@@ -12,18 +12,18 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.analysis import analyse
-from epl.plan.consistency import check_after_all_reduce, check_updates
-from epl.plan.gradients import find_gradients, plan_aggregation
-from epl.plan.layout import is_split
-from epl.plan.links import link_of
-from epl.plan.merge_points import MergePoints
-from epl.plan.merging import MEAN, SUM
-from epl.plan.micro_batches import has_micro_batches
-from epl.plan.names import PREFIX
+from epl.plan.cost.links import link_of
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.consistency import check_after_all_reduce, check_updates
+from epl.plan.facts.merge_points import MergePoints
+from epl.plan.facts.merging import MEAN, SUM
+from epl.plan.facts.names import PREFIX
+from epl.plan.layout.layout import is_split
+from epl.plan.layout.stages import used_taskgraphs
+from epl.plan.pipeline.micro_batches import has_micro_batches
 from epl.plan.plan import mesh_of
-from epl.plan.stages import used_taskgraphs
-from epl.plan.state import plan_state
+from epl.plan.sync.gradients import find_gradients, plan_aggregation
+from epl.plan.sync.state import plan_state
 from epl.program.program import Gradient
 
 

@@ -18,11 +18,11 @@ from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.lazy import copy_of
 from epl.passes.nodes import with_originals
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.precision import O2, is_weight
-from epl.plan.precision_table import table
-from epl.plan.sixteen_bits import choose_sixteen_bits
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.precision.precision import O2, is_weight
+from epl.plan.precision.sixteen_bits import choose_sixteen_bits
+from epl.plan.report.precision_table import table
 
 _LOG = logging.getLogger("epl")
 _FLOAT32 = 1
@@ -32,7 +32,7 @@ def mixed_precision(program, target):
     """Casts, where amp.level asks for it.
 
     Raises:
-      PlanError, UnsupportedError: see epl.plan.sixteen_bits.choose_sixteen_bits.
+      PlanError, UnsupportedError: see epl.plan.precision.sixteen_bits.choose_sixteen_bits.
     """
     amp = target.config.amp
     if not amp.level:

@@ -15,9 +15,9 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.offload import TO_DEVICE, plan_offload
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.memory.offload import TO_DEVICE, plan_offload
 
 _LOG = logging.getLogger("epl")
 
@@ -26,7 +26,7 @@ def offload(program, target):
     """Tags what is to lie and run on the host, and adds the copies.
 
     Raises:
-      UnsupportedError: see epl.plan.offload.plan_offload.
+      UnsupportedError: see epl.plan.memory.offload.plan_offload.
     """
     level = target.config.offload.level
     if not level:
@@ -53,7 +53,7 @@ def add_copies(graph, edit, copies, prefix, sources=None):
     Args:
       graph: the Graph that `edit` changes.
       edit: an epl.graph.index.Editor.
-      copies: epl.plan.offload.Copies.
+      copies: epl.plan.memory.offload.Copies.
       prefix: of the names of nodes.
       sources: dict of canonical tensor name to the node that has it on the host; default: the tensors are there.
     """

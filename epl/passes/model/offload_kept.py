@@ -9,9 +9,9 @@ import logging
 
 from epl.graph.index import node_of
 from epl.passes.model.offload import add_copies, on_host
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.offload_kept import plan_kept
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.memory.offload_kept import plan_kept
 
 _LOG = logging.getLogger("epl")
 

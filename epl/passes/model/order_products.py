@@ -8,8 +8,8 @@ product itself. `tf.gradients` asks for it in the gradient of each right operand
 """
 
 from epl.graph.build import set_attr
-from epl.plan.layout import is_split
-from epl.plan.stages import used_taskgraphs
+from epl.plan.layout.layout import is_split
+from epl.plan.layout.stages import used_taskgraphs
 
 
 def order_products(program, target):

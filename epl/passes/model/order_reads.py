@@ -10,7 +10,7 @@ find their own, and drift apart.
 """
 
 from epl.graph import tags
-from epl.plan.analysis import variable_of
+from epl.plan.facts.analysis import variable_of
 from epl.rules import effects
 
 _ALIASES = frozenset(["Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze"])

@@ -23,10 +23,10 @@ from epl.partition.marks import Marks
 from epl.partition.partition import partition
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.layout import ROWS, is_split
-from epl.plan.names import recomputed_name
-from epl.plan.stages import used_taskgraphs
-from epl.plan.user_collectives import user_collectives
+from epl.plan.facts.names import recomputed_name
+from epl.plan.facts.user_collectives import user_collectives
+from epl.plan.layout.layout import ROWS, is_split
+from epl.plan.layout.stages import used_taskgraphs
 from epl.program.placement import WHOLE
 from epl.rules import effects
 

@@ -11,7 +11,7 @@ What the user said of devices is kept as far as it makes sense: `/cpu:0` stays o
 import functools
 
 from epl.graph import tags
-from epl.plan.analysis import is_large_constant
+from epl.plan.facts.analysis import is_large_constant
 from epl.rules import effects
 
 

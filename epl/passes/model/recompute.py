@@ -15,11 +15,11 @@ Of a loop of control flow v1 all is copied that its gradient needs, and the push
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
-from epl.passes.copies.template import Template
-from epl.plan.analysis import analyse
-from epl.plan.cost import estimate
-from epl.plan.keep import is_asked_for, plan_recomputation
-from epl.plan.names import recomputed_name
+from epl.passes.template import Template
+from epl.plan.cost.cost import estimate
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import recomputed_name
+from epl.plan.memory.keep import is_asked_for, plan_recomputation
 
 _FLOAT32 = 1
 
@@ -28,7 +28,7 @@ def recompute(program, target):
     """Gives the backward pass copies of parts of the forward pass, where the configuration or the program asks for it.
 
     Raises:
-      PlanError, UnsupportedError: see epl.plan.keep.plan_recomputation.
+      PlanError, UnsupportedError: see epl.plan.memory.keep.plan_recomputation.
     """
     if not is_asked_for(program, target.config):
         return program
@@ -44,7 +44,7 @@ def with_copies(graph, plan):
 
     Args:
       graph: the tagged Graph of one copy of the model.
-      plan: an epl.plan.recompute.Recomputation of it.
+      plan: an epl.plan.memory.recompute.Recomputation of it.
     """
     edit = graph.editor()
     for group in plan.groups:

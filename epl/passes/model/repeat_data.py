@@ -11,7 +11,7 @@ from epl.graph.index import node_of
 from epl.partition.emit import type_list
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 
 _INT32, _INT64 = 3, 9
 _FOREVER = -1

@@ -9,11 +9,11 @@ from epl.partition.checkpoints import slice_text
 from epl.passes.leave_out import become
 from epl.passes.nodes import assign_node, read_node
 from epl.passes.saved import save_instead, saved_by
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.parameters import JOIN
-from epl.plan.row_kinds import ROWS
-from epl.plan.zero_rows import WHOLE, rows_of_spec
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.facts.row_kinds import ROWS
+from epl.plan.zero.parameters import JOIN
+from epl.plan.zero.zero_rows import WHOLE, rows_of_spec
 from epl.rules import effects
 
 _BOOL, _INT32 = 10, 3

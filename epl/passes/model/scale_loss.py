@@ -19,10 +19,10 @@ from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
-from epl.plan.cost import TensorSpec
-from epl.plan.loss_scale import plan_loss_scale
-from epl.plan.names import PREFIX
-from epl.plan.sixteen_bits import FLOAT16
+from epl.plan.cost.cost import TensorSpec
+from epl.plan.facts.names import PREFIX
+from epl.plan.precision.loss_scale import plan_loss_scale
+from epl.plan.precision.sixteen_bits import FLOAT16
 from epl.program.program import Added, Unscaled, Verdict
 
 _FLOAT32, _INT32, _BOOL = 1, 3, 10
@@ -33,7 +33,8 @@ def scale_loss(program, target):
     """Scales, where the program computes in float16 and does not do so itself.
 
     Raises:
-      UnsupportedError: see epl.plan.loss_scale.plan_loss_scale; or an operation that updates a variable gives a value.
+      UnsupportedError: see epl.plan.precision.loss_scale.plan_loss_scale; or an operation that updates a variable gives
+        a value.
     """
     amp = target.config.amp
     half = program.sixteen_bits is not None and program.sixteen_bits.name == FLOAT16

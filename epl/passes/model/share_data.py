@@ -7,18 +7,18 @@ What comes before a ShardDataset is read whole by all workers: what is shuffled 
 that they share, anew each time that the data set is made.
 
 Where several workers read a batch's rows, each its own, their data sets make batches of that many
-(epl.plan.batch_parts).
+(epl.plan.input.batch_parts).
 
 The nodes may stand in functions: a one-shot iterator has its whole pipeline in one.
 """
 
 from epl.errors import UnsupportedError
 from epl.graph.build import Type, constant, make_node
-from epl.passes.copies.seeds import derive, set_seed
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
-from epl.plan import data_ops
-from epl.plan.names import PREFIX
+from epl.passes.seeds import derive, set_seed
+from epl.plan.facts import data_ops
+from epl.plan.facts.names import PREFIX
 from epl.rules import datasets
 
 _INT32 = 3

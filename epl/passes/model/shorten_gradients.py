@@ -14,9 +14,9 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.nodes import with_originals
-from epl.plan.gradients import returned_gradients
-from epl.plan.names import PREFIX
-from epl.plan.precision import DTYPES, O2
+from epl.plan.facts.names import PREFIX
+from epl.plan.precision.precision import DTYPES, O2
+from epl.plan.sync.gradients import returned_gradients
 from epl.program.program import Gradient, Unscaled
 
 _FLOAT32 = 1

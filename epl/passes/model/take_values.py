@@ -7,11 +7,11 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import read_node
-from epl.plan.analysis import analyse
-from epl.plan.names import PREFIX
-from epl.plan.parameters import LEVELS, LOOKUPS, SHAPES, after_updates, find_divisible, is_read
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.plan import mesh_of
-from epl.plan.stages import used_taskgraphs
+from epl.plan.zero.parameters import LEVELS, LOOKUPS, SHAPES, after_updates, find_divisible, is_read
 
 _INT32 = 3
 

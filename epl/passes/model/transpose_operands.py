@@ -15,11 +15,11 @@ from epl import tf_compat
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.cost import Speeds
-from epl.plan.layout import is_split
-from epl.plan.names import PREFIX
-from epl.plan.row_kinds import constant_of
-from epl.plan.stages import used_taskgraphs
+from epl.plan.cost.cost import Speeds
+from epl.plan.facts.names import PREFIX
+from epl.plan.facts.row_kinds import constant_of
+from epl.plan.layout.layout import is_split
+from epl.plan.layout.stages import used_taskgraphs
 
 _FLOAT32 = 1
 _FLAGS = ("transpose_a", "transpose_b")

@@ -14,15 +14,15 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.passes.nodes import dtype_of, with_originals, with_specs
-from epl.plan.analysis import analyse
-from epl.plan.cost import TensorSpec
-from epl.plan.loss_terms import plan_losses
-from epl.plan.micro_batches import has_micro_batches
-from epl.plan.names import PREFIX
+from epl.plan.cost.cost import TensorSpec
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.names import PREFIX
+from epl.plan.facts.row_states import RATIO, SUM
+from epl.plan.facts.user_collectives import user_collectives
+from epl.plan.layout.stages import stages_of, used_taskgraphs
+from epl.plan.pipeline.micro_batches import has_micro_batches
 from epl.plan.plan import mesh_of
-from epl.plan.row_states import RATIO, SUM
-from epl.plan.stages import stages_of, used_taskgraphs
-from epl.plan.user_collectives import user_collectives
+from epl.plan.sync.loss_terms import plan_losses
 from epl.program.program import LOSSES, MEANS
 
 _FLOAT32 = 1

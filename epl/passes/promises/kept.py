@@ -1,9 +1,9 @@
 """What passes promise of the graph that they leave, by what was planned: functions (graph, plan) -> problems."""
 
 from epl.graph.index import node_of, parse_input
-from epl.plan.analysis import is_large_constant
-from epl.plan.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
-from epl.plan.order import between_workers, out_of_order
+from epl.plan.exchange.order import between_workers, out_of_order
+from epl.plan.facts.analysis import is_large_constant
+from epl.plan.facts.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
 
 
 def every_node_is_placed(graph, plan):

@@ -15,8 +15,8 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
 from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
-from epl.plan.names import tag_of
-from epl.plan.zero import scattered_groups
+from epl.plan.facts.names import tag_of
+from epl.plan.zero.zero import scattered_groups
 
 _FLOAT32, _HALF = 1, 19
 _INT32 = 3

@@ -15,7 +15,7 @@ copy was when it was begun:
 
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import add_assign_node, all_reduce_node, assign_node, read_node
-from epl.plan.names import (
+from epl.plan.facts.names import (
     apply_average_name,
     average_name,
     clone_name,

@@ -13,8 +13,8 @@ from epl.graph.index import format_input, parse_input
 from epl.partition.emit import type_list
 from epl.passes.copies.fill_shards import READ_ONCE
 from epl.passes.nodes import dtype_of, tagged
-from epl.plan.names import PREFIX, tag_of
-from epl.plan.order import OF_SHARDS
+from epl.plan.exchange.order import OF_SHARDS
+from epl.plan.facts.names import PREFIX, tag_of
 from epl.rules import effects
 
 _FLOAT, _DOUBLE, _INT32, _INT16, _STRING, _INT64, _BOOL, _UINT16 = 1, 2, 3, 5, 7, 9, 10, 17

@@ -11,8 +11,8 @@ import math
 
 from epl.graph.build import Type, constant, make_node
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
-from epl.plan.dgc import MOMENTUM
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
+from epl.plan.sync.dgc import MOMENTUM
 
 _FLOAT32, _INT64 = 1, 9
 

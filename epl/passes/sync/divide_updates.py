@@ -14,9 +14,9 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
 from epl.passes.nodes import assign_node, read_node, tagged, waits_for_own_gradients
 from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
-from epl.plan.apply_groups import APPLY_GROUP
-from epl.plan.names import clone_name, cloned_name, tag_of
-from epl.plan.zero import gathered_groups
+from epl.plan.facts.names import clone_name, cloned_name, tag_of
+from epl.plan.memory.apply_groups import APPLY_GROUP
+from epl.plan.zero.zero import gathered_groups
 
 _INT32 = 3
 _COPIED = frozenset([1, 2, 19])  # float, double, half: DeepCopy has kernels of them everywhere

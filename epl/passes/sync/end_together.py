@@ -10,7 +10,7 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
-from epl.plan.names import clone_name
+from epl.plan.facts.names import clone_name
 
 _INT32 = 3
 

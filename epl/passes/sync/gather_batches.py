@@ -1,4 +1,4 @@
-r"""Puts batches together of which workers that divide tensors have read their own rows each (epl.plan.batch_parts).
+r"""Puts batches together of which workers that divide tensors read their own rows each (epl.plan.input.batch_parts).
 
     GetNext -> model   becomes   GetNext -> EplAllGather -> GatherV2 -> IdentityN -> model
                                         \ row numbers -> EplAllGather -^
@@ -12,9 +12,9 @@ from epl.graph.index import format_input
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
 from epl.passes.rows import add_rows
-from epl.plan import data_ops
-from epl.plan.names import PREFIX, tag_of
-from epl.plan.order import OF_SHARDS
+from epl.plan.exchange.order import OF_SHARDS
+from epl.plan.facts import data_ops
+from epl.plan.facts.names import PREFIX, tag_of
 
 _INT32 = 3
 

@@ -16,9 +16,9 @@ from epl.graph.build import Type, make_node
 from epl.passes.nodes import instance_tensor, waits_for_own_gradients
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
-from epl.plan.analysis import variable_of
-from epl.plan.names import clone_name, micro_batch_name, tag_of
-from epl.plan.zero import elements_of, part_shape
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.names import clone_name, micro_batch_name, tag_of
+from epl.plan.zero.zero import elements_of, part_shape
 from epl.rules import effects
 
 

@@ -13,7 +13,7 @@ place pass put what it takes.
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
-from epl.plan.memory import PARTS
+from epl.plan.cost.memory import PARTS
 
 _MOVED = frozenset(
     [

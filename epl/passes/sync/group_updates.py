@@ -13,10 +13,10 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import format_input, parse_input
-from epl.passes.copies.template import Template
 from epl.passes.nodes import tagged
-from epl.plan.apply_groups import APPLY_GROUP, plan_apply_groups
-from epl.plan.names import PREFIX, clone_name
+from epl.passes.template import Template
+from epl.plan.facts.names import PREFIX, clone_name
+from epl.plan.memory.apply_groups import APPLY_GROUP, plan_apply_groups
 
 
 def group_updates(program, plan):

@@ -12,10 +12,10 @@ from epl.graph.index import canonical_tensor, format_input
 from epl.partition import partitioned
 from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
+from epl.passes.messages import with_whole
 from epl.passes.nodes import instance_tensor, tagged
-from epl.passes.worker.cut import with_whole
-from epl.plan.names import clone_name, joined_name, tag_of, whole_name
-from epl.plan.order import OF_SHARDS
+from epl.plan.exchange.order import OF_SHARDS
+from epl.plan.facts.names import clone_name, joined_name, tag_of, whole_name
 from epl.program.placement import BY_ROW
 
 _INT32, _INT64, _BOOL = 3, 9, 10

@@ -11,8 +11,8 @@ from epl.graph.build import Type, constant, make_node
 from epl.passes.leave_out import become
 from epl.passes.nodes import tagged
 from epl.passes.vectors import Whereabouts
-from epl.plan.names import clone_name
-from epl.plan.zero_sums import owned_sums
+from epl.plan.facts.names import clone_name
+from epl.plan.zero.zero_sums import owned_sums
 
 
 def join_sums(program, plan):

@@ -14,9 +14,9 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import tagged
 from epl.passes.vectors import Whereabouts, everywhere
-from epl.plan.names import clone_name
-from epl.plan.verdicts import stages_verdicts
-from epl.plan.zero import agreements
+from epl.plan.facts.names import clone_name
+from epl.plan.precision.verdicts import stages_verdicts
+from epl.plan.zero.zero import agreements
 
 _INT32, _BOOL = 3, 10
 

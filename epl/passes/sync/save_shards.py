@@ -16,8 +16,8 @@ from epl.partition.conversion import shard_sizes, shard_starts
 from epl.passes.nodes import instance_tensor, tagged
 from epl.passes.saved import save_instead, saved_by
 from epl.passes.sync.join_shards import replicas
-from epl.plan.names import PREFIX, tag_of
-from epl.plan.order import OF_SHARDS
+from epl.plan.exchange.order import OF_SHARDS
+from epl.plan.facts.names import PREFIX, tag_of
 
 _CHIEF = 0
 

@@ -7,10 +7,8 @@ Operations that write event files (tf.contrib.summary) do nothing on other worke
 
 from epl.graph import tags
 from epl.graph.index import parse_input
+from epl.plan.facts.shown import shown_by
 from epl.rules import effects
-
-# They take one number; rows of all copies do not fit.
-_SCALAR = frozenset(["ScalarSummary", "WriteScalarSummary"])
 
 
 def show_merged(program, plan):
@@ -29,29 +27,6 @@ def show_merged(program, plan):
         if not plan.mesh.has_first or tags.get_int(graph.nodes[name], tags.INSTANCE):
             _silence(edit.node(name))
     return program.with_graph(edit.finish())
-
-
-def shown_by(graph, tensor, how):
-    """(node, input position) of the summaries that show a tensor, or an Identity of it, and can show it merged.
-
-    Args:
-      graph: a Graph.
-      tensor: its name.
-      how: "mean", "sum" or "concat".
-    """
-    found, stack = [], [parse_input(tensor)]
-    while stack:
-        producer = stack.pop()
-        for consumer, position in graph.consumers.get(producer.node, ()):
-            node = graph.nodes[consumer]
-            if parse_input(node.input[position]) != producer:
-                continue
-            if node.op in effects.SUMMARIES | effects.SUMMARY_WRITES:
-                if how != "concat" or node.op not in _SCALAR:
-                    found.append((consumer, position))
-            elif node.op == "Identity":
-                stack.append(parse_input(consumer))
-    return found
 
 
 def _silence(node):

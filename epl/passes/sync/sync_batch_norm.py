@@ -12,8 +12,8 @@ gradient with respect to each.
 
 from epl.graph.build import Type, constant, make_node
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
-from epl.plan.batch_norm import SyncedMean
-from epl.plan.names import clone_name, tag_of
+from epl.plan.facts.names import clone_name, tag_of
+from epl.plan.sync.batch_norm import SyncedMean
 
 _FLOAT32 = 1
 _INT32 = 3

@@ -6,7 +6,7 @@ x/1 -> all_reduce/1 -> y/1   to        all_reduce ->
 """
 
 from epl.graph.build import set_attr
-from epl.plan.names import clone_name
+from epl.plan.facts.names import clone_name
 
 
 def join_user_collectives(program, plan):

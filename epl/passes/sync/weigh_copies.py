@@ -15,7 +15,7 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of, instance_tensor, tagged
-from epl.plan.names import PREFIX, clone_name
+from epl.plan.facts.names import PREFIX, clone_name
 
 _FLOAT32 = 1
 

@@ -14,8 +14,8 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import assign_node, read_node, tagged
-from epl.plan.analysis import variable_of
-from epl.plan.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
 
 _INT32, _STRING = 3, 7
 _LISTS = ((1, "names"), (2, "slices"))

@@ -14,10 +14,10 @@ copies when the user's graph grows.
 """
 
 from epl.graph.build import Type, constant, make_node
-from epl.passes.copies.seeds import derive
 from epl.passes.nodes import assign_node, read_node, tagged
-from epl.plan.merge_points import in_lane
-from epl.plan.names import clone_name, copy_name, sync_name, tag_of
+from epl.passes.seeds import derive
+from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.names import clone_name, copy_name, sync_name, tag_of
 from epl.program.placement import TURNED
 
 _CHIEF = 0

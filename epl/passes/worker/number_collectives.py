@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from epl.plan.order import collective_keys, settle
+from epl.plan.exchange.order import collective_keys, settle
 
 
 def number_collectives(program, plan):

@@ -12,7 +12,7 @@ leaves none behind.
 from epl.graph.build import make_node
 from epl.graph.lazy import node_def_of
 from epl.passes.nodes import tagged
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 
 _GATE = "^%s_begin/" % PREFIX
 

@@ -1,7 +1,7 @@
 """Adds a node that reads each copy that this worker has of the variables that are compared with their other copies."""
 
 from epl.passes.nodes import read_node
-from epl.plan.names import clone_name, read_name
+from epl.plan.facts.names import clone_name, read_name
 
 
 def read_copies(program, plan):

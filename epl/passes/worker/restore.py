@@ -5,7 +5,7 @@ import collections
 from epl.graph.build import constant
 from epl.graph.index import format_input, node_of, parse_input
 from epl.partition.checkpoints import strings_of
-from epl.plan.names import PREFIX
+from epl.plan.facts.names import PREFIX
 
 _STRING = 7
 

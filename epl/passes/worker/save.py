@@ -13,10 +13,10 @@ from epl.graph.index import node_of
 from epl.graph.types import DTYPE_BYTES
 from epl.partition.checkpoints import FIRST_SAVED, slice_size
 from epl.passes.saved import saved_by
-from epl.plan.analysis import variable_of
-from epl.plan.gradients import size_bytes
-from epl.plan.names import PREFIX
-from epl.plan.order import OF_SHARDS
+from epl.plan.exchange.order import OF_SHARDS
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.names import PREFIX
+from epl.plan.facts.variable_sizes import size_bytes
 
 _INT32, _STRING = 3, 7
 # What is received at a time, or one variable if that is larger.

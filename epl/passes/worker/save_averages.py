@@ -7,8 +7,8 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import node_of
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import read_node
-from epl.plan.analysis import variable_of
-from epl.plan.names import saved_name, saved_value_name
+from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.names import saved_name, saved_value_name
 
 _HANDS_ON = frozenset(["Identity", "ReadVariableOp"])
 

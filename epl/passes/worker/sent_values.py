@@ -14,8 +14,8 @@ from epl.graph.build import Type, make_node
 from epl.graph.control_flow import frames_of
 from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.plan.analysis import of_kernel, variable_of
-from epl.plan.names import PREFIX
+from epl.plan.facts.analysis import of_kernel, variable_of
+from epl.plan.facts.names import PREFIX
 from epl.rules import effects
 
 # Their results may lie in the memory of the variable that they take.
@@ -28,7 +28,7 @@ def changes_after_use(graph, part):
 
     Args:
       graph: the whole Graph.
-      part: an epl.passes.worker.cut.Part.
+      part: an epl.passes.messages.Part.
     """
     found, writes, frames = {}, None, None
     for message in part.messages:

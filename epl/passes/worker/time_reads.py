@@ -4,8 +4,8 @@ GetNext   becomes   Timestamp -^-> GetNext -^-> Timestamp
 """
 
 from epl.graph.build import make_node
-from epl.plan import data_ops
-from epl.plan.names import time_names
+from epl.plan.facts import data_ops
+from epl.plan.facts.names import time_names
 
 _TIMED = data_ops.GET_NEXT | data_ops.DEQUEUES
 

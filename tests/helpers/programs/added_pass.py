@@ -11,7 +11,7 @@ from epl import compiler
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.passes.nodes import add_variable, assign_node, read_node
-from epl.plan.names import clone_name
+from epl.plan.facts.names import clone_name
 from epl.program import placement
 from epl.program.program import Added
 from epl.session.hooks import driver_of

@@ -1,6 +1,6 @@
 """What a session of EPL knows of the loss scale."""
 
-from epl.plan.names import clone_name
+from epl.plan.facts.names import clone_name
 from epl.session.hooks import driver_of
 
 NAMES = ("scale", "good_steps", "bad_steps")

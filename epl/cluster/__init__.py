@@ -1,0 +1,5 @@
+"""The devices and workers of a job, and where they are learnt from."""
+
+from epl.cluster.cluster import Cluster
+
+__all__ = ["Cluster"]

@@ -1,0 +1,1 @@
+"""What devices exchange in a step, and in which order."""

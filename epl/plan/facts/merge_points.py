@@ -1,0 +1,74 @@
+"""Where the copies of a model whose tensors are divided (epl.split) merge what they have.
+
+What is merged is found in the whole model, and a node stands where the merged value is taken (epl.passes.model.
+mark_merges). Once tensors are divided, that node lies as what follows wants it; what it takes is merged, by each device
+with those that have the same part.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Dict, Tuple
+
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan.facts.names import tag_of
+from epl.program.program import Gradient
+
+
+@dataclass(frozen=True)
+class MergePoints:
+    """What the copies merge, by the nodes that stand for it.
+
+    Attributes:
+      gradients: (ApplyCall, Gradient of the nodes for its tensors, variable) of each.
+      state: StateGroups of which the values are such nodes.
+      outputs: tensor of a collection (epl.GraphKeys) to its node.
+      whole: nodes of what can be merged only where it is whole.
+    """
+
+    gradients: Tuple[Tuple[object, Gradient, str], ...] = ()
+    state: Tuple = ()
+    outputs: Dict[str, str] = None
+    whole: Tuple[str, ...] = ()
+
+
+def merged_at(model, node):
+    """The tensor that copies merge at one of the nodes."""
+    return canonical_tensor(model.graph.nodes[node].input[0])
+
+
+def source_of(model, tensor):
+    """What copies merge for a tensor of a collection (epl.GraphKeys), a canonical name."""
+    if model.merge_points is not None:
+        return canonical_tensor(model.merge_points.outputs[tensor])
+    return model.loss_sources.get(tensor, tensor)
+
+
+def merged_outputs(model):
+    """The nodes of what copies merge for collections (epl.GraphKeys)."""
+    return [node_of(source_of(model, canonical_tensor(tensor))) for names in model.merges.values() for tensor in names]
+
+
+def lanes_at(model, node, lanes):
+    """The groups of devices that merge a tensor: None, once for all parts, or each lane (epl.plan.layout.mesh)."""
+    return range(lanes) if canonical_tensor(node) in model.partitioned.placements else (None,)
+
+
+def in_lane(name, lane):
+    """The name of what merges something in a lane."""
+    return name if lane is None else "%s/part_%d" % (name, lane)
+
+
+def state_at_points(model, lanes):
+    """The StateGroups of a divided model."""
+    found = []
+    for group in model.merge_points.state:
+        kinds = {}
+        for node in group.values:
+            kinds.setdefault(tuple(lanes_at(model, node, lanes)), []).append(node)
+        for number, (own_lanes, nodes) in enumerate(kinds.items()):
+            name = group.name if len(kinds) == 1 else "%s/%d" % (group.name, number)
+            values, consumers = tuple(merged_at(model, n) for n in nodes), tuple((n, 0) for n in nodes)
+            for lane in own_lanes:
+                own = in_lane(name, lane)
+                merged = replace(group, name=own, tag=tag_of(own), values=values, consumers=consumers, lane=lane)
+                found.append(merged)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Which data sets and files are divided over the workers, and where."""

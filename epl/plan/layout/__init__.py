@@ -1,0 +1,1 @@
+"""Where things are: the mesh of devices, stages, owners and placements of variables."""

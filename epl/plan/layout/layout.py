@@ -1,0 +1,274 @@
+"""Lays the stages of a model out over the devices of a cluster."""
+
+from functools import reduce
+from math import gcd
+
+from epl.errors import PlanError, UnsupportedError
+from epl.plan.layout.mesh import Instance, Mesh, Stage
+
+# The kind of a TaskGraph of `epl.replicate` whose devices divide each operation by rows (epl.plan.layout.fixed_batch).
+ROWS = "rows"
+
+
+def make_mesh(
+    taskgraphs,
+    cluster,
+    colocate=False,
+    worker_index=None,
+    num_chunks=1,
+    prefer_intra_node=True,
+    num_communicators=1,
+    weights=(),
+):
+    """Lays the TaskGraphs out over the cluster's devices.
+
+    Args:
+      taskgraphs: list of epl.program.program.TaskGraph; empty = the whole model is one replicate(1).
+      cluster: has worker_num, worker_index, gpu_num_per_worker, device_type.
+      colocate: all TaskGraphs share the same devices (cluster.colocate_split_and_replicate).
+      worker_index: as which worker sees it; default the cluster's own.
+      num_chunks: stages on each device of a pipeline: stage s lies on its device s modulo their number.
+      prefer_intra_node: the stages of a copy lie in as few workers as possible; else in as many.
+      num_communicators: of each group (communication.num_communicators).
+      weights: of the devices of a model replica (cluster.device_weights); empty: all the same.
+
+    Raises:
+      PlanError: the device counts do not divide; the message has the arithmetic.
+      UnsupportedError: a layout that this version cannot run.
+    """
+    stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
+    stages = stages or (Stage(0, "model", 1),)
+    _check_stages(stages, num_chunks)
+    shards = reduce(_multiple, (stage.device_count for stage in stages))
+    depth = 1 if colocate else len(stages) // num_chunks
+    per_worker = cluster.gpu_num_per_worker
+    split = is_split(taskgraphs)
+    uneven = len({stage.device_count for stage in stages}) > 1
+    if uneven:
+        _check_uneven(stages, colocate, num_chunks, split)
+    _check_devices(stages, depth, cluster, split)
+    if weights:
+        _check_weights(weights, stages, shards, split)
+    if split:
+        _check_split(stages, depth, cluster, prefer_intra_node)
+    if uneven:
+        places = _stage_by_stage(stages, per_worker)
+    else:
+        places = (_close if prefer_intra_node else _spread)(depth, cluster.worker_num, per_worker)
+    if places is None:
+        raise UnsupportedError(
+            "the %d stages of a copy of the model do not lie evenly on %d workers with %d devices each: a copy would "
+            "end in the middle of a worker. Start workers whose number of devices is a divisor or a multiple of %d, or "
+            "use another number of scopes."
+            % (depth, cluster.worker_num, per_worker, _devices_of_copy(stages, depth) // shards)
+        )
+    block = 1 + max(worker for column in places for worker, _ in column)
+    worker = cluster.worker_index if worker_index is None else worker_index
+    instances = []
+    for index, column in enumerate(places):
+        rank = worker // block * len(places) + index
+        workers, devices = zip(*[column[s.index % depth] for s in stages])
+        instances.append(Instance(index, rank, rank // shards, rank % shards, devices, workers))
+    return Mesh(
+        num_workers=cluster.worker_num,
+        worker_index=worker,
+        devices_per_worker=per_worker,
+        device_type=cluster.device_type,
+        stages=stages,
+        num_shards=shards,
+        instances=tuple(instances),
+        block=block,
+        num_communicators=num_communicators,
+        split=split,
+        weights=() if len(set(weights)) < 2 else tuple(w // reduce(gcd, weights) for w in weights),
+    )
+
+
+def mesh_as_marked(taskgraphs, config, cluster):
+    """The Mesh of TaskGraphs as a configuration has it; raises as `make_mesh`."""
+    return make_mesh(
+        taskgraphs,
+        cluster,
+        config.cluster.colocate_split_and_replicate,
+        num_chunks=config.pipeline.num_chunks,
+        prefer_intra_node=config.cluster.device_place_prefer_intra_node,
+        num_communicators=config.communication.num_communicators,
+        weights=config.cluster.device_weights,
+    )
+
+
+def is_split(taskgraphs):
+    """Whether any of some TaskGraphs divides tensors over several devices."""
+    return any(t.kind in ("split", ROWS) and t.device_count > 1 for t in taskgraphs)
+
+
+def _check_stages(stages, num_chunks):
+    """Raises PlanError where stages do not divide into chunks."""
+    if len(stages) % num_chunks:
+        raise PlanError(
+            "pipeline.num_chunks=%d does not divide the %d scopes of this model (%d = %d x %d + %d): each device of a "
+            "pipeline holds the same number of stages. Use a multiple of %d scopes, or another pipeline.num_chunks."
+            % (
+                num_chunks,
+                len(stages),
+                len(stages),
+                len(stages) // num_chunks,
+                num_chunks,
+                len(stages) % num_chunks,
+                num_chunks,
+            )
+        )
+
+
+def _check_uneven(stages, colocate, num_chunks, split):
+    """Raises UnsupportedError where stages cannot have different numbers of devices."""
+    counts = ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
+    for key, is_set, off in (
+        ("cluster.colocate_split_and_replicate", colocate, "False"),
+        ("pipeline.num_chunks", num_chunks > 1, "1"),
+    ):
+        if is_set:
+            raise UnsupportedError(
+                "the scopes of this model have different device counts (%s), which does not go together with %s in "
+                "this version. Set it to %s, or use the same device_count in all scopes." % (counts, key, off)
+            )
+    if split:
+        raise UnsupportedError(
+            "the scopes of this model have different device counts (%s), which does not go together with epl.split in "
+            "this version. Use the same device_count in all scopes: epl.replicate(k) divides its batch over as many "
+            "devices as epl.split(k) has." % counts
+        )
+
+
+def _check_weights(weights, stages, shards, split):
+    """Raises where devices cannot have these parts of a batch (cluster.device_weights)."""
+    given = "cluster.device_weights=(%s)" % ", ".join(map(str, weights))
+    if split or len({stage.device_count for stage in stages}) > 1:
+        raise UnsupportedError(
+            "%s does not go together with %s in this version: its devices have equal parts. Leave the key out%s."
+            % (
+                (given, "a model that devices divide (epl.split, or epl.replicate of a batch of fixed size)", _OPEN)
+                if split
+                else (given, "scopes of different device counts", "")
+            )
+        )
+    if len(weights) != shards:
+        raise PlanError(
+            "%s has %d weights, but the batch of a model replica is divided over %d (epl.replicate(%d)). Give one "
+            "weight for each of these devices, or leave the key out." % (given, len(weights), shards, shards)
+        )
+
+
+_OPEN = ", or leave the number of rows open: batch(...) without drop_remainder, a placeholder of shape [None, ...]"
+
+
+def _check_split(stages, depth, cluster, prefer_intra_node):
+    """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for."""
+    shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
+    spread = depth > 1 and not prefer_intra_node and cluster.worker_num > 1
+    if per_worker % depth or spread:
+        raise UnsupportedError(
+            "a model with epl.split(%d) has %d scopes (%s), which are the stages of a pipeline: all stages that a part "
+            "goes through must lie in one worker in this version, and these lie in several. Start workers whose number "
+            "of devices is a multiple of %d%s, or set cluster.colocate_split_and_replicate to let the scopes share the "
+            "same devices."
+            % (
+                shards,
+                len(stages),
+                ", ".join(s.name for s in stages),
+                depth,
+                ", leave cluster.device_place_prefer_intra_node at True" if spread else "",
+            )
+        )
+    columns = per_worker // depth
+    if shards % columns and columns % shards:
+        raise UnsupportedError(
+            "epl.split(%d) does not fit workers with %d devices each%s: %d is neither a divisor nor a multiple of %d, "
+            "so that a copy of the model would end in the middle of a worker. Start workers whose number of devices is "
+            "one of these, or use another device_count."
+            % (
+                shards,
+                per_worker,
+                ", %d for each of %d stages" % (columns, depth) if depth > 1 else "",
+                shards,
+                columns,
+            )
+        )
+
+
+def _check_devices(stages, depth, cluster, split):
+    """Raises PlanError when copies of `depth` stages, side by side, do not fill the devices of the cluster."""
+    share = split and depth > 1 and len({stage.device_count for stage in stages}) == 1
+    shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
+    per_replica = _devices_of_copy(stages, depth)
+    total = cluster.worker_num * per_worker
+    if total % per_replica:
+        what = (
+            " + ".join("%s: %d" % (s.name, s.device_count) for s in stages) if depth > 1 else "device_count %d" % shards
+        )
+        raise PlanError(
+            "one copy of the model needs %d devices (%s), but there are %d workers x %d devices = %d devices, and %d "
+            "does not divide %d (%d = %d x %d + %d). Use a number of devices that is a multiple of %d, or another "
+            "device_count%s."
+            % (
+                per_replica,
+                what,
+                cluster.worker_num,
+                per_worker,
+                total,
+                per_replica,
+                total,
+                total,
+                total // per_replica,
+                per_replica,
+                total % per_replica,
+                per_replica,
+                ", or set cluster.colocate_split_and_replicate to let all scopes share the same devices" * share,
+            )
+        )
+
+
+def _devices_of_copy(stages, depth):
+    """Devices of a copy of the model, of `depth` stages side by side."""
+    counts = [stage.device_count for stage in stages]
+    return depth * counts[0] if len(set(counts)) == 1 else sum(counts)
+
+
+def _stage_by_stage(stages, per_worker):
+    """As `_close` for stages with different numbers of devices: those of a copy stage by stage, one copy after the
+    other, in as few workers as hold whole copies."""
+    counts = [stage.device_count for stage in stages]
+    needs, shards = sum(counts), reduce(_multiple, counts)
+    firsts = [sum(counts[:index]) for index in range(len(counts))]
+    devices = needs * per_worker // gcd(needs, per_worker)
+    return [
+        [divmod(copy + first + shard * count // shards, per_worker) for first, count in zip(firsts, counts)]
+        for copy in range(0, devices, needs)
+        for shard in range(shards)
+    ]
+
+
+def _multiple(one, other):
+    """The least common multiple."""
+    return one * other // gcd(one, other)
+
+
+def _close(depth, workers, per_worker):
+    """For each copy of the model in a block, the (worker of the block, device) of each of its `depth` devices; copies
+    in as few workers as possible. None if they do not fit evenly."""
+    del workers
+    if per_worker % depth == 0:
+        return [[(0, first + i) for i in range(depth)] for first in range(0, per_worker, depth)]
+    if depth % per_worker == 0:
+        return [[divmod(i, per_worker) for i in range(depth)]]
+    return None
+
+
+def _spread(depth, workers, per_worker):
+    """The same with neighbouring devices of a copy in different workers."""
+    if workers % depth == 0:
+        return [[(i, device) for i in range(depth)] for device in range(per_worker)]
+    if depth % workers == 0:
+        rows = depth // workers
+        return [[(i % workers, first + i // workers) for i in range(depth)] for first in range(0, per_worker, rows)]
+    return None

@@ -1,0 +1,372 @@
+"""All devices of a job as a grid with named axes, and who communicates along them: arithmetic over counts alone.
+
+    data    model replicas
+    stage   the stages of a pipeline
+    shard   the devices that each compute a part of what one replica computes in a stage
+
+The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
+Stages may have different numbers of devices. The axis shard is then as long as their least common multiple, and of
+several neighbouring instances the first computes the batch of all of them. Which rows that are, and so who takes rows
+of whom at a border of stages, is in epl.plan.layout.rows.
+Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
+side, are a lane.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Optional, Sequence, Tuple
+
+from epl.errors import PlanError
+from epl.plan.layout.rows import overlapping, shares
+
+DATA, STAGE, SHARD = "data", "stage", "shard"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A TaskGraph's place in a model replica.
+
+    Attributes:
+      index: position, from 0.
+      name: for people.
+      device_count: devices that it computes on in one model replica.
+    """
+
+    index: int
+    name: str
+    device_count: int
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One copy of the graph: a place on the axes data and shard.
+
+    Attributes:
+      index: number among those of this worker.
+      rank: number in the group of all of them.
+      data: its place on that axis: the model replica that it belongs to.
+      shard: its place on that axis: which part of the replica's batch it computes.
+      devices: for each stage its device's index in the worker that has it.
+      workers: for each stage the worker of the block that has it, counted within the block.
+    """
+
+    index: int
+    rank: int
+    data: int
+    shard: int
+    devices: Tuple[int, ...]
+    workers: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who communicates along some axes, as one worker sees it.
+
+    Attributes:
+      workers: those that take part, in order.
+      index: this worker's place among them; None where it is none of them.
+      size: ranks of all of them.
+      first_communicator: the first of the group's in each worker's pool.
+    """
+
+    workers: Sequence[int]
+    index: Optional[int]
+    size: int
+    first_communicator: int
+
+    @property
+    def num_workers(self):
+        return len(self.workers)
+
+    @property
+    def local(self):
+        """How many ranks each worker has, where all have as many."""
+        return self.size // len(self.workers)
+
+    def communicator(self, number):
+        """The pool's number of one of the group's communicators."""
+        return self.first_communicator + number
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid, as one worker sees it: its size does not grow with the number of workers.
+
+    The workers fall into blocks of neighbours that hold whole copies of the model: one worker each, unless a copy lies
+    in several. All blocks are alike.
+
+    Attributes:
+      num_workers, worker_index: all workers, and this one.
+      devices_per_worker: of each worker.
+      device_type: "CPU" or "GPU".
+      stages: the parts of a model replica.
+      num_shards: size of the axis shard: devices of each stage, or the least common multiple of these numbers.
+      instances: those of this worker's block.
+      block: workers of a block.
+      num_communicators: of each group along axes.
+      split: the devices along the axis shard divide tensors, so that each holds something else; else the batch of a
+        replica, and hold the same.
+      first_device: TensorFlow's number of a worker's first device: 1 where the host's is kept free.
+      weights: of the places on the axis shard: a device has so many of as many equal parts of its model replica's batch
+        as they are together. Empty: all have one.
+      sharers: neighbouring workers that hold the state of optimizers once among them, where these are neither one nor
+        all (`zero.degree`); else 0.
+    """
+
+    num_workers: int
+    worker_index: int
+    devices_per_worker: int
+    device_type: str
+    stages: Tuple[Stage, ...]
+    num_shards: int
+    instances: Tuple[Instance, ...]
+    block: int = 1
+    num_communicators: int = 1
+    split: bool = False
+    first_device: int = 0
+    weights: Tuple[int, ...] = ()
+    sharers: int = 0
+
+    @property
+    def shape(self):
+        """dict of axis to its size."""
+        return {DATA: self.everywhere.size // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
+
+    @property
+    def everyone(self):
+        """The Group of all devices of all workers: along all axes."""
+        return self.group(DATA, STAGE, SHARD)
+
+    @property
+    def everywhere(self):
+        """The Group of all instances, of this worker's stages; where a worker may have some of them alone, of all
+        stages, see `holding`."""
+        return self.group(DATA, SHARD)
+
+    @property
+    def copies(self):
+        """The Group of the instances that hold the same, or come to: what makes it so is sent among them."""
+        return self.group(DATA) if self.split else self.everywhere
+
+    @property
+    def sharing(self):
+        """The Group of the copies that hold state once among them, where `sharers` says so."""
+        place = self.worker_index % self.sharers
+        first, count = self.worker_index - place, self.num_communicators
+        size = len(self.instances) * self.sharers
+        return Group(range(first, first + self.sharers), place, size, 2 * count)
+
+    @property
+    def around(self):
+        """The Group of the copies that hold the same of that state: one of each `sharing`."""
+        workers = range(self.worker_index % self.sharers, self.num_workers, self.sharers)
+        size = len(self.instances) * len(workers)
+        return Group(workers, self.worker_index // self.sharers, size, self.num_communicators)
+
+    def holding(self, stage):
+        """The Group of the copies of a stage that hold the same."""
+        if not self.is_spread:
+            copies, span = self.copies, self.span(stage)
+            return copies if span == 1 else replace(copies, size=copies.size // span)
+        places, count = self.places(stage), self.num_communicators
+        place, block = self.worker_index % self.block, self.worker_index // self.block
+        workers = tuple(first + p for first in range(0, self.num_workers, self.block) for p in places)
+        return Group(
+            workers,
+            block * len(places) + places.index(place) if place in places else None,
+            len(self.computing(stage)) * self.num_blocks,
+            # Where these are all workers, they have the communicators of all.
+            count * (1 + self._numbers[places]) if len(workers) < self.num_workers else 0,
+        )
+
+    @property
+    def is_spread(self):
+        """Whether the copies of a stage that are in one block may lie in several workers."""
+        return self.block > 1 and not self.is_even
+
+    def places(self, stage):
+        """The workers of the block that have copies of a stage, in order, counted within the block."""
+        return tuple(sorted({i.workers[stage] for i in self.computing(stage)}))
+
+    @property
+    def _numbers(self):
+        """dict of the places of stages to a number; those that have a worker in common have different ones."""
+        found = {}
+        for places in sorted({self.places(stage.index) for stage in self.stages}):
+            taken = {number for others, number in found.items() if set(others) & set(places)}
+            found[places] = min(set(range(len(taken) + 1)) - taken)
+        return found
+
+    @property
+    def num_blocks(self):
+        return self.num_workers // self.block
+
+    @property
+    def block_index(self):
+        """The number of this worker's block."""
+        return self.worker_index // self.block
+
+    @property
+    def blocks_of_copy(self):
+        """How many neighbouring blocks compute one copy of the model, of one batch; 1 where each has whole copies."""
+        return max(1, self.num_shards // len(self.instances))
+
+    @property
+    def readers(self):
+        """(number of those who read different batches, this worker's place among them)."""
+        return self.num_blocks // self.blocks_of_copy, self.block_index // self.blocks_of_copy
+
+    @property
+    def has_first(self):
+        """Whether this worker has, or its block, the first of the copies that hold the same."""
+        return (self.copies.index if self.split else self.block_index) == 0
+
+    @property
+    def is_even(self):
+        """Whether all stages have the same number of devices."""
+        return len({stage.device_count for stage in self.stages}) == 1
+
+    def span(self, stage):
+        """How many neighbouring instances one device of a stage computes for."""
+        return max(1, self.num_shards // self.stages[stage].device_count)
+
+    def computing(self, stage):
+        """The instances that have a copy of a stage."""
+        span = self.span(stage)
+        return self.instances if span == 1 else tuple(i for i in self.instances if i.shard % span == 0)
+
+    def weights_of(self, stage):
+        """The weights of a stage's devices in one model replica, in the order of its batch."""
+        return self.weights or (1,) * (self.num_shards // self.span(stage))
+
+    def rows(self, instance, stage):
+        """The rows of its model replica's batch that an instance's copy of a stage computes (epl.plan.layout.rows)."""
+        return shares(self.weights_of(stage))[instance.shard // self.span(stage)]
+
+    def factors(self, instances, over_workers=True):
+        """What the means of some instances, one of each device of a stage, are multiplied by, so that the mean over all
+        workers' copies is that of all rows; or the mean over these instances, that of their rows."""
+        own = [self.weights[i.shard] for i in instances]
+        among = self.weights if over_workers else own
+        return [weight * len(among) / sum(among) for weight in own]
+
+    def computing_for(self, instance, stage, other):
+        """The instances whose copies of another stage compute rows of what an instance's copy of a stage computes."""
+        there = [i for i in self.computing(other) if i.data == instance.data]
+        found = overlapping(self.rows(instance, stage), [self.rows(i, other) for i in there])
+        return tuple(there[number] for number in found)
+
+    @property
+    def lanes(self):
+        """How many different parts of divided tensors this worker's instances have."""
+        return min(self.num_shards, len(self.instances)) if self.split else 1
+
+    def givers(self, lane=None, stage=0):
+        """The instances that bring what copies of a stage merge: those of a lane; without one, one for each copy of
+        the model here, as all of its devices have the same."""
+        if not self.split:
+            return self.computing(stage)
+        return self.instances[lane or 0 :: self.lanes]
+
+    def takers(self, lane=None):
+        """The instances that take what has been merged."""
+        return self.instances if lane is None else self.givers(lane)
+
+    @property
+    def shard_group(self):
+        """The Group of those that have a part each of the tensors of one model replica."""
+        return self.group(SHARD)
+
+    @property
+    def pipeline(self):
+        """The Group of those that compute copies of the model together: along the axis stage."""
+        return self.group(STAGE)
+
+    def copy_of(self, instance):
+        """The number, along all workers, of an Instance among those that hold the same."""
+        return instance.data if self.split else instance.rank
+
+    def group(self, *axes):
+        """The Group of those that differ from this worker's ranks in their places on these axes alone."""
+        step, count = self.block, self.num_communicators
+        place = self.worker_index % step
+        instances = len(self.instances) * self.num_blocks
+        if set(axes) == {DATA, STAGE, SHARD}:
+            return Group(range(self.num_workers), self.worker_index, self.devices_per_worker * self.num_workers, 0)
+        if set(axes) == {DATA, SHARD} and self.is_spread:
+            return Group(range(self.num_workers), self.worker_index, instances, 0)
+        if set(axes) == {DATA, SHARD}:
+            workers = range(place, self.num_workers, step)
+            # Where these are all workers, they have the communicators of all.
+            return Group(workers, self.block_index, instances, count if step > 1 else 0)
+        if set(axes) == {STAGE}:
+            first = self.worker_index - place
+            # The last communicators, as the stages need a number of their own.
+            before = 1 + max(self._numbers.values()) if self.is_spread else 1
+            return Group(range(first, first + step), place, step, (1 + before) * count if step > 1 else 0)
+        if self.split and set(axes) in ({SHARD}, {DATA}):
+            # The devices of a copy of the model lie in so many neighbouring workers.
+            span, worker = -(-self.num_shards // len(self.instances)), self.worker_index
+            both = 1 < span < self.num_workers  # else one of the two groups is within workers, the other has them all
+            if set(axes) == {SHARD}:
+                first = worker - worker % span
+                return Group(range(first, first + span), worker % span, self.lanes * span, 2 * count if both else 0)
+            workers = range(worker % span, self.num_workers, span)
+            size = len(self.instances) // self.lanes * len(workers)
+            return Group(workers, worker // span, size, count if both else 0)
+        raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
+
+    def joined(self, slot):
+        """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
+        for those of all workers."""
+        if self.split:
+            groups = [self.copies, self.shard_group]
+        else:
+            groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
+            groups += [self.sharing, self.around] if self.sharers else []
+        count = self.num_communicators
+        own = [group for group in groups if group.index is not None and group.first_communicator > 0]
+        return next(
+            (group for group in own if group.first_communicator <= slot < group.first_communicator + count), None
+        )
+
+    def is_alone(self, slot):
+        """Whether this worker has nobody to communicate with over a pool's number, as no other has such copies."""
+        group = self.joined(slot) if self.is_spread else None
+        return group is not None and group.num_workers == 1
+
+    def worker_of(self, stage, instance=None):
+        """Which of the workers of a block has an instance's copy of a stage, by number; default the first one's."""
+        return (instance or self.instances[0]).workers[stage]
+
+    def device(self, index):
+        """TensorFlow's name of a local device."""
+        return "/job:localhost/replica:0/task:0/device:%s:%d" % (self.device_type, self.first_device + index)
+
+    @property
+    def host_device(self):
+        return "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def one_instance(mesh, alone):
+    """The same with the first instance in each worker only, whole, and computing whole batches.
+
+    Args:
+      mesh: a Mesh.
+      alone: there are no other workers either.
+    """
+    rank = 0 if alone else mesh.worker_index
+    workers = (0,) * len(mesh.stages)
+    devices = mesh.instances[0].devices
+    if mesh.block > 1:
+        devices = tuple(index % mesh.devices_per_worker for index in range(len(devices)))
+    return replace(
+        mesh,
+        num_workers=1 if alone else mesh.num_workers,
+        worker_index=rank,
+        num_shards=1,
+        split=False,
+        weights=(),
+        stages=tuple(replace(stage, device_count=1) for stage in mesh.stages),
+        instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices, workers=workers),),
+        block=1,
+    )

@@ -1,0 +1,1 @@
+"""Which operations compute in 16 bits, and how losses are scaled for it."""

@@ -1,0 +1,81 @@
+"""Which 16 bits a program computes in, and why (amp.dtype="auto")."""
+
+from dataclasses import dataclass
+
+from epl.config.keys import keys
+from epl.config.rules import NOT_WITH_LOSS_SCALE, names_loss_scale
+from epl.errors import UnsupportedError
+from epl.plan.precision.loss_scale import plan_loss_scale
+from epl.plan.precision.precision import NoKernel, plan_precision
+
+AUTO, BFLOAT16, FLOAT16 = "auto", "bfloat16", "float16"
+
+
+@dataclass(frozen=True)
+class SixteenBits:
+    """What a program computes in, with amp.level.
+
+    Attributes:
+      name: "bfloat16" or "float16".
+      why: in words, to stand behind the name; "" where the configuration names it.
+    """
+
+    name: str
+    why: str = ""
+
+    def __str__(self):
+        return "%s, as %s" % (self.name, self.why) if self.why else self.name
+
+
+def choose_sixteen_bits(program, config, device_type, op_def, has_kernel):
+    """(SixteenBits, Precision) of a program.
+
+    Args:
+      program: an epl.program.program.Program with one copy of the model.
+      config: the epl.Config.
+      device_type, op_def, has_kernel: as of epl.plan.precision.precision.plan_precision.
+
+    Raises:
+      PlanError, UnsupportedError: see plan_precision; of "auto", where neither of the two serves.
+    """
+
+    def precision(name):
+        return plan_precision(program, config.amp, name, device_type, op_def, has_kernel)
+
+    if config.amp.dtype != AUTO:
+        return SixteenBits(config.amp.dtype), precision(config.amp.dtype)
+    if names_loss_scale(config.to_dict()):
+        return SixteenBits(FLOAT16, "a key about the loss scale is set"), precision(FLOAT16)
+    first, second, why = BFLOAT16, FLOAT16, "the device has its kernels"
+    if device_type == "GPU":
+        first, second, why = FLOAT16, BFLOAT16, "the device is a GPU"
+    unfit = _unfit(first, program, config, precision)
+    if unfit is None:
+        return SixteenBits(first, why), precision(first)
+    unfit_too = _unfit(second, program, config, precision)
+    if unfit_too is None:
+        return SixteenBits(second, unfit[0]), precision(second)
+    raise UnsupportedError(
+        'amp.dtype="auto" finds no 16 bits for this program. %s: %s %s: %s' % (first, unfit[1], second, unfit_too[1])
+    )
+
+
+def _unfit(name, program, config, precision):
+    """Why one of the two does not serve, in short and as an error says it; None where it does."""
+    try:
+        if name == FLOAT16:
+            for key, why in sorted(NOT_WITH_LOSS_SCALE.items()):
+                if config.to_dict()[key] != keys()[key].default:
+                    left = "its loss scale does not go together with %s: %s. Leave that key at %r."
+                    return "float16's loss scale does not go together with " + key, left % (
+                        key,
+                        why,
+                        keys()[key].default,
+                    )
+            plan_loss_scale(program)
+        precision(name)
+    except NoKernel as error:
+        return "TensorFlow has no %s kernel of %s for the %s" % (name, error.op, error.device_type), str(error)
+    except UnsupportedError as error:
+        return "float16 needs a loss scale, which does not fit this program", str(error)
+    return None

@@ -1,0 +1,70 @@
+"""How the workers with stages of one copy of a model come to know whether all gradients are finite (amp.loss_scale).
+
+Each looks at the gradients of its own stages. What they say together is in all of them, and so is what follows from it:
+the loss scale, its counts, and whether a step is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from epl.plan.facts.names import PREFIX, tag_of
+
+
+@dataclass(frozen=True)
+class StagesVerdict:
+    """What all workers of a pipeline say together of the gradients of a Verdict; where copies of the pipeline share the
+    state of optimizers (zero.level), all workers of these.
+
+    Attributes:
+      name: of the collective.
+      packed: the node that packs what is known of each gradient.
+      flags: (node that says it of one gradient, the place in the pipeline of its worker, which of the copies has it,
+        None for all) triples.
+      copies: how many have some alone; 1 where all have all of their stages.
+    """
+
+    name: str
+    packed: str
+    flags: Tuple[Tuple[str, int, Optional[int]], ...]
+    copies: int
+
+    @property
+    def tag(self):
+        return tag_of(self.name)
+
+    def flags_of(self, place, copy=0):
+        """The nodes of one of the workers."""
+        return [name for name, own, keeper in self.flags if own == place and keeper in (None, copy)]
+
+
+def stages_verdicts(plan):
+    """A StagesVerdict for each Verdict on gradients of stages that lie in several workers."""
+    if plan.mesh.pipeline.num_workers == 1:
+        return []
+    found = []
+    for verdict in plan.verdicts:
+        flags = tuple((f, plan.owners[f], plan.keepers.get(f)) for f in verdict.flags if f in plan.owners)
+        if flags:
+            copies = plan.sharing.num_workers if plan.shares_among_workers else 1
+            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags, copies))
+    return found
+
+
+def judging(graph, flag):
+    """The nodes that make a flag of a Verdict of one gradient, in order; the flag comes last."""
+    return [name for name in (flag + "/row", flag + "/each", flag) if name in graph.nodes]
+
+
+def joined_nodes(model):
+    """The nodes of a Program that join what updates of several owners say."""
+    return packed_verdicts(model).union(each.joined for each in model.row_sums)
+
+
+def packed_verdicts(model):
+    """The nodes of a Program that all workers of a pipeline have alike, though they follow from gradients."""
+    return frozenset(verdict.packed for verdict in model.scaled)
+
+
+def gated_writes(model):
+    """The operations of a Program that a step with gradients that are not finite leaves out."""
+    return frozenset(write for verdict in model.scaled for write in verdict.gates)

@@ -1,0 +1,189 @@
+"""A web page that shows the memory of a step: stacked areas, one for each kind, and on touching them the tensors.
+
+What is foretold and what was measured are drawn alike: over the operations in their order, or over time.
+"""
+
+import html
+import json
+import math
+
+from epl.plan.cost.device_memory import KINDS
+from epl.plan.text import bytes_text
+
+_COLOURS = ("#4c78a8", "#72b7b2", "#9d9d9d", "#f2cf5b", "#e45756", "#f58518", "#54a24b", "#b279a2")
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 80, 24
+_FONT = 12  # pixels
+_POINTS = 800
+_MIB = 2.0**20
+_STYLE = """
+body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
+.legend span { display: inline-block; margin-right: 1em; }
+.legend i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.3em; }
+.chart { cursor: crosshair; max-width: 100%; height: auto; }
+h3 { font-size: 1em; margin: 0.5em 0; }
+.at { min-height: 13em; font-size: 0.9em; }
+.at td { padding-right: 1em; } .at td:first-child { text-align: right; }
+line.grid { stroke: #888; stroke-width: 0.5; opacity: 0.5; }
+line.cursor { stroke: #000; stroke-width: 1; visibility: hidden; }
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } line.cursor { stroke: #fff; }
+  svg text { fill: #ddd; } svg line.axis { stroke: #ddd; } }
+"""
+_SCRIPT = """
+const bytes = size => size < 10486 ? (size / 1024).toFixed(2) + " KiB" : (size / 1048576).toFixed(2) + " MiB";
+const text = (row, words) => { const cell = row.insertCell(); cell.textContent = words; };
+document.querySelectorAll("section").forEach(section => {
+  const data = JSON.parse(section.querySelector("script").textContent);
+  const chart = section.querySelector("svg"), cursor = section.querySelector(".cursor");
+  const at = section.querySelector(".at");
+  const show = index => {
+    const point = data.points[index];
+    const x = data.left + data.width * point.at / data.end;
+    cursor.setAttribute("x1", x); cursor.setAttribute("x2", x); cursor.style.visibility = "visible";
+    at.textContent = "";
+    const head = at.appendChild(document.createElement("p"));
+    const when = data.timed ? (point.at / 1000).toFixed(3) + " ms" : "operation " + (point.place + 1);
+    head.textContent = bytes(point.total) + " at " + when + ", " + point.name;
+    const table = at.appendChild(document.createElement("table"));
+    data.tensors.filter(t => t[3] <= point.place && point.place < Math.max(t[4], t[3] + 1)).slice(0, 10).forEach(t => {
+      const row = table.insertRow(); text(row, bytes(t[2])); text(row, data.kinds[t[1]]); text(row, t[0]);
+    });
+  };
+  chart.addEventListener("mousemove", event => {
+    const box = chart.getBoundingClientRect();
+    const x = (event.clientX - box.left) * chart.viewBox.baseVal.width / box.width;
+    const when = data.end * (x - data.left) / data.width;
+    let index = data.points.length - 1;
+    while (index > 0 && data.points[index].at > when) index--;
+    show(index);
+  });
+  if (data.points.length) show(data.peak);
+});
+"""
+
+
+def drawn(memory):
+    """What the page shows of an epl.plan.cost.device_memory.DeviceMemory, as what json takes, however long the step is.
+
+    Returns:
+      dict of "peak_bytes"; "timed", whether "at" is microseconds or an operation's place; "end" of the step in these;
+      "points", dicts of "place", "at", "name", "sizes" in bytes by KINDS and "total"; "peak", the place in "points";
+      "tensors", lists of name, number of kind, bytes, first and last place.
+    """
+    lasting = [memory.lasting.get(kind, 0) for kind in KINDS]
+    points, times = memory.points or (("nothing runs", (0,) * len(KINDS)),), memory.times
+    shown = []
+    for place in chosen([sum(sizes) for _, sizes in points]):
+        name, live = points[place]
+        sizes = [size + there for size, there in zip(lasting, live)]
+        at = times[place] if times else place
+        shown.append({"place": place, "at": at, "name": name, "sizes": sizes, "total": sum(sizes)})
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "timed": bool(times),
+        "end": max(1, times[-1] if times else len(points)),
+        "points": shown,
+        "peak": max(range(len(shown)), key=lambda index: shown[index]["total"]),
+        "tensors": [[name, KINDS.index(kind), size, made, ended] for name, kind, size, made, ended in memory.tensors],
+    }
+
+
+def memory_page(devices, title):
+    """The page.
+
+    Args:
+      devices: dict of device to a dict of caption ("foretold", "measured") to what `drawn` gives. The charts of one
+        device have one scale of bytes.
+      title: heading.
+
+    Returns:
+      HTML with inline SVG, style and script; nothing is loaded from elsewhere.
+    """
+    points = [point for charts in devices.values() for each in charts.values() for point in each["points"]]
+    used = [any(point["sizes"][number] for point in points) for number in range(len(KINDS))]
+    legend = "".join(
+        '<span><i style="background:%s"></i>%s</span>' % (colour, kind)
+        for kind, colour, there in zip(KINDS, _COLOURS, used)
+        if there
+    )
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8"><title>%s</title>' % html.escape(title),
+        "<style>%s</style></head><body><h1>%s</h1>" % (_STYLE, html.escape(title)),
+        '<p class="legend">%s</p>' % legend,
+    ]
+    for device, charts in devices.items():
+        parts.append("<h2>%s</h2>" % html.escape(device))
+        top = 1.05 * max([1] + [each["points"][each["peak"]]["total"] for each in charts.values()])
+        for caption, each in charts.items():
+            parts.extend(_section(caption, each, top))
+    parts.append("<script>%s</script></body></html>" % _SCRIPT)
+    return "\n".join(parts) + "\n"
+
+
+def _section(caption, data, top):
+    points, highest = data["points"], data["points"][data["peak"]]["total"]
+    unit, name = (_MIB, "MiB") if top >= _MIB else (2.0**10, "KiB")
+    yield "<section><h3>%s: peak %s</h3>" % (html.escape(caption), bytes_text(data["peak_bytes"]))
+    yield '<svg class="chart" viewBox="0 0 %d %d" width="%d">' % (_LEFT + _WIDTH + 10, _HEIGHT + _BOTTOM, _WIDTH)
+    below = [0] * len(points)
+    for number, colour in enumerate(_COLOURS):
+        above = [size + point["sizes"][number] for size, point in zip(below, points)]
+        if above != below:
+            yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(data, below, above, top))
+        below = above
+    y = _HEIGHT * (1 - highest / top)
+    for size in scale(top / unit):
+        at = _HEIGHT * (1 - size * unit / top)
+        yield '<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (_LEFT, _LEFT + _WIDTH, at, at)
+        if abs(at - y) > _FONT:
+            yield '<text font-size="%d" text-anchor="end" x="%d" y="%.1f">%g</text>' % (_FONT, _LEFT - 4, at + 4, size)
+    yield '<line class="axis" stroke="#222" stroke-dasharray="4 3" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (
+        _LEFT,
+        _LEFT + _WIDTH,
+        y,
+        y,
+    )
+    yield '<text font-size="12" text-anchor="end" x="%d" y="%.1f">peak %.1f</text>' % (_LEFT - 4, y + 4, highest / unit)
+    yield '<line class="cursor" y1="0" y2="%d" x1="0" x2="0"/>' % _HEIGHT
+    axis = (
+        "time, %.4g ms in all" % (data["end"] / 1000.0)
+        if data["timed"]
+        else "operations in the order in which they run"
+    )
+    yield '<text font-size="12" x="%d" y="%d">%s; %s</text></svg>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis, name)
+    told = {key: value for key, value in data.items() if key != "points"}
+    told["points"] = [{key: point[key] for key in ("place", "at", "name", "total")} for point in points]
+    told.update(left=_LEFT, width=_WIDTH, kinds=KINDS)
+    # "</" would end the script's element.
+    text = json.dumps(told, sort_keys=True).replace("</", "<\\/")
+    yield '<div class="at"></div><script type="application/json">%s</script></section>' % text
+
+
+def scale(top):
+    """The numbers to write beside an axis from 0 to `top`, which is above 0: three to ten round ones."""
+    step = 10.0 ** math.floor(math.log10(top))
+    step = next(step / part for part in (1, 2, 5, 10) if top * part / step >= 3)
+    return [number * step for number in range(int(top / step) + 1)]
+
+
+def _outline(data, below, above, top):
+    """The corners of an area: what is there stays until the next point."""
+    starts = [point["at"] for point in data["points"]]
+
+    def corner(when, size):
+        return "%.1f,%.1f" % (_LEFT + _WIDTH * when / float(data["end"]), _HEIGHT * (1 - size / float(top)))
+
+    def edge(sizes):
+        ends = starts[1:] + [data["end"]]
+        return [corner(when, size) for start, end, size in zip(starts, ends, sizes) for when in (start, end)]
+
+    return " ".join(edge(above) + edge(below)[::-1])
+
+
+def chosen(totals):
+    """Places of at most _POINTS of a row of totals: of each run of neighbours the highest."""
+    width = max(1, -(-len(totals) // _POINTS))
+    return [
+        max(range(begin, min(begin + width, len(totals))), key=lambda place: totals[place])
+        for begin in range(0, len(totals), width)
+    ]

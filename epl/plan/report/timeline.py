@@ -1,0 +1,222 @@
+"""A pipeline schedule as a picture: a web page of its own that needs nothing else."""
+
+import html
+
+from epl.plan.cost.cost import cut_bytes, stage_costs
+from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, schedule
+from epl.plan.pipeline.simulate import simulate
+from epl.plan.text import bytes_text
+
+_KINDS = ((FORWARD, "forward"), (BACKWARD, "backward"), (WEIGHT, "gradients of weights"))
+_WIDTH, _MAX_WIDTH, _LABEL, _ROW, _GAP, _AXIS = 960, 12000, 120, 30, 8, 26  # pixels
+_NARROWEST = 18  # pixels of the shortest action, as long as the picture does not get wider than _MAX_WIDTH
+
+
+def estimated_timeline(graph, costs, stage_of, num_stages, strategy, num_micro_batch, num_chunks=1):
+    """The Timeline that a schedule would have if operations took as long as estimated.
+
+    Args:
+      graph: the graph of `costs`.
+      costs: what epl.plan.cost.cost.estimate returned.
+      stage_of: dict of operation to stage.
+      num_stages: stages over all devices, a multiple of num_chunks.
+      strategy, num_micro_batch: `pipeline.strategy` and `pipeline.num_micro_batch`.
+      num_chunks: stages per device.
+    """
+    order = schedule(strategy, num_stages // num_chunks, num_micro_batch, num_chunks)
+    stages = stage_costs(graph, costs, stage_of, num_stages)
+    split = any(action.kind == WEIGHT for actions in order for action in actions)
+    durations = {
+        FORWARD: [stage.forward_s for stage in stages],
+        BACKWARD: [stage.backward_s + (0 if split else stage.weight_s) for stage in stages],
+        WEIGHT: [stage.weight_s for stage in stages],
+    }
+    crossing = cut_bytes(graph, costs, stage_of, num_stages)
+
+    def transfer(begin, end):
+        return crossing[min(begin, end)] / costs.speeds.link_bytes
+
+    return simulate(order, durations, transfer, [stage.activation_bytes for stage in stages])
+
+
+def page(timeline, title, stage_names=None, measured=None, notes=()):
+    """A web page with the picture of a schedule, stages down and time across.
+
+    Args:
+      timeline: an epl.plan.pipeline.simulate.Timeline, in seconds.
+      title: heading.
+      stage_names: per stage, a name for people.
+      measured: another Timeline, of a run, that is drawn below; None for none.
+      notes: sentences at the end.
+
+    Returns:
+      HTML with inline SVG and style, no scripts and nothing loaded from elsewhere; follows the reader's choice of a
+      light or dark page.
+    """
+    names = stage_names or ["stage %d" % i for i in range(timeline.num_stages)]
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "<title>%s</title><style>%s</style></head><body>" % (html.escape(title), _STYLE),
+        "<h1>%s</h1>" % html.escape(title),
+        _legend([timeline] + ([measured] if measured else [])),
+    ]
+    tracks = [("Estimated", timeline)] + ([("Measured", measured)] if measured is not None else [])
+    for heading, track in tracks:
+        parts.extend(_track(heading, track, names))
+    parts.extend("<p>%s</p>" % html.escape(note) for note in notes)
+    parts.append("</body></html>")
+    return "\n".join(parts) + "\n"
+
+
+def _legend(timelines):
+    used = {slot.action.kind for timeline in timelines for slots in timeline.slots for slot in slots}
+    items = [
+        '<li><svg width="16" height="16" aria-hidden="true"><rect class="%s" width="16" height="16"/></svg> %s</li>'
+        % (kind, text)
+        for kind, text in _KINDS
+        if kind in used
+    ]
+    items.append(
+        '<li><svg width="16" height="16" aria-hidden="true"><rect class="idle" width="16" height="16"/></svg> '
+        "idle (bubble)</li>"
+    )
+    return '<ul class="legend">%s</ul><p>Numbers are micro-batches, counted from 0.</p>' % "".join(items)
+
+
+def _track(heading, timeline, names):
+    """The lines of one picture with its table."""
+    yield "<h2>%s: %s, bubble %.1f %%</h2>" % (heading, seconds(timeline.makespan), 100 * timeline.bubble)
+    yield '<div class="wide">%s</div>' % _picture(heading, timeline)
+    yield _table(timeline, names)
+
+
+def _picture(heading, timeline):
+    begin = min((slots[0].start for slots in timeline.slots if slots), default=0)
+    lengths = [slot.end - slot.start for slots in timeline.slots for slot in slots if slot.end > slot.start]
+    span = timeline.makespan or 1
+    width = min(_MAX_WIDTH, max(_WIDTH, _NARROWEST * span / min(lengths))) if lengths else _WIDTH
+    height = len(timeline.slots) * (_ROW + _GAP)
+    scale = width / span
+    parts = [
+        '<svg width="%d" height="%d" role="img" aria-label="%s schedule">'
+        % (width + _LABEL + 30, height + _AXIS, heading)
+    ]
+    for device, slots in enumerate(timeline.slots):
+        top = device * (_ROW + _GAP)
+        stages = sorted({slot.action.stage for slot in slots})
+        parts.append('<text x="0" y="%d" class="label">%s</text>' % (top + _ROW * 0.65, _stages(stages)))
+        parts.append('<rect class="idle" x="%d" y="%d" width="%.1f" height="%d"/>' % (_LABEL, top, width, _ROW))
+        for slot in slots:
+            left, wide = _LABEL + (slot.start - begin) * scale, (slot.end - slot.start) * scale
+            parts.append(_box(slot, stages.index(slot.action.stage), left, wide, top, begin))
+    parts.extend(_axis(timeline.makespan, scale, height))
+    parts.append("</svg>")
+    return "\n".join(parts)
+
+
+def _box(slot, chunk, left, wide, top, begin):
+    kind, stage, micro_batch = slot.action
+    about = "%s, stage %d, micro-batch %d: %s to %s" % (
+        dict(_KINDS)[kind],
+        stage,
+        micro_batch,
+        seconds(slot.start - begin),
+        seconds(slot.end - begin),
+    )
+    text = str(micro_batch)
+    box = '<g><title>%s</title><rect class="%s" x="%.2f" y="%d" width="%.2f" height="%d" fill-opacity="%.2f"/>' % (
+        about,
+        kind,
+        left,
+        top,
+        wide,
+        _ROW,
+        max(0.4, 1 - 0.25 * chunk),  # the chunks of a device can be told apart by their shade
+    )
+    if wide >= 7 * len(text) + 2:
+        box += '<text class="number" x="%.2f" y="%d">%s</text>' % (left + wide / 2, top + _ROW * 0.67, text)
+    return box + "</g>"
+
+
+def _stages(stages):
+    if not stages:
+        return "no stage"
+    return ("stage " if len(stages) == 1 else "stages ") + ", ".join(str(stage) for stage in stages)
+
+
+def _axis(makespan, scale, top):
+    """Ticks at round times."""
+    yield '<line class="axis" x1="%d" x2="%.1f" y1="%d" y2="%d"/>' % (_LABEL, _LABEL + makespan * scale, top, top)
+    step = _round_step(makespan, makespan * scale / 110)
+    for i in range(int(makespan / step) + 1 if step else 0):
+        x = _LABEL + i * step * scale
+        yield '<line class="axis" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>' % (x, x, top, top + 5)
+        yield '<text class="tick" x="%.1f" y="%d">%s</text>' % (x, top + 19, seconds(i * step))
+
+
+def _round_step(span, most):
+    """The smallest of 1, 2, 5, 10, 20, … (times any power of ten) that fits at most `most` times into the span."""
+    if span <= 0:
+        return 0
+    step = 1e-12
+    while True:
+        for factor in (1, 2, 5):
+            if span / (step * factor) <= most:
+                return step * factor
+        step *= 10
+
+
+def _table(timeline, names):
+    """Per stage what it does and keeps; per device how long it idles."""
+    device_of = {slot.action.stage: d for d, slots in enumerate(timeline.slots) for slot in slots}
+    times = {}
+    for slots in timeline.slots:
+        for slot in slots:
+            count, spent = times.get(slot.action[:2], (0, 0))
+            times[slot.action[:2]] = (count + 1, spent + slot.end - slot.start)
+    kinds = [(kind, text) for kind, text in _KINDS if any(k == kind for k, _ in times)]
+    head = ["stage", "name", "device"] + [text for _, text in kinds]
+    head += ["device idle", "most micro-batches alive"]
+    head += ["most activations on the device"] if timeline.peak_bytes is not None else []
+    rows = ["<tr>%s</tr>" % "".join("<th>%s</th>" % text for text in head)]
+    for stage in range(timeline.num_stages):
+        device = device_of[stage]
+        cells = [str(stage), html.escape(str(names[stage])), str(device)]
+        for kind, _ in kinds:
+            count, spent = times.get((kind, stage), (0, 0))
+            cells.append(seconds(spent / count) if count else "")
+        cells += ["%.1f %%" % (100 * timeline.idle[device]), str(timeline.peak_live[stage])]
+        cells += [bytes_text(timeline.peak_bytes[device])] if timeline.peak_bytes is not None else []
+        rows.append("<tr>%s</tr>" % "".join("<td>%s</td>" % text for text in cells))
+    return '<div class="wide"><table>%s</table></div>' % "".join(rows)
+
+
+def seconds(value):
+    """A time for people: "0 s", "12.5 µs", "3 ms"."""
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return "%.4g %s" % (value / size, unit)
+    return "%.3g ns" % (value / 1e-9) if value > 0 else "0 s"
+
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #fff; --text: #1b1f24; --rule: #d0d7de; --idle: #eceff2;
+  --F: #4c8dde; --B: #45a36b; --W: #e0a33a; --number: #0b0e11; }
+@media (prefers-color-scheme: dark) { :root { --page: #14181d; --text: #e2e6ea; --rule: #3a424b; --idle: #252b32;
+  --F: #6ea8ee; --B: #62bd86; --W: #e5b25a; } }
+body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 1.5em; }
+h1 { font-size: 1.35em; } h2 { font-size: 1.1em; margin-top: 1.6em; }
+.wide { overflow-x: auto; }
+.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3em 1.6em; }
+.legend svg { vertical-align: -2px; }
+table { border-collapse: collapse; margin-top: .8em; }
+th, td { border-bottom: 1px solid var(--rule); padding: .25em .8em .25em 0; text-align: left; }
+svg text { fill: var(--text); font-size: 13px; }
+svg .number { fill: var(--number); font-size: 12px; text-anchor: middle; }
+svg .tick { text-anchor: middle; font-size: 12px; }
+.F { fill: var(--F); } .B { fill: var(--B); } .W { fill: var(--W); } .idle { fill: var(--idle); }
+g rect { stroke: var(--page); stroke-width: 1; }
+.axis { stroke: var(--text); stroke-width: 1; }
+"""

@@ -1,0 +1,1 @@
+"""What copies of a model merge: gradients, state, outputs, statistics, and in which form."""

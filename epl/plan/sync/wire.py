@@ -1,0 +1,93 @@
+"""Gradients in fewer bits on their way between workers (communication.wire_dtype), with what that leaves over kept."""
+
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from epl.errors import UnsupportedError
+from epl.graph.index import canonical_tensor
+from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.variable_sizes import num_elements
+from epl.plan.sync.gradients import find_gradients
+from epl.program.program import Coded
+
+FLOAT32, INT8 = "float32", "int8"
+_FLOAT32 = 1  # the DataType
+_BLOCK = 256  # numbers that share a scale of four bytes; kWireBlock of csrc/comm/wire_codec.h
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How gradients travel.
+
+    Attributes:
+      dtype: "float16", "bfloat16" or "int8".
+      workers: number of workers, each of which adds up a share of every gradient.
+      groups: name of a DenseGroup to its Coded gradients, in its order; others travel as they are.
+    """
+
+    dtype: str
+    workers: int
+    groups: Dict[str, Tuple[Coded, ...]]
+
+    def collectives(self, group):
+        """(name, tag) of the two exchanges of a DenseGroup: of shares, and of their sums."""
+        return [(name, tag_of(name)) for name in (group.name + "/to_sum", group.name + "/sums")]
+
+    def sent_bytes(self, group):
+        """That a worker hands to collectives for a group: all shares; the sums of its own travel besides."""
+        return self.workers * sum(_bytes_of(self.dtype, each.share(self.workers)) for each in self.groups[group.name])
+
+
+def _bytes_of(dtype, count):
+    """Bytes of so many numbers."""
+    return count + 4 * -(-count // _BLOCK) if dtype == INT8 else 2 * count
+
+
+def coded_gradients(program, communication):
+    """The Coded gradients of a Program with one copy of the model; their variables are to be added.
+
+    Args:
+      program: the Program.
+      communication: the configuration's `communication` part.
+
+    Raises:
+      UnsupportedError: the program assigns to variables what it makes of gradients itself.
+    """
+    if any(call.between is not None for call in program.apply_calls):
+        raise _unfit("programs that assign what they make of gradients to variables themselves")
+    found = []
+    for call, gradients in find_gradients(program, None, communication, warn=False).gradients:
+        for gradient, name in gradients:
+            variable = program.variables[name]
+            size = num_elements(variable)
+            if gradient.indices is not None or variable.dtype % 100 != _FLOAT32 or not size:
+                continue
+            stem = "%s_wire/call_%d/%s" % (PREFIX, call.index, name)
+            tensor = canonical_tensor(gradient.values)
+            found.append(Coded(tensor, name, variable.shape, size, stem + "/left", stem + "/left_of_sum"))
+    return tuple(found)
+
+
+def plan_wire(model, mesh, aggregation, dtype):
+    """The Wire of a model that trains; None where gradients travel as they are.
+
+    Raises:
+      UnsupportedError: it is laid out in a way that this has not been made for.
+    """
+    if not model.coded:
+        return None
+    if mesh.split or mesh.block > 1:
+        raise _unfit("a model of which a copy lies in several workers, or with epl.split")
+    coded = {each.gradient: each for each in model.coded}
+    groups = {
+        group.name: tuple(coded[tensor] for tensor in group.tensors)
+        for group in aggregation.groups
+        if all(tensor in coded for tensor in group.tensors)
+    }
+    return Wire(dtype, mesh.copies.num_workers, groups)
+
+
+def _unfit(what):
+    return UnsupportedError(
+        "communication.wire_dtype cannot be used with %s. Leave it at 'float32', or use communication.fp16." % what
+    )

@@ -1,0 +1,1 @@
+"""ZeRO: which device keeps, updates and gathers which variables (zero.level)."""

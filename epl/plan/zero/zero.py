@@ -1,0 +1,359 @@
+"""ZeRO (Rajbhandari et al., 2020): each device keeps the optimizer's state of some variables, and updates only these.
+
+What one gradient changes is a unit: a trained variable and its slots. A unit's slots, and all operations that take
+them, belong to one copy of the model, the owner of the variable; after an update it gives all others the variable.
+Units go to owners by size, the largest first, each to the copy with the least state so far. Owners are ranks among the
+copies.
+"""
+
+import collections
+from dataclasses import dataclass, replace
+from typing import Dict, FrozenSet, Optional, Tuple
+
+from epl.errors import UnsupportedError
+from epl.graph import types
+from epl.graph.index import canonical_tensor
+from epl.partition.conversion import shard_sizes
+from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.variable_sizes import cut_evenly
+from epl.plan.zero.parameters import Segment
+from epl.program.program import RowsOf, RowSum
+from epl.rules import effects
+
+STATE = "v0"  # the level at which gradients may be whole on a device
+_FLOAT32 = 1
+_CHIEF = 0  # who writes files
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one call of apply_gradients does to a variable, and its owner alone.
+
+    Attributes:
+      call: the call's number.
+      variable: name.
+      owner: rank in the Group of the model's copies.
+      writes: the operations that change the variable itself, or have run where a loss scale may leave these out.
+      members: these, and all else that the gradient leads to in this call.
+      slots: the variables of the optimizer.
+      dtype: DataType number.
+      shape: of the variable.
+      num_bytes: of the variable.
+      rows_of: the RowsOf where the variable only holds these rows of one that is updated; else None.
+    """
+
+    call: int
+    variable: str
+    owner: int
+    writes: Tuple[str, ...]
+    members: FrozenSet[str]
+    slots: Tuple[str, ...]
+    dtype: int
+    shape: Tuple[int, ...]
+    num_bytes: int
+    rows_of: Optional[RowsOf] = None
+
+
+@dataclass(frozen=True)
+class Zero:
+    """How optimizers' state, and their work, is divided over the copies of the model.
+
+    Attributes:
+      level: as configured, from "v0" to "v3".
+      updates: those that are divided, in the order in which their gradients become ready.
+      owners: node of the user's graph to the one copy of the model that computes it, by its rank.
+      state_bytes: of the slots of each copy, and of its parameters where these are divided; of a pipeline over several
+        workers, those of the stages that this worker has.
+      local: copies in each worker; where these are several groups, in each of them.
+      lanes: devices of a copy in a worker, where these divide tensors (epl.split); each updates its part of a variable.
+      whole_workers: whether each worker has all of the state of its stages, divided over its own copies
+        (`zero.degree`, or all copies lie in the same workers), and shares gradients with the others as data parallelism
+        does.
+      segments: the epl.plan.zero.parameters.Segments in which copies get each other's parameters.
+      row_sums: the RowSums that owners of rows add up.
+      degree: copies that hold the state once among them.
+      around: whether there are several groups of workers that do, so that gradients are shared with all others as data
+        parallelism does.
+      groups: groups of neighbouring copies in each worker that do; 1 where a group has all copies of a worker.
+    """
+
+    level: str
+    updates: Tuple[Update, ...]
+    owners: Dict[str, int]
+    state_bytes: Tuple[int, ...]
+    local: int = 1
+    lanes: int = 1
+    whole_workers: bool = False
+    segments: Tuple[Segment, ...] = ()
+    row_sums: Tuple[RowSum, ...] = ()
+    degree: int = 0
+    around: bool = False
+    groups: int = 1
+
+    @property
+    def parameters(self):
+        """Names of the parameters that are divided as their state is."""
+        return frozenset(variable for segment in self.segments for variable in segment.variables)
+
+    def of_worker(self, worker):
+        """The ranks of the copies in a worker, by its place in their Group."""
+        return range(worker * self.local, (worker + 1) * self.local)
+
+    @property
+    def num_owned(self):
+        """How many copies a worker has of what has an owner: one in each lane of each group, by their numbers."""
+        return self.groups * self.lanes
+
+    def instance_of(self, name, number=0):
+        """The index in its worker of the instance that computes a copy of a node, given by its number, at the owner; of
+        what has no owner the first one of the group."""
+        which, lane = divmod(number, self.lanes)
+        return (which * self.local + self.owners.get(name, 0) % self.local) * self.lanes + lane
+
+    def group_of(self, instance):
+        """Which of a worker's groups an instance is in, given by its index."""
+        return instance // (self.local * self.lanes)
+
+    def number_for(self, instance):
+        """The number of the copy of what has an owner that an instance, given by its index, takes."""
+        return self.group_of(instance) * self.lanes + instance % self.lanes
+
+
+@dataclass(frozen=True)
+class UpdateGroup:
+    """Updates whose variables, or gradients, travel together.
+
+    Attributes:
+      name: of the collective.
+      updates: of the same type; those of one owner are neighbours, the first owner's come first.
+      tensors: for gradients, the tensor of each update.
+      shapes: of what travels for each: the variable's, or that of a device's part of it.
+      dtype: DataType number.
+      slot, tag: as of other groups.
+      lane: of the devices that have such parts (epl.plan.layout.mesh); None: all have the whole variables.
+    """
+
+    name: str
+    updates: Tuple[Update, ...]
+    tensors: Tuple[str, ...]
+    shapes: Tuple[Tuple[int, ...], ...]
+    dtype: int
+    slot: int
+    tag: int
+    lane: Optional[int] = None
+
+    def of(self, ranks):
+        """Places of the updates of some owners."""
+        return [place for place, update in enumerate(self.updates) if update.owner in ranks]
+
+    def size_of(self, ranks):
+        """Elements that some owners have."""
+        return sum(self.size(place) for place in self.of(ranks))
+
+    def size(self, place):
+        """Elements of what travels for an update, by its place."""
+        return elements_of(self.shapes[place])
+
+
+def sharing_group(mesh, degree):
+    """The Group of the model's copies among which each state is held once.
+
+    Args:
+      mesh: a Mesh.
+      degree: `zero.degree`: copies of a group; 0: all.
+
+    Raises:
+      UnsupportedError: groups of that size would be neither of whole workers nor equal parts of each.
+    """
+    copies = mesh.copies
+    if degree in (0, copies.size):
+        return copies
+    if degree == copies.local or (degree > 1 and copies.local % degree == 0):
+        own = copies.workers[copies.index]
+        return replace(copies, workers=range(own, own + 1), index=0, size=degree)
+    if degree % copies.local or copies.size % degree:
+        raise UnsupportedError(
+            "zero.degree=%d does not divide the %d copies of the model, of which a worker has %d, into groups of whole "
+            "workers, or of some copies of one: a multiple of %d that divides %d is needed, or a number from 2 that "
+            "divides %d. Set zero.degree to such a number, or leave it at 0, which means all."
+            % (degree, copies.size, copies.local, copies.local, copies.size, copies.local)
+        )
+    if mesh.block > 1 or mesh.split:
+        raise UnsupportedError(
+            "zero.degree=%d, groups of several workers but not of all, cannot be used where a copy of the model lies "
+            "in several workers, or devices divide tensors (epl.split). Set zero.degree to the copies of the model in "
+            "one worker, %d, or leave it at 0, which means all." % (degree, copies.local)
+        )
+    return replace(mesh, sharers=degree // copies.local).sharing
+
+
+def with_sharers(mesh, config):
+    """The Mesh that knows of groups of several workers, but not of all, that hold state once (`zero.degree`)."""
+    sharing = sharing_group(mesh, config.zero.degree)
+    several = 1 < sharing.num_workers < mesh.copies.num_workers
+    return replace(mesh, sharers=sharing.num_workers) if several else mesh
+
+
+def check_zero(config):
+    """Raises UnsupportedError for what `zero.level` does not go together with."""
+    level = config.zero.level
+
+    def refuse(what, advice):
+        raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
+
+    leave = "or leave zero.level at ''."
+    if level != STATE and config.communication.wire_dtype != "float32":
+        advice = "Use zero.level='v0', which sends gradients as without it, " + leave
+        refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
+
+
+def workers_of(zero, model):
+    """dict of node to the one worker that computes it of those that share state, by its place; empty where all do."""
+    if zero.whole_workers:
+        return {}
+    found = {name: rank // zero.local for name, rank in zero.owners.items()}
+    if found:
+        found.update((name, _CHIEF) for name in model.graph.find(effects.FILE_WRITES.__contains__))
+    return found
+
+
+def scattered_groups(plan):
+    """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
+
+    A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
+    fewer bits, what these leave over being sent later: only level "v0" goes together with that. So it is at "v0" with
+    communication.fp16, and where each worker, or group of workers, makes all updates: its devices take their gradients
+    from the sum on the host.
+    """
+    if plan.zero is None or plan.zero.whole_workers or plan.zero.around:
+        return {}
+    if plan.wire_fp16 and plan.zero.level == STATE:
+        return {}
+    update_of = {name: update for update in plan.zero.updates for name in update.members}
+    found = {}
+    for group in plan.aggregation.groups:
+        if _travels_short(plan, group):
+            continue
+        taken = [{update_of.get(name) for name, _ in plan.aggregation.consumers[t]} for t in group.tensors]
+        if all(len(updates) == 1 and None not in updates for updates in taken):
+            pairs = [(updates.pop(), tensor) for updates, tensor in zip(taken, group.tensors)]
+            pairs.sort(key=lambda pair: pair[0].owner)
+            updates, tensors = zip(*pairs)
+            points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
+            shapes = tuple(part_shape(plan, update.shape, point, group.lane) for update, point in zip(updates, points))
+            found[group.name] = UpdateGroup(
+                group.name, updates, tensors, shapes, group.dtype, group.slot, group.tag, group.lane
+            )
+    return found
+
+
+def _travels_short(plan, group):
+    """Whether less than its numbers travels of a DenseGroup."""
+    return (plan.dgc is not None and bool(plan.dgc.of_group(group))) or (
+        plan.wire is not None and group.name in plan.wire.groups
+    )
+
+
+def gathered_groups(plan):
+    """The UpdateGroups whose variables owners give to all others after an update; not those that others get in
+    segments. The stages of one have the same worker."""
+    if plan.zero is None:
+        return []
+    kinds = collections.OrderedDict()
+    for update in plan.zero.updates:
+        if update.writes and update.variable not in plan.zero.parameters:
+            lanes = tuple(plan.lanes_of(update.variable))
+            place = plan.owners.get(update.variable)
+            kinds.setdefault((update.call, update.dtype, lanes, place), []).append(update)
+    found = []
+    for (call, dtype, lanes, _), updates in kinds.items():
+        of_type = (dtype,) + types.SHORT_FLOATS * (dtype == _FLOAT32)
+        splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
+        for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
+            members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))
+            for lane in lanes:
+                name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
+                slot = len(found) % plan.mesh.num_communicators
+                shapes = [part_shape(plan, update.shape, update.variable, lane) for update in members]
+                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, slot, tag_of(name), lane))
+    return found
+
+
+def part_shape(plan, shape, node, lane):
+    """The shape of what a lane's devices have of a tensor, by that of the whole and its node; lane None: the same."""
+    if lane is None:
+        return shape
+    dim, shards = plan.partitioned.placements[canonical_tensor(node)].dim, plan.mesh.num_shards
+    size = shard_sizes(shape[dim], shards)[plan.mesh.instances[lane].shard]
+    return shape[:dim] + (size,) + shape[dim + 1 :]
+
+
+def updated_bytes(plan):
+    """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
+    if plan.zero is None or plan.zero.whole_workers:
+        return 0
+    here = plan.zero.of_worker(plan.sharing.index)
+    groups = [group for group in gathered_groups(plan) if plan.has_stage(group.updates[0].variable)]
+    return sum(group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4) for group in groups)
+
+
+def brought_bytes(plan):
+    """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
+    if plan.zero is None or plan.zero.whole_workers:
+        return 0
+    here, found = plan.zero.of_worker(plan.sharing.index), 0
+    for segment in plan.zero.segments:
+        repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
+        own = sum(
+            elements_of(part_shape(plan, plan.variables[variable].shape, variable, lane))
+            for lane in plan.lanes_of(segment.variables[0])
+            for variable in segment.variables
+            if plan.placed(variable).data.rank in here
+        )
+        found += own * types.DTYPE_BYTES.get(segment.dtype, 4) * (plan.micro_batches.count if repeated else 1)
+    return found
+
+
+def elements_of(shape):
+    """Of a tensor of a shape."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How owners come to know whether all gradients of a Verdict are finite.
+
+    Attributes:
+      name: of the collective.
+      packed: the node that packs what is known of each gradient.
+      flags: (node that says it of one gradient, its owner) pairs.
+      slot, tag: as of groups.
+    """
+
+    name: str
+    packed: str
+    flags: Tuple[Tuple[str, int], ...]
+    slot: int
+    tag: int
+
+    def flags_of(self, rank):
+        """The nodes of an owner."""
+        return [name for name, owner in self.flags if owner == rank]
+
+
+def agreements(plan):
+    """An Agreement for each Verdict on gradients that have owners; where stages lie in several workers, owners agree
+    together with these (epl.plan.precision.verdicts)."""
+    found = []
+    if plan.mesh.pipeline.num_workers > 1:
+        return found
+    for verdict in plan.verdicts if plan.zero is not None else ():
+        owned = tuple((flag, plan.zero.owners[flag]) for flag in verdict.flags if flag in plan.zero.owners)
+        if owned:
+            name = "%s_zero/%s" % (PREFIX, verdict.packed)
+            found.append(Agreement(name, verdict.packed, owned, 0, tag_of(name)))
+    return found

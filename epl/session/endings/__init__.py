@@ -1,0 +1,1 @@
+"""How runs end: what an error says, because of whom it came, and the end of data."""

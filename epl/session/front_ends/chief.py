@@ -1,0 +1,187 @@
+"""Only the chief (worker 0) writes checkpoints, summaries and graphs; the others do as if."""
+
+import atexit
+import numbers
+import os
+import re
+import shutil
+import tempfile
+
+from epl import tf_compat
+from epl.env import Env
+from epl.errors import UnsupportedError
+from epl.session.endings.file_errors import told
+from epl.session.front_ends.saved import Save, are_several, check_seen
+from epl.session.hooks import driver_of
+from epl.session.owned import own
+
+_STEP = re.compile(r"-\d+$")  # at the end of what tf.train.Checkpoint saves
+
+
+def install():
+    """Hooks the places where TensorFlow writes files. Calling it again changes nothing."""
+    tf_compat.wrap_saver_save(told(_save))
+    tf_compat.wrap_saver_restore(_restore)
+    tf_compat.wrap_supervisor_saves(_save_by_timer)
+    tf_compat.wrap_object_checkpoints(told(_save_objects), told(_update_state))
+    tf_compat.wrap_saved_model_builder(told(_saved_model_builder), told(_save_model))
+    tf_compat.wrap_write_graph(told(_write_graph))
+    tf_compat.wrap_event_writers(told(_event_writer))
+    tf_compat.wrap_profiler_hook(told(_profile))
+    tf_compat.wrap_wait_for_session(_wait_for_session)
+
+
+def is_chief():
+    """True for worker 0, which writes the files."""
+    return Env.get().cluster.worker_index == 0
+
+
+def several_workers():
+    return Env.get().cluster.worker_num > 1
+
+
+def _profile(original, *args, **kwargs):
+    if is_chief():
+        original(*args, **kwargs)
+
+
+def _own(path, driver, without=None):
+    """No other job saves under this name; `without`: regular expression of what is no part of it."""
+    path = tf_compat.tf.compat.path_to_str(path)
+    if isinstance(path, str):  # what else it may be TensorFlow says
+        own(without.sub("", path) if without is not None else path, driver)
+
+
+def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
+    def write():
+        _own(save_path, driver_of(sess))
+        return original(saver, sess, save_path, global_step, *args, **kwargs)
+
+    if not are_several():
+        return write()
+    save = Save(save_path)
+    if is_chief():
+        return save.write(write)
+    driver = driver_of(sess)
+    if driver is not None and saver.saver_def is not None:
+        fetched, fed = (saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,)
+        driver.help(fetched, fed)
+        if driver.rewritten.plan.saves_together:  # all gather what the chief writes; here nothing is written
+            driver.run(fetched, (), dict.fromkeys(fed, ""))
+    if global_step is None:
+        path = save_path
+    else:
+        if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
+            global_step = tf_compat.tf.train.global_step(sess, global_step)
+        path = "%s-%d" % (save_path, global_step)
+    save.until_written(path)
+    return path
+
+
+def _restore(original, saver, sess, save_path, *args, **kwargs):
+    if save_path is not None and are_several() and not is_chief():
+        check_seen(save_path)
+    return original(saver, sess, save_path, *args, **kwargs)
+
+
+def _save_by_timer(original, *args, **kwargs):
+    """The thread with which a Supervisor saves every so many minutes: workers do not come to that together."""
+    return original(*args, **kwargs) if is_chief() else None
+
+
+def _save_objects(original, saver, file_prefix, *args, **kwargs):
+    session = kwargs.get("session") or tf_compat.tf.get_default_session()
+    driver = driver_of(session) if session is not None else None
+    if driver is not None and (driver.divided or driver.rewritten.plan.saves_together):
+        raise UnsupportedError(
+            "tf.train.Checkpoint cannot save a model whose stages, or parts, lie in several workers, nor what "
+            "zero.level divides or dgc.save_residuals gathers, as it builds what it saves only when it does. Use "
+            "tf.train.Saver, built before the first session.run on every worker."
+        )
+
+    def write():
+        _own(file_prefix, driver, _STEP)
+        return original(saver, file_prefix, *args, **kwargs)
+
+    if not are_several():
+        return write()
+    save = Save(file_prefix)
+    if is_chief():
+        return save.write(write)
+    save.until_written()
+    return file_prefix
+
+
+def _update_state(original, *args, **kwargs):
+    return original(*args, **kwargs) if is_chief() else None
+
+
+_EXPORT = "_epl_export"  # on a builder: (folder that the program wants, private one that is written)
+
+
+def _saved_model_builder(original, builder, export_dir, *args, **kwargs):
+    if is_chief():
+        original(builder, export_dir, *args, **kwargs)
+        return
+    private = tempfile.mkdtemp(prefix="epl_export_")
+    atexit.register(shutil.rmtree, private, True)  # for a builder that is never saved
+    setattr(builder, _EXPORT, (export_dir, private))
+    original(builder, private, *args, **kwargs)
+
+
+def _save_model(original, builder, as_text=False):
+    if not are_several():
+        return original(builder, as_text)
+    if not hasattr(builder, _EXPORT):
+        return Save(tf_compat.export_folder_of(builder), _EXPORT).write(lambda: original(builder, as_text))
+    export_dir, private = getattr(builder, _EXPORT)
+    save = Save(export_dir, _EXPORT)
+    path = original(builder, as_text)
+    shutil.rmtree(private, True)
+    as_bytes = tf_compat.tf.compat.as_bytes
+    path = os.path.join(as_bytes(export_dir), os.path.basename(as_bytes(path)))
+    save.until_written(path)
+    return path
+
+
+def _write_graph(original, graph_or_graph_def, logdir, name, *args, **kwargs):
+    if is_chief():
+        return original(graph_or_graph_def, logdir, name, *args, **kwargs)
+    return os.path.join(logdir, name)
+
+
+class _NoEvents(object):
+    """Stands in for an event writer: takes everything, writes nothing."""
+
+    def __init__(self, logdir):
+        self._logdir = logdir
+
+    def get_logdir(self):
+        return self._logdir
+
+    def add_event(self, event):
+        del event
+
+    def reopen(self):
+        pass
+
+    def flush(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def _event_writer(original, *args, **kwargs):
+    if is_chief():
+        return original(*args, **kwargs)
+    return _NoEvents(args[0] if args else kwargs.get("logdir"))
+
+
+def _wait_for_session(original, *args, **kwargs):
+    del original, args, kwargs
+    raise UnsupportedError(
+        "tf.train.Supervisor(is_chief=False) waits for another process to initialise the variables, but with EPL "
+        "every worker "
+        "has its own copy of them. Pass is_chief=True on all workers; only worker 0 writes files all the same."
+    )

@@ -1,0 +1,130 @@
+"""Monitored sessions of several workers begin with the same state, save at the same steps and end together."""
+
+import tensorflow.compat.v1 as tf
+
+from epl import tf_compat
+from epl.capture.record import make_program, record_of
+from epl.env import Env
+from epl.program.program import EACH_WORKER
+from epl.session.agreement import current_agreement
+from epl.session.divided import divided_over_workers
+from epl.session.front_ends.chief import is_chief, several_workers
+from epl.session.front_ends.meeting import check_found_by_all, from_chief
+from epl.session.hooks import driver_of
+
+
+def install():
+    """Hooks monitored sessions. Calling it again changes nothing."""
+    tf_compat.wrap_chief_session_creator(_create)
+    tf_compat.wrap_worker_session_creator(_create_as_chief)
+    tf_compat.wrap_should_stop(_should_stop)
+    tf_compat.wrap_monitored_training_session(_training_session)
+    tf_compat.wrap_saver_hook(_saver_hook)
+
+
+def trains(graph):
+    """True for a graph with an optimizer, of TensorFlow's or written by hand: all workers run its session together."""
+    record = record_of(graph)
+    return bool(record.apply_calls or record.computed and make_program(graph).apply_calls)
+
+
+def synchronise(session):
+    """Gives the variables of a session the chief's values on all workers. Every worker must call it."""
+    driver = driver_of(session)
+    if driver is not None:
+        driver.synchronise()
+
+
+def _create(original, creator):
+    """The session of a ChiefSessionCreator. Hooks and the program see the chief's values from the start.
+
+    The other workers' folders may hold nothing, or something else: they do not restore. Only where each worker has a
+    part of the model of its own, it restores that, from the same files.
+    """
+    graph = tf.get_default_graph()
+    together = several_workers() and (trains(graph) or record_of(graph).role == EACH_WORKER)
+    if together:
+        path = _shared_checkpoint(creator) if trains(graph) and divided_over_workers(graph) else None
+        if not is_chief():
+            tf_compat.restore_from(creator, path)
+    session = original(creator)
+    if together:
+        synchronise(session)
+    return session
+
+
+def _shared_checkpoint(creator):
+    """The chief's checkpoint, of which each worker restores its stages; None when there is none."""
+    # Like the first step that communicates, which it comes before.
+    limit_s = Env.get().config.communication.start_timeout_s
+    path = from_chief(lambda: tf_compat.checkpoint_of(creator), limit_s)
+    if not path:
+        return None
+    try:
+        found = tf.train.checkpoint_exists(path)
+    except tf.errors.NotFoundError:  # TensorFlow 1.15 raises it where the folder is not there
+        found = False
+    check_found_by_all(path, found)
+    return path
+
+
+def _create_as_chief(original, creator):
+    """MonitoredTrainingSession(is_chief=False): no other process will initialise this one's variables."""
+    del original
+    return tf_compat.chief_session(creator)
+
+
+def _should_stop(original, monitored):
+    """A worker that stops tells the others, whose next step would wait for it in vain."""
+    stop = original(monitored)
+    session = tf_compat.session_of(monitored) if stop else None
+    driver = driver_of(session) if session is not None else None
+    if driver is not None and trains(session.graph):
+        driver.finish()
+    return stop
+
+
+def _training_session(original, *args, **kwargs):
+    """With is_chief=False the hooks of the chief stay out, but for those that save: their listeners may evaluate.
+
+    What such a hook would write is kept from the disk where files are written.
+    """
+    if several_workers() and not kwargs.get("is_chief", args[1] if len(args) > 1 else True):
+        saving = [
+            hook for hook in kwargs.get("chief_only_hooks") or () if isinstance(hook, tf.train.CheckpointSaverHook)
+        ]
+        kwargs["hooks"] = saving + list(kwargs.get("hooks") or ())
+    return original(*args, **kwargs)
+
+
+def _saver_hook(original, hook, *args, **kwargs):
+    original(hook, *args, **kwargs)
+    share_timer(hook)
+
+
+def share_timer(owner):
+    """Lets the timer of a hook or listener go by a clock that is the same on all workers."""
+    every_secs, every_steps = tf_compat.timer_of(owner)
+    if every_secs is not None and several_workers():
+        tf_compat.set_timer(owner, SharedTimer(every_secs, every_steps))
+
+
+class SharedTimer(tf.train.SecondOrStepTimer):
+    """Triggers every so many seconds of the clock that workers agree on at each step, hence at the same steps."""
+
+    def __init__(self, every_secs=None, every_steps=None):
+        super().__init__(every_secs, every_steps)
+        self._seconds = every_secs
+        self._then = None
+
+    def should_trigger_for_step(self, step):
+        clock = current_agreement().clock
+        if clock is None or self.last_triggered_step() is None:
+            return super().should_trigger_for_step(step)
+        if self._then is None:  # triggered before the workers had a clock in common
+            self._then = clock
+        return self.last_triggered_step() != step and clock >= self._then + self._seconds
+
+    def update_last_triggered_step(self, step):
+        self._then = current_agreement().clock
+        return super().update_last_triggered_step(step)

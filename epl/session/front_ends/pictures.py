@@ -1,0 +1,46 @@
+"""Schedules of a program as pictures."""
+
+import os
+
+from epl.plan.cost.cost import Speeds, estimate
+from epl.plan.input.batch_rows import data_set_rows
+from epl.plan.report.timeline import estimated_timeline, page
+
+
+def schedule_page(program, pipeline, script, measured=None, batch=None):
+    """A web page with one training iteration of one model replica.
+
+    Args:
+      program: a compiled Program.
+      pipeline: the `pipeline` part of the configuration.
+      script: path of the program, for the title.
+      measured: a Timeline of a run, which is shown beside the estimated one; None for none.
+      batch: rows of a micro-batch, where the program leaves them open. None: those of its data sets, where that is a
+        constant, else what Speeds says.
+    """
+    graph, plan = program.source.graph, program.source.plan
+    batch = batch or data_set_rows(graph) or Speeds.unknown_dim
+    costs = estimate(graph, plan.analysis.cloned, program.spec_of, Speeds(unknown_dim=batch))
+    names, stage_of, chunks = [stage.name for stage in plan.mesh.stages], plan.stage_of, pipeline.num_chunks
+    if _on_one_device(plan.mesh):  # stages on the same device are none to a schedule
+        names, stage_of, chunks = [" + ".join(names)], {}, 1
+    line = estimated_timeline(graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks)
+    title = "%s: %s, %d %s, %d %s" % (
+        os.path.basename(script),
+        pipeline.strategy,
+        len(names),
+        "stage" if len(names) == 1 else "stages",
+        pipeline.num_micro_batch,
+        "micro-batch" if pipeline.num_micro_batch == 1 else "micro-batches",
+    )
+    speeds = costs.speeds
+    note = (
+        "Estimated from shapes for a device of %.4g TFLOP/s and %.4g GB/s and links of %.4g GB/s, an unknown batch "
+        "counted as %d; communication of gradients and the update of the variables are left out."
+        % (speeds.flops / 1e12, speeds.memory_bytes / 1e9, speeds.link_bytes / 1e9, speeds.unknown_dim)
+    )
+    return page(line, title, names, measured, notes=[note])
+
+
+def _on_one_device(mesh):
+    return mesh.pipeline.num_workers == 1 and len(set(mesh.instances[0].devices)) == 1

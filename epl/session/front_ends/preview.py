@@ -1,0 +1,228 @@
+"""Plans a script for any cluster without its devices: runs it up to its first session run and prints the plan."""
+
+import argparse
+import json
+import os
+import runpy
+import sys
+
+from epl.capture.record import make_program
+from epl.compiler import compile as compile_program
+from epl.env import Env
+from epl.errors import EplError
+from epl.plan.input.batch_rows import data_set_rows
+from epl.plan.report.exchanges_table import exchanges_table, facts
+from epl.plan.report.placements_page import placements_page
+from epl.plan.report.table import plan_table
+from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
+from epl.session.foretold_job import foretell_job, job_page, job_table
+from epl.session.front_ends.pictures import schedule_page
+from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
+from epl.version import __version__
+
+_NO_RUN = 3
+EXAMPLES = """\
+examples:
+  python -m epl.plan --gpu_per_worker 4 train.py --lr 0.1
+                                        how train.py would be laid out on one process with four devices
+  python -m epl.plan --num_workers 64 --gpu_per_worker 8 --rows 4 train.py
+  EPL_PIPELINE_NUM_MICRO_BATCH=8 python -m epl.plan --gpu_per_worker 2 --timeline schedule.html train.py
+                                        the schedule of a pipeline as a picture
+  python -m epl.plan --gpu_per_worker 2 --placements split.html train.py
+                                        what epl.split divides, and what is exchanged for it, as a picture
+  python -m epl.plan --memory memory.html --batch 64 train.py
+                                        what memory a step will need, by kind, and a picture of it (a name.html)"""
+_REFUSED = 2
+
+
+def main(argv=None):
+    """`python -m epl.plan --num_workers 64 --gpu_per_worker 8 script.py [arguments]`.
+
+    Returns:
+      The exit status: 0, 2 when the plan is refused or a file cannot be written, 3 when the script runs
+      none of EPL's sessions.
+    """
+    command = parser()
+    options = command.parse_args(_with_memory_file(sys.argv[1:] if argv is None else argv))
+    if not os.path.isfile(options.script):
+        command.error("there is no script '%s' in %s" % (options.script, os.getcwd()))
+    if not _is_python(options.script):
+        command.error(
+            "'%s' is no Python script. Give the one that it starts, with its arguments: train.py" % options.script
+        )
+    os.environ.update(_environment(options))
+    sys.argv = [options.script] + options.arguments
+    sys.path.insert(0, os.path.dirname(os.path.abspath(options.script)))
+    watch_plan()
+    try:
+        runpy.run_path(options.script, run_name="__main__")
+    except Preview as preview:
+        return show(preview.graph, options)
+    except NotStarted:
+        print(
+            "%s runs a session, or computes gradients, without epl.init() or before it, as it would on one device, so "
+            "there is nothing to plan; it was ended there. Write epl.init() right after the imports, before the model "
+            "is built." % options.script,
+            file=sys.stderr,
+        )
+        return _NO_RUN
+    except EplError as error:
+        print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
+        return _REFUSED
+    print(
+        "%s ended without running a session, so there is nothing to plan. The script must call epl.init() and then "
+        "train." % options.script,
+        file=sys.stderr,
+    )
+    return _NO_RUN
+
+
+def _is_python(path):
+    """Whether a file may be a Python program, by its name or by what is in it."""
+    if path.endswith(".py"):
+        return True  # where it cannot be compiled, Python's own message says why
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        compile(source, path, "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def parser():
+    """The command line's parser."""
+    made = argparse.ArgumentParser(
+        prog="python -m epl.plan",
+        description="Runs a training script up to its first session run and prints how it would be laid out on "
+        "a cluster. "
+        "Needs no devices and no other worker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version="epl.plan of EPL %s" % __version__)
+    made.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
+    made.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
+    made.add_argument("--json", action="store_true", help="print the plan as JSON")
+    made.add_argument(
+        "--rows", type=_positive, default=16, help="devices to list before the rest is summed up (default: 16)"
+    )
+    made.add_argument(
+        "--timeline", metavar="FILE", help="write a web page with a picture of the schedule, from estimated costs"
+    )
+    made.add_argument(
+        "--memory",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="print what memory a training step needs on each device, and write a web page with a picture of it",
+    )
+    made.add_argument(
+        "--placements",
+        metavar="FILE",
+        help="write a web page with a picture of what epl.split divides, and of what the devices exchange for it",
+    )
+    made.add_argument(
+        "--batch",
+        type=_positive,
+        help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
+        "tf.data sets make, where that is a constant, else %d)" % DEFAULT_BATCH,
+    )
+    made.add_argument("script", help="a Python script")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    return made
+
+
+def _with_memory_file(arguments):
+    """The command's arguments, where what follows --memory and is no page belongs to the rest: the script, say."""
+    arguments = list(arguments)
+    for place, text in enumerate(arguments):
+        if text.endswith(".py"):
+            break  # the script; what follows is its own
+        if text == "--memory":
+            following = arguments[place + 1] if place + 1 < len(arguments) else ""
+            if not following.endswith((".html", ".htm")):
+                arguments[place] = "--memory="
+            break
+    return arguments
+
+
+def _positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("%s is not a whole number of at least 1" % text)
+    return value
+
+
+def _environment(options):
+    hosts = ["127.0.0.1:%d" % (20000 + i) for i in range(options.num_workers)]
+    return {
+        PREVIEW: "1",
+        "EPL_GPU_PER_WORKER": str(options.gpu_per_worker),
+        "EPL_DEVICE": os.environ.get("EPL_DEVICE") or "gpu",  # the cluster may be another one than this machine's
+        "EPL_JOB_TOKEN": "preview",
+        "TF_CONFIG": json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 0}}),
+    }
+
+
+def show(graph, options):
+    """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
+    env = Env.get()
+    try:
+        captured = make_program(graph)
+        program = compile_program(captured, env.config, env.cluster)
+        picture = None
+        if options.timeline:
+            picture = schedule_page(program, env.config.pipeline, options.script, batch=options.batch)
+        memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
+        if options.memory is not None:
+            memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)
+        exchanges = foretell_exchanges(program, batch)
+    except EplError as error:
+        print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
+        return _REFUSED
+    pages = [("--timeline", options.timeline, picture)]
+    if options.memory:
+        title = "Memory of a training step of %s" % os.path.basename(options.script)
+        pages.append(("--memory", options.memory, job_page(memory, env.cluster.worker_num, title)))
+    if options.placements:
+        if program.partitioned is None:
+            print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)
+            return _REFUSED
+        title = "What is divided in %s over %d devices" % (os.path.basename(options.script), program.partitioned.shards)
+        pages.append(("--placements", options.placements, placements_page(program, exchanges, title)))
+    for option, path, page in pages:
+        if page is not None and not _written(option, path, page):
+            return _REFUSED
+    if options.json:
+        summary = dict(program.plan.summary(), **facts(program, exchanges))
+        print(json.dumps(summary, indent=2, sort_keys=True))
+    else:
+        print(plan_table(program.plan, program, options.rows))
+        told = exchanges_table(program, exchanges, options.rows)
+        if told:
+            print(told)
+    if program.automatic is not None and not options.json:
+        print(program.automatic.table())
+    if options.memory is not None:
+        print(job_table(memory, env.cluster.worker_num, options.rows))
+        print("Where the program leaves open how many rows a micro-batch has, it counts as %d (--batch)." % batch)
+    return 0
+
+
+def _written(option, path, page):
+    """Writes a file, which has all of it or what it had before; whether that was possible."""
+    folder, name = os.path.split(os.path.realpath(path))
+    temporary = os.path.join(folder, ".%s.%d.tmp" % (name, os.getpid()))
+    try:
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(page)
+            os.replace(temporary, os.path.join(folder, name))
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+    except OSError as error:
+        print("%s %s cannot be written: %s" % (option, path, error.strerror), file=sys.stderr)
+        return False
+    return True
