@@ -1,6 +1,6 @@
 """The table of configuration keys.
 
-`KEYS` is the only place that knows a key; those of training strategies stand in config_strategies.py.
+`KEYS` is the only place that knows a key; those of training strategies stand in strategies.py.
 """
 
 from epl.config.key import BOOL, INTEGER, INTEGERS, NUMBER, STRING, Key

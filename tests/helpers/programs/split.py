@@ -13,20 +13,20 @@ from tests.helpers import split_models
 from tests.helpers.programs import common
 
 CLASSES = 7  # not a multiple of the devices
-_MODULE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "epl", "optimizers.py")
+_MODULE = os.path.join(os.path.dirname(__file__), "..", "..", "..", "epl", "optimizers", "optimizers.py")
 
 
 def _by_itself(name, *args, **kwargs):
     """One of EPL's optimizers, for the plain process too, into which EPL must not come: without kernels there."""
     if "epl" in sys.modules:
         return getattr(sys.modules["epl"].optimizers, name)(*args, **kwargs)
-    stand_in = types.ModuleType("epl")
-    stand_in.fused_updates = types.SimpleNamespace(mark=lambda *what: None, distinct=lambda given: given)
-    sys.modules["epl"] = stand_in
+    package, optimizers = types.ModuleType("epl"), types.ModuleType("epl.optimizers")
+    optimizers.fused_updates = types.SimpleNamespace(mark=lambda *what: None, distinct=lambda given: given)
+    sys.modules.update({"epl": package, "epl.optimizers": optimizers})
     try:
         return runpy.run_path(_MODULE)[name](*args, **kwargs)
     finally:
-        del sys.modules["epl"]
+        del sys.modules["epl"], sys.modules["epl.optimizers"]
 
 
 OPTIMIZERS = {
