@@ -44,7 +44,7 @@ def variables(worker, workers):
 
 def divide():
     """In a process of a job, before its first session: as many devices as it is told to have, on the GPU it sees."""
-    cluster, inner = (importlib.import_module(name) for name in ("epl.cluster", "epl.session.inner"))
+    cluster, inner = (importlib.import_module(name) for name in ("epl.cluster.cluster", "epl.session.inner"))
     usual = inner.session_proto
     devices = int(os.environ["EPL_GPU_PER_WORKER"])
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epl import cluster as cluster_module
 from epl.cluster import Cluster, gpus
+from epl.cluster import cluster as cluster_module
 from epl.cluster.sources import expand_nodelist, for_programs, read_membership, split_address
 from epl.errors import ClusterError
 

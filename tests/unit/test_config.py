@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from epl import config as config_module
 from epl.config import Config, as_variables, read_yaml
+from epl.config import config as config_module
 from epl.config.key import INTEGERS, NUMBERS
 from epl.config.keys import BOOL, CATEGORIES, INTEGER, KEYS, NUMBER, keys
 from epl.errors import ConfigError, EplError
@@ -470,9 +470,9 @@ def test_a_failed_write_keeps_the_earlier_file(tmp_path, monkeypatch):
 
 def test_variables_that_belong_to_no_key_are_listed():
     """What the sources read from the environment is no misspelt key to them."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(config_module.__file__)))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(config_module.__file__)))
     read = set()
-    for folder, _, names in os.walk(os.path.join(root, "epl")):
+    for folder, _, names in os.walk(package):
         for name in names:
             if name.endswith(".py"):
                 with open(os.path.join(folder, name), encoding="utf-8") as source:

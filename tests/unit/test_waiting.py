@@ -265,7 +265,7 @@ BESIDE = {
     ("communicators/bootstrap_state.py", "_wait"): "the service's side: its callers set the deadline",
     ("session/ahead.py", "ends_within"): "for a thread of this process, in slices, between which others are looked at",
     ("session/background.py", "finish"): "for a thread of this process, which communicates and so has deadlines",
-    ("session/saved.py", "_look"): "for a disk to show a file, by a deadline; no worker is waited for",
+    ("session/front_ends/saved.py", "_look"): "for a disk to show a file, by a deadline; no worker is waited for",
     ("launch/processes.py", "end_sessions"): "for processes of this machine to end, by a deadline",
     ("launch/processes.py", "close"): "for the guard, a process of this machine, to end, by a deadline",
 }
