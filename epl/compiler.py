@@ -5,6 +5,7 @@ made of what they leave; they get a Target in its place.
 """
 
 import collections
+import contextlib
 import itertools
 import os
 from dataclasses import replace
@@ -166,7 +167,7 @@ PASSES = (
 )
 
 
-def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, measure_link=None, dump_dir=None):
+def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, measure_link=None, dump_dir=None, at=None):
     """Makes of a captured program what one worker runs.
 
     Args:
@@ -177,6 +178,7 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
       measure_link: function that returns the Link between the workers, called where groups of gradients follow from
         it and once the plan is known to be a good one; None: as is assumed for where the workers are.
       dump_dir: folder for the graph after each pass; default the environment variable EPL_DUMP_DIR, else none.
+      at: function from words for what comes next ("planning") to a context around it; None: nobody is told.
 
     Returns:
       The Program of this worker, with its plan.
@@ -185,8 +187,10 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
       PlanError, UnsupportedError, CaptureError: the program cannot run in this way; says why and what to do.
       PassError: a pass left a graph that is not well formed; names the pass and those before it.
     """
-    runner = _Runner(program, dump_dir or os.environ.get(_DUMP_DIR))
-    program = _planned(runner, program, config, cluster)
+    at = at or _nobody_told
+    with at("planning"):
+        runner = _Runner(program, dump_dir or os.environ.get(_DUMP_DIR))
+        program = _planned(runner, program, config, cluster)
     plan = program.plan
     # What workers measure is memory of the host.
     if measure_link is not None and plan.link is not None and not collectives_on_gpu:
@@ -195,9 +199,16 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
     plan = replace(plan, strategies=strategies_of(program, plan, config))
     program = replace(program, plan=plan)
     program = replace(program, source=program)
-    for pass_ in PASSES:
-        program = runner.run(pass_, program, program.plan)
+    with at("rewriting the graph"):
+        for pass_ in PASSES:
+            program = runner.run(pass_, program, program.plan)
     return program
+
+
+@contextlib.contextmanager
+def _nobody_told(what):
+    del what
+    yield
 
 
 def planned(program, config, cluster):

@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 TF_CPP_MIN_LOG_LEVEL=3 timeout 300 epl-launch --num_workers "$1" --gpu_per_worker "$2" --log_dir "$output/log" \
-  examples/quickstart/run.sh 2>&1 | tee "$output/all"
-finished=$(grep -c 'Train Finished\.' "$output/all" || true)
+  examples/quickstart/run.sh
+finished=$(cat "$output"/log/worker-*.log | grep -c 'Train Finished\.' || true)
 if [ "$finished" != "$1" ]; then
   echo "$finished of $1 workers finished" >&2
   exit 1

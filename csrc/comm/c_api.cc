@@ -10,6 +10,7 @@
 #include "backends.h"
 #include "epl_comm.h"
 #include "epl_measure.h"
+#include "flight.h"
 #include "measure.h"
 #include "nccl_libraries.h"
 #include "rendezvous.h"
@@ -190,6 +191,8 @@ int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* erro
   if (!status.ok()) Fill(error, error_length, status.message);
   return status.code;
 }
+
+void epl_flight_set(epl_flight_ring* ring) { epl::SetFlightRing(ring); }
 
 int epl_comm_interface(void) { return EPL_COMM_INTERFACE; }
 

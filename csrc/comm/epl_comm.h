@@ -19,7 +19,7 @@ extern "C" {
 // The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
 // declare, here and in epl/communicators/interface.py, but for members that are added at a structure's end, which
 // earlier libraries do not look at. Libraries and Python code with different numbers do not work together.
-#define EPL_COMM_INTERFACE 3
+#define EPL_COMM_INTERFACE 4
 
 typedef struct epl_comm epl_comm;
 
@@ -194,6 +194,31 @@ EPL_EXPORT int epl_comm_zero(epl_comm* comm, void* data, size_t bytes, void* str
 // Whether NCCL and the CUDA runtime can be loaded, from these paths or, where NULL or "", as the system's loader finds
 // them: EPL_OK, or EPL_INVALID and in `error` what is missing. Loads them; needs no GPU.
 EPL_EXPORT int epl_find_nccl(const char* nccl_library, const char* cuda_library, char* error, size_t error_length);
+
+// One collective, as it lies in the flight recorder of a process. Times are of CLOCK_MONOTONIC, in nanoseconds.
+typedef struct {
+  int64_t begin_ns;
+  int64_t end_ns;      // 0 while it is under way
+  int32_t collective;  // an epl_collective
+  int32_t code;        // how it ended: an epl_code
+  int64_t bytes;       // of this rank's input, or output where it only receives
+  int64_t tag;
+  char name[88];  // of the request, cut to fit
+} epl_flight_event;
+
+typedef struct {
+  uint64_t next;      // how many have begun so far; number k is at k % capacity
+  uint64_t capacity;  // of `events`
+  int64_t total_ns;   // of all that have ended
+  int64_t total_bytes;
+  int64_t reserved[4];
+  epl_flight_event events[1];  // `capacity` of them
+} epl_flight_ring;
+
+// From now on all communicators of this process note their collectives in `ring`, whose other members the caller has
+// set to 0; it must stay where it is as long as the process lives. It may be a file that others map: they then see what
+// this process is in, be it stopped or killed. NULL: in none.
+EPL_EXPORT void epl_flight_set(epl_flight_ring* ring);
 
 EPL_EXPORT int epl_comm_interface(void);  // the EPL_COMM_INTERFACE of this build
 

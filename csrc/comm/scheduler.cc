@@ -8,6 +8,8 @@
 #include <future>
 #include <utility>
 
+#include "flight.h"
+
 namespace epl {
 namespace {
 
@@ -66,7 +68,9 @@ Status Scheduler::RunBlocking(Request request) {
   if (!busy_ && queue_.empty()) {
     busy_ = true;
     lock.unlock();
+    Flight flight(request);
     Status status = communicator_->Run(request);
+    flight.End(status.code);
     lock.lock();
     busy_ = false;
     if (!status.ok() && status.code != EPL_INVALID && failed_.ok()) failed_ = status;
@@ -211,7 +215,9 @@ void Scheduler::RunFront(std::unique_lock<std::mutex>* lock) {
   }
   busy_ = true;
   lock->unlock();
+  Flight flight(request);
   const Status status = communicator_->Run(request);
+  flight.End(status.code);
   lock->lock();
   busy_ = false;
   // Closed before `done`: the step may end with it, and the next one be declared.

@@ -142,6 +142,7 @@ _FUNCTIONS = {
     ),
     "epl_pool_set": (None, [ctypes.c_int, ctypes.c_void_p]),
     "epl_find_nccl": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
+    "epl_flight_set": (None, [ctypes.c_void_p]),
     "epl_has_gloo": (ctypes.c_int, []),
     "epl_comm_interface": (ctypes.c_int, []),
 }

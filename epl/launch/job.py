@@ -36,14 +36,16 @@ class Job:
     Args:
       console: `output.Console`.
       guard: `processes.Guard`.
+      progress: `progress.Progress`, or None.
     """
 
-    def __init__(self, console, guard):
+    def __init__(self, console, guard, progress=None):
         self.workers = []
         self.ended = []  # in the order of their ends
         self.stop_signal = None  # number of the signal that told the launcher to stop
         self._console = console
         self._guard = guard
+        self._progress = progress
         self._stop_requests = 0
         self._end_at = None  # when to tell the workers to end
         self._kill_at = None
@@ -109,10 +111,14 @@ class Job:
             self._wait(self._next_wait())
             self._note_ends()
             self._look_around()
+            if self._progress is not None:
+                self._progress.show(self._console, time.monotonic())
             self._stop_if_due()
         deadline = time.monotonic() + DRAIN_S
         while any(worker.open for worker in self.workers) and time.monotonic() < deadline:
             self._wait(0.05)
+        if self._progress is not None:
+            self._progress.end(self._console)
 
     # --- input and output ---
 

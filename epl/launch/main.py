@@ -8,10 +8,10 @@ import tempfile
 import time
 
 from epl.errors import EplError
-from epl.launch import environment, machines, notes, processes, version_1
+from epl.launch import board, environment, machines, notes, processes, progress, version_1
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
-from epl.launch.output import Console, Stream
+from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
 from epl.launch.summary import failure_text, nobody_came_text
 from epl.launch.tracebacks import Known
 from epl.launch.workers import Worker
@@ -91,6 +91,15 @@ class _Preparation:
     def note_path(self, index):
         return os.path.join(self.log_dir, ".worker-%d.note" % index)
 
+    def board_path(self, index):
+        return board.path_beside(self.note_path(index))
+
+    def progress(self, options):
+        """The Progress of this machine's workers."""
+        mode = progress.mode_of(options.progress, os.environ, sys.stdout.isatty())
+        paths = {index: self.board_path(index) for index in self.local}
+        return progress.Progress(mode, paths, len(self.addresses), time.monotonic())
+
     def open_log(self, index):
         """The log, which only this user may read; what is there already under its name has to be a file."""
         path = self.log_path(index)
@@ -149,7 +158,7 @@ def _run(options, plan):
     guard = processes.Guard()
     start_error = None
     try:
-        with Job(console, guard) as job:
+        with Job(console, guard, plan.progress(options)) as job:
             try:
                 _start(options, plan, console, job)
             except OSError as error:
@@ -161,6 +170,7 @@ def _run(options, plan):
     came_to_init = job.came_to_init
     for worker in job.workers:
         worker.note.remove()
+        board.remove(plan.board_path(worker.index))
         if worker.stream.log_error is not None:
             console.say("cannot write %s: %s" % (plan.log_path(worker.index), worker.stream.log_error))
     console.finish()
@@ -189,8 +199,10 @@ def _start(options, plan, console, job):
                 )
             )
         everything = options.debug or "TF_CPP_MIN_LOG_LEVEL" in os.environ
-        stream = Stream(index, console, plan.open_log(index), everything, known)
+        shown = EVERYTHING if options.verbose or options.debug else OWN if place == 0 else ERRORS
+        stream = Stream(index, console, plan.open_log(index), everything, known, shown)
         note = notes.Note(plan.note_path(index))
+        board.remove(plan.board_path(index))  # of an earlier job
         job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream, note))
 
 

@@ -122,6 +122,19 @@ def _parser():
         help="the script was written for TensorFlow 1: `import tensorflow` gives that of 2.15 as version 1, tf.contrib "
         "included (docs/tf1_on_tf2.md)",
     )
+    add(
+        "--progress",
+        choices=("auto", "line", "plain", "off"),
+        default="auto",
+        help="how far the job is: a line that is kept up to date on a terminal, and else one every 30 seconds "
+        "(auto, default); always the one (line) or the other (plain); or nothing (off)",
+    )
+    add(
+        "--verbose",
+        action="store_true",
+        help="show what all workers print, and tables of EPL's; without it what the first one prints, and errors of "
+        "all. The logs have everything",
+    )
     add("--debug", action="store_true", help="show what is started with which variables, and more after a failure")
     return parser
 

@@ -8,6 +8,7 @@ import time
 
 from epl.launch.errors_seen import ErrorsSeen
 from epl.launch.noise import Noise
+from epl.launch.progress import columns_of
 from epl.launch.tracebacks import Known, Tracebacks
 
 # An unfinished line is shown after this time, so that "Loading... " is seen before "done" comes.
@@ -22,6 +23,11 @@ _CONSOLE_LIMIT = 1024 * 1024
 _WRITE_BYTES = 4096
 # What EPL's messages begin with where they go to a file. The log keeps it; on the console it would be in the way.
 _TIME_AND_LEVEL = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ (?=epl: )")
+_WARNING = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (WARNING|ERROR|CRITICAL) epl: ")
+# The plan's first line says what is done; the table below it is for those who ask for all.
+_PLAN = re.compile(rb"^[-\d]+ [:\d]+ INFO epl: Plan: ")
+# How much of what a worker prints is shown; its errors are always.
+EVERYTHING, OWN, ERRORS = "everything", "own", "errors"
 
 
 class Console:
@@ -36,6 +42,24 @@ class Console:
         self.broken = False
         self._pending = bytearray()
         self._open_line = None  # worker whose unfinished line the cursor stands in
+        self._status = b""  # the line below all others, of a terminal
+        self._drawn = False  # it is there now
+
+    def status(self, text):
+        """Keeps a line below all others, on a terminal, instead of the one before; "" takes it away."""
+        self._erase()
+        self._status = text.encode("utf-8", "replace")
+        self._draw()
+
+    def _erase(self):
+        if self._drawn:
+            self._pending += b"\r\x1b[K"
+            self._drawn = False
+
+    def _draw(self):
+        if self._status and self._open_line is None:
+            self._pending += self._status[: columns_of(self.descriptor) - 1]
+            self._drawn = True
 
     @property
     def pending(self):
@@ -49,6 +73,7 @@ class Console:
 
     def piece(self, worker, data, ends):
         """Add `data` (bytes without line ends) of `worker` (an int, or a name); `ends`: the line is complete."""
+        self._erase()
         if self._open_line not in (None, worker):
             self._pending += b"\n"
             self._open_line = None
@@ -58,6 +83,7 @@ class Console:
         if ends:
             self._pending += b"\n"
         self._open_line = None if ends else worker
+        self._draw()
 
     def end_line(self, worker):
         """Complete the line of `worker`, if the cursor still stands in it."""
@@ -86,6 +112,7 @@ class Console:
 
     def finish(self, timeout_s=2.0):
         """Write what is left, for at most `timeout_s` seconds."""
+        self.status("")
         if self._open_line is not None:
             self._pending += b"\n"
             self._open_line = None
@@ -109,9 +136,10 @@ class Stream:
       log: binary file for the unchanged output, or None.
       everything: show noise of TensorFlow's too, times and whole tracebacks, which otherwise are in the log alone.
       known: the errors that the workers of this console have shown; None: none.
+      shown: EVERYTHING; OWN: without tables of EPL's; ERRORS: only errors, and what EPL warns of.
     """
 
-    def __init__(self, worker, console, log=None, everything=False, known=None):
+    def __init__(self, worker, console, log=None, everything=False, known=None, shown=EVERYTHING):
         self._worker = worker
         self._console = console
         self._log = log
@@ -121,6 +149,9 @@ class Stream:
         self._after_return = False  # a "\n" now would belong to the "\r" before
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
+        self._shown = shown
+        self._errors = Tracebacks(worker, Known())  # to know what of the output belongs to one
+        self._in_table = False
         self._noise = None if everything else Noise()
         self._tracebacks = None if everything else Tracebacks(worker, known or Known())
         self.errors = ErrorsSeen()
@@ -152,9 +183,12 @@ class Stream:
             self._since = None
             self._line.clear()
             return
+        hidden = self._is_hidden(bytes(self._line), ends)
         if not self._begun and self._noise is not None:
             self._line = bytearray(_TIME_AND_LEVEL.sub(b"", self._line))
-        if ends and not self._begun and self._tracebacks is not None:
+        if hidden:
+            self._show_held()
+        elif ends and not self._begun and self._tracebacks is not None:
             self._show(self._tracebacks.take(bytes(self._line)))
         elif self._line or not self._begun:
             self._show_held()
@@ -170,6 +204,19 @@ class Stream:
         self._begun = not ends
         self._since = None
         self._line.clear()
+
+    def _is_hidden(self, line, ends):
+        """Whether a line, or a part of one, is in the log alone."""
+        if self._shown == EVERYTHING:
+            return False
+        if self._shown == ERRORS:
+            if not ends or self._begun:
+                return True
+            inside = self._errors.inside or self._errors.begins(line)
+            self._errors.take(line)
+            return not (inside or _WARNING.match(line))
+        self._in_table = _PLAN.match(line) is not None or self._in_table and line[:2] == b"  "
+        return self._in_table and line[:2] == b"  "
 
     def _show(self, lines):
         for line in lines:

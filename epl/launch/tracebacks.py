@@ -44,6 +44,16 @@ class Tracebacks:
         self._skips = False  # in a frame that is left out
         self._repeats = False  # the traceback before was another worker's too
 
+    @property
+    def inside(self):
+        """Whether the next line may belong to a traceback, or to what follows its error."""
+        return self._frames is not None or self._following is not None or self._same is not None
+
+    @staticmethod
+    def begins(line):
+        """Whether a traceback begins with a line."""
+        return line == _BEGIN
+
     def take(self, line):
         """The lines to show, once the next one, bytes, has come."""
         if line == _BEGIN:

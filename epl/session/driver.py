@@ -81,7 +81,18 @@ class Driver(LocalRuns):
         Returns:
           The values of the fetches, in order.
         """
-        step = self._step(fetches, targets, tuple(feeds))
+        step, following = self._step(fetches, targets, tuple(feeds)), self._job.following
+        following.takes(step, feeds, self._rewritten)
+        began = following.begins(step)
+        try:
+            values = self._run_call(step, fetches, targets, feeds, run_options, metadata)
+        except BaseException:
+            following.ends(began)
+            raise
+        following.ends(began, step, fetches, values, self._rewritten, self._graph)
+        return values
+
+    def _run_call(self, step, fetches, targets, feeds, run_options, metadata):
         if step.is_plain and not step.whole:  # where a step is short, each question that is asked of it counts
             fetched = self._compute(step, (), [], step.fetches, run_options, metadata)
             self._has_read = self._has_read or step.reads
@@ -226,7 +237,9 @@ class Driver(LocalRuns):
 
     def _rewrite(self):
         # No lock is held: workers may have to measure their link, for which they wait for each other.
-        rewritten = Rewritten(self._graph, self._config, self._cluster, self._job.seed, self._job.measure_link)
+        job = self._job
+        about = self._graph, self._config, self._cluster, job.seed, job.measure_link
+        rewritten = Rewritten(*about, at=job.following.preparing)
         with self._lock:
             if self._rewritten is not None and self._rewritten.version >= rewritten.version:
                 return  # another thread was faster
@@ -236,7 +249,8 @@ class Driver(LocalRuns):
             if self._inner is None:
                 options = self._config.execution
                 self._inner = InnerSession(plan.mesh, self._session_config, options, self._cluster.visible_device_list)
-            self._inner.load(rewritten.own_graph)
+            with job.following.preparing("building the graph"):
+                self._inner.load(rewritten.own_graph)
             if self._rewritten is not None:
                 self._values.copied_from_now_on(plan.analysis.cloned - self._rewritten.plan.analysis.cloned)
             self._rewritten = rewritten
@@ -267,7 +281,8 @@ class Driver(LocalRuns):
             fetched = self._gradients.compared(step, fetched)
         if step.timed:
             times, fetched = list(fetched[len(step.fetches) :]) + list(waited), fetched[: len(step.fetches)]
-            self._stats.note(times, time.time() - began, self._rewritten.program.source.graph)
+            graph = self._rewritten.program.source.graph
+            self._job.following.waited_for_data(self._stats.note(times, time.time() - began, graph))
         return of_program(step, fetched)
 
     def _compute(self, step, names, values, fetches, run_options, metadata):

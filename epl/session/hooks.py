@@ -14,6 +14,7 @@ from epl.errors import CaptureError, UnsupportedError
 from epl.launch import notes
 from epl.session.driver import Driver
 from epl.session.endings.peer_errors import FromPeer
+from epl.session.following import Following
 from epl.session.job import Job
 from epl.session.owned import disown
 
@@ -131,6 +132,9 @@ def _init(original, session, target="", graph=None, config=None):
 
 class _NobodyElse(object):
     """The Job of a script that is run for its plan alone: what it does before its first run waits for nobody."""
+
+    def __init__(self):
+        self.following = Following({})
 
     def meet(self, message, limit_s=None):
         del limit_s

@@ -3,14 +3,16 @@
 import atexit
 import json
 import logging
+import os
 import random
 import re
 import sys
 import threading
+import time
 
 import tensorflow.compat.v1 as tf
 
-from epl.communicators import leaders
+from epl.communicators import leaders, native
 from epl.communicators.pool import Pool
 from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
@@ -22,6 +24,7 @@ from epl.session.endings import blame
 from epl.session.endings.causes import first_line, from_communication
 from epl.session.endings.noting import Noting
 from epl.session.endings.peer_errors import FromPeer, TellingOthers
+from epl.session.following import Following
 
 _LOG = logging.getLogger("epl")
 
@@ -66,7 +69,8 @@ class Job(object):
         self.cluster = cluster
         self.lock = threading.RLock()
         self.background = Background()
-        self.noting = Noting(cluster, stopped_s=config.communication.stopped_s)
+        self.following = Following(os.environ)
+        self.noting = Noting(cluster, self.following, stopped_s=config.communication.stopped_s)
         self._telling = TellingOthers(self)
         self._counting = threading.Lock()
         self.step = 0
@@ -89,8 +93,9 @@ class Job(object):
             self.pool = Pool(cluster, config)
 
     def _connect(self):
-        with self._noting_errors():
+        with self._noting_errors(), self.following.preparing("connecting to the other workers"):
             self._come_in(self._config.communication.start_timeout_s)
+        native.comm().epl_flight_set(self.following.board.collectives)
         self.pool = Pool(self.cluster, self._config, self._client)
         self._client.watch(self._on_ending)
         atexit.register(self.close)
@@ -137,6 +142,7 @@ class Job(object):
         Every worker must do so, as every worker runs the same script.
         """
         self.background.finish()
+        self.following.begin_anew()
         with self.lock:
             self.pool.close()
             self._config = config
@@ -172,7 +178,7 @@ class Job(object):
             return
         self._begin_generation()
         if self.pool.generation != self._generation:
-            with self.noting.waiting_for_all():
+            with self.noting.waiting_for_all("the others to come to a step that communicates"):
                 self.pool.connect(self._generation)
 
     @property
@@ -196,7 +202,7 @@ class Job(object):
                 try:
                     self._begin_generation()
                     key = _LINK_KEY % (self._generation // _GENERATIONS_PER_INIT)
-                    with self.noting.waiting_for_all():
+                    with self.noting.waiting_for_all("the others to measure how fast their link is"):
                         self._link = Link(*self.pool.measure(self._generation, key))
                 except Exception as error:  # whatever it is, the others must not wait for this worker
                     raised = self.broken_by(error)
@@ -249,7 +255,10 @@ class Job(object):
         self._exchanges += 1
         if self._client is not None:
             self._client.place = [self._generation, self._exchanges]
-        return self.pool.exchange(message)
+        began = time.monotonic()
+        replies = self.pool.exchange(message)
+        self.following.waited(time.monotonic() - began)
+        return replies
 
     def meet(self, message, limit_s=None):
         """Gives each worker's bytes (up to 16 MiB) to every worker, and waits for as long as all of them live.
@@ -278,7 +287,7 @@ class Job(object):
 
     def _replies(self, message, generation, limit_s):
         try:
-            with self.noting.waiting_for_all():
+            with self.noting.waiting_for_all("the others to come to the same call"):
                 return self._gather(_MEETING % self._met, message, generation=generation, limit_s=limit_s)
         except WorkerError:
             raise

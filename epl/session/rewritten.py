@@ -31,6 +31,7 @@ class Rewritten(object):
       job_seed: a number that all workers share.
       measure_link: function that returns the Link between the workers, called where groups of gradients follow from
         it; None: as is assumed for where the workers are.
+      at: as epl.compiler.compile takes it.
       role: what the graph is for, where that is not as it was captured (epl.program.program).
 
     Attributes:
@@ -47,12 +48,12 @@ class Rewritten(object):
     told = False
 
     @collector.paused()
-    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None):
+    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None, at=None):
         self.version = tf_compat.graph_version(tf_graph)
         on_gpu = collectives_on_gpu(cluster, config)
         program = make_program(tf_graph)
         program = program if role is None else replace(program, role=role)
-        self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link)
+        self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link, at=at)
         self.plan = self.program.plan
         self.graph = self.program.whole
         self.hints = told_hints(program.graph) if self.plan.partitioned is not None else {}

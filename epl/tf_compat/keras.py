@@ -139,6 +139,15 @@ def loss_of_function(function):
     return loss if isinstance(loss, tf.Tensor) and loss.shape.ndims in (0, None) else None
 
 
+def training_steps(model):
+    """How many training steps the `fit` makes that a model is in, once it has begun; None: it does not say."""
+    params = getattr(getattr(model, "history", None), "params", None) or {}
+    epochs, steps = params.get("epochs"), params.get("steps")
+    if steps is None and params.get("samples") and params.get("batch_size"):
+        steps = -(-params["samples"] // params["batch_size"])
+    return epochs * steps if epochs and steps else None
+
+
 def keras_session(model):
     """The session in which Keras runs a model."""
     return _keras_of_class(type(model)).backend.get_session()

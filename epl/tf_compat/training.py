@@ -107,6 +107,16 @@ def wrap_monitored_training_session(wrapper):
             wrap(module, "MonitoredTrainingSession", wrapper)
 
 
+def wrap_stop_hook(wrapper):
+    """`wrapper(original, hook, session, coord)` around where a StopAtStepHook gets to know its session."""
+    wrap(hooks_module.StopAtStepHook, "after_create_session", wrapper)
+
+
+def last_step_of(hook):
+    """The global step at which a StopAtStepHook stops, once it knows its session."""
+    return hook._last_step
+
+
 def wrap_saver_hook(wrapper):
     """`wrapper(original, hook, ...)` around the constructor of CheckpointSaverHook."""
     wrap(hooks_module.CheckpointSaverHook, "__init__", wrapper)

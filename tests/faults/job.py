@@ -20,7 +20,17 @@ class Job(object):
 
     def __init__(self, start, folder, scenario, victim, workers, devices, environ):
         self.folder, self.workers = str(folder), workers
-        arguments = ["-m", "epl.launch", "--num_workers", workers, "--gpu_per_worker", devices, "--device", "cpu"]
+        arguments = [
+            "-m",
+            "epl.launch",
+            "--num_workers",
+            workers,
+            "--gpu_per_worker",
+            devices,
+            "--device",
+            "cpu",
+            "--verbose",
+        ]
         arguments += ["--log_dir", os.path.join(self.folder, "logs"), SCRIPT, scenario, self.folder, victim]
         self.launcher = start(arguments, environ, os.path.join(self.folder, "output"))
 

@@ -27,15 +27,15 @@ def note(name, text=""):
 
 
 class Launch:
-    """A running epl-launch; `python`: how Python is to run it."""
+    """A running epl-launch; `python`: how Python is to run it; `verbose`: it shows what all workers print."""
 
-    def __init__(self, folder, arguments, environ=None, python=("-m", "epl.launch"), **popen):
+    def __init__(self, folder, arguments, environ=None, python=("-m", "epl.launch"), verbose=True, **popen):
         variables = clean_environment(NOTES=folder, TMPDIR=folder, **(environ or {}))
         options = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         options.update(popen)
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable] + list(python) + arguments,
+            [sys.executable] + list(python) + (["--verbose"] if verbose else []) + arguments,
             cwd=str(folder),
             env=variables,
             start_new_session=True,

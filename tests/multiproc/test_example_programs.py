@@ -19,7 +19,7 @@ def launch(run):
     def launch_example(folder, workers, devices, example, *arguments):
         options = ["--num_workers", workers, "--gpu_per_worker", devices, "--device", "cpu", "--log_dir", "log"]
         script = os.path.join(ROOT, "examples", example, "run.sh")
-        return run(folder, "-m", "epl.launch", *[str(each) for each in options], script, *arguments)
+        return run(folder, "-m", "epl.launch", "--verbose", *[str(each) for each in options], script, *arguments)
 
     return launch_example
 

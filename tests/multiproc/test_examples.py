@@ -53,7 +53,17 @@ def test_bert_in_two_stages_learns(run, tmp_path, workers, devices, steps, gain)
     sizes = {"layers": 2, "steps": steps, "batch": 8, "micro_batches": 3, "width": 32, "length": 16}
     script = [os.path.join(folder, "run.sh")] + ["--%s=%d" % item for item in sorted(sizes.items())]
     script += ["--checkpoints", str(tmp_path / "kept")]
-    launch = ["-m", "epl.launch", "--num_workers", str(workers), "--gpu_per_worker", str(devices), "--device", "cpu"]
+    launch = [
+        "-m",
+        "epl.launch",
+        "--num_workers",
+        str(workers),
+        "--gpu_per_worker",
+        str(devices),
+        "--device",
+        "cpu",
+        "--verbose",
+    ]
     output = run(tmp_path, *(launch + ["--log_dir", str(tmp_path)] + script))
     chief = "\n".join(line for line in output.splitlines() if "[worker 1]" not in line)
     losses = [float(text) for text in re.findall(r"loss ([0-9.]+)", chief)]

@@ -70,7 +70,7 @@ def pretrained(run, plain, tmp_path_factory):
 
 def train(run, pretrained, folder, *options):
     """The output of a training by two workers that then answer the questions that they have learnt."""
-    launch = ["-m", "epl.launch", "--num_workers", "2", "--gpu_per_worker", "1", "--device", "cpu"]
+    launch = ["-m", "epl.launch", "--num_workers", "2", "--gpu_per_worker", "1", "--device", "cpu", "--verbose"]
     options = ["--output_dir", folder, "--predict_file", QUESTIONS, "--log_steps", 1] + list(options)
     options += ["--train_batch_size", ROWS, "--init_checkpoint", pretrained]
     return run(folder.parent, *(launch + [os.path.join(EXAMPLE, "run.sh")] + options))

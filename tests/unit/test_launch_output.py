@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epl.launch.output import LONGEST_PIECE, PARTIAL_LINE_S, TAIL_LINES, Console, Stream
+from epl.launch.output import (
+    ERRORS,
+    EVERYTHING,
+    LONGEST_PIECE,
+    OWN,
+    PARTIAL_LINE_S,
+    TAIL_LINES,
+    Console,
+    Stream,
+)
 
 pytestmark = pytest.mark.once
 
@@ -215,3 +224,35 @@ def test_finish_does_not_wait_for_a_reader_that_does_not_read():
     assert console.pending
     os.close(reading)
     os.close(writing)
+
+
+# --- what is shown of it ---
+
+PLAN = b"2026-03-01 12:00:00 INFO epl: Plan: 2 model replicas\n  worker  device\n  0       CPU:0\nstep 1\n"
+
+
+def shown(how, text, log=None):
+    screen = Screen()
+    stream = Stream(1, screen, log, shown=how)
+    stream.feed(text, 0)
+    stream.finish()
+    return screen.text.decode().splitlines()
+
+
+def test_of_the_plan_the_first_line_is_shown(tmp_path):
+    log = open(str(tmp_path / "log"), "wb", buffering=0)
+    assert shown(OWN, PLAN, log) == ["[worker 1] epl: Plan: 2 model replicas", "[worker 1] step 1"]
+    assert (tmp_path / "log").read_bytes() == PLAN
+    assert len(shown(EVERYTHING, PLAN)) == 4
+
+
+def test_of_other_workers_errors_are_shown():
+    text = PLAN + b"2026-03-01 12:00:00 WARNING epl: take care\n  step 2\nno end"
+    assert shown(ERRORS, text) == ["[worker 1] epl: take care"]
+    text = b'a\nTraceback (most recent call last):\n  File "train.py", line 1\n    x\nValueError: no\nb\n'
+    assert shown(ERRORS, text) == [
+        "[worker 1] Traceback (most recent call last):",
+        '[worker 1]   File "train.py", line 1',
+        "[worker 1]     x",
+        "[worker 1] ValueError: no",
+    ]

@@ -62,6 +62,23 @@ def data_set_rows(graph):
     return max(rows) if rows else None
 
 
+def rows_of_data(graph):
+    """Rows of a batch that a program takes by itself, as its graph or its data sets say; None where neither does.
+
+    Args:
+      graph: an epl.graph.index.Graph with one copy of the model.
+    """
+    shapes = [
+        shape
+        for name in graph.find(effects.SOURCES.__contains__)
+        for key in _SHAPES
+        if key in graph.nodes[name].attr
+        for shape in graph.nodes[name].attr[key].list.shape
+    ]
+    known = [shape.dim[0].size for shape in shapes if not shape.unknown_rank and shape.dim and shape.dim[0].size > 0]
+    return max(known) if known else data_set_rows(graph)
+
+
 def _rows_below(nodes, names):
     """The constant sizes of the last batches made on the way to some nodes of a graph or of a function's body."""
     rows, seen, names = [], set(), list(names)

@@ -14,16 +14,19 @@ class Noting(object):
 
     Args:
       cluster: of the process. With one worker, whose exit code says all, nothing is noted.
+      following: the Following of the process.
       facts: what the launcher goes by, told whenever the worker has met the others.
     """
 
-    def __init__(self, cluster, **facts):
+    def __init__(self, cluster, following, **facts):
         self._cluster = cluster
+        self._following = following
         self._facts = facts
         self._wrong = False  # something has been, since the latest step
 
     def error(self, error, step):
         """Something has gone wrong here, in the step of that number."""
+        self._following.message("%s: %s" % (type(error).__name__, error))
         if self._cluster.worker_num > 1:
             self._wrong = True
             because, follows = blamed(error, self._cluster.worker_index)
@@ -46,10 +49,15 @@ class Noting(object):
             self.joined()
 
     @contextlib.contextmanager
-    def waiting_for_all(self):
-        """Meanwhile the launcher looks whether one of the others has gone without a word."""
+    def waiting_for_all(self, what):
+        """Meanwhile the launcher looks whether one of the others has gone without a word.
+
+        Args:
+          what: is waited for, in words that go on after "worker 0 waits for".
+        """
         notes.tell(notes.JOINING, os.environ)
-        yield
+        with self._following.waiting(what):
+            yield
         self.joined()
 
     def joined(self):
@@ -59,4 +67,5 @@ class Noting(object):
 
     def left(self):
         """This worker ends in good order."""
+        self._following.left()
         notes.tell(notes.LEFT, os.environ)

@@ -17,7 +17,7 @@ from epl.plan.layout.layout import is_split
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief, wait_for_all
 from epl.session.front_ends.saved import Save, are_several
-from epl.session.hooks import driver_of
+from epl.session.hooks import driver_of, job
 
 _LOG = logging.getLogger("epl")
 _ONE_FILE = (".h5", ".hdf5", ".keras")
@@ -60,6 +60,7 @@ def _fit(original, model, *args, **kwargs):
     if _shares_batches(model):
         # Keras shuffles rows by NumPy's generator, those of validation whatever `shuffle` says.
         np.random.set_state(from_chief(np.random.get_state))
+    job().following.wants(lambda: tf_compat.training_steps(model))
     result = original(model, *args, **kwargs)
     driver = _driver(model)
     if driver is not None and driver.divided:

@@ -10,7 +10,7 @@ from epl.session.agreement import current_agreement
 from epl.session.divided import divided_over_workers
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief
-from epl.session.hooks import driver_of
+from epl.session.hooks import driver_of, job
 
 
 def install():
@@ -20,6 +20,7 @@ def install():
     tf_compat.wrap_should_stop(_should_stop)
     tf_compat.wrap_monitored_training_session(_training_session)
     tf_compat.wrap_saver_hook(_saver_hook)
+    tf_compat.wrap_stop_hook(_stop_hook)
 
 
 def trains(graph):
@@ -100,6 +101,12 @@ def _training_session(original, *args, **kwargs):
 def _saver_hook(original, hook, *args, **kwargs):
     original(hook, *args, **kwargs)
     share_timer(hook)
+
+
+def _stop_hook(original, hook, session, coord):
+    """The step at which training ends is what progress is compared with."""
+    original(hook, session, coord)
+    job().following.ends_at(tf_compat.last_step_of(hook))
 
 
 def share_timer(owner):
