@@ -6,9 +6,10 @@ import re
 import socket
 import time
 
-from tests.faults.job import Job, alive
+from tests.faults.job import Job
 from tests.faults.table import LAYOUTS, SAVE_AT, STEPS, TIMEOUT_S, WHOLE_S, Outcome, judge
 from tests.helpers import processes
+from tests.helpers.processes import alive
 
 # Reads every checkpoint that the folder argv[1] lists, with plain TensorFlow; prints
 # {"listed": steps, "readable": steps}.

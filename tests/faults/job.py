@@ -5,6 +5,8 @@ import re
 import signal
 import time
 
+from tests.helpers.processes import Noted, alive
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 
 
@@ -66,17 +68,8 @@ class Job(object):
 
     def pids(self):
         """Process ids of the workers that have got so far as to write them down, in order of the workers."""
-        texts = [self.read("pid.%d" % index) for index in range(self.workers)]
-        return [int(text) for text in texts if text]
-
-
-def alive(pid):
-    """Whether there is a process `pid` that is no zombie."""
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (IOError, OSError):
-        return False
+        paths = [os.path.join(self.folder, "pid.%d" % index) for index in range(self.workers)]
+        return [Noted(path) for path in paths if os.path.exists(path)]
 
 
 def names_worker(text, index):

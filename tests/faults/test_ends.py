@@ -10,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from tests.faults.job import SCRIPT, Job, alive, names_worker
+from tests.faults.job import SCRIPT, Job, names_worker
 from tests.helpers import processes
+from tests.helpers.processes import alive
 
 # Until jobs end that wait for nobody: longer than any of them takes, shorter than what they would wait for a worker.
 END_S = 200

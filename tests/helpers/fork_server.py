@@ -217,6 +217,7 @@ class Template(object):
     def __init__(self, path):
         self._listener = socket.socket(socket.AF_UNIX)
         self._children = {}  # process id -> connection to who asked for it
+        self._ended = {}  # the same the other way round, of those that have ended; they keep their numbers
         self._woken, waking = os.pipe()
         for end in (self._woken, waking):
             os.set_blocking(end, False)
@@ -228,10 +229,12 @@ class Template(object):
     def serve(self):
         """Forks until the standard input ends."""
         while True:
-            ready, _, _ = select.select([0, self._woken, self._listener], [], [])
+            ready, _, _ = select.select([0, self._woken, self._listener] + list(self._ended), [], [])
+            for connection in self._ended.keys() & set(ready):
+                self._reap(connection)
             if self._woken in ready:
                 os.read(self._woken, 4096)
-                self._reap()
+                self._tell_ends()
             if 0 in ready:
                 return self._end()
             if self._listener in ready:
@@ -256,17 +259,21 @@ class Template(object):
         write_message(connection, {"pid": pid})
         self._children[pid] = connection
 
-    def _reap(self):
+    def _tell_ends(self):
         for pid in list(self._children):
-            found, status = os.waitpid(pid, os.WNOHANG)
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found:
                 connection = self._children.pop(pid)
+                self._ended[connection] = pid
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
                 try:
-                    write_message(connection, {"code": exit_code(status)})
+                    write_message(connection, {"code": code})
                 except OSError:
-                    continue  # who asked for it has gone, or does not want to know
-                finally:
-                    connection.close()
+                    self._reap(connection)  # who asked for it has gone, or does not want to know
+
+    def _reap(self, connection):
+        os.waitpid(self._ended.pop(connection), 0)
+        connection.close()
 
     def _end(self):
         for pid in self._children:

@@ -84,7 +84,7 @@ class Template(object):
 
 
 class ForkedProcess(processes.Process):
-    """A child of the template, in a session of its own."""
+    """A child of the template, in a session of its own. It stays a zombie until the connection is closed."""
 
     def __init__(self, connection, arguments, environ, log, cwd):
         self._log = str(log)
@@ -107,11 +107,15 @@ class ForkedProcess(processes.Process):
         return ended
 
     def kill(self):
+        if self._connection is None:
+            return
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # nothing is left, which is what was asked for
+            os.kill(self.pid, signal.SIGKILL)  # it has just been forked, and leads no group yet
         assert self._poll(20) is not None, "process %d did not end" % self.pid
+        self._connection.close()
+        self._connection = None
 
     def _poll(self, timeout_s):
         if self._code is None:
@@ -120,7 +124,6 @@ class ForkedProcess(processes.Process):
                 self._code = read_message(self._connection)["code"]
             except (socket.timeout, BlockingIOError):
                 return None
-            self._connection.close()
         return self._code
 
 

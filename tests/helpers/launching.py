@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.helpers.processes import clean_environment
+from tests.helpers.processes import Noted, alive, clean_environment
 
 # How long a job may take that should end at once: a hang, and no measure of speed.
 LIMIT_S = 120
@@ -52,16 +52,16 @@ class Launch:
         return self.process.returncode, (out or b"").decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace")
 
     def notes(self, name, number):
-        """What `number` workers have noted under `name`, by worker; waits for them."""
+        """The files of what `number` workers have noted under `name`, by worker; waits for them."""
         deadline = time.monotonic() + LIMIT_S
         paths = [os.path.join(str(self.folder), "%s-%d" % (name, index)) for index in range(number)]
         while not all(os.path.exists(path) and os.path.getsize(path) for path in paths):
             assert time.monotonic() < deadline, "workers did not note %s" % name
             time.sleep(0.02)
-        return [open(path).read() for path in paths]
+        return paths
 
     def pids(self, name, number):
-        return [int(text) for text in self.notes(name, number)]
+        return [Noted(path) for path in self.notes(name, number)]
 
 
 @pytest.fixture(name="launch")
@@ -82,15 +82,6 @@ def launch_fixture(tmp_path):
         if each.process.poll() is None:
             os.killpg(each.process.pid, signal.SIGKILL)
         each.process.communicate(timeout=LIMIT_S)
-
-
-def alive(pid):
-    """Whether there is a process `pid` that is no zombie."""
-    try:
-        with open("/proc/%d/stat" % pid) as stream:
-            return stream.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def assert_gone(pids, within_s=LIMIT_S):

@@ -74,11 +74,36 @@ def worker_environments(workers, devices, token="a token of the tests"):
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def die_with_parent():
     """For preexec_fn: the child is killed when the process that started it ends, however that ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Noted(int):
+    """A process id that a process has written to a file of its own, the latter's time with it.
+
+    The system gives a number to another process soon after its owner's end.
+    """
+
+    def __new__(cls, path):
+        with open(str(path)) as file:
+            found = super(Noted, cls).__new__(cls, file.read())
+        found.at = os.path.getmtime(str(path))
+        return found
+
+
+def alive(noted):
+    """Whether the process that wrote down its id, a Noted, lives and is no zombie."""
+    try:
+        with open("/proc/%d/stat" % noted) as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0] not in "ZX" and time.time() - age_s < noted.at + 0.1
 
 
 class Ended(object):
@@ -94,7 +119,11 @@ class Ended(object):
 
 
 class Process(object):
-    """One child in a process group of its own; its output goes to a file and is read back."""
+    """One child in a process group of its own; its output goes to a file and is read back.
+
+    Until `wait` or `kill` it stays a zombie when it has ended, so that its number, by which the group is killed, is not
+    somebody else's.
+    """
 
     def __init__(self, arguments, environ, log, cwd=None):
         self._log = str(log)
@@ -117,7 +146,7 @@ class Process(object):
             return file.read().decode("utf-8", "replace")
 
     def running(self):
-        return self._child.poll() is None
+        return self._child.returncode is None and not os.waitid(os.P_PID, self.pid, _HAS_ENDED)
 
     def wait_for(self, text, timeout_s):
         """Waits until the output holds `text`; an AssertionError shows the output if it ends or takes too long."""
@@ -135,21 +164,18 @@ class Process(object):
 
     def wait(self, timeout_s):
         """Waits for the end; the whole group is killed when it does not come in time."""
-        try:
-            code = self._child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        ended = Ended(code, self.output(), time.time() - self._started)
+        deadline = time.time() + timeout_s
+        while self.running() and time.time() < deadline:
+            time.sleep(0.02)
+        running, seconds = self.running(), time.time() - self._started
         self.kill()
-        return ended
+        return Ended(None if running else self._child.returncode, self.output(), seconds)
 
     def kill(self):
-        """Kills what is left of the process group."""
-        try:
+        """Kills what is left of the process group, if nobody has done so."""
+        if self._child.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nothing is left, which is what was asked for
-        self._child.wait()
+            self._child.wait()
 
 
 def python(arguments, environ, log, cwd=None):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, alive, assert_gone, lines_of
-from tests.helpers.processes import REPOSITORY, clean_environment
+from tests.helpers.launching import LIMIT_S, PRELUDE, Launch, assert_gone, lines_of
+from tests.helpers.processes import REPOSITORY, alive, clean_environment
 
 pytestmark = [pytest.mark.alone, pytest.mark.once]
 

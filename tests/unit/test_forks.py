@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -79,6 +80,32 @@ def test_signals_and_time_outs(template, tmp_path):
     assert child.wait(60).code == -signal.SIGTERM and not child.running()
     child = template.python(["-c", "import time; time.sleep(1000)"], processes.clean_environment(), tmp_path / "log")
     assert child.wait(0.2).code is None and not child.running()
+
+
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "new"])
+def test_what_has_ended_is_signalled_only_while_its_number_is_its_own(template, tmp_path, monkeypatch, forked):
+    """The system soon gives the number of a process that has been waited for to another one, which is a stranger."""
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(os.path.exists("/proc/%d" % pid)))
+    start = template.python if forked else processes.python
+    program = "import os; open('pid', 'w').write(str(os.getpid()))"
+    child = start(["-c", program], processes.clean_environment(), tmp_path / "log", str(tmp_path))
+    while child.running():
+        time.sleep(0.01)
+    own = processes.Noted(tmp_path / "pid")
+    assert own == child.pid and not processes.alive(own)  # it is a zombie
+    for _ in range(2):
+        assert child.wait(20).code == 0
+        child.kill()
+    assert killed == [True]
+
+
+def test_a_process_of_the_same_number_is_another_one(tmp_path):
+    path = tmp_path / "pid"
+    path.write_text(str(os.getpid()))
+    assert processes.alive(processes.Noted(path))
+    os.utime(str(path), (0, time.time() - 3600))  # long before this process began
+    assert not processes.alive(processes.Noted(path))
 
 
 def test_what_imports_see_gets_an_interpreter_of_its_own(template, tmp_path):
