@@ -123,5 +123,5 @@ setup(
         "tf1": ["tf_slim==1.1.0; " + TF2],
         "test": ["pytest>=7,<9", "pytest-timeout>=2", "hypothesis>=6", "scikit-learn>=1.0"],
     },
-    entry_points={"console_scripts": ["epl-launch = epl.launch.main:main"]},
+    entry_points={"console_scripts": ["epl-launch = epl.launch.main:main", "epl-top = epl.launch.top:main"]},
 )

@@ -39,7 +39,7 @@ FIELDS = (
     "total",  # the step at which the program will end, counted as its global step is, if that is known; NaN: unknown
     "loss",  # the latest that the program has fetched; NaN: none
     "rows",  # of the whole batch of a step, divided by the number of workers; NaN: unknown
-    "reads",  # 1: the step takes data from a data set, a queue or a reader
+    "kind",  # of the call of a session that it is in, or was last: its place in the text `kinds`
     "in_program_s",  # seconds between the training steps, in the program's own Python
     "in_steps_s",  # seconds in training steps
     "waited_others_s",  # of these, until the others had come to the same step
@@ -47,6 +47,7 @@ FIELDS = (
 )
 _OF_ONE_TRAINING = "steps runs first_step_at last_step_at in_program_s in_steps_s waited_others_s".split()
 _UNKNOWN_AT_FIRST = "offset total loss rows waited_data_s".split()
+# `kinds` among the texts: of each kind of call what it runs, and from what it takes data ("" for nothing), in words.
 # What a worker is at.
 PROGRAM, STEP, OTHERS, PREPARES, LEFT = range(5)
 _PLACE = {name: 1 + number for number, name in enumerate(FIELDS)}  # the first word is the magic number
@@ -59,7 +60,7 @@ _OWN_AT = _TEXT_AT + _TEXT_BYTES
 _COLLECTIVES_AT = _OWN_AT + _RING_BYTES
 SIZE = _COLLECTIVES_AT + _RING_BYTES
 # Kinds of a worker's own events, beside the numbers of the collectives (epl_collective in csrc/comm/epl_comm.h).
-STEP_EVENT, RUN_EVENT, PHASE_EVENT, MESSAGE_EVENT = 100, 101, 102, 103
+STEP_EVENT, PHASE_EVENT, MESSAGE_EVENT = 100, 101, 102
 KINDS = (
     "all_reduce reduce broadcast all_gather all_gather_v reduce_scatter all_to_all all_to_all_v send recv barrier"
 ).split()
@@ -191,7 +192,7 @@ def _mapped(path):
         descriptor = os.open(path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # kept until the process ends
-            os.ftruncate(descriptor, SIZE)
+            os.posix_fallocate(descriptor, 0, SIZE)  # a hole in a file on a full disk would end the process
             return mmap.mmap(descriptor, SIZE)
         except OSError:
             os.close(descriptor)

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from epl.errors import EplError
-from epl.launch import board, environment, machines, notes, processes, progress, version_1
+from epl.launch import board, environment, flight, machines, notes, processes, progress, version_1
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
@@ -100,6 +100,21 @@ class _Preparation:
         paths = {index: self.board_path(index) for index in self.local}
         return progress.Progress(mode, paths, len(self.addresses), time.monotonic())
 
+    def write_timeline(self, job, console):
+        """After a bad end: the last events of the workers, beside the logs."""
+        if job.cause() is None:
+            return
+        path = os.path.join(self.log_dir, flight.NAME)
+        try:
+            written = flight.write_timeline(
+                path, {worker.index: self.board_path(worker.index) for worker in job.workers}
+            )
+        except OSError as error:
+            console.say("cannot write %s: %s" % (path, error))
+            return
+        if written:
+            console.say("the last events of all workers: %s (for https://ui.perfetto.dev)" % path)
+
     def open_log(self, index):
         """The log, which only this user may read; what is there already under its name has to be a file."""
         path = self.log_path(index)
@@ -168,6 +183,7 @@ def _run(options, plan):
     finally:
         guard.close()
     came_to_init = job.came_to_init
+    plan.write_timeline(job, console)
     for worker in job.workers:
         worker.note.remove()
         board.remove(plan.board_path(worker.index))

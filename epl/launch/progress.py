@@ -7,7 +7,8 @@ thread or wait for the terminal, and the loop that watches the workers must wait
 import collections
 import os
 
-from epl.launch import board
+from epl.launch import board, diagnosis
+from epl.launch.shares import shares_text
 
 LINE, PLAIN, OFF = "line", "plain", "off"
 # A line on a terminal is made anew so often; elsewhere there is one so often, and sooner for the first one.
@@ -17,7 +18,6 @@ _PLAIN_S, _FIRST_PLAIN_S = 30.0, 10.0
 _WINDOW_S = 10.0
 _SHOWN_AFTER_S = 5.0  # a worker that has been at one thing for so long
 _COLUMNS = 80  # of a terminal that does not say
-_SHARES = ("in_program_s", "in_steps_s", "waited_others_s", "waited_data_s")
 
 
 def mode_of(choice, environ, is_terminal):
@@ -46,6 +46,7 @@ class Progress(object):
         self._plain_at = began + _FIRST_PLAIN_S
         self._history = collections.deque()  # (when, {worker: Seen})
         self._latest = {}
+        self._looks = {}  # the latest diagnosis.Looks, of a job that has not moved for a while
 
     def show(self, console, now):
         """Shows it if that is due."""
@@ -69,7 +70,22 @@ class Progress(object):
         if not any(seen.steps for seen in self._latest.values()):
             return before_training(self._latest, now, self._began)
         trained = ({w: seen for w, seen in each.items() if seen.steps} for _, each in self._history)
-        return training(self._latest, next(filter(None, trained)), self._num_workers, now)
+        text = training(self._latest, next(filter(None, trained)), self._num_workers)
+        return text + self._late(now)
+
+    def _late(self, now):
+        """Of a job that has not moved for a while: who holds it up."""
+        if now - max(seen.last_step_at for seen in self._latest.values()) < _SHOWN_AFTER_S:
+            self._looks = {}
+            return ""
+        before, self._looks = self._looks, {}
+        for worker in self._latest:
+            look = diagnosis.look(self._paths[worker], now)
+            if look is not None:
+                self._looks[worker] = look
+        found = diagnosis.verdicts(before, self._looks)
+        late = [found[worker] for worker in diagnosis.late(before, self._looks, found)] if before else []
+        return "  late: worker %d, %s for %.0f s" % (late[0].worker, late[0].text, late[0].since_s) if late else ""
 
     def _seen(self):
         return [(worker, board.read(path)) for worker, path in sorted(self._paths.items())]
@@ -113,14 +129,13 @@ def before_training(seen, now, began):
     return "worker %d: %s" % (worker, doing(seen[worker], now))
 
 
-def training(seen, then, num_workers, now):
+def training(seen, then, num_workers):
     """The line of a job that trains.
 
     Args:
       seen: dict of worker to its Seen, now.
       then: the same some time ago; of those that had made a step.
       num_workers: of the job.
-      now: by time.monotonic().
     """
     first = seen[min(worker for worker in seen if seen[worker].steps)]
     parts = [_steps_text(first)]
@@ -134,10 +149,6 @@ def training(seen, then, num_workers, now):
     shares = shares_text(seen, then)
     if shares:
         parts.append(shares)
-    late = [w for w in sorted(seen) if seen[w].state != board.OTHERS and now - seen[w].since > _SHOWN_AFTER_S]
-    if late and len(late) < len(seen):
-        where = "in a step" if seen[late[0]].state == board.STEP else "in its own Python"
-        parts.append("worker %d %s for %.0f s" % (late[0], where, now - seen[late[0]].since))
     return "  ".join(parts)
 
 
@@ -177,36 +188,6 @@ def _rate(seen, then):
         if before is not None and before.pid == after.pid and after.last_step_at > before.last_step_at:
             return (after.steps - before.steps) / (after.last_step_at - before.last_step_at)
     return 0.0
-
-
-def shares_of(seen, then):
-    """Where the time between two looks went: {"data", "others", "devices", "program"} to shares of it, the mean of all
-    workers; "data" is missing where it is not measured (io.stats), and all where nothing was done.
-    """
-    both = [(then[worker], seen[worker]) for worker in seen if worker in then and then[worker].pid == seen[worker].pid]
-    totals = collections.Counter()
-    for before, after in both:
-        for name in _SHARES:
-            totals[name] += (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0)
-    whole = totals["in_program_s"] + totals["in_steps_s"]
-    if whole <= 0:
-        return {}
-    waited = totals["waited_others_s"] + totals["waited_data_s"]
-    found = {
-        "others": totals["waited_others_s"] / whole,
-        "devices": max(0.0, totals["in_steps_s"] - waited) / whole,
-        "program": totals["in_program_s"] / whole,
-    }
-    if any(after.waited_data_s is not None for _, after in both):
-        found["data"] = totals["waited_data_s"] / whole
-    return found
-
-
-def shares_text(seen, then):
-    """The same in words."""
-    shares = shares_of(seen, then)
-    order = ("data", "others", "devices", "program")
-    return ", ".join("%s %.0f %%" % (name, 100 * shares[name]) for name in order if name in shares)
 
 
 def _duration(seconds):

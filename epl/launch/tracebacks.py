@@ -124,6 +124,11 @@ class Tracebacks:
         return [line]
 
 
+def is_deep(path):
+    """Whether a file is of EPL, TensorFlow or Python."""
+    return _NOT_THE_USERS.search(path.encode("utf-8", "replace")) is not None
+
+
 def _is_deep(frame):
-    """Whether a frame, by its first line, is of EPL, TensorFlow or Python."""
+    """The same of a frame, by its first line."""
     return _NOT_THE_USERS.search(_FRAME.match(frame).group("path")) is not None

@@ -22,9 +22,10 @@ _LOG = logging.getLogger("epl")
 STACKS_SIGNAL = signal.SIGRTMIN + 11
 # The values of fetches are noted so often.
 _VALUES_S = 0.1
+_MOST_KINDS, _MOST_NAMES = 8, 3  # of calls, and of what each runs, that the board names
 _PLACE = {name: 1 + number for number, name in enumerate(board.FIELDS)}
-_STATE, _SINCE, _STEPS, _RUNS, _READS, _LAST = map(
-    _PLACE.get, ("state", "since", "steps", "runs", "reads", "last_step_at")
+_STATE, _SINCE, _STEPS, _RUNS, _KIND, _LAST = map(
+    _PLACE.get, ("state", "since", "steps", "runs", "kind", "last_step_at")
 )
 _IN_PROGRAM, _IN_STEPS, _OTHERS, _LOSS = map(_PLACE.get, ("in_program_s", "in_steps_s", "waited_others_s", "loss"))
 
@@ -54,6 +55,7 @@ class Following(object):
         self._ended = None  # when the latest call of a session did, after the first training step
         self._values_at = 0.0  # when the values of fetches are noted next
         self._steps_wanted = lambda: None
+        self._kinds, self._told = {}, []  # of calls: their places among what the board says of them, and that
         self._watched = {}  # of kinds of training steps: the places of the loss and of the global step in their fetches
         self._loss = None  # the latest that was fetched, where it is not noted yet
 
@@ -125,7 +127,9 @@ class Following(object):
             self.board["waited_data_s"] = seconds + (before if before == before else 0.0)
 
     def message(self, text):
-        """Something is worth to be read after a bad end."""
+        """Something is worth to be read after a bad end; an error is told on its way through several places."""
+        if text == self.board.text("message"):
+            return
         now = time.monotonic()
         self.board.note(board.MESSAGE_EVENT, now, now, text)
         self.board.say(message=text)
@@ -146,10 +150,20 @@ class Following(object):
         now, numbers = time.monotonic(), self._numbers
         if self._ended is not None:
             numbers[_IN_PROGRAM] += now - self._ended
-        numbers[_READS] = step.reads
+        kind = self._kinds.get(step)
+        numbers[_KIND] = self._new_kind(step) if kind is None else kind
         numbers[_SINCE] = now
         numbers[_STATE] = board.STEP
         return now
+
+    def _new_kind(self, step):
+        """Says what a call runs, so that others know what it is in; of many kinds, only of the first ones."""
+        kind = self._kinds[step] = len(self._kinds)
+        if kind < _MOST_KINDS:
+            ran = [node_of(name) for name in step.fetches + step.targets]
+            self._told.append([_shortened(ran), _shortened(step.sources)])
+            self.board.say(kinds=self._told)
+        return kind
 
     def ends(self, began, step=None, fetches=(), values=(), rewritten=None, user_graph=None):
         """The call that `begins` has told of is through; without a step it has failed."""
@@ -227,6 +241,11 @@ class Following(object):
         if self._ended is not None:
             wanted = steps()
             self.board["total"] = float("nan") if wanted is None else wanted + self._numbers[_STEPS]
+
+
+def _shortened(names):
+    more = " and %d more" % (len(names) - _MOST_NAMES) if len(names) > _MOST_NAMES else ""
+    return ", ".join(name[:60] for name in names[:_MOST_NAMES]) + more
 
 
 def _watched(step, fetches, rewritten, user_graph):

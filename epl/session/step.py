@@ -50,7 +50,8 @@ class Step(object):
       open_gates: tensors that are fed anything, so that the run does not wait for what it is not for.
       only_reads: True when the call only takes variables from other workers of the pipeline; they can help any time.
       messages: the Messages between workers of the pipeline, in their order.
-      reads: True when the call takes a batch from an iterator, a queue or a reader.
+      sources: names of the operations here from which the call takes a batch: iterators, queues, readers.
+      reads: whether there are any.
       whole: True when there is one copy of the model in this worker, or its pipeline, as what is fed does not divide.
       view: how the session calls the nodes; None: by their names.
       is_local: True for a training step after which copies may be averaged (local_sgd); it does not communicate.
@@ -108,7 +109,9 @@ class Step(object):
         self.takes_several = self.trains if plan.mesh.is_even else self._takes_several(reached)
         own = [each for each in rewritten.program.checked if rewritten.has(node_of(each.tensor))]
         self.checked = [each for each in own if node_of(each.tensor) in reached]
-        self.reads = any(graph.nodes[n].op in effects.SOURCES and rewritten.has(n) for n in reached)
+        sources = {n for n in reached if graph.nodes[n].op in effects.SOURCES and rewritten.has(n)}
+        self.sources = tuple(graph.in_order(sources))
+        self.reads = bool(sources)
         self.feeds = [self._fed(name) for name in feeds]
         self.sparse = sparse_feeds(rewritten.program.source.graph, feeds)
         self.fixed = tuple(n for n in feeds if fixed_placeholder(rewritten.program.source.graph, node_of(n)))

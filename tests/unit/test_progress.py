@@ -94,10 +94,10 @@ def test_without_rows_and_an_end(workers):
 
 def test_a_worker_that_is_late_is_named(workers):
     workers.come(steps=5, last_step_at=110.0, since=110.0, state=board.PROGRAM)
-    workers.boards[0].state(board.OTHERS, 110.0)
-    assert workers.progress.text(117.0) == "step 5  worker 1 in its own Python for 7 s"
-    workers.boards[1].state(board.STEP, 110.0)
-    assert workers.progress.text(117.0) == "step 5  worker 1 in a step for 7 s"
+    workers.boards[0].say(doing="the others")
+    workers.boards[0].state(board.OTHERS, 111.0)
+    assert workers.progress.text(112.0) == workers.progress.text(116.0) == "step 5"
+    assert workers.progress.text(117.0) == "step 5  late: worker 1, in its own Python for 7 s"
 
 
 def test_at_the_end(workers):
