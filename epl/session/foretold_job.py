@@ -6,7 +6,7 @@ from typing import Any, Dict, Tuple
 
 from epl import compiler
 from epl.plan.cost.device_memory import table
-from epl.plan.report.memory_page import drawn, memory_page
+from epl.plan.report.memory_page import drawn
 from epl.plan.workers import workers_by_role
 from epl.session.foretold import foretell_program
 
@@ -72,14 +72,14 @@ def job_table(found, worker_num, most=None):
     return text
 
 
-def job_page(found, worker_num, title):
-    """The web page of epl.plan.report.memory_page: a chart for each device of each Foretold."""
+def job_charts(found, worker_num):
+    """What epl.plan.report.memory_page draws: a chart for each device of each Foretold."""
     charts = collections.OrderedDict()
     for each in found:
         for name, memory in each.devices.items():
             heading = "%s, %s" % (_in_words(each.workers), name) if worker_num > 1 else name
             charts[heading] = {"foretold": drawn(memory)}
-    return memory_page(charts, title)
+    return charts
 
 
 def _in_words(workers):

@@ -10,7 +10,7 @@ from epl.capture.record import make_program
 from epl.env import Env
 from epl.plan.workers import workers_by_role
 from epl.session.foretold import foretell_program, roots_of
-from epl.session.foretold_job import foretell_job, job_page, job_table
+from epl.session.foretold_job import foretell_job, job_charts, job_table
 from epl.session.front_ends import preview
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
@@ -85,10 +85,7 @@ def test_a_line_for_each_device_up_to_a_number():
     assert "... and 2 further devices, the fullest of them with " in short and "Not gone through" not in short
     some = foretell_job(captured, program, epl.Config(), place, ROWS, most=1)
     assert "Not gone through: 3 further workers" in job_table(some, 6, 4)
-    assert re.findall("<h2>(.*?)</h2>", job_page(found, 6, "title")) == [
-        "workers 0, 2, 4, CPU:0",
-        "workers 1, 3, 5, CPU:0",
-    ]
+    assert list(job_charts(found, 6)) == ["workers 0, 2, 4, CPU:0", "workers 1, 3, 5, CPU:0"]
 
 
 def test_the_command_has_the_devices_of_all_workers(capsys, monkeypatch):

@@ -77,11 +77,11 @@ def test_the_page_draws_both_with_one_scale():
     low = measured(ran("forward/a", 0, 10, [(0, 1 << 20)]))
     page = memory_page({"worker 0 CPU:0": told(low, high)["charts"]}, "title")
     assert "<h3>foretold: peak 4.0 MiB</h3>" in page and "<h3>measured: peak 1.0 MiB</h3>" in page
-    first, second = re.findall(r'<polygon fill="#f2cf5b" points="(.*?)"', page)
+    first, second = re.findall(r'<polygon fill="#e0b93a" points="(.*?)"', page)
     tops = [min(float(corner.split(",")[1]) for corner in each.split()) for each in (first, second)]
     assert 260 - tops[1] == pytest.approx((260 - tops[0]) / 4, abs=0.2)
     # A tensor stays until it is given back: the area is a step, not a slope.
-    assert first.split()[:4] == ["80.0,12.4", "560.0,12.4", "560.0,260.0", "1040.0,260.0"]
+    assert first.split()[:4] == ["100.0,12.4", "570.0,12.4", "570.0,260.0", "1040.0,260.0"]
     data = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)]
     assert [each["timed"] for each in data] == [True, True] and data[0]["end"] == 10
 
@@ -89,8 +89,21 @@ def test_the_page_draws_both_with_one_scale():
 def test_a_page_of_a_small_model_has_numbers_and_a_legend_of_what_is_there():
     small = measured(ran("forward/a", 0, 10, [(0, 512)]))
     page = memory_page({"worker 0 CPU:0": {"measured": drawn(small)}}, "title")
-    assert "<h3>measured: peak 512 bytes</h3>" in page and "; KiB</text>" in page and ">peak 0.5</text>" in page
-    assert re.findall(r"</i>(.*?)</span>", page) == [ACTIVATIONS]
+    assert "<h3>measured: peak 512 bytes</h3>" in page and ">400 bytes</text>" in page and ">peak 512 bytes<" in page
+    assert re.findall(r"</i>(.*?)</li>", page) == [ACTIVATIONS]
+
+
+def test_all_devices_of_a_page_have_one_scale_and_a_line_for_what_they_have():
+    high = {"measured": drawn(measured(ran("forward/a", 0, 10, [(0, 4 << 20)])))}
+    low = {"measured": drawn(measured(ran("forward/a", 0, 10, [(0, 1 << 20)])))}
+    devices = {"worker 0 CPU:0": high, "worker 1 CPU:0": low}
+    pages = [memory_page(devices, "title", capacity) for capacity in (None, 8 << 20, 1 << 40)]
+    for page, top in zip(pages, (4, 8, 4)):
+        corners = [each.split()[0] for each in re.findall(r'<polygon fill="#e0b93a" points="(.*?)"', page)]
+        heights = [260 - float(corner.split(",")[1]) for corner in corners]
+        assert heights == pytest.approx([260 / 1.05 * 4 / top, 260 / 1.05 / top], abs=0.2)
+    assert [page.count("the device has 8.0 MiB") for page in pages] == [0, 2, 0]
+    assert "Each device has 1024.0 GiB, which is above the charts." in pages[2]
 
 
 def test_the_rows_of_a_batch_are_those_of_data_that_is_left_open():

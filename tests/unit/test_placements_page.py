@@ -1,5 +1,6 @@
 """The picture of what is divided over devices, read back as XML."""
 
+import itertools
 import os
 import re
 import xml.etree.ElementTree as ElementTree
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.env import Env
-from epl.plan.report.placements_page import blocks_of, placements_page, scope_of
+from epl.plan.report.placements_page import _room_for, blocks_of, placements_page, scope_of
 from epl.session.foretold import foretell_exchanges
 from epl.session.front_ends import preview
 from tests.helpers import planning
@@ -59,12 +60,26 @@ def test_blocks_bars_and_arcs():
     told = "\n".join(arc.find("title").text for arc in arcs)
     assert len(told.splitlines()) == len(exchanges) == 5
     assert "all_gather, 96 bytes: 'first/Tanh' is made whole for 'classifier/MatMul' (MatMul)" in told
-    assert "96 bytes" in [arc.find("text").text for arc in arcs]
+    assert "96 bytes" in [text.text for text in svg.iter("text") if text.get("class") == "label-on"]
     # The arc of the features begins at their block and ends at that of the product which wants them whole.
     (arc,) = [each for each in arcs if "all_gather" in each.find("title").text]
     numbers = [float(text) for text in re.findall(r"[\d.]+", arc.find("path").get("d"))]
     middles = {name: top + 11 for name, top in zip(names, tops)}
     assert numbers[1] == middles["first/Tanh"] and numbers[-1] == middles["classifier/MatMul"]
+
+
+@pytest.mark.once
+def test_the_legend_has_what_is_there_and_labels_cover_no_others():
+    _, exchanges, text, _ = drawn()
+    told = re.findall(r"</i>(.*?)</li>", text)
+    assert "parts of dimension 1" in told and "parts of a further dimension" not in told
+    assert [words for words in told if words.startswith("exchanged")] == ["exchanged, forward", "exchanged, backward"]
+    ends = [(0, 0, "forward"), (0, 0, "backward"), (0, 1, "forward"), (1, 0, "backward"), (0, 0, "apply")]
+    labels = []
+    for each in ends:
+        labels.append(_room_for(each, "108.0 KiB", labels))
+    for one, other in itertools.combinations(labels, 2):
+        assert abs(one.y - other.y) >= 14 or one.x + one.wide < other.x or other.x + other.wide < one.x
 
 
 @pytest.mark.once
@@ -104,7 +119,9 @@ def test_the_command_writes_all_or_nothing(tmp_path, capsys, monkeypatch):
     assert shown(True, page, monkeypatch) == 0
     before = page.read_text(encoding="utf-8")
     assert "What is divided in train.py over 2 devices" in before
-    monkeypatch.setattr(preview, "placements_page", lambda *_: "half a page \udcff")  # which no encoding can write
+    monkeypatch.setattr(
+        preview.placements_page, "placements_page", lambda *_: "half a page \udcff"
+    )  # which no encoding can write
     with pytest.raises(UnicodeEncodeError):
         shown(True, page, monkeypatch)
     assert page.read_text(encoding="utf-8") == before and os.listdir(str(tmp_path)) == ["out.html"]
@@ -118,3 +135,26 @@ def test_a_program_that_divides_nothing(tmp_path, capsys, monkeypatch):
     assert shown(False, tmp_path / "out.html", monkeypatch) == 2
     assert "no tensor of this program is divided over devices; use epl.split" in capsys.readouterr().err
     assert not os.listdir(str(tmp_path))
+
+
+@pytest.mark.once
+def test_one_page_has_all_parts(tmp_path, monkeypatch, capsys):
+    with planning.capture() as graph:
+        model()
+    monkeypatch.setenv("EPL_GPU_PER_WORKER", "2")
+    monkeypatch.setenv("EPL_DEVICE", "gpu")
+    Env.get().reset(epl.Config({"cluster.colocate_split_and_replicate": True}))
+    path = tmp_path / "report.html"
+    assert preview.show(graph, preview.parser().parse_args(["--report", str(path), "some/train.py"])) == 0
+    text = path.read_text(encoding="utf-8")
+    headings = re.findall(r'<h2 class="part">(.*?)</h2>', text)
+    assert [each.split(":")[0] for each in headings] == [
+        "Plan",
+        "Schedule",
+        "Memory",
+        "What is divided, and what is exchanged",
+    ]
+    assert re.findall(r'<a href="#(.*?)">', text) == re.findall(r'<section class="part" id="(.*?)">', text)
+    for words in ("1 model replica on 1 worker x 2 GPU", "idle (bubble)", "foretold: peak", "is made whole for"):
+        assert words in text
+    assert not re.search(r"(?i)https?:|<link|<img|@import|url\(", text)

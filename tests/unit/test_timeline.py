@@ -14,7 +14,8 @@ from epl.plan.cost.cost import Speeds, estimate
 from epl.plan.facts.analysis import analyse
 from epl.plan.pipeline.schedule import Action, schedule
 from epl.plan.pipeline.simulate import Slot, simulate, timeline_of
-from epl.plan.report.timeline import estimated_timeline, page, seconds
+from epl.plan.report import web
+from epl.plan.report.timeline import estimated_timeline, part, seconds
 from epl.session.front_ends import preview
 from tests.helpers.checks import pairs
 from tests.helpers.planning import batch, capture, sgd, variable
@@ -23,6 +24,10 @@ from tests.helpers.planning import batch, capture, sgd, variable
 def line_of(strategy="PreferBackward", devices=2, batches=3, chunks=1):
     sizes = [1024] * (devices * chunks)
     return simulate(schedule(strategy, devices, batches, chunks), {"F": 1e-3, "B": 2e-3, "W": 1e-3}, 0, sizes)
+
+
+def page(line, title, *args, **kwargs):
+    return web.document(title, part(line, *args, **kwargs))
 
 
 def pictures(text):
@@ -102,6 +107,14 @@ def test_measured_track():
     assert len(boxes(first)) == 12 and len(boxes(second)) == 3
     assert boxes(second)[0][1] == boxes(first)[0][1]  # times count from the first action
     assert boxes(second)[0][5] == "forward, stage 0, micro-batch 0: 0 s to 1 s"
+    assert "have a scale each" in text
+
+
+def test_what_was_measured_has_the_scale_of_what_was_estimated():
+    measured = timeline_of([[Slot(Action("F", 0, 0), 0.0, 3e-3)], [Slot(Action("F", 1, 0), 3e-3, 18e-3)]], 2)
+    text = page(line_of(), "title", measured=measured)
+    first, second = (boxes(svg) for svg in pictures(text))
+    assert first[0][2] == pytest.approx(second[0][2] / 3, abs=0.1) and "have a scale each" not in text
 
 
 def test_many_actions_stay_readable_or_lose_their_numbers():

@@ -8,30 +8,29 @@ import json
 import math
 
 from epl.plan.cost.device_memory import KINDS
+from epl.plan.report import web
 from epl.plan.text import bytes_text
 
-_COLOURS = ("#4c78a8", "#72b7b2", "#9d9d9d", "#f2cf5b", "#e45756", "#f58518", "#54a24b", "#b279a2")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 80, 24
+_COLOURS = (web.BLUE, web.TEAL, web.GREY, web.YELLOW, web.RED, web.ORANGE, web.GREEN, web.PURPLE)  # of KINDS
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 940, 260, 100, 24
 _FONT = 12  # pixels
 _POINTS = 800
-_MIB = 2.0**20
-_STYLE = """
-body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
-.legend span { display: inline-block; margin-right: 1em; }
-.legend i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.3em; }
-.chart { cursor: crosshair; max-width: 100%; height: auto; }
-h3 { font-size: 1em; margin: 0.5em 0; }
-.at { min-height: 13em; font-size: 0.9em; }
-.at td { padding-right: 1em; } .at td:first-child { text-align: right; }
-line.grid { stroke: #888; stroke-width: 0.5; opacity: 0.5; }
-line.cursor { stroke: #000; stroke-width: 1; visibility: hidden; }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } line.cursor { stroke: #fff; }
-  svg text { fill: #ddd; } svg line.axis { stroke: #ddd; } }
+_UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
+_TALLER = 3  # times the highest peak, up to which the scale is drawn to show what a device has
+STYLE = """
+.chart { cursor: crosshair; width: 100%; min-width: 640px; max-width: 1050px; height: auto; }
+.at { min-height: 13em; font-size: .9em; overflow-x: auto; }
+.at td:first-child { text-align: right; }
+svg line.cursor { stroke: var(--text); stroke-width: 1; visibility: hidden; }
 """
-_SCRIPT = """
-const bytes = size => size < 10486 ? (size / 1024).toFixed(2) + " KiB" : (size / 1048576).toFixed(2) + " MiB";
+SCRIPT = """
+const units = [["GiB", 1073741824], ["MiB", 1048576], ["KiB", 1024]];
+const bytes = size => {
+  const unit = units.find(each => size >= each[1]);
+  return unit ? (size / unit[1]).toFixed(1) + " " + unit[0] : size + " bytes";
+};
 const text = (row, words) => { const cell = row.insertCell(); cell.textContent = words; };
-document.querySelectorAll("section").forEach(section => {
+document.querySelectorAll("section.memory").forEach(section => {
   const data = JSON.parse(section.querySelector("script").textContent);
   const chart = section.querySelector("svg"), cursor = section.querySelector(".cursor");
   const at = section.querySelector(".at");
@@ -87,44 +86,45 @@ def drawn(memory):
     }
 
 
-def memory_page(devices, title):
+def memory_page(devices, title, capacity=None):
     """The page.
 
     Args:
-      devices: dict of device to a dict of caption ("foretold", "measured") to what `drawn` gives. The charts of one
-        device have one scale of bytes.
+      devices: dict of device to a dict of caption ("foretold", "measured") to what `drawn` gives. All charts have one
+        scale of bytes.
       title: heading.
+      capacity: bytes that each device has; None where that is not known. A line shows them, unless they are so many
+        that little would be seen of the step.
 
     Returns:
       HTML with inline SVG, style and script; nothing is loaded from elsewhere.
     """
-    points = [point for charts in devices.values() for each in charts.values() for point in each["points"]]
+    return web.document(title, part(devices, capacity), SCRIPT, STYLE)
+
+
+def part(devices, capacity=None):
+    """What `memory_page` shows below its heading, for a page that shows more; it needs SCRIPT and STYLE."""
+    charts = [each for charts in devices.values() for each in charts.values()]
+    points = [point for each in charts for point in each["points"]]
     used = [any(point["sizes"][number] for point in points) for number in range(len(KINDS))]
-    legend = "".join(
-        '<span><i style="background:%s"></i>%s</span>' % (colour, kind)
-        for kind, colour, there in zip(KINDS, _COLOURS, used)
-        if there
-    )
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>%s</title>' % html.escape(title),
-        "<style>%s</style></head><body><h1>%s</h1>" % (_STYLE, html.escape(title)),
-        '<p class="legend">%s</p>' % legend,
-    ]
+    highest = max([1] + [each["points"][each["peak"]]["total"] for each in charts])
+    parts = [web.legend([(colour, kind) for kind, colour, there in zip(KINDS, _COLOURS, used) if there])]
+    drawn_capacity = capacity if capacity is not None and capacity <= _TALLER * highest else None
+    if capacity is not None and drawn_capacity is None:
+        parts.append("<p>Each device has %s, which is above the charts.</p>" % bytes_text(capacity))
+    top = 1.05 * max(highest, drawn_capacity or 0)
     for device, charts in devices.items():
         parts.append("<h2>%s</h2>" % html.escape(device))
-        top = 1.05 * max([1] + [each["points"][each["peak"]]["total"] for each in charts.values()])
         for caption, each in charts.items():
-            parts.extend(_section(caption, each, top))
-    parts.append("<script>%s</script></body></html>" % _SCRIPT)
-    return "\n".join(parts) + "\n"
+            parts.extend(_section(caption, each, top, drawn_capacity))
+    return "\n".join(parts)
 
 
-def _section(caption, data, top):
+def _section(caption, data, top, capacity):
     points, highest = data["points"], data["points"][data["peak"]]["total"]
-    unit, name = (_MIB, "MiB") if top >= _MIB else (2.0**10, "KiB")
-    yield "<section><h3>%s: peak %s</h3>" % (html.escape(caption), bytes_text(data["peak_bytes"]))
-    yield '<svg class="chart" viewBox="0 0 %d %d" width="%d">' % (_LEFT + _WIDTH + 10, _HEIGHT + _BOTTOM, _WIDTH)
+    unit, factor = next(each for each in _UNITS if top >= each[1])
+    yield '<section class="memory"><h3>%s: peak %s</h3>' % (html.escape(caption), bytes_text(data["peak_bytes"]))
+    yield '<div class="wide"><svg class="chart" viewBox="0 0 %d %d">' % (_LEFT + _WIDTH + 10, _HEIGHT + _BOTTOM)
     below = [0] * len(points)
     for number, colour in enumerate(_COLOURS):
         above = [size + point["sizes"][number] for size, point in zip(below, points)]
@@ -132,31 +132,39 @@ def _section(caption, data, top):
             yield '<polygon fill="%s" points="%s"/>' % (colour, _outline(data, below, above, top))
         below = above
     y = _HEIGHT * (1 - highest / top)
-    for size in scale(top / unit):
-        at = _HEIGHT * (1 - size * unit / top)
-        yield '<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (_LEFT, _LEFT + _WIDTH, at, at)
+    for size in scale(top / factor):
+        at = _HEIGHT * (1 - size * factor / top)
+        yield _line("grid", at)
         if abs(at - y) > _FONT:
-            yield '<text font-size="%d" text-anchor="end" x="%d" y="%.1f">%g</text>' % (_FONT, _LEFT - 4, at + 4, size)
-    yield '<line class="axis" stroke="#222" stroke-dasharray="4 3" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (
-        _LEFT,
-        _LEFT + _WIDTH,
-        y,
-        y,
-    )
-    yield '<text font-size="12" text-anchor="end" x="%d" y="%.1f">peak %.1f</text>' % (_LEFT - 4, y + 4, highest / unit)
+            text = "%g %s" % (size, unit) if size else "0"
+            yield '<text text-anchor="end" x="%d" y="%.1f">%s</text>' % (_LEFT - 4, at + 4, text)
+    yield _line("axis", y, dashed=True)
+    yield '<text text-anchor="end" x="%d" y="%.1f">peak %s</text>' % (_LEFT - 4, y + 4, bytes_text(highest))
+    if capacity is not None:
+        at = _HEIGHT * (1 - capacity / top)
+        yield _line("axis", at)
+        yield '<text text-anchor="end" x="%d" y="%.1f">the device has %s</text>' % (
+            (_LEFT + _WIDTH, at + _FONT + 2, bytes_text(capacity))
+        )
     yield '<line class="cursor" y1="0" y2="%d" x1="0" x2="0"/>' % _HEIGHT
     axis = (
         "time, %.4g ms in all" % (data["end"] / 1000.0)
         if data["timed"]
         else "operations in the order in which they run"
     )
-    yield '<text font-size="12" x="%d" y="%d">%s; %s</text></svg>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis, name)
+    yield '<text x="%d" y="%d">%s</text></svg></div>' % (_LEFT, _HEIGHT + _BOTTOM - 6, axis)
     told = {key: value for key, value in data.items() if key != "points"}
     told["points"] = [{key: point[key] for key in ("place", "at", "name", "total")} for point in points]
     told.update(left=_LEFT, width=_WIDTH, kinds=KINDS)
     # "</" would end the script's element.
     text = json.dumps(told, sort_keys=True).replace("</", "<\\/")
     yield '<div class="at"></div><script type="application/json">%s</script></section>' % text
+
+
+def _line(kind, at, dashed=False):
+    return '<line class="%s"%s x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>' % (
+        (kind, ' stroke-dasharray="4 3"' if dashed else "", _LEFT, _LEFT + _WIDTH, at, at)
+    )
 
 
 def scale(top):

@@ -2,38 +2,32 @@
 
 import collections
 import html
+import math
 import re
 
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.facts.names import PREFIX
+from epl.plan.report import web
 from epl.plan.report.exchanges_table import why
 from epl.plan.text import bytes_text
 
 _GRADIENT = re.compile(r"^(?:.*/)?gradients(?:_\d+)?/")
 _MOST_BLOCKS = 40
-_LEFT, _BAR, _ROW, _GAP, _LABELS = 230, 260, 22, 10, 120  # pixels
+_LEFT, _BAR, _ROW, _GAP = 230, 260, 22, 10  # pixels
 _LANE, _LANES, _TOP = 34, 12, 10
+_LETTER, _LINE = 6.5, 14  # pixels of a letter, and from one line of text to the next
+_THINNEST, _WIDEST = 1.5, 7.0  # pixels of an arc
 _COLOURS = collections.OrderedDict(
-    [("whole", "#9d9d9d"), ("0", "#4c78a8"), ("1", "#54a24b"), ("2", "#72b7b2"), ("further", "#b279a2")]
-    + [("partial", "#f58518"), ("routed", "#eeca3b"), ("by row", "#d67195")]
+    [("whole", web.GREY), ("0", web.BLUE), ("1", web.GREEN), ("2", web.TEAL), ("further", web.PURPLE)]
+    + [("partial", web.ORANGE), ("routed", web.YELLOW), ("by row", web.PINK)]
 )
 _WORDS = collections.OrderedDict(
     [("whole", "whole on each device"), ("0", "parts of dimension 0"), ("1", "parts of dimension 1")]
     + [("2", "parts of dimension 2"), ("further", "parts of a further dimension"), ("partial", "sums to be added up")]
     + [("routed", "rows where their part of a table is"), ("by row", "entries of a device's rows of the batch")]
 )
-_PHASES = {tags.FORWARD: "#e45756", tags.BACKWARD: "#7a5cc4", tags.APPLY: "#b8860b", tags.SAVE: "#777777"}
-_STYLE = """
-body { font-family: sans-serif; margin: 2em; color: #222; background: #fff; }
-.legend span { display: inline-block; margin-right: 1em; }
-.legend i { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.3em; }
-.wide { overflow-x: auto; }
-td, th { text-align: left; padding: 0.2em 1em 0.2em 0; vertical-align: top; }
-td:not(:last-child), th { white-space: nowrap; }
-svg text { font-size: 12px; fill: #222; }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #1b1b1b; } svg text { fill: #ddd; } }
-"""
+_PHASES = {tags.FORWARD: web.RED, tags.BACKWARD: "#7a5cc4", tags.APPLY: "#b8860b", tags.SAVE: "#777777"}
 
 
 def placements_page(program, exchanges, title):
@@ -47,20 +41,37 @@ def placements_page(program, exchanges, title):
     Returns:
       HTML with inline SVG and style; nothing is loaded from elsewhere.
     """
+    return web.document(title, part(program, exchanges))
+
+
+def part(program, exchanges):
+    """What `placements_page` shows below its heading, for a page that shows more."""
     blocks = blocks_of(program)
-    legend = [(_COLOURS[kind], words) for kind, words in _WORDS.items()]
-    legend += [(colour, "exchanged, " + phase) for phase, colour in _PHASES.items()]
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>%s</title>' % html.escape(title),
-        "<style>%s</style></head><body><h1>%s</h1>" % (_STYLE, html.escape(title)),
-        '<p class="legend">%s</p>'
-        % "".join('<span><i style="background:%s"></i>%s</span>' % (colour, words) for colour, words in legend),
-        '<div class="wide">%s</div>' % _picture(program, blocks, exchanges),
-        _table(program, exchanges),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    kinds = {kind for counts in blocks.kinds.values() for kind in counts}
+    arcs = _arcs(blocks, exchanges)
+    phases = {phase for _, _, phase in arcs}
+    legend = [(_COLOURS[kind], words) for kind, words in _WORDS.items() if kind in kinds]
+    legend += [(colour, "exchanged, " + phase) for phase, colour in _PHASES.items() if phase in phases]
+    return "\n".join(
+        [
+            web.legend(legend),
+            "<p>A block's colours are its tensors, by number. Arcs lead from what is exchanged to what wants it; the "
+            "wider, the more bytes.</p>",
+            '<div class="wide">%s</div>' % _picture(program, blocks, arcs),
+            exchanges_part(program, exchanges),
+        ]
+    )
+
+
+def exchanges_part(program, exchanges):
+    """What each device exchanges in a step, as a table."""
+    rows = []
+    for each in exchanges:
+        axis = "%s (%d)" % (each.axis, each.devices)
+        rows.append(
+            (each.phase, each.operation, axis, bytes_text(each.num_bytes), "%g" % each.times, why(program, each))
+        )
+    return web.table(("phase", "exchange", "axis", "of each device", "times", "why"), rows)
 
 
 def scope_of(name, depth):
@@ -122,15 +133,47 @@ def _kind(placement):
     return str(placement.dim) if str(placement.dim) in _COLOURS else "further"
 
 
-def _picture(program, blocks, exchanges):
-    width = _LEFT + _BAR + _LANES * _LANE + _LABELS
+def _picture(program, blocks, arcs):
     height = _TOP + max(1, len(blocks.kinds)) * (_ROW + _GAP)
+    most = max([1] + [_bytes_of(rows) for rows in arcs.values()])
+    drawn, labels = [], []
+    for ends, rows in arcs.items():
+        label = _room_for(ends, bytes_text(_bytes_of(rows)), labels)
+        labels.append(label)
+        drawn.append(_arc(program, ends, rows, label, most))
+    width = max([_LEFT + _BAR] + [label.x + label.wide for label in labels]) + 10
     parts = ['<svg width="%d" height="%d" role="img" aria-label="placements">' % (width, height)]
     for place, (name, counts) in enumerate(blocks.kinds.items()):
         parts.extend(_block(name, counts, _TOP + place * (_ROW + _GAP)))
-    for number, (ends, rows) in enumerate(_arcs(blocks, exchanges).items()):
-        parts.append(_arc(program, ends, rows, number % _LANES))
-    return "\n".join(parts + ["</svg>"])
+    texts = ['<text class="label-on" x="%d" y="%.1f">%s</text>' % (each.x, each.y, each.text) for each in labels]
+    return "\n".join(parts + drawn + texts + ["</svg>"])
+
+
+# Where an arc's text stands, and how wide it is, in pixels; the lane is how far out the arc goes.
+_Label = collections.namedtuple("_Label", "text x y wide lane")
+
+
+def _room_for(ends, text, others):
+    """The _Label of an arc: in the first lane in which it covers none of the others, or else in the last."""
+    y, wide = sum(_middles(*ends[:2])) / 2 + 4, _LETTER * len(text)
+    for lane in range(_LANES):
+        label = _Label(text, _LEFT + _BAR + (lane + 1) * _LANE * 0.75 + 6, y, wide, lane)
+        if not any(
+            abs(y - other.y) < _LINE and label.x < other.x + other.wide + 4 and other.x < label.x + wide + 4
+            for other in others
+        ):
+            break
+    return label
+
+
+def _middles(begin, end):
+    """Where an arc begins and ends, in pixels from the top."""
+    middle = [_TOP + place * (_ROW + _GAP) + _ROW / 2.0 for place in (begin, end)]
+    return middle if begin != end else [middle[0] - 8, middle[0] + 8]
+
+
+def _bytes_of(rows):
+    return int(sum(each.num_bytes * each.times for each in rows))
 
 
 def _block(name, counts, top):
@@ -158,30 +201,17 @@ def _arcs(blocks, exchanges):
     return found
 
 
-def _arc(program, ends, rows, lane):
-    begin, end, phase = ends
-    middle = [_TOP + place * (_ROW + _GAP) + _ROW / 2.0 for place in (begin, end)]
-    if begin == end:
-        middle = [middle[0] - 8, middle[0] + 8]
-    x, far = _LEFT + _BAR, _LEFT + _BAR + (lane + 1) * _LANE
-    size = sum(each.num_bytes * each.times for each in rows)
+def _arc(program, ends, rows, label, most):
+    (first, last), phase = _middles(*ends[:2]), ends[2]
+    x, far = _LEFT + _BAR, _LEFT + _BAR + (label.lane + 1) * _LANE
+    wide = _THINNEST + (_WIDEST - _THINNEST) * math.log1p(_bytes_of(rows)) / math.log1p(most)
     about = "\n".join("%s, %s: %s" % (e.operation, bytes_text(e.num_bytes), why(program, e)) for e in rows)
     return (
-        '<g class="arc"><title>%s</title><path fill="none" stroke="%s" stroke-width="2" '
+        '<g class="arc"><title>%s</title><path fill="none" stroke="%s" stroke-width="%.1f" stroke-opacity="0.8" '
         'd="M%d %.1f C%d %.1f %d %.1f %d %.1f"/><circle cx="%d" cy="%.1f" r="4" fill="%s"/>'
-        '<text x="%d" y="%.1f">%s</text></g>'
+        "</g>"
         % (
-            (html.escape(about), _PHASES[phase], x, middle[0], far, middle[0], far, middle[1], x, middle[1])
-            + (x, middle[1], _PHASES[phase], x + (lane + 1) * _LANE * 0.75 + 4, sum(middle) / 2 + 4)
-            + (bytes_text(int(size)),)
+            (html.escape(about), _PHASES[phase], wide, x, first, far, first, far, last, x, last)
+            + (x, last, _PHASES[phase])
         )
     )
-
-
-def _table(program, exchanges):
-    rows = ["<tr><th>phase</th><th>exchange</th><th>axis</th><th>of each device</th><th>times</th><th>why</th></tr>"]
-    for each in exchanges:
-        axis = "%s (%d)" % (each.axis, each.devices)
-        cells = each.phase, each.operation, axis, bytes_text(each.num_bytes), "%g" % each.times, why(program, each)
-        rows.append("<tr>%s</tr>" % "".join("<td>%s</td>" % html.escape(text) for text in cells))
-    return '<div class="wide"><table>%s</table></div>' % "\n".join(rows)

@@ -1,14 +1,17 @@
-"""A pipeline schedule as a picture: a web page of its own that needs nothing else."""
+"""A pipeline schedule as a picture."""
 
 import html
 
 from epl.plan.cost.cost import cut_bytes, stage_costs
 from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, schedule
 from epl.plan.pipeline.simulate import simulate
+from epl.plan.report import web
 from epl.plan.text import bytes_text
 
 _KINDS = ((FORWARD, "forward"), (BACKWARD, "backward"), (WEIGHT, "gradients of weights"))
+_COLOURS = {FORWARD: "#5b95e0", BACKWARD: web.GREEN, WEIGHT: web.YELLOW}
 _WIDTH, _MAX_WIDTH, _LABEL, _ROW, _GAP, _AXIS = 960, 12000, 120, 30, 8, 26  # pixels
+_ONE_SCALE = 4  # times as long
 _NARROWEST = 18  # pixels of the shortest action, as long as the picture does not get wider than _MAX_WIDTH
 
 
@@ -39,66 +42,61 @@ def estimated_timeline(graph, costs, stage_of, num_stages, strategy, num_micro_b
     return simulate(order, durations, transfer, [stage.activation_bytes for stage in stages])
 
 
-def page(timeline, title, stage_names=None, measured=None, notes=()):
-    """A web page with the picture of a schedule, stages down and time across.
+def part(timeline, stage_names=None, measured=None, notes=()):
+    """The picture of a schedule, stages down and time across, as a part of a web page.
 
     Args:
       timeline: an epl.plan.pipeline.simulate.Timeline, in seconds.
-      title: heading.
       stage_names: per stage, a name for people.
-      measured: another Timeline, of a run, that is drawn below; None for none.
+      measured: another Timeline, of a run, that is drawn below on the same scale; None for none.
       notes: sentences at the end.
 
     Returns:
-      HTML with inline SVG and style, no scripts and nothing loaded from elsewhere; follows the reader's choice of a
-      light or dark page.
+      HTML with inline SVG, for epl.plan.report.web.
     """
     names = stage_names or ["stage %d" % i for i in range(timeline.num_stages)]
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        "<title>%s</title><style>%s</style></head><body>" % (html.escape(title), _STYLE),
-        "<h1>%s</h1>" % html.escape(title),
-        _legend([timeline] + ([measured] if measured else [])),
-    ]
     tracks = [("Estimated", timeline)] + ([("Measured", measured)] if measured is not None else [])
-    for heading, track in tracks:
-        parts.extend(_track(heading, track, names))
+    used = {slot.action.kind for _, track in tracks for slots in track.slots for slot in slots}
+    items = [(_COLOURS[kind], text) for kind, text in _KINDS if kind in used]
+    parts = [web.legend(items + [("", "idle (bubble)")]), "<p>Numbers are micro-batches, counted from 0.</p>"]
+    scales = _scales([track for _, track in tracks])
+    for (heading, track), scale in zip(tracks, scales):
+        parts.extend(_track(heading, track, names, scale))
+    if len(set(scales)) > 1:
+        parts.append("<p>The two pictures have a scale each, as one takes more than %d times as long.</p>" % _ONE_SCALE)
     parts.extend("<p>%s</p>" % html.escape(note) for note in notes)
-    parts.append("</body></html>")
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
-def _legend(timelines):
-    used = {slot.action.kind for timeline in timelines for slots in timeline.slots for slot in slots}
-    items = [
-        '<li><svg width="16" height="16" aria-hidden="true"><rect class="%s" width="16" height="16"/></svg> %s</li>'
-        % (kind, text)
-        for kind, text in _KINDS
-        if kind in used
-    ]
-    items.append(
-        '<li><svg width="16" height="16" aria-hidden="true"><rect class="idle" width="16" height="16"/></svg> '
-        "idle (bubble)</li>"
-    )
-    return '<ul class="legend">%s</ul><p>Numbers are micro-batches, counted from 0.</p>' % "".join(items)
-
-
-def _track(heading, timeline, names):
+def _track(heading, timeline, names, scale):
     """The lines of one picture with its table."""
     yield "<h2>%s: %s, bubble %.1f %%</h2>" % (heading, seconds(timeline.makespan), 100 * timeline.bubble)
-    yield '<div class="wide">%s</div>' % _picture(heading, timeline)
+    yield '<div class="wide">%s</div>' % _picture(heading, timeline, scale)
     yield _table(timeline, names)
 
 
-def _picture(heading, timeline):
-    begin = min((slots[0].start for slots in timeline.slots if slots), default=0)
+def _scales(timelines):
+    """Pixels of a second for each picture: the same, unless one takes so much longer that the other would vanish."""
+    spans = [timeline.makespan or 1 for timeline in timelines]
+    own = [_width_of(timeline) / span for timeline, span in zip(timelines, spans)]
+    if max(spans) > _ONE_SCALE * min(spans):
+        return own
+    return [min(max(own), _MAX_WIDTH / max(spans))] * len(own)
+
+
+def _width_of(timeline):
+    """Pixels of a picture in which the shortest action has room for its number, up to a limit."""
     lengths = [slot.end - slot.start for slots in timeline.slots for slot in slots if slot.end > slot.start]
-    span = timeline.makespan or 1
-    width = min(_MAX_WIDTH, max(_WIDTH, _NARROWEST * span / min(lengths))) if lengths else _WIDTH
+    if not lengths:
+        return _WIDTH
+    return min(_MAX_WIDTH, max(_WIDTH, _NARROWEST * (timeline.makespan or 1) / min(lengths)))
+
+
+def _picture(heading, timeline, scale):
+    """Args: `scale`: pixels of a second, the same for all that a page compares."""
+    begin = min((slots[0].start for slots in timeline.slots if slots), default=0)
+    width = (timeline.makespan or 1) * scale
     height = len(timeline.slots) * (_ROW + _GAP)
-    scale = width / span
     parts = [
         '<svg width="%d" height="%d" role="img" aria-label="%s schedule">'
         % (width + _LABEL + 30, height + _AXIS, heading)
@@ -126,9 +124,12 @@ def _box(slot, chunk, left, wide, top, begin):
         seconds(slot.end - begin),
     )
     text = str(micro_batch)
-    box = '<g><title>%s</title><rect class="%s" x="%.2f" y="%d" width="%.2f" height="%d" fill-opacity="%.2f"/>' % (
+    box = (
+        '<g><title>%s</title><rect class="%s" fill="%s" x="%.2f" y="%d" width="%.2f" height="%d" fill-opacity="%.2f"/>'
+    ) % (
         about,
         kind,
+        _COLOURS[kind],
         left,
         top,
         wide,
@@ -180,43 +181,22 @@ def _table(timeline, names):
     head = ["stage", "name", "device"] + [text for _, text in kinds]
     head += ["device idle", "most micro-batches alive"]
     head += ["most activations on the device"] if timeline.peak_bytes is not None else []
-    rows = ["<tr>%s</tr>" % "".join("<th>%s</th>" % text for text in head)]
+    rows = []
     for stage in range(timeline.num_stages):
         device = device_of[stage]
-        cells = [str(stage), html.escape(str(names[stage])), str(device)]
+        cells = [str(stage), str(names[stage]), str(device)]
         for kind, _ in kinds:
             count, spent = times.get((kind, stage), (0, 0))
             cells.append(seconds(spent / count) if count else "")
         cells += ["%.1f %%" % (100 * timeline.idle[device]), str(timeline.peak_live[stage])]
         cells += [bytes_text(timeline.peak_bytes[device])] if timeline.peak_bytes is not None else []
-        rows.append("<tr>%s</tr>" % "".join("<td>%s</td>" % text for text in cells))
-    return '<div class="wide"><table>%s</table></div>' % "".join(rows)
+        rows.append(cells)
+    return web.table(head, rows)
 
 
 def seconds(value):
     """A time for people: "0 s", "12.5 µs", "3 ms"."""
     for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
+        if value >= size * (1 - 1e-9):  # what was added up from parts may be a little less
             return "%.4g %s" % (value / size, unit)
     return "%.3g ns" % (value / 1e-9) if value > 0 else "0 s"
-
-
-_STYLE = """
-:root { color-scheme: light dark; --page: #fff; --text: #1b1f24; --rule: #d0d7de; --idle: #eceff2;
-  --F: #4c8dde; --B: #45a36b; --W: #e0a33a; --number: #0b0e11; }
-@media (prefers-color-scheme: dark) { :root { --page: #14181d; --text: #e2e6ea; --rule: #3a424b; --idle: #252b32;
-  --F: #6ea8ee; --B: #62bd86; --W: #e5b25a; } }
-body { background: var(--page); color: var(--text); font: 15px/1.45 system-ui, sans-serif; margin: 1.5em; }
-h1 { font-size: 1.35em; } h2 { font-size: 1.1em; margin-top: 1.6em; }
-.wide { overflow-x: auto; }
-.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .3em 1.6em; }
-.legend svg { vertical-align: -2px; }
-table { border-collapse: collapse; margin-top: .8em; }
-th, td { border-bottom: 1px solid var(--rule); padding: .25em .8em .25em 0; text-align: left; }
-svg text { fill: var(--text); font-size: 13px; }
-svg .number { fill: var(--number); font-size: 12px; text-anchor: middle; }
-svg .tick { text-anchor: middle; font-size: 12px; }
-.F { fill: var(--F); } .B { fill: var(--B); } .W { fill: var(--W); } .idle { fill: var(--idle); }
-g rect { stroke: var(--page); stroke-width: 1; }
-.axis { stroke: var(--text); stroke-width: 1; }
-"""

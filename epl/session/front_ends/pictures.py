@@ -4,7 +4,8 @@ import os
 
 from epl.plan.cost.cost import Speeds, estimate
 from epl.plan.input.batch_rows import data_set_rows
-from epl.plan.report.timeline import estimated_timeline, page
+from epl.plan.report import timeline, web
+from epl.plan.report.timeline import estimated_timeline
 
 
 def schedule_page(program, pipeline, script, measured=None, batch=None):
@@ -18,6 +19,12 @@ def schedule_page(program, pipeline, script, measured=None, batch=None):
       batch: rows of a micro-batch, where the program leaves them open. None: those of its data sets, where that is a
         constant, else what Speeds says.
     """
+    heading, body = schedule_part(program, pipeline, measured, batch)
+    return web.document("%s: %s" % (os.path.basename(script), heading), body)
+
+
+def schedule_part(program, pipeline, measured=None, batch=None):
+    """(heading, HTML) of the same for a page that shows more."""
     graph, plan = program.source.graph, program.source.plan
     batch = batch or data_set_rows(graph) or Speeds.unknown_dim
     costs = estimate(graph, plan.analysis.cloned, program.spec_of, Speeds(unknown_dim=batch))
@@ -25,8 +32,7 @@ def schedule_page(program, pipeline, script, measured=None, batch=None):
     if _on_one_device(plan.mesh):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1
     line = estimated_timeline(graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks)
-    title = "%s: %s, %d %s, %d %s" % (
-        os.path.basename(script),
+    heading = "%s, %d %s, %d %s" % (
         pipeline.strategy,
         len(names),
         "stage" if len(names) == 1 else "stages",
@@ -39,7 +45,7 @@ def schedule_page(program, pipeline, script, measured=None, batch=None):
         "counted as %d; communication of gradients and the update of the variables are left out."
         % (speeds.flops / 1e12, speeds.memory_bytes / 1e9, speeds.link_bytes / 1e9, speeds.unknown_dim)
     )
-    return page(line, title, names, measured, notes=[note])
+    return heading, timeline.part(line, names, measured, [note])
 
 
 def _on_one_device(mesh):

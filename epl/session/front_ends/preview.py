@@ -1,6 +1,7 @@
 """Plans a script for any cluster without its devices: runs it up to its first session run and prints the plan."""
 
 import argparse
+import html
 import json
 import os
 import runpy
@@ -11,12 +12,12 @@ from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
 from epl.plan.input.batch_rows import data_set_rows
+from epl.plan.report import memory_page, placements_page, web
 from epl.plan.report.exchanges_table import exchanges_table, facts
-from epl.plan.report.placements_page import placements_page
 from epl.plan.report.table import plan_table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
-from epl.session.foretold_job import foretell_job, job_page, job_table
-from epl.session.front_ends.pictures import schedule_page
+from epl.session.foretold_job import foretell_job, job_charts, job_table
+from epl.session.front_ends.pictures import schedule_page, schedule_part
 from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
 from epl.version import __version__
 
@@ -31,7 +32,9 @@ examples:
   python -m epl.plan --gpu_per_worker 2 --placements split.html train.py
                                         what epl.split divides, and what is exchanged for it, as a picture
   python -m epl.plan --memory memory.html --batch 64 train.py
-                                        what memory a step will need, by kind, and a picture of it (a name.html)"""
+                                        what memory a step will need, by kind, and a picture of it (a name.html)
+  python -m epl.plan --gpu_per_worker 4 --report report.html train.py
+                                        all of these on one page"""
 _REFUSED = 2
 
 
@@ -123,6 +126,11 @@ def parser():
         help="write a web page with a picture of what epl.split divides, and of what the devices exchange for it",
     )
     made.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write one web page with all of it: the plan, the schedule, memory, and what is divided and exchanged",
+    )
+    made.add_argument(
         "--batch",
         type=_positive,
         help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
@@ -171,11 +179,13 @@ def show(graph, options):
     try:
         captured = make_program(graph)
         program = compile_program(captured, env.config, env.cluster)
-        picture = None
+        picture, schedule = None, None
         if options.timeline:
             picture = schedule_page(program, env.config.pipeline, options.script, batch=options.batch)
+        if options.report and program.apply_calls:
+            schedule = schedule_part(program, env.config.pipeline, batch=options.batch)
         memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
-        if options.memory is not None:
+        if options.memory is not None or options.report:
             memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)
         exchanges = foretell_exchanges(program, batch)
     except EplError as error:
@@ -184,13 +194,16 @@ def show(graph, options):
     pages = [("--timeline", options.timeline, picture)]
     if options.memory:
         title = "Memory of a training step of %s" % os.path.basename(options.script)
-        pages.append(("--memory", options.memory, job_page(memory, env.cluster.worker_num, title)))
+        charts = job_charts(memory, env.cluster.worker_num)
+        pages.append(("--memory", options.memory, memory_page.memory_page(charts, title)))
     if options.placements:
         if program.partitioned is None:
             print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)
             return _REFUSED
         title = "What is divided in %s over %d devices" % (os.path.basename(options.script), program.partitioned.shards)
-        pages.append(("--placements", options.placements, placements_page(program, exchanges, title)))
+        pages.append(("--placements", options.placements, placements_page.placements_page(program, exchanges, title)))
+    if options.report:
+        pages.append(("--report", options.report, _report(program, schedule, memory, exchanges, options)))
     for option, path, page in pages:
         if page is not None and not _written(option, path, page):
             return _REFUSED
@@ -208,6 +221,30 @@ def show(graph, options):
         print(job_table(memory, env.cluster.worker_num, options.rows))
         print("Where the program leaves open how many rows a micro-batch has, it counts as %d (--batch)." % batch)
     return 0
+
+
+def _report(program, schedule, memory, exchanges, options):
+    """The page of all that is known of a plan."""
+    worker_num = Env.get().cluster.worker_num
+    parts = [("Plan", _text(plan_table(program.plan, program, options.rows)))]
+    if schedule is not None:
+        parts.append(("Schedule: " + schedule[0], schedule[1]))
+    parts.append(
+        (
+            "Memory",
+            _text(job_table(memory, worker_num, options.rows)) + memory_page.part(job_charts(memory, worker_num)),
+        )
+    )
+    if program.partitioned is not None:
+        parts.append(("What is divided, and what is exchanged", placements_page.part(program, exchanges)))
+    elif exchanges:
+        parts.append(("What is exchanged", placements_page.exchanges_part(program, exchanges)))
+    title = "Plan of %s" % os.path.basename(options.script)
+    return web.report(title, parts, memory_page.SCRIPT, memory_page.STYLE)
+
+
+def _text(lines):
+    return "<pre>%s</pre>" % html.escape(lines)
 
 
 def _written(option, path, page):
