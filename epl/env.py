@@ -4,6 +4,7 @@ import threading
 from typing import Optional
 
 from epl.cluster import Cluster
+from epl.cluster.machine import machine
 from epl.config import Config
 from epl.errors import ConfigError
 
@@ -53,7 +54,7 @@ class Env:
           This object.
 
         Raises:
-          ConfigError: `config` is no `Config`, or its keys contradict each other.
+          ConfigError: `config` is no `Config`, its keys contradict each other, or `cluster.machine` cannot be read.
           ClusterError: the environment describes the cluster wrongly. Nothing has changed then.
         """
         if config is None:
@@ -65,6 +66,8 @@ class Env:
             )
         config.validate()
         cluster = Cluster.from_environment(run_visible_devices=config.cluster.run_visible_devices)
+        if config.cluster.machine:
+            cluster = cluster.with_machine(machine(config.cluster.machine))
         with self._lock:
             self._config, self._cluster = config, cluster
             self._state = {}

@@ -5,6 +5,7 @@ import copy
 import os
 
 from epl.cluster.gpus import tensorflow_knows_gpus, visible_gpus
+from epl.cluster.machine import NOMINAL
 from epl.cluster.sources import integer, read_membership, split_address
 from epl.errors import ClusterError
 
@@ -26,6 +27,7 @@ class Cluster:
       token: text that the workers of this job show each other, so that strangers are refused.
       visible_device_list: indices, among the GPUs that this process sees, of those that it uses, separated by commas,
         as `tf.ConfigProto.gpu_options.visible_device_list` wants them. "": all.
+      machine: the epl.cluster.machine.Machine that says what devices and links can do.
 
     Raises:
       ClusterError: a number is out of range, or the hosts do not fit the number of workers.
@@ -40,6 +42,7 @@ class Cluster:
         device_type="CPU",
         token="",
         visible_device_list="",
+        machine=NOMINAL,
     ):
         for name, value, minimum in (
             ("worker_num", worker_num, 1),
@@ -69,6 +72,7 @@ class Cluster:
         self._device_type = device_type
         self._token = token
         self._visible_device_list = visible_device_list
+        self._machine = machine
 
     @classmethod
     def from_environment(cls, environ=None, run_visible_devices=""):
@@ -114,6 +118,17 @@ class Cluster:
         other = copy.copy(self)
         other._worker_index = worker  # pylint: disable=protected-access
         return other
+
+    def with_machine(self, machine):
+        """The same cluster of other devices and links, by an epl.cluster.machine.Machine."""
+        other = copy.copy(self)
+        other._machine = machine  # pylint: disable=protected-access
+        return other
+
+    @property
+    def machine(self):
+        """The epl.cluster.machine.Machine: what devices and links can do, by which plans compare costs."""
+        return self._machine
 
     @property
     def worker_num(self) -> int:

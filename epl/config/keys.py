@@ -197,6 +197,13 @@ KEYS = (
         pattern_doc='device indices separated by commas, such as "0,2", or ""',
         per_worker=True,
     ),
+    Key(
+        "cluster.machine",
+        STRING,
+        "",
+        "What devices and links can do, by which stages, recomputation and split tensors are chosen: a name, such as "
+        '"A100", or the path of a file that ends in .yaml or .json (docs/search.md). "": nominal figures.',
+    ),
     Key("cluster.colocate_split_and_replicate", BOOL, False, "Let split and replicate TaskGraphs share devices."),
     Key(
         "cluster.device_weights",

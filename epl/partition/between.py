@@ -24,8 +24,6 @@ _ROWS, _PARTIAL = sharded(0), partial(SUM)
 _AS_IT_IS = (None, WHOLE_SHAPE, _PARTIAL, _ROWS)
 # They hand on what they take, and compute nothing.
 _HAND_ON = frozenset("Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot".split())
-# Bytes over the link for which it pays to compute a byte less: memory is about so much faster than a link.
-_LINK_BYTES = 1.0 / 16
 
 
 def between(facts, choices, shards, inside):
@@ -112,7 +110,7 @@ def _on_rows(facts, choices, shards, candidates):
     network, seen = Network(_SOURCE, _SINK), set()
 
     def cost(have, want, tensor):
-        return int(conversion_cost(have, want, facts.num_bytes(tensor), shards))
+        return int(conversion_cost(have, want, facts.num_bytes(tensor), shards, facts.machine.worker))
 
     def takers(tensor):
         """Of those that take a tensor whole: the candidates that could take rows; whether there are others."""
@@ -126,10 +124,11 @@ def _on_rows(facts, choices, shards, candidates):
                 others = True
         return own, others
 
+    worth = facts.machine.link_bytes_per_computed_byte  # bytes over the link for which it pays to compute a byte less
     for name, strategy in candidates.items():
         outputs = [Tensor(name, i) for i in range(len(strategy.outputs))]
         computed = [] if facts.graph.nodes[name].op in _HAND_ON else outputs + facts.inputs(name)
-        saved = sum(map(facts.num_bytes, computed)) * (shards - 1) / float(shards) * _LINK_BYTES
+        saved = sum(map(facts.num_bytes, computed)) * (shards - 1) / float(shards) * worth
         network.add(_SOURCE, name, int(saved))
         for tensor, placement in zip(outputs, strategy.outputs):
             own, others = takers(tensor)

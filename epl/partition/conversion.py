@@ -1,13 +1,10 @@
 """What it takes, and costs, to have a tensor otherwise along the one axis that it is partitioned over.
 
 Sizes in bytes are of the whole tensor. A cost is what each shard sends, with the best known algorithms over a ring, and
-for each collective a constant besides: one of few bytes is not free.
+for each collective a constant besides: one of few bytes is not free (epl.cluster.machine.Link.start_bytes).
 """
 
 from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE
-
-# What a collective costs before it has sent anything, as bytes over the link.
-START_BYTES = 16 * 1024
 
 
 def shard_sizes(size, shards):
@@ -36,7 +33,7 @@ def conversion(have, want):
 
 
 def collective_bytes(kind, num_bytes, shards):
-    """Bytes that each shard sends in a collective, START_BYTES not counted.
+    """Bytes that each shard sends in a collective, its start not counted.
 
     Args:
       kind: as `conversion` gives it.
@@ -47,19 +44,20 @@ def collective_bytes(kind, num_bytes, shards):
     return {"all_reduce": 2 * sent, "all_gather": sent, "reduce_scatter": sent, "all_to_all": sent / shards}[kind]
 
 
-def route_cost(row_bytes, id_bytes, shards):
+def route_cost(row_bytes, id_bytes, shards, link):
     """What it costs to send rows from or to their owners, in bytes over the link.
 
     Args:
       row_bytes: of all rows.
       id_bytes: of all their ids; 0 where the owners know them already.
       shards: how many parts.
+      link: the epl.cluster.machine.Link between them.
     """
-    sent = START_BYTES + collective_bytes("all_to_all", row_bytes, shards)
-    return sent if not id_bytes else sent + START_BYTES + collective_bytes("all_to_all", id_bytes, shards)
+    sent = link.start_bytes + collective_bytes("all_to_all", row_bytes, shards)
+    return sent if not id_bytes else sent + link.start_bytes + collective_bytes("all_to_all", id_bytes, shards)
 
 
-def conversion_cost(have, want, num_bytes, shards):
+def conversion_cost(have, want, num_bytes, shards, link):
     """What it costs to make one placement of another, in bytes over the link; 0.0 without communication."""
     kind = conversion(have, want)
-    return 0.0 if kind is None else START_BYTES + collective_bytes(kind, num_bytes, shards)
+    return 0.0 if kind is None else link.start_bytes + collective_bytes(kind, num_bytes, shards)

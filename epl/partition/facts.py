@@ -1,5 +1,6 @@
 """What the partition asks about tensors: shapes, types, sizes, values."""
 
+from epl.cluster.machine import NOMINAL
 from epl.graph import types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
@@ -17,10 +18,12 @@ class Facts(object):
     Args:
       graph: the Graph.
       spec_of: function of a canonical tensor name to its TensorSpec, or None.
+      machine: the epl.cluster.machine.Machine by which costs are compared.
     """
 
-    def __init__(self, graph, spec_of):
+    def __init__(self, graph, spec_of, machine=NOMINAL):
         self.graph = graph
+        self.machine = machine
         self._spec_of = spec_of
         self._known = {}
         self._guesses = {}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet
 
+from epl.cluster.machine import NOMINAL, Machine
 from epl.program.placement import Placement
 
 
@@ -18,6 +19,7 @@ class Marks:
       placements: variable to the Placement that it is to have.
       rows: nodes that compute on a batch, of which each shard is to compute its rows.
       batches: nodes that give the batch.
+      machine: what the devices and the links between them can do, by which costs are compared.
     """
 
     shards: int
@@ -27,3 +29,4 @@ class Marks:
     placements: Dict[str, Placement] = field(default_factory=dict)
     rows: FrozenSet[str] = frozenset()
     batches: FrozenSet[str] = frozenset()
+    machine: Machine = NOMINAL

@@ -50,7 +50,7 @@ def partition(program, marks, op_def):
 
 def _chosen(program, marks, op_def):
     """(Facts, Choices), without the Regions of entries of which gradients cannot go to their owners."""
-    facts = Facts(program.graph, program.spec_of)
+    facts = Facts(program.graph, program.spec_of, marks.machine)
     taken = regions(facts, marks)
     while True:
         rows = marks.rows.difference(*(region.before for region in taken))
@@ -63,4 +63,4 @@ def _chosen(program, marks, op_def):
         ]
         if len(fit) == len(taken):
             return facts, choices
-        facts, taken = Facts(program.graph, program.spec_of), fit
+        facts, taken = Facts(program.graph, program.spec_of, marks.machine), fit

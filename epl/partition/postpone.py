@@ -50,7 +50,7 @@ def _cut(facts, choices, shards):
             if choices.of(tensor) == _PARTIAL and want not in (_PARTIAL, None) and want.kind != "whole shape":
                 wanted[tensor].add(want)
         for output in outputs:
-            cost = conversion_cost(_PARTIAL, WHOLE, facts.num_bytes(output), shards)
+            cost = conversion_cost(_PARTIAL, WHOLE, facts.num_bytes(output), shards, facts.machine.worker)
             network.add((output, "in"), (output, "out"), int(cost))
             if not partials:
                 network.add(_SOURCE, (output, "in"))
@@ -59,7 +59,8 @@ def _cut(facts, choices, shards):
         linear.update(partials)
     for tensor, placements in wanted.items():
         if len(placements) == 1 and WHOLE not in placements:
-            cost = conversion_cost(_PARTIAL, next(iter(placements)), facts.num_bytes(tensor), shards)
+            want, num_bytes = next(iter(placements)), facts.num_bytes(tensor)
+            cost = conversion_cost(_PARTIAL, want, num_bytes, shards, facts.machine.worker)
             network.add((tensor, "out"), _SINK, int(cost))
         else:
             network.add((tensor, "out"), _SINK)

@@ -163,10 +163,10 @@ def _wanted_whole(facts, choices, shards):
         for tensor, want in zip(facts.inputs(name), strategy.inputs):
             if want is not None and choices.of(tensor) != WHOLE and want != choices.of(tensor):
                 wanted[tensor].add(want)
-    found = set()
+    found, link = set(), facts.machine.worker
     for tensor, placements in wanted.items():
         have, num_bytes = choices.of(tensor), facts.num_bytes(tensor)
-        separately = sum(conversion_cost(have, placement, num_bytes, shards) for placement in placements)
-        if WHOLE in placements or separately > conversion_cost(have, WHOLE, num_bytes, shards):
+        separately = sum(conversion_cost(have, placement, num_bytes, shards, link) for placement in placements)
+        if WHOLE in placements or separately > conversion_cost(have, WHOLE, num_bytes, shards, link):
             found.add(tensor)
     return found

@@ -163,7 +163,9 @@ def _pays(facts, choices, begin, shards):
     num_bytes, ids = facts.num_bytes(begin.given), facts.num_bytes(begin.route.ids)
     if choices.strategy[begin.lookup].routed:  # the owners have the ids already
         ids = 0
-    return route_cost(num_bytes, ids, shards) < conversion_cost(choices.of(begin.given), WHOLE, num_bytes, shards)
+    link = facts.machine.worker
+    whole = conversion_cost(choices.of(begin.given), WHOLE, num_bytes, shards, link)
+    return route_cost(num_bytes, ids, shards, link) < whole
 
 
 class _Region(object):

@@ -25,8 +25,6 @@ from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded
 from epl.rules import effects
 
-# So many floating-point operations take as long as to send a byte (epl.plan.cost.cost has the speeds).
-_FLOPS_PER_BYTE = 1000.0
 # They give a variable itself on.
 _REFERENCES = frozenset(["RefSwitch", "RefMerge"])
 # The same, but no part of it.
@@ -452,21 +450,21 @@ class _Spread(object):
 
     def _cost(self, strategy, rule, inputs, name):
         """Bytes over the link until the inputs are in place and the outputs are no longer partial."""
-        facts, shards, cost = self._facts, self._shards, 0.0
+        facts, shards, machine, cost = self._facts, self._shards, self._facts.machine, 0.0
         for tensor, want in zip(inputs, strategy.inputs):
             if want is None or self._is_free(tensor):
                 continue
             have, forms = self._choices.of(tensor), self._forms[tensor]
             if want not in forms and WHOLE not in forms:
-                cost += conversion_cost(have, want, facts.num_bytes(tensor), shards)
+                cost += conversion_cost(have, want, facts.num_bytes(tensor), shards, machine.worker)
         made_up = sharded(0) if strategy.factor is not None else WHOLE  # what has parts can go on in parts
         preferred = self._preferred(name, rule)
         for index, placement in enumerate(strategy.outputs):
             if placement.kind == "partial" or index in preferred:
                 want = preferred.get(index, made_up)
-                cost += conversion_cost(placement, want, facts.num_bytes(Tensor(name, index)), shards)
+                cost += conversion_cost(placement, want, facts.num_bytes(Tensor(name, index)), shards, machine.worker)
         if strategy.routed:
-            cost += route_cost(facts.num_bytes(Tensor(name, 0)), facts.num_bytes(inputs[1]), shards)
+            cost += route_cost(facts.num_bytes(Tensor(name, 0)), facts.num_bytes(inputs[1]), shards, machine.worker)
         elif strategy.factor is not None and strategy.factor in rule.notation.resolved:
             cost += self._resolving_cost(strategy, rule, name)
         elif (
@@ -474,7 +472,7 @@ class _Spread(object):
             and strategy.factor is None
             and (self._any_divided(inputs) or self._rows(name, inputs))
         ):
-            cost += _flops(rule) / _FLOPS_PER_BYTE * (shards - 1) / shards
+            cost += _flops(rule) / machine.flops_per_link_byte * (shards - 1) / shards
         return cost
 
     def _any_divided(self, inputs):
@@ -487,7 +485,8 @@ class _Spread(object):
         for label in rule.inputs[0]:
             if label is not None and label != strategy.factor:
                 rows *= (sizes.get(label) or (32,))[0]
-        return 3 * conversion_cost(Placement("partial", combine="sum"), WHOLE, 4 * rows, self._shards)
+        partials = Placement("partial", combine="sum")
+        return 3 * conversion_cost(partials, WHOLE, 4 * rows, self._shards, self._facts.machine.worker)
 
 
 def _flops(rule):

@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple
 
+from epl.cluster.machine import Link
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import node_of
-from epl.plan.cost.links import Link, link_of
 from epl.plan.facts.analysis import Analysis, analyse, with_copies_of
 from epl.plan.facts.by_hand import check_repeated, check_replaced
 from epl.plan.facts.consistency import (
@@ -310,7 +310,7 @@ def make_plan(model, config, cluster):
     analysis = copied_for_borders(model, analysis, stage_of, mesh)
     owners = owners_of(model, analysis, stage_of, mesh)
     apart = travelling_apart(owners, stage_of, mesh)
-    link = link_of(cluster.hosts)
+    link = cluster.machine.link_between(cluster.hosts)
     several = has_micro_batches(model, config)
     if several or mesh.copies.size > 1:
         gradients = plan_aggregation(model, analysis, communication, link, apart, lanes=mesh.lanes)

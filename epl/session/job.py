@@ -12,12 +12,12 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+from epl.cluster.machine import Link
 from epl.communicators import leaders, native
 from epl.communicators.pool import Pool
 from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, ConfigError, WorkerError
-from epl.plan.cost.links import Link
 from epl.session import settings
 from epl.session.background import Background
 from epl.session.endings import blame

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import make_program
+from epl.cluster.machine import NOMINAL
 from epl.communicators import library
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
@@ -25,6 +26,9 @@ _AS_IT_IS = tf.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_
 _AS_IT_IS.graph_options.rewrite_options.disable_meta_optimizer = True
 _AS_IT_IS.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
 
+# By which a partition compares costs.
+MACHINE = NOMINAL
+
 
 def partitioned(graph, shards, variables=(), tensors=None, placements=None, by_rows=False):
     """The Partitioned program of a tf.Graph; `by_rows`: shards divide the rows of what is fed in the forward pass."""
@@ -33,7 +37,7 @@ def partitioned(graph, shards, variables=(), tensors=None, placements=None, by_r
         nodes = program.graph.nodes
         forward = frozenset(name for name, node in nodes.items() if tags.phase(node) == tags.FORWARD)
         rows = {"rows": forward, "batches": frozenset(program.graph.find(effects.PLACEHOLDERS.__contains__))}
-    marks = Marks(shards, frozenset(variables), tensors or {}, placements=placements or {}, **rows)
+    marks = Marks(shards, frozenset(variables), tensors or {}, placements=placements or {}, machine=MACHINE, **rows)
     return partition(program, marks, tf_compat.op_def)
 
 

@@ -8,27 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.capture.record import make_program
+from epl.cluster.machine import NOMINAL
 from epl.errors import PlanError
-from epl.plan.cost.cost import Speeds, estimate, stage_costs
+from epl.plan.cost.cost import forward_costs, stage_costs
 from epl.plan.facts.analysis import analyse
 from epl.plan.pipeline.auto_stages import choose_stages, cut
 from epl.plan.pipeline.pieces import Piece
+from tests.helpers.machines import simple_machine
 from tests.helpers.planning import batch, capture, control_flow, sgd, variable
 
 pytestmark = pytest.mark.either_line
 
 
-def facts_of(graph, speeds=None):
+def facts_of(graph, machine=NOMINAL):
     """(Graph, Costs, operations in control flow) of a tf.Graph."""
     model = make_program(graph)
     analysis = analyse(model)
-    costs = estimate(model.graph, analysis.cloned, model.spec_of, speeds)
+    costs = forward_costs(model.graph, analysis.cloned, model.spec_of, machine)
     return model.graph, costs, analysis.in_control_flow
 
 
-def stages_of(graph, num_stages, speeds=None):
+def stages_of(graph, num_stages, machine=NOMINAL):
     """(Graph, AutoStages), checked: data only flows forward, and every stage has work."""
-    made, costs, inside = facts_of(graph, speeds)
+    made, costs, inside = facts_of(graph, machine)
     chosen = choose_stages(made, costs, num_stages, inside)
     assert set(costs.operations) <= set(chosen.stage_of)
     for name in costs.operations:
@@ -110,7 +112,7 @@ def test_equal_layers_are_shared_out_equally(resource):
 def test_unequal_layers_are_balanced_by_time():
     with capture() as graph:
         mlp([512, 4096, 512, 64, 64, 64, 64, 64])
-    _, chosen = stages_of(graph, 2, Speeds(overhead_s=0.0))
+    _, chosen = stages_of(graph, 2, simple_machine(start=0.0))
     assert [choice.blocks[0] for choice in chosen.choices] == ["layer_0", "layer_1"]
 
 
@@ -275,7 +277,7 @@ def test_one_large_operation_is_refused():
     with capture() as graph:
         mlp([8, 8, 4096, 4096, 8], names="net")
     with pytest.raises(PlanError, match=r"would not pay: 'netc' alone takes \d\d % of the estimated time"):
-        stages_of(graph, 3, Speeds(overhead_s=0.0))
+        stages_of(graph, 3, simple_machine(start=0.0))
 
 
 @pytest.mark.parametrize("names, pieces", [("layer_%d", "layer_0, layer_1"), ("net", "neta, netb")])

@@ -129,6 +129,7 @@ def test_documented_keys_have_their_documented_defaults():
         "dgc.save_residuals": False,
         "cluster.device_place_prefer_intra_node": True,
         "cluster.run_visible_devices": "",
+        "cluster.machine": "",
         "cluster.colocate_split_and_replicate": False,
         "cluster.device_weights": (),
         "communication.num_communicators": 2,

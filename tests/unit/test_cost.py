@@ -4,20 +4,21 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.capture.record import make_program
-from epl.plan.cost.cost import Speeds, cut_bytes, estimate, stage_costs
+from epl.plan.cost.cost import cut_bytes, forward_costs, stage_costs
 from epl.plan.facts.analysis import analyse
+from tests.helpers.machines import simple_machine
 from tests.helpers.planning import batch, capture, sgd, variable
 
 # One operation, one byte: one second; nothing for starting.
-UNIT = Speeds(flops=1.0, memory_bytes=1.0, link_bytes=1.0, overhead_s=0.0, unknown_dim=10)
-NO_MEMORY = Speeds(flops=1.0, memory_bytes=1e30, overhead_s=0.0, unknown_dim=10)
+UNIT = simple_machine(flops=1.0, memory=1.0)
+NO_MEMORY = simple_machine(flops=1.0, memory=1e30)
 
 
-def costs_of(graph, speeds=UNIT):
+def costs_of(graph, machine=UNIT):
     """(Graph, Costs) of a tf.Graph."""
     model = make_program(graph)
     names = analyse(model).cloned or model.graph.nodes
-    return model.graph, estimate(model.graph, names, model.spec_of, speeds)
+    return model.graph, forward_costs(model.graph, names, model.spec_of, machine, unknown_size=10)
 
 
 def flops(build, op):
@@ -106,7 +107,7 @@ def test_roofline_and_overhead():
     num_bytes = 4 * (12 + 20 + 15)
     assert costs_of(graph)[1].operations["y"].forward_s == num_bytes
     assert costs_of(graph, NO_MEMORY)[1].operations["y"].forward_s == 120
-    assert costs_of(graph, Speeds(60.0, 1e30, overhead_s=0.5))[1].operations["y"].forward_s == 2.5
+    assert costs_of(graph, simple_machine(60.0, 1e30, start=0.5))[1].operations["y"].forward_s == 2.5
 
 
 def test_backward_by_what_needs_a_gradient():

@@ -4,9 +4,10 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
+from epl.cluster.machine import NOMINAL, Link
 from epl.config import Config
 from epl.errors import ConfigError
-from epl.plan.cost.links import NETWORK, SHARED_MEMORY, Link, link_of, num_groups, smallest_group
+from epl.plan.cost.links import num_groups, smallest_group
 from epl.plan.plan import with_link
 from epl.plan.report.table import plan_table
 from epl.session import inner
@@ -19,10 +20,10 @@ _LINKS = st.builds(Link, st.floats(1e-6, 1e-2), st.floats(1e6, 1e11))
 
 
 def test_link_follows_the_machines():
-    assert link_of(["a:1"]) == link_of(["a:1", "a:2"]) == SHARED_MEMORY
-    assert link_of(["a:1", "b:1"]) == NETWORK
+    assert NOMINAL.link_between(["a:1"]) == NOMINAL.link_between(["a:1", "a:2"]) == NOMINAL.host
+    assert NOMINAL.link_between(["a:1", "b:1"]) == NOMINAL.network
     # A group's latency is a fifth of its time: 13 us beside 260000 bytes at 5 GB/s, 52 us.
-    assert smallest_group(SHARED_MEMORY) == 260000
+    assert smallest_group(NOMINAL.host) == 260000
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_link_follows_the_machines():
     ],
 )
 def test_number_of_groups(total, max_splits, fuse_bytes, expected):
-    assert num_groups(total, SHARED_MEMORY, max_splits, fuse_bytes) == expected
+    assert num_groups(total, NOMINAL.host, max_splits, fuse_bytes) == expected
 
 
 @hypothesis.given(st.integers(0, 1 << 40), _LINKS, st.integers(1, 100))
@@ -56,7 +57,7 @@ def test_groups_pay_off(total, link, max_splits):
 
 @hypothesis.given(st.integers(1, 1 << 40), st.integers(1, 1 << 30), st.integers(1, 100))
 def test_groups_have_the_size_asked_for(total, fuse_bytes, max_splits):
-    groups = num_groups(total, NETWORK, max_splits, fuse_bytes)
+    groups = num_groups(total, NOMINAL.network, max_splits, fuse_bytes)
     assert groups == max_splits or total / groups <= fuse_bytes
 
 
@@ -64,7 +65,7 @@ def test_groups_follow_a_measured_link():
     with capture() as graph:
         planning.sgd(planning.layers(6))
     model, assumed = planning.plan_of(graph, 2, 1)
-    assert assumed.link == SHARED_MEMORY and "assumed within a machine" in plan_table(assumed)
+    assert assumed.link == NOMINAL.host and "assumed within a machine" in plan_table(assumed)
     assert assumed.summary()["link"]["source"] == "assumed within a machine"
     total = sum(group.num_bytes for group in assumed.aggregation.groups)
     tensors = [tensor for group in assumed.aggregation.groups for tensor in group.tensors]

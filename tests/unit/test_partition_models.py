@@ -7,10 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.errors import PlanError, UnsupportedError
-from epl.partition import between
 from epl.program.placement import WHOLE, sharded
 from tests.helpers import shards, split_models
 from tests.helpers.checks import assert_same, pairs
+from tests.helpers.machines import SLOW_BETWEEN
 from tests.helpers.planning import capture
 
 pytestmark = pytest.mark.either_line
@@ -66,7 +66,7 @@ def test_what_is_large_between_products_is_computed_by_rows():
 # 4 rows over 3 devices: where rows and places are one dimension, parts would not begin at the same elements.
 @pytest.mark.parametrize("count,rows", [(2, 4), (3, 6), (3, 4)])
 def test_rows_between_products_train_as_on_one_device(monkeypatch, count, rows):
-    monkeypatch.setattr(between, "_LINK_BYTES", 100.0)  # so that it pays for small models too
+    monkeypatch.setattr(shards, "MACHINE", SLOW_BETWEEN)  # so that it pays for small models too
     graph = transformer(tf.train.MomentumOptimizer(0.1, 0.9), count == 3, rows=rows)
     done = shards.partitioned(graph, count, split_models.variables_under(graph, "block"))
     kinds = shards.counts(done, "train")

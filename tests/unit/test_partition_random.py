@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.partition import between
 from tests.helpers import random_graphs, shards
 from tests.helpers.checks import pairs
+from tests.helpers.machines import SLOW_BETWEEN
 from tests.helpers.planning import capture
 
 _ROUNDING = 1e-8  # in float64, of numbers around 1
@@ -49,7 +49,7 @@ def test_random_graphs(count, part):
 
 
 def test_random_graphs_with_rows_between_products(monkeypatch):
-    monkeypatch.setattr(between, "_LINK_BYTES", 100.0)  # so that it pays for few numbers too
+    monkeypatch.setattr(shards, "MACHINE", SLOW_BETWEEN)  # so that it pays for few numbers too
     check(77, 2, 25, (5, 1))
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.partition import between, conversion
 from epl.program.placement import ROUTED, sharded
 from tests.helpers import shards, split_models
+from tests.helpers.machines import FREE_COLLECTIVES
 from tests.helpers.planning import capture
 from tests.helpers.programs.tables import LazyMomentum
 from tests.unit.test_partition_models import STEPS, assert_trains_alike
@@ -25,8 +25,7 @@ OPTIMIZERS = [
 @pytest.fixture
 def free_collectives(monkeypatch):
     """Small examples are divided as large ones are; what lies between products stays whole, to be counted."""
-    monkeypatch.setattr(conversion, "START_BYTES", 0)
-    monkeypatch.setattr(between, "_LINK_BYTES", 0.0)
+    monkeypatch.setattr(shards, "MACHINE", FREE_COLLECTIVES)
 
 
 def model(ids, rows, width, optimizer, times=1, clip=None, combined=False):

@@ -13,7 +13,7 @@ from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.passes.model.recompute import with_copies
-from epl.plan.cost.cost import estimate
+from epl.plan.cost.cost import forward_costs
 from epl.plan.cost.device_memory import VARIABLES
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import recomputed_name
@@ -36,7 +36,7 @@ def planned(graph, values=None):
     analysis = analyse(program)
 
     def costs():
-        return estimate(program.graph, analysis.cloned, program.spec_of)
+        return forward_costs(program.graph, analysis.cloned, program.spec_of)
 
     return program, plan_recomputation(program, Config(values or {}, {}), analysis, costs)
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from epl.capture.record import make_program
 from epl.capture.strategy import replicate
 from epl.env import Env
-from epl.plan.cost.cost import Speeds, estimate
+from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse
 from epl.plan.pipeline.schedule import Action, schedule
 from epl.plan.pipeline.simulate import Slot, simulate, timeline_of
@@ -18,6 +18,7 @@ from epl.plan.report import web
 from epl.plan.report.timeline import estimated_timeline, part, seconds
 from epl.session.front_ends import preview
 from tests.helpers.checks import pairs
+from tests.helpers.machines import simple_machine
 from tests.helpers.planning import batch, capture, sgd, variable
 
 
@@ -177,8 +178,8 @@ def test_times_come_from_the_model():
         y = tf.matmul(h, variable("w1", (16, 2)), name="second")
         sgd(tf.reduce_sum(tf.tanh(y, name="tanh"), name="loss"))
     model = make_program(graph)
-    speeds = Speeds(flops=1.0, memory_bytes=1e30, link_bytes=4.0, overhead_s=0.0)
-    costs = estimate(model.graph, analyse(model).cloned, model.spec_of, speeds)
+    machine = simple_machine(flops=1.0, memory=1e30, link=4.0, start=0.0)
+    costs = forward_costs(model.graph, analyse(model).cloned, model.spec_of, machine)
     line = estimated_timeline(model.graph, costs, {"second": 1, "tanh": 1}, 2, "PreferBackward", 2)
     assert [slot.end - slot.start for slot in line.slots[0][:2]] == [1024, 1024]
     assert line.slot(Action("F", 1, 0))[1:] == (1024 + 8 * 16, 1024 + 8 * 16 + 512)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.build import set_attr
-from epl.plan.cost.cost import estimate
+from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse, is_large_constant
 from epl.plan.pipeline.auto_stages import automatic_taskgraphs, choose_stages
 
@@ -29,7 +29,7 @@ def add_stages(program, target):
             % (len(program.taskgraphs), scopes)
         )
     analysis = analyse(program)
-    costs = estimate(program.graph, analysis.cloned, program.spec_of)
+    costs = forward_costs(program.graph, analysis.cloned, program.spec_of, target.cluster.machine)
     chosen = choose_stages(program.graph, costs, len(stages), analysis.in_control_flow)
     edit = program.graph.editor()
     for name, node in program.graph.nodes.items():

@@ -12,7 +12,6 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.cost.links import link_of
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.consistency import check_after_all_reduce, check_updates
 from epl.plan.facts.merge_points import MergePoints
@@ -40,7 +39,8 @@ def mark_merges(program, target):
     if mesh.copies.size == 1 and not has_micro_batches(program, config):
         return program
     analysis = analyse(program)
-    aggregation = plan_aggregation(program, analysis, config.communication, link_of(target.cluster.hosts))
+    link = target.cluster.machine.link_between(target.cluster.hosts)
+    aggregation = plan_aggregation(program, analysis, config.communication, link)
     if config.communication.clip_after_allreduce or program.scaled or program.short:
         check_after_all_reduce(program, analysis, aggregation)
     state = plan_state(program, analysis, aggregation)

@@ -60,7 +60,7 @@ def partition_shards(program, target):
     program = with_originals(program, again)
     hints = hints_of(program.graph, lambda tensor: dtype_of(program.graph, tensor))
     program = with_originals(replace(program, graph=hints.graph), hints.nodes)
-    marks = _marks(program, shards, taskgraphs, hints)
+    marks = replace(_marks(program, shards, taskgraphs, hints), machine=target.cluster.machine)
     marked = marks.variables
     _check_shapes(program, marked, split.where)
     done = _partition(program, marks)

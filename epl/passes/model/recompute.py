@@ -16,7 +16,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.passes.template import Template
-from epl.plan.cost.cost import estimate
+from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import recomputed_name
 from epl.plan.memory.keep import is_asked_for, plan_recomputation
@@ -34,7 +34,10 @@ def recompute(program, target):
         return program
     analysis = analyse(program)
     plan = plan_recomputation(
-        program, target.config, analysis, lambda: estimate(program.graph, analysis.cloned, program.spec_of)
+        program,
+        target.config,
+        analysis,
+        lambda: forward_costs(program.graph, analysis.cloned, program.spec_of, target.cluster.machine),
     )
     return program.with_graph(with_copies(program.graph, plan))
 

@@ -15,7 +15,7 @@ from epl import tf_compat
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.cost.cost import Speeds
+from epl.plan.cost.cost import UNKNOWN_SIZE
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_kinds import constant_of
 from epl.plan.layout.layout import is_split
@@ -145,7 +145,7 @@ class _Transpositions(object):
         spec = spec_of(canonical_tensor(text)) if spec_of is not None else None
         if spec is None or spec.shape is None or len(spec.shape) != 2:
             return None
-        return tuple(Speeds.unknown_dim if dim is None or dim < 0 else dim for dim in spec.shape)
+        return tuple(UNKNOWN_SIZE if dim is None or dim < 0 else dim for dim in spec.shape)
 
 
 def _turns_matrices(order):

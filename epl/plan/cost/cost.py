@@ -10,6 +10,7 @@ import collections
 from dataclasses import dataclass
 from typing import Any, FrozenSet
 
+from epl.cluster.machine import NOMINAL, Machine
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
 from epl.rules import effects
@@ -18,23 +19,8 @@ from epl.rules import effects
 TensorSpec = collections.namedtuple("TensorSpec", "shape dtype")
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Nominal speeds of a device. The defaults are those of a Tesla V100's data sheet, and of 100 Gbit/s Ethernet.
-
-    Attributes:
-      flops: float32 operations per second.
-      memory_bytes: bytes per second between the device and its memory.
-      link_bytes: bytes per second between two devices.
-      overhead_s: seconds for starting one operation.
-      unknown_dim: what a dimension that the graph does not know (the batch, usually) counts as.
-    """
-
-    flops: float = 15.7e12
-    memory_bytes: float = 900e9
-    link_bytes: float = 12.5e9
-    overhead_s: float = 5e-6
-    unknown_dim: int = 32
+# What a dimension that the graph does not know (the batch, usually) counts as.
+UNKNOWN_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -75,13 +61,15 @@ class Costs:
       operations: dict of their names to OpCost, in creation order.
       bytes_of: function of a canonical tensor name to its bytes.
       kept: canonical names of the tensors that the backward pass uses.
-      speeds: what was assumed.
+      machine: what was assumed of the device.
+      unknown_size: what dimensions count as that the graph does not know.
     """
 
     operations: Any
     bytes_of: Any
     kept: FrozenSet[str]
-    speeds: Speeds
+    machine: Machine
+    unknown_size: int
 
 
 @dataclass(frozen=True)
@@ -95,20 +83,20 @@ class StageCost:
     activation_bytes: int
 
 
-def estimate(graph, names, spec_of, speeds=None):
+def forward_costs(graph, names, spec_of, machine=NOMINAL, unknown_size=UNKNOWN_SIZE):
     """Estimates for the forward pass of a model.
 
     Args:
       graph: an epl.graph.index.Graph.
       names: operations that a training step runs; those of other phases than the forward pass are left out.
       spec_of: function of a canonical tensor name ("a", "a:1") to its TensorSpec, or None for none.
-      speeds: a Speeds; default the nominal ones.
+      machine: an epl.cluster.machine.Machine.
+      unknown_size: what a dimension that the graph does not know counts as.
 
     Returns:
       Costs.
     """
-    speeds = speeds or Speeds()
-    sizes = _Sizes(spec_of, speeds.unknown_dim)
+    device, sizes = machine.device, _Sizes(spec_of, unknown_size)
     forward = [n for n in graph.in_order(names) if tags.phase(graph.nodes[n]) == tags.FORWARD]
     data = [n for n in forward if graph.nodes[n].op in _DATA] or _constant_data(graph, forward, sizes)
     variables = [n for n in forward if graph.nodes[n].op in effects.VARIABLES]
@@ -124,7 +112,8 @@ def estimate(graph, names, spec_of, speeds=None):
         num_bytes = _traffic(node.op, inputs, used, sizes)
         seconds = gradient_s = weight_s = 0.0
         if node.op not in _FREE:
-            seconds = speeds.overhead_s + max(flops / speeds.flops, num_bytes / speeds.memory_bytes)
+            arithmetic = flops / device.flops_per_s(flops) if flops else 0.0
+            seconds = device.start_s + max(arithmetic, num_bytes / device.memory_bytes_per_s)
             if name in trained and name in from_variables and sizes.spec(used[0]).dtype in types.FLOAT_TYPES:
                 wanted = [t for t in inputs if node_of(t) in from_variables and sizes.spec(t).dtype in _DIFFERENTIABLE]
                 of_data = sum(node_of(t) in from_data for t in wanted)
@@ -140,7 +129,7 @@ def estimate(graph, names, spec_of, speeds=None):
             from_variables=name in from_variables,
             held=any(sizes.spec(tensor).dtype in _HELD_TYPES for tensor in used),
         )
-    return Costs(found, sizes.num_bytes, _kept(graph, found), speeds)
+    return Costs(found, sizes.num_bytes, _kept(graph, found), machine, unknown_size)
 
 
 def stage_costs(graph, costs, stage_of, num_stages):
@@ -148,7 +137,7 @@ def stage_costs(graph, costs, stage_of, num_stages):
 
     Args:
       graph: the graph of `costs`.
-      costs: what `estimate` returned.
+      costs: what `forward_costs` returned.
       stage_of: dict of operation to stage; operations that it lacks count for stage 0.
       num_stages: how many stages there are.
 
@@ -185,23 +174,23 @@ def cut_bytes(graph, costs, stage_of, num_stages):
     return crossing
 
 
-def tensor_sizes(spec_of, speeds=None):
+def tensor_sizes(spec_of, unknown_size=UNKNOWN_SIZE):
     """A function of a canonical tensor name to its estimated bytes; 0 where nothing is known of the tensor."""
-    return _Sizes(spec_of, (speeds or Speeds()).unknown_dim).num_bytes
+    return _Sizes(spec_of, unknown_size).num_bytes
 
 
 class _Sizes(object):
     """Shapes and bytes of tensors, with a guess where the graph does not know them."""
 
-    def __init__(self, spec_of, unknown_dim):
+    def __init__(self, spec_of, unknown_size):
         self._spec_of = spec_of
-        self._unknown_dim = unknown_dim
+        self._unknown_size = unknown_size
         self._known = {}
 
     def spec(self, tensor):
         if tensor not in self._known:
             spec = self._spec_of(tensor) or TensorSpec((), 0)
-            shape = tuple(self._unknown_dim if d < 0 else d for d in spec.shape or ())
+            shape = tuple(self._unknown_size if d < 0 else d for d in spec.shape or ())
             self._known[tensor] = TensorSpec(shape, spec.dtype % 100)  # above 100: a reference to the same type
         return self._known[tensor]
 

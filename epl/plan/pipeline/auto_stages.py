@@ -99,14 +99,14 @@ def choose_stages(graph, costs, num_stages, in_control_flow=frozenset()):
 
     A plan calls it, for models without scopes, as
 
-        costs = estimate(model.graph, analysis.cloned, spec_of)
+        costs = forward_costs(model.graph, analysis.cloned, spec_of)
         chosen = choose_stages(model.graph, costs, config.pipeline.num_stages, analysis.in_control_flow)
 
     and takes `chosen.stage_of` in the place of the scopes' tags.
 
     Args:
       graph: an epl.graph.index.Graph.
-      costs: what epl.plan.cost.cost.estimate returned for it.
+      costs: what epl.plan.cost.cost.forward_costs returned for it.
       num_stages: how many stages.
       in_control_flow: operations inside loops and branches of control flow v1.
 

@@ -61,7 +61,7 @@ def row_of_pieces(graph, costs, in_control_flow=frozenset(), wanted=1):
 
     Args:
       graph: an epl.graph.index.Graph.
-      costs: what epl.plan.cost.cost.estimate returned for it.
+      costs: what epl.plan.cost.cost.forward_costs returned for it.
       in_control_flow: operations inside loops and branches of control flow v1.
       wanted: pieces that are needed. What repeats only once, by types alone, is cut if there would be fewer.
 

@@ -15,17 +15,19 @@ _ONE_SCALE = 4  # times as long
 _NARROWEST = 18  # pixels of the shortest action, as long as the picture does not get wider than _MAX_WIDTH
 
 
-def estimated_timeline(graph, costs, stage_of, num_stages, strategy, num_micro_batch, num_chunks=1):
+def estimated_timeline(graph, costs, stage_of, num_stages, strategy, num_micro_batch, num_chunks=1, link=None):
     """The Timeline that a schedule would have if operations took as long as estimated.
 
     Args:
       graph: the graph of `costs`.
-      costs: what epl.plan.cost.cost.estimate returned.
+      costs: what epl.plan.cost.cost.forward_costs returned.
       stage_of: dict of operation to stage.
       num_stages: stages over all devices, a multiple of num_chunks.
       strategy, num_micro_batch: `pipeline.strategy` and `pipeline.num_micro_batch`.
       num_chunks: stages per device.
+      link: the epl.cluster.machine.Link between stages; None: that within a worker.
     """
+    link = link or costs.machine.worker
     order = schedule(strategy, num_stages // num_chunks, num_micro_batch, num_chunks)
     stages = stage_costs(graph, costs, stage_of, num_stages)
     split = any(action.kind == WEIGHT for actions in order for action in actions)
@@ -37,7 +39,7 @@ def estimated_timeline(graph, costs, stage_of, num_stages, strategy, num_micro_b
     crossing = cut_bytes(graph, costs, stage_of, num_stages)
 
     def transfer(begin, end):
-        return crossing[min(begin, end)] / costs.speeds.link_bytes
+        return link.latency_s + crossing[min(begin, end)] / link.bytes_per_s
 
     return simulate(order, durations, transfer, [stage.activation_bytes for stage in stages])
 

@@ -2,7 +2,7 @@
 
 import os
 
-from epl.plan.cost.cost import Speeds, estimate
+from epl.plan.cost.cost import UNKNOWN_SIZE, forward_costs
 from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report import timeline, web
 from epl.plan.report.timeline import estimated_timeline
@@ -17,7 +17,7 @@ def schedule_page(program, pipeline, script, measured=None, batch=None):
       script: path of the program, for the title.
       measured: a Timeline of a run, which is shown beside the estimated one; None for none.
       batch: rows of a micro-batch, where the program leaves them open. None: those of its data sets, where that is a
-        constant, else what Speeds says.
+        constant, else UNKNOWN_SIZE.
     """
     heading, body = schedule_part(program, pipeline, measured, batch)
     return web.document("%s: %s" % (os.path.basename(script), heading), body)
@@ -26,12 +26,15 @@ def schedule_page(program, pipeline, script, measured=None, batch=None):
 def schedule_part(program, pipeline, measured=None, batch=None):
     """(heading, HTML) of the same for a page that shows more."""
     graph, plan = program.source.graph, program.source.plan
-    batch = batch or data_set_rows(graph) or Speeds.unknown_dim
-    costs = estimate(graph, plan.analysis.cloned, program.spec_of, Speeds(unknown_dim=batch))
+    batch = batch or data_set_rows(graph) or UNKNOWN_SIZE
+    costs = forward_costs(graph, plan.analysis.cloned, program.spec_of, unknown_size=batch)
     names, stage_of, chunks = [stage.name for stage in plan.mesh.stages], plan.stage_of, pipeline.num_chunks
     if _on_one_device(plan.mesh):  # stages on the same device are none to a schedule
         names, stage_of, chunks = [" + ".join(names)], {}, 1
-    line = estimated_timeline(graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks)
+    link = costs.machine.worker if plan.mesh.pipeline.num_workers == 1 else costs.machine.host
+    line = estimated_timeline(
+        graph, costs, stage_of, len(names), pipeline.strategy, pipeline.num_micro_batch, chunks, link
+    )
     heading = "%s, %d %s, %d %s" % (
         pipeline.strategy,
         len(names),
@@ -39,11 +42,11 @@ def schedule_part(program, pipeline, measured=None, batch=None):
         pipeline.num_micro_batch,
         "micro-batch" if pipeline.num_micro_batch == 1 else "micro-batches",
     )
-    speeds = costs.speeds
+    device = costs.machine.device
     note = (
         "Estimated from shapes for a device of %.4g TFLOP/s and %.4g GB/s and links of %.4g GB/s, an unknown batch "
         "counted as %d; communication of gradients and the update of the variables are left out."
-        % (speeds.flops / 1e12, speeds.memory_bytes / 1e9, speeds.link_bytes / 1e9, speeds.unknown_dim)
+        % (device.most_flops_per_s / 1e12, device.memory_bytes_per_s / 1e9, link.bytes_per_s / 1e9, costs.unknown_size)
     )
     return heading, timeline.part(line, names, measured, [note])
 
