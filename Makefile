@@ -37,7 +37,7 @@ test-nightly: ## only the tests that train long to show that something is learnt
 test-all: ## all tests, the nightly ones and every combination included; takes hours
 	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
 
-test-mutants: ## plant 300 faults in the code, one at a time, and name those that no unit test finds; takes hours
+test-mutants: ## plant 200 faults in the code, one at a time, and name those that no unit test finds; half an hour
 	@scripts/lines.sh --first 'python -m tests.mutants $(ARGS)'
 
 test-multiproc: ## only the tests with several worker processes

@@ -1,92 +1,151 @@
-"""A plugin of pytest that writes down which functions of EPL each test calls in its own process, and how long it takes.
+"""Which lines of EPL each unit test runs in its own process, and how long it takes.
 
-    python -m pytest -p tests.mutants.cover --cover-file FILE tests/unit
-
-The file is JSON: {"seconds": {test: seconds}, "functions": {"epl/plan/exchange/order.py:settle": [tests]}}; tests that
-fail are not in it. "epl/plan/exchange/order.py:" has all that call any function of the file.
+Kept in a folder: for each test file a file of JSON, {"digest": of the test file, "tests": {test: {"seconds": seconds,
+"ran": {"epl/plan/exchange/order.py:settle": lines}}}}. Lines are the bits of a number in hexadecimal digits, counted
+from the function's first, so that most of it stays true when other functions change. Tests that fail are not in it.
 """
 
 import ast
 import collections
+import hashlib
 import json
 import os
 import sys
+import threading
 import time
 
-import pytest
 
+class Traced(object):
+    """A plugin of pytest: what tests run.
 
-def pytest_addoption(parser):
-    parser.addoption("--cover-file", help="where to write which functions of EPL each test calls")
+    Args:
+      root: the repository.
+      paths: the files of which it is written down, from there.
+    """
 
-
-def pytest_configure(config):
-    if config.getoption("--cover-file"):
-        config.pluginmanager.register(_Cover(str(config.rootdir), config.getoption("--cover-file")))
-
-
-class _Cover(object):
-    def __init__(self, root, path):
-        self._root, self._path = os.path.join(root, "epl") + os.sep, path
-        self._names = {}  # code -> the function's name, None for what is no function of EPL
-        self._lines = {}  # file -> {first line: qualified name}
-        self._seconds, self._tests = {}, collections.defaultdict(list)
-        self._failed = set()
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item):
-        seen, began = set(), time.perf_counter()
-
-        def called(frame, event, _):
-            if event == "call":
-                seen.add(frame.f_code)
-
-        sys.setprofile(called)
-        yield
-        sys.setprofile(None)
-        self._seconds[item.nodeid] = time.perf_counter() - began
-        for name in sorted({name for name in map(self._name, seen) if name is not None}):
-            self._tests[name].append(item.nodeid)
+    def __init__(self, root, paths):
+        self._paths = {os.path.join(root, path): path for path in paths}
+        self._scopes = {}
+        self.tests = {}
 
     def pytest_runtest_logreport(self, report):
         if not report.passed:
-            self._failed.add(report.nodeid)
+            self.tests.pop(report.nodeid, None)
 
-    def pytest_sessionfinish(self):
-        files = collections.defaultdict(dict)
-        for name, tests in self._tests.items():
-            files[name.partition(":")[0] + ":"].update(dict.fromkeys(tests))
-        self._tests.update((name, list(tests)) for name, tests in files.items())
-        functions = {n: [t for t in tests if t not in self._failed] for n, tests in sorted(self._tests.items())}
-        seconds = {test: round(took, 2) for test, took in self._seconds.items() if test not in self._failed}
-        with open(self._path, "w") as file:
-            json.dump({"seconds": seconds, "functions": functions}, file)
+    def run(self, items, run_one):
+        """Calls run_one(item, next item) for each and fills `tests`."""
+        for item, following in zip(items, list(items[1:]) + [None]):
+            lines = {path: set() for path in self._paths}
+            follow = _following(lines)
+            self.tests[item.nodeid] = found = {}
+            began = time.perf_counter()
+            sys.settrace(follow)
+            threading.settrace(follow)
+            try:
+                run_one(item, following)
+            finally:
+                sys.settrace(None)
+                threading.settrace(None)
+            found["seconds"] = round(time.perf_counter() - began, 2)
+            found["ran"] = self._ran(lines)
 
-    def _name(self, code):
-        if code not in self._names:
-            self._names[code] = None
-            if code.co_filename.startswith(self._root):
-                path = os.path.join("epl", code.co_filename[len(self._root) :])
-                function = self._functions(code.co_filename).get(code.co_firstlineno)
-                self._names[code] = "%s:%s" % (path, function) if function else None
-        return self._names[code]
-
-    def _functions(self, path):
-        if path not in self._lines:
-            with open(path, "rb") as file:
-                self._lines[path] = dict(functions_of(ast.parse(file.read())))
-        return self._lines[path]
+    def _ran(self, lines):
+        masks = collections.Counter()
+        for path, seen in lines.items():
+            if seen:
+                if path not in self._scopes:
+                    with open(path, "rb") as file:
+                        self._scopes[path] = scopes(file.read())
+                for line in seen:
+                    function, first = self._scopes[path][line]
+                    masks["%s:%s" % (self._paths[path], function)] |= 1 << (line - first)
+        return {function: "%x" % mask for function, mask in sorted(masks.items())}
 
 
-def functions_of(tree, scope=()):
-    """(first line, qualified name) of each function of a file, decorators included."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            inside = scope + (node.name,)
-            if isinstance(node, ast.FunctionDef):
-                yield min([node.lineno] + [each.lineno for each in node.decorator_list]), ".".join(inside)
-            for pair in functions_of(node, inside):
-                yield pair
-        else:
-            for pair in functions_of(node, scope):
-                yield pair
+def _following(lines):
+    """A function for sys.settrace that adds the numbers of lines that run to {file: set}."""
+
+    def into(seen):
+        def local(frame, event, _):
+            if event == "line":
+                seen.add(frame.f_lineno)
+            return local
+
+        return local
+
+    found = {path: into(seen) for path, seen in lines.items()}
+    return lambda frame, event, _: found.get(frame.f_code.co_filename)
+
+
+def scopes(source):
+    """For each line of a file's bytes (from 1 on): qualified name and first line of the function that it is in."""
+    found = [("", 1)] * (len(source.splitlines()) + 2)
+
+    def walk(node, scope):
+        for child in ast.iter_child_nodes(node):
+            inside = scope + (child.name,) if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else scope
+            if isinstance(child, ast.FunctionDef):
+                count = child.end_lineno + 1 - child.lineno
+                found[child.lineno : child.end_lineno + 1] = [(".".join(inside), child.lineno)] * count
+            walk(child, inside)
+
+    walk(ast.parse(source), ())
+    return found
+
+
+class Cover(object):
+    """What is kept, of all test files.
+
+    Args:
+      folder: where; made if it is missing.
+      root: the repository.
+    """
+
+    def __init__(self, folder, root):
+        self._folder, self._root = folder, root
+        self._by_function = collections.defaultdict(list)  # function -> [(test, mask)]
+        self.seconds = {}
+        os.makedirs(folder, exist_ok=True)
+
+    def missing(self, files):
+        """Those of the test files of which nothing is kept, or of another state of it."""
+        return [file for file in files if self._read(file) is None]
+
+    def keep(self, file, tests):
+        with open(self._at(file) + ".new", "w") as out:
+            json.dump({"digest": self._digest(file), "tests": tests}, out)
+        os.replace(self._at(file) + ".new", self._at(file))
+
+    def load(self, files):
+        for file in files:
+            for test, known in sorted(self._read(file)["tests"].items()):
+                self.seconds[test] = known["seconds"]
+                for function, mask in known["ran"].items():
+                    self._by_function[function].append((test, int(mask, 16)))
+
+    def tests_of(self, path, function, offset=None):
+        """Tests that run a line of a function; without `offset`, that run any."""
+        found = self._by_function.get("%s:%s" % (path, function), ())
+        return [test for test, mask in found if offset is None or mask >> offset & 1]
+
+    def leave_out(self, test):
+        self.seconds.pop(test, None)
+        for function, found in self._by_function.items():
+            self._by_function[function] = [pair for pair in found if pair[0] != test]
+
+    def functions(self):
+        return list(self._by_function)
+
+    def _at(self, file):
+        return os.path.join(self._folder, file.replace("/", ".") + ".json")
+
+    def _digest(self, file):
+        with open(os.path.join(self._root, file), "rb") as source:
+            return hashlib.sha1(source.read()).hexdigest()
+
+    def _read(self, file):
+        if not os.path.exists(self._at(file)):
+            return None
+        with open(self._at(file)) as kept:
+            found = json.load(kept)
+        return found if found["digest"] == self._digest(file) else None

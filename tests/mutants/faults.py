@@ -35,7 +35,7 @@ _CALLS = {"any": "all", "all": "any", "min": "max", "max": "min", "sorted": "lis
 _WORDS = (ast.Raise, ast.Assert)
 
 
-class Fault(collections.namedtuple("Fault", "name path function line start end text")):
+class Fault(collections.namedtuple("Fault", "name path function line start end text inside")):
     """One fault.
 
     Attributes:
@@ -45,6 +45,7 @@ class Fault(collections.namedtuple("Fault", "name path function line start end t
       line: where it stands.
       start, end: which bytes of the file it takes the place of.
       text: what stands there instead.
+      inside: whether it changes what a function does when it is called, and not what happens when the file is imported.
     """
 
     __slots__ = ()
@@ -52,6 +53,19 @@ class Fault(collections.namedtuple("Fault", "name path function line start end t
     def planted_in(self, source):
         """The file's bytes with the fault."""
         return source[: self.start] + self.text.encode("utf-8") + source[self.end :]
+
+    def change_in(self, source):
+        """The line before and after, of the file's bytes."""
+        texts = source, self.planted_in(source)
+        return tuple(text.decode("utf-8").splitlines()[self.line - 1].strip() for text in texts)
+
+
+def planted_under(name, root):
+    """The Fault of that name in the repository at `root`, and its file's bytes."""
+    path = name.partition(":")[0]
+    with open(os.path.join(root, path), "rb") as file:
+        source = file.read()
+    return next(fault for fault in faults_of(path, source) if fault.name == name), source
 
 
 def faults_of(path, source):
@@ -85,15 +99,20 @@ class _Finder(ast.NodeVisitor):
         self._starts = [0]
         for line in source.splitlines(True):
             self._starts.append(self._starts[-1] + len(line))
-        self._scope = []
+        self._scope, self._depth = [], 0
         self._numbers = collections.Counter()
 
     def visit(self, node):
         if isinstance(node, _WORDS):
             return
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            deeper = isinstance(node, ast.FunctionDef)
             self._scope.append(node.name)
-            for part in node.body + getattr(getattr(node, "args", None), "defaults", []):
+            self._depth += deeper
+            for part in node.body:
+                self.visit(part)
+            self._depth -= deeper
+            for part in node.args.defaults if deeper else ():
                 self.visit(part)
             self._scope.pop()
             return
@@ -170,4 +189,4 @@ class _Finder(ast.NodeVisitor):
             for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         )
         name = "%s:%s:%s:%d" % (self._path, function, kind, number)
-        self.found.append(Fault(name, self._path, function, node.lineno, start, end, text))
+        self.found.append(Fault(name, self._path, function, node.lineno, start, end, text, self._depth > 0))
