@@ -82,11 +82,11 @@ def _share(variables, nodes):
 
 def _sent(plan):
     """Bytes that this worker sends in a step."""
-    from epl.plan.zero.zero import brought_bytes, scattered_groups, updated_bytes
+    from epl.program.collective import GRADIENTS, PARAMETERS, REDUCE_SCATTER
 
-    workers, once = plan.mesh.copies.num_workers, scattered_groups(plan)
-    gradients = sum(group.num_bytes * (1 if group.name in once else 2) for group in plan.aggregation.groups)
-    return (workers - 1) * (gradients / workers + updated_bytes(plan) + brought_bytes(plan))
+    workers, found = plan.mesh.copies.num_workers, [e for e in plan.collectives if e.purpose == GRADIENTS]
+    gradients = sum(each.num_bytes * (1 if each.operation == REDUCE_SCATTER else 2) for each in found)
+    return (workers - 1) * (gradients / workers + plan.sent_bytes(PARAMETERS))
 
 
 def main():

@@ -6,7 +6,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.partition.conversion import shard_sizes, shard_starts
-from epl.partition.partitioned import COLLECTIVES, SEND_ROWS, Collective
+from epl.partition.partitioned import COLLECTIVES, SEND_ROWS, ShardCollective
 from epl.program.placement import SUM
 
 INT32, INT64, FLOAT, DOUBLE, BOOL, STRING = 3, 9, 1, 2, 10, 7
@@ -110,7 +110,7 @@ class Emit(object):
           kind: as in epl.partition.partitioned.COLLECTIVES.
           text: the tensor in a shard.
           dtype: its DataType number.
-          tensor, num_bytes, wanted_by: as in epl.partition.partitioned.Collective.
+          tensor, num_bytes, wanted_by: as in epl.partition.partitioned.ShardCollective.
           combine: of an all-reduce or reduce-scatter.
           **attrs: "dim", "size" and so on.
         """
@@ -119,7 +119,7 @@ class Emit(object):
         attrs.update({"combine": combine} if kind in ("all_reduce", "reduce_scatter") else {})
         name = self.add(COLLECTIVES[kind], kind, [text], T=Type(sent), shards=self.shards, **attrs)
         phase = tags.phase(self._for)
-        self.collectives.append(Collective(name, kind, tensor, num_bytes, phase, wanted_by or self._for.name))
+        self.collectives.append(ShardCollective(name, kind, tensor, num_bytes, phase, wanted_by or self._for.name))
         return self.cast(name, sent, dtype)
 
     def send_rows(self, name, rows, counts, dtype, tensor, num_bytes):
@@ -130,14 +130,14 @@ class Emit(object):
           rows: the tensor, those for shard 0 first.
           counts: how many are for each, a vector of int64.
           dtype: of the rows.
-          tensor, num_bytes: as in epl.partition.partitioned.Collective.
+          tensor, num_bytes: as in epl.partition.partitioned.ShardCollective.
 
         Returns:
           (the rows that come, those of shard 0 first; how many come from each).
         """
         made = self.add(SEND_ROWS, name, [rows, counts], T=Type(dtype), shards=self.shards)
         phase = tags.phase(self._for)
-        self.collectives.append(Collective(made, "all_to_all", tensor, num_bytes, phase, self._for.name))
+        self.collectives.append(ShardCollective(made, "all_to_all", tensor, num_bytes, phase, self._for.name))
         return made, made + ":1"
 
     def outputs(self, node, texts, dtypes):

@@ -21,7 +21,7 @@ EXCHANGES = frozenset(COLLECTIVES.values()) | {SEND_ROWS}
 
 
 @dataclass(frozen=True)
-class Collective:
+class ShardCollective:
     """One exchange between the shards.
 
     Attributes:
@@ -66,7 +66,7 @@ class Partitioned:
       shards: how many run it.
       placements: canonical tensor name to Placement, of those that are not whole.
       per_shard: node to (name of an attribute, its values by shard).
-      collectives: all Collectives, in the order of the graph.
+      collectives: all ShardCollectives, in the order of the graph.
       without_rule: all WholeInputs.
       brought: of tensors that were brought into another place, their canonical names to (that of the tensor in the
         graph that was partitioned, the Placement there).
@@ -76,7 +76,7 @@ class Partitioned:
     shards: int
     placements: Dict[str, Placement]
     per_shard: Dict[str, Tuple[str, Tuple[Any, ...]]]
-    collectives: Tuple[Collective, ...]
+    collectives: Tuple[ShardCollective, ...]
     without_rule: Tuple[WholeInputs, ...]
     brought: Dict[str, Tuple[str, Placement]]
 

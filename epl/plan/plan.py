@@ -7,6 +7,7 @@ from typing import Any, Dict, FrozenSet, Optional, Tuple
 from epl.cluster.machine import Link
 from epl.errors import PlanError, UnsupportedError
 from epl.graph.index import node_of
+from epl.plan.exchange.collectives import collectives_of
 from epl.plan.facts.analysis import Analysis, analyse, with_copies_of
 from epl.plan.facts.by_hand import check_repeated, check_replaced
 from epl.plan.facts.consistency import (
@@ -32,7 +33,7 @@ from epl.plan.layout.placements import place_variables
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.layout.weights import check_weights
 from epl.plan.pipeline.borders import check_settings, copied_for_borders, plan_borders
-from epl.plan.pipeline.micro_batches import MicroBatches, has_micro_batches, plan_micro_batches
+from epl.plan.pipeline.micro_batches import MicroBatches, has_micro_batches, of_micro_batches, plan_micro_batches
 from epl.plan.sync.batch_norm import plan_batch_norm
 from epl.plan.sync.dgc import Dgc, plan_dgc
 from epl.plan.sync.gradients import Aggregation, plan_aggregation
@@ -40,8 +41,9 @@ from epl.plan.sync.local_sgd import LocalSgd, check_no_collectives, plan_local_s
 from epl.plan.sync.outputs import Merge, merges_of
 from epl.plan.sync.state import StateGroup, plan_state
 from epl.plan.sync.wire import Wire, plan_wire
-from epl.plan.zero.zero import Zero, brought_bytes, check_zero, sharing_group, updated_bytes, with_sharers, workers_of
+from epl.plan.zero.zero import Zero, check_zero, sharing_group, with_sharers, workers_of
 from epl.plan.zero.zero_owners import Places, plan_zero
+from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
 
@@ -57,7 +59,7 @@ class Plan(Holding):
       analysis: facts about the user's graph.
       variables: by name.
       aggregation: gradients.
-      state: merged changes of other variables.
+      state: merged changes of other variables, of each micro-batch.
       merges: merged outputs.
       reduce_method: how gradients of replicas are combined (communication.gradients_reduce_method).
       wire_fp16: float32 gradients travel as float16, multiplied by fp16_scale.
@@ -66,7 +68,7 @@ class Plan(Holding):
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
       prefetched: data sets whose batches are on their devices before the steps that use them.
-      batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm).
+      batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm), of each micro-batch.
       micro_batches: how a training step is divided; None where it has one micro-batch.
       owners: node to the one worker of a pipeline that computes it, or its first copy, by its place in `mesh.pipeline`;
         all of them compute the others. Empty where each worker computes whole copies of the model. See `owner`.
@@ -240,24 +242,19 @@ class Plan(Holding):
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
-        if self.mesh.copies.num_workers == 1:
-            return 0
-        if self.local_sgd is not None:
-            return self.local_sgd.num_bytes // self.local_sgd.k_steps
-        wire = 0.5 if self.wire_fp16 else 1
-        groups = [g for g in self.aggregation.groups if self.has_stage(node_of(g.tensors[0]))]
-        groups = [g for g in groups if self.group_of(g.tensors[0]).num_workers > 1]
-        compressed = [g for g in groups if self.dgc is not None and self.dgc.of_group(g)]
-        sent = sum(self.dgc.sent_bytes(group) for group in compressed)
-        coded = [g for g in groups if self.wire is not None and g.name in self.wire.groups]
-        sent += sum(self.wire.sent_bytes(group) for group in coded)
-        whole = (g for g in groups if g not in compressed and g not in coded)
-        return (
-            sum(int(g.num_bytes * (wire if g.dtype == 1 else 1)) for g in whole)
-            + sent
-            + updated_bytes(self)
-            + brought_bytes(self)
-        )
+        return self.sent_bytes(GRADIENTS, PARAMETERS, AVERAGES)
+
+    def sent_bytes(self, *purposes):
+        """The same of the collectives for some purposes (epl.program.collective)."""
+        sent = [each for each in self.collectives if each.purpose in purposes and each.takes_part and each.workers > 1]
+        return int(sum(each.bytes_per_step for each in sent))
+
+    @property
+    def collectives(self):
+        """The epl.program.collective.Collectives of a step: all that ranks exchange, as far as a plan tells it."""
+        if "_collectives" not in self.__dict__:
+            self.__dict__["_collectives"] = collectives_of(self)  # made once; a plan does not change
+        return self.__dict__["_collectives"]
 
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
@@ -374,7 +371,7 @@ def make_plan(model, config, cluster):
         analysis=analysis,
         variables={name: known for name, known in model.variables.items() if known.rows_of is None},
         aggregation=aggregation,
-        state=state,
+        state=of_micro_batches(state, micro_batches),
         merges=merges,
         reduce_method=communication.gradients_reduce_method,
         wire_fp16=communication.fp16,
@@ -382,7 +379,7 @@ def make_plan(model, config, cluster):
         sparse_as_dense=communication.sparse_as_dense,
         stage_of=stage_of,
         user_collectives=collectives,
-        batch_norms=batch_norms,
+        batch_norms=of_micro_batches(batch_norms, micro_batches),
         micro_batches=micro_batches,
         owners=owners,
         keepers=keepers,

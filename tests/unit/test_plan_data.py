@@ -198,7 +198,7 @@ def test_row_updates_of_metrics_are_gathered():
         tf.metrics.mean_per_class_accuracy(tf.cast(x[:, 0], tf.int64), tf.cast(x[:, 1], tf.int64), 3)
         model, plan = plan_of(graph)
     rows = [group for group in plan.state if group.how == "rows"]
-    assert len(rows) == 2 and all(len(group.collectives()) == 2 for group in rows)
+    assert len(rows) == 2 and all(len(group.gathered) == 2 for group in rows)
 
 
 def test_the_size_of_a_batch_is_summed_where_it_is_a_constant():

@@ -11,7 +11,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.facts.names import clone_name
 from epl.plan.report.table import plan_table
-from epl.plan.zero.zero import brought_bytes
+from epl.program.collective import PARAMETERS
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
 from tests.helpers.marks import needs_bfloat16
@@ -435,7 +435,7 @@ def test_segments_are_collectives_of_the_devices_that_have_the_same_part():
             assert names[1 + lane] in program.graph.ancestors([taken])
             assert names[2 - lane] not in program.graph.ancestors([taken])
         own = {update.variable for update in plan.zero.updates if update.owner == worker}
-        assert brought_bytes(plan) == 4 * sum({"first": 16, "kernel": 28}[name] for name in own)
+        assert plan.sent_bytes(PARAMETERS) == 4 * sum({"first": 16, "kernel": 28}[name] for name in own)
 
 
 @pytest.mark.parametrize("level", ["v1", "v2", "v3"])

@@ -117,7 +117,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
       replaced: gradient tensor to its sum.
       added: names of the new nodes, the copies among them, in creation order.
     """
-    analysis, nodes = plan.analysis, plan.micro_batches.nodes
+    analysis = plan.analysis
     stage_of, owners, keepers = dict(plan.stage_of), dict(plan.owners), dict(plan.keepers)
     for known in (stage_of, owners, keepers):
         known.update((copy, known[name]) for copy, name in originals.items() if name in known)
@@ -133,10 +133,6 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
 
     def with_copies(names):
         return names.union(copy for copy, name in originals.items() if name in names)
-
-    def of_all(found):
-        further = [each.for_micro_batch(nodes, m) for m in range(1, plan.micro_batches.count) for each in found]
-        return found + tuple(each for each in further if each is not None)
 
     aggregation, written = plan.aggregation, frozenset(analysis.writes)
     return replace(
@@ -159,9 +155,7 @@ def _plan_of_copies(graph, plan, originals, replaced, added):
             ),
             consumers={replaced.get(tensor, tensor): edges for tensor, edges in aggregation.consumers.items()},
         ),
-        state=of_all(plan.state),
         merges=tuple(_merged_before(merge) for merge in plan.merges),
-        batch_norms=of_all(plan.batch_norms),
         stage_of=stage_of,
         owners=owners,
         keepers=keepers,

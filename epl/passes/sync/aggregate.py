@@ -57,9 +57,7 @@ def aggregate_gradients(program, plan):
             reduced = "%s:%d" % (group.name, index) if index else group.name
             rewire(edit, plan, plan.aggregation.consumers[tensor], reduced, group.lane)
     for sparse in plan.aggregation.sparse:
-        values, indices = (_dense_detour if plan.sparse_as_dense and sparse.rows > 0 else _gather)(
-            graph, edit, plan, sparse
-        )
+        values, indices = (_dense_detour if sparse.is_made_dense(plan) else _gather)(graph, edit, plan, sparse)
         rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.lane)
         rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.lane)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
@@ -180,7 +178,7 @@ def _constant(edit, plan, name, value, dtype):
 
 
 def _gather_indices(graph, edit, plan, sparse):
-    name = sparse.name + "/indices"
+    _, name = sparse.gathered
     dtype = dtype_of(graph, sparse.indices)
     return edit.add(
         all_gather_node(plan, name, sparse.indices, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
@@ -188,7 +186,7 @@ def _gather_indices(graph, edit, plan, sparse):
 
 
 def _gather(graph, edit, plan, sparse):
-    name = sparse.name + "/values"
+    name, _ = sparse.gathered
     dtype = dtype_of(graph, sparse.values)
     gather = all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
     gathered = edit.add(gather).name
@@ -225,7 +223,7 @@ def _dense_detour(graph, edit, plan, sparse):
                 )
             ).name
         )
-    name, group = sparse.name + "/reduced", plan.group_of(sparse.values)
+    name, group = sparse.reduced, plan.group_of(sparse.values)
     reduced = make_node(
         "EplAllReduce",
         name,

@@ -49,7 +49,7 @@ def _gather(program, edit, plan, group, which, where):
     """
     graph, mesh, copies, all_have = program.graph, plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
     if which:
-        name = "%s/again_%d" % (group.name, which)
+        name = group.name_in(which)
         group = replace(group, name=name, tag=tag_of(name))
     givers = {giver.index for giver in mesh.givers(group.lane)}
     shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]

@@ -8,6 +8,7 @@ Each worker adds up one share of every gradient. What is applied waits until wha
 
 from epl.graph.build import Type, constant, make_node
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
+from epl.plan.facts.names import tag_of
 
 _FLOAT32, _UINT8, _INT64 = 1, 4, 9
 
@@ -34,9 +35,9 @@ def _exchange(edit, plan, group):
         node.attr["sizes"].list.i.extend(each.num_elements for each in coded)
         return tagged(node, "wire")
 
-    def exchange(op, name, inputs, tag, **attrs):
+    def exchange(op, name, inputs, **attrs):
         comm, workers = plan.group_of(first).communicator(group.slot), plan.wire.workers
-        node = make_node(op, name, inputs, host, T=Type(_UINT8), comm=comm, tag=tag, workers=workers, **attrs)
+        node = make_node(op, name, inputs, host, T=Type(_UINT8), comm=comm, tag=tag_of(name), workers=workers, **attrs)
         edit.add(tagged(node, "collective"))
 
     def keep(variables, name):
@@ -47,7 +48,7 @@ def _exchange(edit, plan, group):
     def read(variables):
         return [edit.add(read_node(edit.peek(each), each + "/read", _FLOAT32)).name for each in variables]
 
-    (to_sum, to_sum_tag), (sums, sums_tag) = plan.wire.collectives(group)
+    to_sum, sums = plan.wire.names(group)
     gradients = [instance_tensor(plan, tensor, each.index) for each in instances for tensor in group.tensors]
     left, left_of_sum = [each.left for each in coded], [each.left_of_sum for each in coded]
     encode = wire_node(
@@ -59,12 +60,12 @@ def _exchange(edit, plan, group):
     )
     keep(left, edit.add(encode).name)
     splits = edit.add(constant(group.name + "/equal", [], _INT64, host)).name
-    exchange("EplAllToAll", to_sum, [encode.name, splits], to_sum_tag)
+    exchange("EplAllToAll", to_sum, [encode.name, splits])
     add_up = wire_node(
         "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale_of(first))
     )
     keep(left_of_sum, edit.add(add_up).name)
-    exchange("EplAllGather", sums, [add_up.name], sums_tag, R=1)
+    exchange("EplAllGather", sums, [add_up.name], R=1)
     decode = wire_node("EplWireDecode", group.name, [sums] + ["^" + name for name in kept])
     for each in coded:
         shape = decode.attr["shapes"].list.shape.add()

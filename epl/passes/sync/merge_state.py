@@ -7,6 +7,7 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
 
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.passes.rows import add_rows
+from epl.plan.facts.names import tag_of
 
 
 def merge_state(program, plan):
@@ -40,7 +41,7 @@ def merge_state(program, plan):
 
 
 def _gather_rows(graph, edit, plan, group):
-    for (name, tag), tensor, consumer in zip(group.collectives(), group.values, group.consumers):
+    for name, tensor, consumer in zip(group.gathered, group.values, group.consumers):
         dtype = dtype_of(graph, tensor)
         # A single index is a scalar.
         add_rows(
@@ -48,6 +49,6 @@ def _gather_rows(graph, edit, plan, group):
             name,
             dtype,
             tensor,
-            lambda n, d, of=tensor, tag=tag: all_gather_node(plan, n, of, d, group.slot, tag),
+            lambda n, d, of=tensor, called=name: all_gather_node(plan, n, of, d, group.slot, tag_of(called)),
         )
         rewire(edit, plan, [consumer], name)

@@ -15,22 +15,10 @@ from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, average_name, clone_name, joined_name
 from epl.plan.layout.mesh import DATA, SHARD, STAGE
-from epl.plan.zero.zero import gathered_groups
+from epl.program.collective import OPERATIONS
 from epl.rules import effects
 
 _MICRO_BATCH = re.compile(r"%s_micro_batch_\d+/" % PREFIX)
-_OPERATIONS = {
-    "EplAllReduce": "all_reduce",
-    "EplAllGather": "all_gather",
-    "EplReduceScatter": "reduce_scatter",
-    "EplAllToAll": "all_to_all",
-    "EplBroadcast": "broadcast",
-    "EplReduce": "reduce",
-    "EplSend": "send",
-    "EplRecv": "receive",
-    "EplBarrier": "barrier",
-    "EplSparseAllReduce": "sparse_all_reduce",
-}
 _OF_SEVERAL = frozenset(["EplAllReduce", "EplReduceScatter"])
 _ONE_GETS = frozenset(["EplRecv"])
 _PHASES = (tags.FORWARD, tags.BACKWARD, tags.APPLY, tags.SAVE)
@@ -108,7 +96,8 @@ class _Exchanges(object):
         self._size_of, self._order = size_of, program.whole.order
         self._phases = {}
         self._users = {each.name for each in self._plan.user_collectives}
-        self._others = _of_other_lanes(self._plan)
+        # In these the first device of the worker does not take part.
+        self._others = {each.name for each in self._plan.collectives if each.lane}
 
     def of_run(self, reached, times):
         """The rows of the collectives among some nodes of the whole graph, each with the times that it comes."""
@@ -124,7 +113,7 @@ class _Exchanges(object):
     def _between_copies(self, reached):
         """(node, row) pairs of the collectives that are nodes by themselves, but for those of shards."""
         found = []
-        for name in self._graph.find(_OPERATIONS.__contains__):
+        for name in self._graph.find(OPERATIONS.__contains__):
             node = self._graph.nodes[name]
             if name not in reached or not self._program.has(name) or name in self._others:
                 continue
@@ -163,7 +152,7 @@ class _Exchanges(object):
             size = sum(self._plan.dgc.sent_bytes(g) for g in self._plan.aggregation.groups if g.name == node.name)
         return Exchange(
             name=node.name,
-            operation=_OPERATIONS[node.op],
+            operation=OPERATIONS[node.op],
             axis=axis,
             devices=devices,
             sent_by=node.op if node.attr["workers"].i > 1 or node.op in _ONE_GETS else "",
@@ -259,18 +248,3 @@ class _Exchanges(object):
 def _is_of_owners(node):
     """Whether copies of the model give each other what they own (zero.level): each a vector for a variable."""
     return node.op == "EplAllGather" and "%s_zero/" % PREFIX in node.name
-
-
-def _of_other_lanes(plan):
-    """The collectives in which the first device of the worker does not take part."""
-    found = {group.name for group in plan.aggregation.groups if group.lane}
-    for sparse in plan.aggregation.sparse:
-        found.update(name for name, _ in sparse.collectives(plan.sparse_as_dense) if sparse.lane)
-    for group in plan.state:
-        found.update(name for name, _ in group.collectives() if group.lane)
-    found.update(group.name for group in gathered_groups(plan) if group.lane)
-    for segment in plan.zero.segments if plan.zero is not None else ():
-        copies = range(plan.micro_batches.count if plan.micro_batches is not None else 1)
-        lanes = plan.lanes_of(segment.variables[0])
-        found.update(segment.gather_of(lane, micro_batch) for lane in lanes if lane for micro_batch in copies)
-    return found

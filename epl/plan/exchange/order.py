@@ -6,10 +6,7 @@ import heapq
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.facts.names import gathered_name, tag_of
-from epl.plan.precision.verdicts import stages_verdicts
-from epl.plan.zero.zero import agreements, gathered_groups
-from epl.plan.zero.zero_sums import owned_sums
+from epl.program.collective import FIRST, LAST, NEXT, PARAMETERS, UNORDERED
 
 # The role of collectives between workers that have parts of the model's tensors.
 OF_SHARDS = "shards"
@@ -25,87 +22,38 @@ def collective_keys(plan, graph):
       plan: an epl.plan.plan.Plan.
       graph: the user's Graph, in whose creation order the keys are.
     """
-    created = graph.creation_index
-    keys = {}
-
-    def put(name, slot, tag, tensors):
-        last = max(created[node_of(t)] for t in tensors)
-        keys[name] = (last, name, plan.group_of(tensors[0]).communicator(slot), tag)
-
-    for group in plan.aggregation.groups:
-        if plan.wire is None or group.name not in plan.wire.groups:
-            put(group.name, group.slot, group.tag, group.tensors)
-    keys.update(_of_wire(plan, created))
-    among_workers = plan.zero is not None and not plan.zero.whole_workers
-    for each in agreements(plan) if among_workers else ():  # when all gradients are there
-        keys[each.name] = (len(created) - 0.5, each.name, plan.sharing.communicator(each.slot), each.tag)
-    for each in stages_verdicts(plan):
-        keys[each.name] = (len(created) - 0.5, each.name, plan.owning_group.communicator(0), each.tag)
-    for each in owned_sums(plan) if among_workers else ():
-        last = max(created[name] for name, _ in each.parts)
-        keys[each.name] = (last, each.name, plan.sharing.communicator(each.slot), each.tag)
-    # Last: updates have time until all gradients are on their way.
-    for group in gathered_groups(plan) if among_workers else ():
-        keys[group.name] = (len(created), group.name, plan.sharing.communicator(group.slot), group.tag)
-    keys.update(_of_parameters(plan, graph) if among_workers else ())
-    for sparse in plan.aggregation.sparse:
-        for name, tag in sparse.collectives(plan.sparse_as_dense):
-            put(name, sparse.slot, tag, (sparse.values, sparse.indices))
-    for group in plan.state:
-        for name, tag in group.collectives():
-            put(name, group.slot, tag, group.values)
-    for norm in plan.batch_norms:
-        for name, tag, anchor in norm.collectives():
-            put(name, norm.slot, tag, (anchor,))
-    if plan.local_sgd is not None:
-        for group in plan.local_sgd.groups:
-            put(group.name, group.slot, group.tag, group.variables)
-            if plan.local_sgd.overlap:
-                put(group.overlapped_name, group.slot, group.overlapped_tag, group.variables)
-    for merge in plan.merges:
-        if merge.over_workers:
-            put(merge.name, 0, merge.tag, (merge.source,))
-    for each in plan.repeated:
-        put(each.name, 0, each.tag, (each.get_next,))
-    for collective in plan.user_collectives:
-        # Half a place earlier, so that what only needs its result, under whatever name, comes after it.
-        keys[collective.name] = (created[collective.anchor] - 0.5, collective.name, 0, collective.tag)
-    for variable in plan.gathered:  # no step of training needs them
-        name = gathered_name(variable)
-        if name in graph.nodes:
-            keys[name] = (len(created), name, plan.mesh.copies.communicator(0), tag_of(name))
+    ordered = [each for each in plan.collectives if each.turn != UNORDERED and _may_come(each, graph)]
+    places = {each.name: _place(each, graph.creation_index) for each in ordered}
+    places.update(_behind_next(ordered, places))
+    keys = {each.name: (places[each.name], each.name, each.communicator, each.tag) for each in ordered}
     keys.update(keys_of_shards(graph))
     return keys
 
 
-def _of_parameters(plan, graph):
-    """The same of what brings parameters: as early as what they wait for allows, see `settle`."""
-    keys = {}
-    for segment in plan.zero.segments:
-        comm = plan.sharing.communicator(segment.number % plan.mesh.num_communicators)
-        for micro_batch in range(plan.micro_batches.count if plan.micro_batches is not None else 1):
-            for lane in plan.lanes_of(segment.variables[0]):
-                name = segment.gather_of(lane, micro_batch)
-                if name in graph.nodes:
-                    keys[name] = (0, name, comm, tag_of(name))
-    return keys
+def _may_come(each, graph):
+    """Whether a Collective that is not there yet could be; of some only their own node tells."""
+    return each.name in graph.nodes or bool(each.after) and each.after != (each.name,)
 
 
-def _of_wire(plan, created):
-    """The same of gradients that travel in fewer bits: sums are sent when the next gradients are on their way, which
-    they would keep waiting otherwise."""
-    keys, slots = {}, {}
-    for group in plan.aggregation.groups if plan.wire is not None else ():
-        if group.name in plan.wire.groups:
-            last = max(created[node_of(t)] for t in group.tensors)
-            slots.setdefault(plan.mesh.copies.communicator(group.slot), []).append((last, group))
-    for comm, groups in slots.items():
-        groups.sort(key=lambda item: item[0])
-        for (last, group), (following, _) in zip(groups, groups[1:] + groups[-1:]):
-            (to_sum, tag), (sums, other_tag) = plan.wire.collectives(group)
-            keys[to_sum] = (last, to_sum, comm, tag)
-            keys[sums] = (following + 0.25, sums, comm, other_tag)
-    return keys
+def _place(each, created):
+    """When a Collective comes, in the order of creation."""
+    if each.turn == FIRST:
+        return 0
+    latest = len(created) if each.turn == LAST else max(created[node_of(name)] for name in each.after)
+    return latest + each.shift
+
+
+def _behind_next(ordered, places):
+    """The places of Collectives that come when what the next one of their kind takes is there too."""
+    kinds, found = collections.defaultdict(list), {}
+    for each in ordered:
+        if each.turn == NEXT:
+            kinds[each.communicator].append(each)
+    for members in kinds.values():
+        members.sort(key=lambda each: places[each.name])
+        for each, following in zip(members, members[1:] + members[-1:]):
+            found[each.name] = places[following.name] + 0.25  # behind what takes the same
+    return found
 
 
 def keys_of_shards(graph):
@@ -243,7 +191,7 @@ def out_of_order(graph, keys):
 
 def _with_updates_last(keys, graph, plan):
     """The same with all that gives workers new variables, and what needs these, behind all others."""
-    groups = [group.name for group in gathered_groups(plan)]
+    groups = [each.name for each in plan.collectives if each.purpose == PARAMETERS and each.phase == tags.APPLY]
     if not groups or plan.mesh.pipeline.num_workers > 1:  # the messages of a pipeline stay where they are
         return keys
     last, places, behind = graph.descendants(groups), graph.order, len(graph.nodes)

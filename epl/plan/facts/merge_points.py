@@ -62,13 +62,14 @@ def state_at_points(model, lanes):
     found = []
     for group in model.merge_points.state:
         kinds = {}
-        for node in group.values:
-            kinds.setdefault(tuple(lanes_at(model, node, lanes)), []).append(node)
-        for number, (own_lanes, nodes) in enumerate(kinds.items()):
+        for node, size in zip(group.values, group.sizes):
+            kinds.setdefault(tuple(lanes_at(model, node, lanes)), []).append((node, size))
+        for number, (own_lanes, members) in enumerate(kinds.items()):
             name = group.name if len(kinds) == 1 else "%s/%d" % (group.name, number)
-            values, consumers = tuple(merged_at(model, n) for n in nodes), tuple((n, 0) for n in nodes)
+            values, consumers = tuple(merged_at(model, n) for n, _ in members), tuple((n, 0) for n, _ in members)
             for lane in own_lanes:
-                own = in_lane(name, lane)
-                merged = replace(group, name=own, tag=tag_of(own), values=values, consumers=consumers, lane=lane)
-                found.append(merged)
+                own, parts = in_lane(name, lane), 1 if lane is None else model.partitioned.shards
+                sizes = tuple(size // parts if size is not None else None for _, size in members)
+                merged = dict(name=own, tag=tag_of(own), values=values, consumers=consumers, lane=lane, sizes=sizes)
+                found.append(replace(group, **merged))
     return tuple(found)

@@ -1,11 +1,14 @@
 """Collectives that the user's own graph holds: which they are, and where they cannot be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional, Tuple
 
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
-from epl.graph.index import node_of
+from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.names import tag_of
+from epl.plan.facts.variable_sizes import known_bytes
+from epl.program.collective import ALL_GATHER, OF_USER, OPERATIONS, collective
 from epl.rules import effects
 
 # With several instances in a worker, these are over the instances of all workers.
@@ -23,6 +26,12 @@ class UserCollective:
       anchor: the node whose place in the user's graph is its place in the order.
       partner: of a recv: its send; else "".
       takes_part: False on workers that a message does not concern.
+      operation: as of a Collective.
+      tensors: what it takes, in one copy of the model.
+      num_bytes: of these; None where the data says it.
+      dtype: DataType number; None for what takes nothing.
+      phase: of the step.
+      trains: whether a step of training needs it.
     """
 
     name: str
@@ -31,6 +40,12 @@ class UserCollective:
     anchor: str
     partner: str = ""
     takes_part: bool = True
+    operation: str = ""
+    tensors: Tuple[str, ...] = ()
+    num_bytes: Optional[int] = None
+    dtype: Optional[int] = None
+    phase: str = tags.FORWARD
+    trains: bool = True
 
 
 def find_user_collectives(model, analysis, mesh):
@@ -61,7 +76,10 @@ def find_user_collectives(model, analysis, mesh):
     if mesh.copies.size == 1:
         return ()
     recvs = {send: recv for recv, send in sends.items()}
-    return tuple(_collective(node, sends, recvs, mesh.worker_index) for node in nodes)
+    trained = graph.ancestors(analysis.writes) if nodes else ()
+    return tuple(
+        replace(_collective(node, sends, recvs, mesh.worker_index), **_facts(model, node, trained)) for node in nodes
+    )
 
 
 def user_collectives(graph):
@@ -86,6 +104,49 @@ def _collective(node, sends, recvs, worker):
         partner=sends.get(name, ""),
         takes_part=source != target and worker == concerned,
     )
+
+
+def _facts(model, node, trained):
+    """What a UserCollective says of its node besides."""
+    tensors = tuple(canonical_tensor(text) for text in node.input if text[0] != "^")
+    handed_in = () if node.op == "EplRecv" else tensors[: tags.get_int(node, "N", 1)]
+    sizes = [known_bytes(model, tensor) for tensor in handed_in]
+    return {
+        "operation": OPERATIONS[node.op],
+        "tensors": tensors,
+        "num_bytes": None if None in sizes else sum(sizes),
+        "dtype": node.attr["T"].type if "T" in node.attr else None,
+        "phase": tags.phase(node),
+        "trains": node.name in trained,
+    }
+
+
+def user_made_collectives(plan):
+    """A Collective of each UserCollective of a Plan, over all copies of the model."""
+    found, copies = [], plan.mesh.copies
+    for each in plan.user_collectives:
+        num_bytes = each.num_bytes
+        if each.operation == ALL_GATHER and num_bytes is not None:
+            num_bytes *= copies.local
+        found.append(
+            collective(
+                each.name,
+                each.operation,
+                OF_USER,
+                each.tensors,
+                copies,
+                0,
+                each.tag,
+                num_bytes,
+                each.dtype,
+                each.phase,
+                times=int(each.trains),
+                takes_part=each.takes_part,
+                after=(each.anchor,),
+                shift=-0.5,  # so that what only needs its result, under whatever name, comes after it
+            )
+        )
+    return found
 
 
 def _check_place(node, analysis):

@@ -30,3 +30,14 @@ def cut_evenly(sized, splits):
             runs.append(run)
             run = []
     return runs + [run] if run else runs
+
+
+def known_bytes(model, tensor):
+    """Bytes of a tensor of a Program; None where its shape is not known, be it of a batch of any size."""
+    spec = model.spec_of(tensor) if model.spec_of is not None else None
+    if spec is None or spec.shape is None or any(dim < 0 for dim in spec.shape):
+        return None
+    count = types.DTYPE_BYTES.get(spec.dtype % 100, 4)
+    for dim in spec.shape:
+        count *= dim
+    return count

@@ -7,9 +7,11 @@ from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX, tag_of
+from epl.program.collective import ALL_REDUCE, DATA, collective
 from epl.rules import effects
 
 _KEY = 'io.equal_steps="repeat"'
+_INT32, _INT32_BYTES = 3, 4
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,22 @@ def _iterator(bodies, node):
             "(tf.data.Iterator.from_structure)." % (_KEY, node.name)
         )
     return iterator
+
+
+def data_collectives(plan):
+    """A Collective of each Repeated of a Plan: whether any worker has data left that it has not seen."""
+    return [
+        collective(
+            each.name,
+            ALL_REDUCE,
+            DATA,
+            (each.get_next,),
+            plan.group_of(each.get_next),
+            0,
+            each.tag,
+            _INT32_BYTES,
+            _INT32,
+            tags.FORWARD,
+        )
+        for each in plan.repeated
+    ]

@@ -66,12 +66,14 @@ class Group:
       index: this worker's place among them; None where it is none of them.
       size: ranks of all of them.
       first_communicator: the first of the group's in each worker's pool.
+      axes: of the mesh, along which they lie.
     """
 
     workers: Sequence[int]
     index: Optional[int]
     size: int
     first_communicator: int
+    axes: Tuple[str, ...]
 
     @property
     def num_workers(self):
@@ -153,14 +155,14 @@ class Mesh:
         place = self.worker_index % self.sharers
         first, count = self.worker_index - place, self.num_communicators
         size = len(self.instances) * self.sharers
-        return Group(range(first, first + self.sharers), place, size, 2 * count)
+        return Group(range(first, first + self.sharers), place, size, 2 * count, self.copies.axes)
 
     @property
     def around(self):
         """The Group of the copies that hold the same of that state: one of each `sharing`."""
         workers = range(self.worker_index % self.sharers, self.num_workers, self.sharers)
         size = len(self.instances) * len(workers)
-        return Group(workers, self.worker_index // self.sharers, size, self.num_communicators)
+        return Group(workers, self.worker_index // self.sharers, size, self.num_communicators, self.copies.axes)
 
     def holding(self, stage):
         """The Group of the copies of a stage that hold the same."""
@@ -176,6 +178,7 @@ class Mesh:
             len(self.computing(stage)) * self.num_blocks,
             # Where these are all workers, they have the communicators of all.
             count * (1 + self._numbers[places]) if len(workers) < self.num_workers else 0,
+            self.copies.axes,
         )
 
     @property
@@ -291,28 +294,30 @@ class Mesh:
         place = self.worker_index % step
         instances = len(self.instances) * self.num_blocks
         if set(axes) == {DATA, STAGE, SHARD}:
-            return Group(range(self.num_workers), self.worker_index, self.devices_per_worker * self.num_workers, 0)
+            devices = self.devices_per_worker * self.num_workers
+            return Group(range(self.num_workers), self.worker_index, devices, 0, axes)
         if set(axes) == {DATA, SHARD} and self.is_spread:
-            return Group(range(self.num_workers), self.worker_index, instances, 0)
+            return Group(range(self.num_workers), self.worker_index, instances, 0, axes)
         if set(axes) == {DATA, SHARD}:
             workers = range(place, self.num_workers, step)
             # Where these are all workers, they have the communicators of all.
-            return Group(workers, self.block_index, instances, count if step > 1 else 0)
+            return Group(workers, self.block_index, instances, count if step > 1 else 0, axes)
         if set(axes) == {STAGE}:
             first = self.worker_index - place
             # The last communicators, as the stages need a number of their own.
             before = 1 + max(self._numbers.values()) if self.is_spread else 1
-            return Group(range(first, first + step), place, step, (1 + before) * count if step > 1 else 0)
+            return Group(range(first, first + step), place, step, (1 + before) * count if step > 1 else 0, axes)
         if self.split and set(axes) in ({SHARD}, {DATA}):
             # The devices of a copy of the model lie in so many neighbouring workers.
             span, worker = -(-self.num_shards // len(self.instances)), self.worker_index
             both = 1 < span < self.num_workers  # else one of the two groups is within workers, the other has them all
             if set(axes) == {SHARD}:
                 first = worker - worker % span
-                return Group(range(first, first + span), worker % span, self.lanes * span, 2 * count if both else 0)
+                size, slots = self.lanes * span, 2 * count if both else 0
+                return Group(range(first, first + span), worker % span, size, slots, axes)
             workers = range(worker % span, self.num_workers, span)
             size = len(self.instances) // self.lanes * len(workers)
-            return Group(workers, worker // span, size, count if both else 0)
+            return Group(workers, worker // span, size, count if both else 0, axes)
         raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
 
     def joined(self, slot):

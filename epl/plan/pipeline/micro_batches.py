@@ -93,6 +93,18 @@ class MicroBatches:
     order: List[List[Action]]
 
 
+def of_micro_batches(found, micro_batches):
+    """StateGroups, or what batch normalisation synchronises, with those of the copies that further micro-batches have.
+
+    Args:
+      found: a tuple of them.
+      micro_batches: the MicroBatches; None where a step has one.
+    """
+    numbers = range(1, micro_batches.count if micro_batches is not None else 1)
+    further = [each.for_micro_batch(micro_batches.nodes, number) for number in numbers for each in found]
+    return found + tuple(each for each in further if each is not None)
+
+
 def has_micro_batches(program, config):
     """Whether a step has several micro-batches, and anything to train or to merge."""
     return config.pipeline.num_micro_batch > 1 and program.role is None and bool(program.apply_calls or program.merges)

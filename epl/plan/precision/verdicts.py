@@ -7,7 +7,11 @@ the loss scale, its counts, and whether a step is left out.
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+from epl.graph import tags
 from epl.plan.facts.names import PREFIX, tag_of
+from epl.program.collective import ALL_REDUCE, LAST, VERDICTS, collective
+
+_INT32, _INT32_BYTES = 3, 4
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,38 @@ def packed_verdicts(model):
 def gated_writes(model):
     """The operations of a Program that a step with gradients that are not finite leaves out."""
     return frozenset(write for verdict in model.scaled for write in verdict.gates)
+
+
+def verdict_collective(plan, verdict, flags, group, slot):
+    """The Collective of what workers say of gradients: a number of each.
+
+    Args:
+      plan: an epl.plan.plan.Plan.
+      verdict: a StagesVerdict, or an epl.plan.zero.zero.Agreement.
+      flags: the nodes that say it of one gradient.
+      group, slot: who takes part, over which communicator of theirs.
+    """
+    return collective(
+        verdict.name,
+        ALL_REDUCE,
+        VERDICTS,
+        flags,
+        group,
+        slot,
+        verdict.tag,
+        _INT32_BYTES,
+        _INT32,
+        tags.BACKWARD,
+        consumers=((verdict.packed, 0),),
+        turn=LAST,  # when all gradients are there
+        after=(),
+        shift=-0.5,
+    )
+
+
+def stages_collectives(plan):
+    """A Collective of each StagesVerdict."""
+    return [
+        verdict_collective(plan, each, tuple(name for name, _, _ in each.flags), plan.owning_group, 0)
+        for each in stages_verdicts(plan)
+    ]

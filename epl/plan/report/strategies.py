@@ -9,7 +9,7 @@ from epl.plan.facts.names import PREFIX, recomputed_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.precision.precision import O2
 from epl.plan.precision.verdicts import stages_verdicts
-from epl.plan.zero.zero import brought_bytes, updated_bytes
+from epl.program.collective import PARAMETERS
 
 _FLOAT32 = 1
 _FLAG_BYTES = 4  # with which a worker says whether it has data left, or its gradients are finite
@@ -145,7 +145,7 @@ def _of_zero(plan):
         return None
     size, zero = plan.zero.state_bytes, plan.zero
     here = sum(size[rank] for rank in zero.of_worker(plan.sharing.index))
-    sent = updated_bytes(plan) + brought_bytes(plan) if plan.mesh.copies.num_workers > 1 else 0
+    sent = plan.sent_bytes(PARAMETERS)
     effect = "each device keeps its part of the optimizer's state, and gives others what it updates"
     if zero.segments:
         effect = "each device keeps its part of the parameters and their state; others get these in %d segment%s"

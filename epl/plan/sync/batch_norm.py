@@ -12,15 +12,19 @@ has a communicator for that, as far as there are any, so that stages do not wait
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Tuple
+from typing import Optional, Tuple
 
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
+from epl.plan.facts.variable_sizes import known_bytes
+from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATISTICS, collective
 
 _LOG = logging.getLogger("epl")
+
+_FLOAT32 = 1
 
 FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
@@ -35,6 +39,9 @@ class SyncedMean:
       tensor: canonical name.
       consumers: (node, input position) pairs that must see the mean.
       tag, slot: of the collective.
+      phase: of the step: of a statistic, or of a gradient with respect to one.
+      num_bytes: of the tensor; None where they are not known.
+      micro_batch: whose copy it is.
     """
 
     name: str
@@ -42,6 +49,9 @@ class SyncedMean:
     consumers: Tuple[Tuple[str, int], ...]
     tag: int
     slot: int = 0
+    phase: str = tags.FORWARD
+    num_bytes: Optional[int] = None
+    micro_batch: int = 0
 
     def for_micro_batch(self, nodes, micro_batch):
         """The same for the copies of a micro-batch; None where there are none.
@@ -53,11 +63,13 @@ class SyncedMean:
         if self.anchor not in nodes:
             return None
         edges = tuple((micro_batch_name(name, micro_batch), p) for name, p in self.consumers if name in nodes)
-        return replace(_synced(micro_batch_tensor(self.tensor, micro_batch), edges), slot=self.slot)
+        own = _synced(micro_batch_tensor(self.tensor, micro_batch), edges, self.phase, self.num_bytes)
+        return replace(own, slot=self.slot, micro_batch=micro_batch)
 
-    def collectives(self):
-        """(node name, tag, node of the user's graph at whose place it stands)."""
-        return [(self.name, self.tag, self.anchor)]
+    def collectives(self, plan):
+        """Its Collective."""
+        each = _collective(plan, self, ALL_REDUCE, self.name, self.anchor, self.num_bytes, self.phase)
+        return [replace(each, tensors=(self.tensor,), consumers=self.consumers)]
 
     @property
     def anchor(self):
@@ -73,21 +85,33 @@ class SyncedNorm:
       node: the forward node.
       gradients: FusedBatchNormGrad* nodes.
       slot: of the collectives.
+      num_bytes: of the statistics of all channels, of one instance; None where they are not known.
+      micro_batch: whose copy it is.
     """
 
     node: str
     gradients: Tuple[str, ...]
     slot: int = 0
+    num_bytes: Optional[int] = None
+    micro_batch: int = 0
 
     def for_micro_batch(self, nodes, micro_batch):
         """As for SyncedMean."""
         if self.node not in nodes:
             return None
         gradients = tuple(micro_batch_name(name, micro_batch) for name in self.gradients)
-        return replace(self, node=micro_batch_name(self.node, micro_batch), gradients=gradients)
+        node = micro_batch_name(self.node, micro_batch)
+        return replace(self, node=node, gradients=gradients, micro_batch=micro_batch)
 
-    def collectives(self):
-        return [(self.collective(name), tag_of(self.collective(name)), name) for name in (self.node,) + self.gradients]
+    def collectives(self, plan):
+        """The Collectives of the statistics, and of the gradients."""
+        copies = len(plan.mesh.instances)
+        handed_in = self.num_bytes * copies if self.num_bytes is not None else None
+        found = [_collective(plan, self, ALL_GATHER, self.collective(self.node), self.node, handed_in, tags.FORWARD)]
+        for name in self.gradients:
+            one = _collective(plan, self, ALL_REDUCE, self.collective(name), name, self.num_bytes, tags.BACKWARD)
+            found.append(one)
+        return found
 
     @property
     def anchor(self):
@@ -122,11 +146,11 @@ def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
     found = []
     for name in graph.in_order(analysis.cloned):
         if _is_fused(graph.nodes[name]):
-            found.append(_norm(graph, analysis, name))
+            found.append(_norm(model, analysis, name))
     for mean, variance in _moments(bodies.main):
         if mean in analysis.cloned and variance in analysis.cloned:
-            found.extend(_means(graph, analysis, mean, made_for))
-            found.extend(_means(graph, analysis, variance, made_for))
+            found.extend(_means(model, analysis, mean, made_for))
+            found.extend(_means(model, analysis, variance, made_for))
     statistics = [name for pair in _moments(bodies.main) for name in pair]
     gradients = [node.name for name in statistics for node in made_for.get(name, ())]
     _refuse_second_order(
@@ -152,7 +176,8 @@ def _is_fused(node):
     return node.op in FUSED_NORMS and training
 
 
-def _norm(graph, analysis, name):
+def _norm(model, analysis, name):
+    graph = model.graph
     node = graph.nodes[name]
     if name in analysis.in_control_flow:
         _refuse(name, "stands in a branch or a loop")
@@ -162,7 +187,9 @@ def _norm(graph, analysis, name):
             "communication.sync_batch_norm: '%s' computes its moving averages by itself (exponential_avg_factor=%g), "
             "which cannot be synchronised. Build it with fused=False." % (name, factor)
         )
-    return SyncedNorm(name, tuple(graph.in_order(_fused_gradients(graph, name))))
+    of_mean = known_bytes(model, format_input(name, 1))
+    size = 2 * of_mean if of_mean is not None else None  # and as many variances
+    return SyncedNorm(name, tuple(graph.in_order(_fused_gradients(graph, name))), num_bytes=size)
 
 
 def _fused_gradients(graph, name):
@@ -227,8 +254,9 @@ def integers(tensor):
     return list(tensor.int64_val if wide else tensor.int_val)
 
 
-def _means(graph, analysis, name, made_for):
+def _means(model, analysis, name, made_for):
     """The statistic, and the gradients with respect to it."""
+    graph = model.graph
     if name in analysis.in_control_flow:
         _refuse(name, "stands in a branch or a loop")
     edges = tuple(
@@ -236,7 +264,9 @@ def _means(graph, analysis, name, made_for):
         for consumer, position in graph.consumers.get(name, ())
         if parse_input(graph.nodes[consumer].input[position]).index == 0
     )
-    found = [_synced(format_input(name, 0), edges)]
+    statistic = canonical_tensor(format_input(name, 0))
+    size = known_bytes(model, statistic)
+    found = [_synced(format_input(name, 0), edges, tags.FORWARD, size)]
     incoming = {}
     for node in made_for.get(name, ()):
         for position, text in enumerate(node.input):
@@ -245,9 +275,32 @@ def _means(graph, analysis, name, made_for):
                 continue
             if tags.get_str(producer, tags.FORWARD_OP) != name:
                 incoming.setdefault(canonical_tensor(text), []).append((node.name, position))
-    return found + [_synced(tensor, tuple(edges)) for tensor, edges in incoming.items()]
+    return found + [_synced(tensor, tuple(edges), tags.BACKWARD, size) for tensor, edges in incoming.items()]
 
 
-def _synced(tensor, consumers):
+def _synced(tensor, consumers, phase, num_bytes):
     name = "%s_batch_norm/%s/of_%s" % (PREFIX, tensor.replace(":", "/"), consumers[0][0] if consumers else "none")
-    return SyncedMean(name, tensor, consumers, tag_of(name))
+    return SyncedMean(name, tensor, consumers, tag_of(name), phase=phase, num_bytes=num_bytes)
+
+
+def norm_collectives(plan):
+    """The Collectives of what a Plan's batch normalisations synchronise."""
+    return [each for norm in plan.batch_norms for each in norm.collectives(plan)]
+
+
+def _collective(plan, norm, operation, name, node, num_bytes, phase):
+    return collective(
+        name,
+        operation,
+        STATISTICS,
+        (node,),
+        plan.group_of(node),
+        norm.slot,
+        tag_of(name),
+        num_bytes,
+        _FLOAT32,
+        phase,
+        stage=plan.stage(node),
+        micro_batch=norm.micro_batch,
+        takes_part=plan.has_stage(node),
+    )

@@ -1,6 +1,6 @@
 """Deep gradient compression (Lin et al. 2017): which gradients are compressed, and when how much of them is sent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
@@ -8,6 +8,8 @@ from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import num_elements
+from epl.plan.sync.gradients import dense_collective
+from epl.program.collective import SPARSE_ALL_REDUCE
 from epl.program.program import Compressed
 
 _FLOAT32 = 1
@@ -120,3 +122,14 @@ def _unfit(why):
         "dgc.sparsity is for tf.train.MomentumOptimizer without Nesterov momentum, but %s. Train with that, or set "
         "dgc.sparsity to []." % why
     )
+
+
+def compressed_collectives(plan):
+    """A Collective of each DenseGroup of which the largest parts are sent."""
+    if plan.dgc is None:
+        return []
+    return [
+        replace(dense_collective(plan, group, SPARSE_ALL_REDUCE), num_bytes=plan.dgc.sent_bytes(group), wire_dtype=None)
+        for group in plan.aggregation.groups
+        if plan.dgc.of_group(group)
+    ]

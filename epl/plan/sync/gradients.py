@@ -10,12 +10,14 @@ from epl.plan.cost.links import num_groups
 from epl.plan.facts.consistency import differing
 from epl.plan.facts.merge_points import in_lane, lanes_at, merged_at
 from epl.plan.facts.names import PREFIX, tag_of
-from epl.plan.facts.variable_sizes import cut_evenly, num_elements
+from epl.plan.facts.variable_sizes import cut_evenly, num_elements, size_bytes
+from epl.program.collective import ALL_GATHER, ALL_REDUCE, GRADIENTS, SPARSE, collective
 from epl.program.program import Gradient
 
 _LOG = logging.getLogger("epl")
 
 _MIB = 1 << 20
+_FLOAT32, _HALF = 1, 19  # DataTypes
 
 # Operations that make the mean of clipped gradients differ from the clipped mean.
 _SWITCHES = frozenset(["Switch", "RefSwitch"])
@@ -54,6 +56,7 @@ class SparseGradient:
       values, indices: canonical tensor names.
       dtype: DataType number of the values.
       rows: first dimension of the variable, or -1.
+      num_bytes: of the whole variable, or of a device's part of it.
       slot: communicator of the pool.
       lane: as of a DenseGroup.
     """
@@ -63,13 +66,23 @@ class SparseGradient:
     indices: str
     dtype: int
     rows: int
+    num_bytes: int
     slot: int
     lane: Optional[int] = None
 
-    def collectives(self, as_dense):
-        """(node name, tag) of the collectives that aggregate it."""
-        names = [self.name + ("/reduced" if as_dense and self.rows > 0 else "/values"), self.name + "/indices"]
-        return [(name, tag_of(name)) for name in names]
+    def is_made_dense(self, plan):
+        """Whether its rows are added up in a dense tensor for it (communication.sparse_as_dense)."""
+        return plan.sparse_as_dense and self.rows > 0
+
+    @property
+    def gathered(self):
+        """Names of the collectives of its values, where it stays sparse, and of its indices."""
+        return self.name + "/values", self.name + "/indices"
+
+    @property
+    def reduced(self):
+        """Name of the collective of the dense tensor, where it is made one."""
+        return self.name + "/reduced"
 
 
 @dataclass(frozen=True)
@@ -393,8 +406,76 @@ def _sparse_gradients(model, call, gradients, communication, lanes):
                     canonical_tensor(gradient.indices),
                     known.dtype % 100,
                     known.shape[0] if known.shape else -1,
+                    size_bytes(known) // (1 if lane is None else model.partitioned.shards),
                     index % communication.num_communicators,
                     lane,
                 )
             )
     return found
+
+
+def wire_type(plan, dtype):
+    """(DataType number of what travels of gradients of a type, its bytes by those of the gradients)."""
+    return (_HALF, 0.5) if plan.wire_fp16 and dtype == _FLOAT32 else (None, 1)
+
+
+def gradient_collectives(plan, apart=()):
+    """A Collective of each DenseGroup, and two of each SparseGradient.
+
+    Args:
+      plan: an epl.plan.plan.Plan.
+      apart: names of DenseGroups that travel in another form.
+    """
+    return [dense_collective(plan, group) for group in plan.aggregation.groups if group.name not in apart] + [
+        each for sparse in plan.aggregation.sparse for each in _sparse_collectives(plan, sparse)
+    ]
+
+
+def dense_collective(plan, group, operation=ALL_REDUCE):
+    """The Collective of a DenseGroup."""
+    wire_dtype, part = wire_type(plan, group.dtype)
+    first = group.tensors[0]
+    return collective(
+        group.name,
+        operation,
+        GRADIENTS,
+        group.tensors,
+        plan.group_of(first),
+        group.slot,
+        group.tag,
+        int(group.num_bytes * part),
+        group.dtype,
+        tags.BACKWARD,
+        wire_dtype=wire_dtype,
+        consumers=tuple(edge for tensor in group.tensors for edge in plan.aggregation.consumers[tensor]),
+        lane=group.lane,
+        stage=plan.stage(first),
+        takes_part=plan.has_stage(node_of(first)),
+    )
+
+
+def _sparse_collectives(plan, sparse):
+    consumers, dense = plan.aggregation.consumers, sparse.is_made_dense(plan)
+    names = (sparse.reduced, sparse.gathered[1]) if dense else sparse.gathered
+    of_each = (
+        (sparse.values, ALL_REDUCE if dense else ALL_GATHER, sparse.num_bytes if dense else None, sparse.dtype),
+        (sparse.indices, ALL_GATHER, None, None),
+    )
+    for name, (tensor, operation, num_bytes, dtype) in zip(names, of_each):
+        yield collective(
+            name,
+            operation,
+            SPARSE,
+            (tensor,),
+            plan.group_of(sparse.values),
+            sparse.slot,
+            tag_of(name),
+            num_bytes,
+            dtype,
+            tags.BACKWARD,
+            consumers=tuple(consumers[tensor]),
+            lane=sparse.lane,
+            stage=plan.stage(sparse.values),
+            takes_part=plan.has_stage(node_of(sparse.values)),
+            after=(sparse.values, sparse.indices),
+        )

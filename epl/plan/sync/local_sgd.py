@@ -14,6 +14,7 @@ from epl.plan.facts.consistency import drifting
 from epl.plan.facts.generators import find_generators
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import cut_evenly, size_bytes
+from epl.program.collective import ALL_REDUCE, AVERAGES, collective
 from epl.rules import effects
 
 
@@ -204,3 +205,29 @@ def _groups(variables, num_communicators):
             names = tuple(variable.name for variable, _ in members)
             groups.append(AverageGroup(name, names, dtype, sum(size for _, size in members), index, tag_of(name)))
     return tuple(groups)
+
+
+def average_collectives(plan):
+    """The Collectives of a Plan's AverageGroups; with local_sgd.overlap two of each, of which the late one is what most
+    steps need."""
+    local, found = plan.local_sgd, []
+    for group in local.groups if local is not None else ():
+        late = ((group.overlapped_name, group.overlapped_tag, 1),) if local.overlap else ()
+        for name, tag, times in ((group.name, group.tag, 0 if late else 1),) + late:
+            found.append(
+                collective(
+                    name,
+                    ALL_REDUCE,
+                    AVERAGES,
+                    group.variables,
+                    plan.group_of(group.variables[0]),
+                    group.slot,
+                    tag,
+                    group.num_bytes,
+                    group.dtype,
+                    tags.APPLY,
+                    times=times,
+                    every=local.k_steps,
+                )
+            )
+    return found

@@ -1,10 +1,16 @@
 """Tensors of which a fetch gets what the copies of the model come to together (epl.GraphKeys)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 
-from epl.graph.index import canonical_tensor
+from epl.graph import tags
+from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.merge_points import source_of
 from epl.plan.facts.names import merged_name, tag_of
+from epl.plan.facts.variable_sizes import known_bytes
+from epl.program.collective import ALL_GATHER, ALL_REDUCE, OUTPUTS, UNORDERED, collective
+
+_CONCAT = "concat"
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,7 @@ class Merge:
       how: "mean", "sum" or "concat".
       over_workers: over all workers' instances, or this worker's only.
       tag: of the collective.
+      num_bytes: of what each copy of the model gives; None where the data says it.
     """
 
     tensor: str
@@ -26,6 +33,7 @@ class Merge:
     how: str
     over_workers: bool
     tag: int
+    num_bytes: Optional[int] = None
 
 
 def merges_of(model):
@@ -36,5 +44,34 @@ def merges_of(model):
         for tensor in model.merges[key]:
             tensor = canonical_tensor(tensor)
             name = merged_name(tensor, key)
-            found.append(Merge(tensor, source_of(model, tensor), name, how, where == "global", tag_of(name)))
+            source = source_of(model, tensor)
+            size = known_bytes(model, source)
+            found.append(Merge(tensor, source, name, how, where == "global", tag_of(name), size))
     return tuple(found)
+
+
+def output_collectives(plan):
+    """A Collective of each Merge of a Plan; no step of training needs them, but who fetches them."""
+    found = []
+    for merge in plan.merges:
+        gathers = merge.how == _CONCAT
+        each = collective(
+            merge.name,
+            ALL_GATHER if gathers else ALL_REDUCE,
+            OUTPUTS,
+            (merge.source,),
+            plan.group_of(merge.source),
+            0,
+            merge.tag,
+            merge.num_bytes,
+            None,
+            tags.FORWARD,
+            stage=plan.stage(merge.source),
+            times=0,
+            takes_part=plan.has_stage(node_of(merge.source)),
+        )
+        if not merge.over_workers:
+            here = len(plan.mesh.givers(stage=plan.stage(merge.source)))
+            each = replace(each, workers=1, devices=here, turn=UNORDERED)
+        found.append(each)
+    return found

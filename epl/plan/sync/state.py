@@ -20,7 +20,9 @@ from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.merging import MEAN, ROWS, SUM, Merging
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.plan.facts.numbers import number
+from epl.plan.facts.variable_sizes import known_bytes
 from epl.plan.layout.fixed_batch import known_rows
+from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATE, collective
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
@@ -40,6 +42,8 @@ class StateGroup:
       how: "mean", "sum", "max" or "min" over instances, or "rows" for additions to rows of one variable: the values are
         indices and updates, which are gathered.
       slot, tag, lane: as for gradients.
+      sizes: bytes of each value; None where the data says it.
+      micro_batch: whose copy it is.
     """
 
     name: str
@@ -50,6 +54,8 @@ class StateGroup:
     slot: int
     tag: int
     lane: Optional[int] = None
+    sizes: Tuple[Optional[int], ...] = ()
+    micro_batch: int = 0
 
     def for_micro_batch(self, nodes, micro_batch):
         """The same for the copies of a micro-batch; None where there are none.
@@ -65,13 +71,21 @@ class StateGroup:
         values = [micro_batch_tensor(v, micro_batch) if parse_input(v).node in nodes else v for v in chosen]
         consumers = tuple((micro_batch_name(self.consumers[i][0], micro_batch), self.consumers[i][1]) for i in own)
         name = in_lane("%s_state/%s" % (PREFIX, consumers[0][0]), self.lane)
-        return replace(self, name=name, values=tuple(values), consumers=consumers, tag=tag_of(name))
+        sizes = tuple(self.sizes[i] for i in own)
+        return replace(
+            self,
+            name=name,
+            values=tuple(values),
+            consumers=consumers,
+            tag=tag_of(name),
+            sizes=sizes,
+            micro_batch=micro_batch,
+        )
 
-    def collectives(self):
-        """(node name, tag) of the collectives that merge it."""
-        if self.how != ROWS:
-            return [(self.name, self.tag)]
-        return [(name, tag_of(name)) for name in (self.name + "/indices", self.name + "/updates")]
+    @property
+    def gathered(self):
+        """Names of the collectives of indices and of updates, of additions to rows."""
+        return self.name + "/indices", self.name + "/updates"
 
 
 def changing_writes(model, analysis, aggregation):
@@ -149,7 +163,12 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
     _warn_of_unclear(graph, [w for w in unclear if variable_of(graph, w) not in remembered])
     groups = [_group(key[0], key[1], members) for key, members in keyed.items()]
     groups += [_group(_FLOAT32, SUM, [(tensor, tuple(edge))]) for tensor, edge in model.counts]
-    return tuple(groups + rows)
+    return tuple(with_sizes(model, groups + rows))
+
+
+def with_sizes(model, groups):
+    """StateGroups of a Program that know how large their values are."""
+    return [replace(group, sizes=tuple(known_bytes(model, value) for value in group.values)) for group in groups]
 
 
 def _merging(model, analysis, aggregation, writes):
@@ -258,3 +277,38 @@ def _group(dtype, how, members):
     if position != effects.VALUE_INPUT:
         name += "/input_%d" % position
     return StateGroup(name, tuple(t for t, _ in members), tuple(e for _, e in members), dtype, how, 0, tag_of(name))
+
+
+def state_collectives(plan):
+    """The Collectives of a Plan's StateGroups; two of additions to rows."""
+    found = []
+    for group in plan.state:
+        rows = group.how == ROWS
+        if rows:
+            parts = list(zip(group.gathered, zip(group.values), zip(group.consumers), group.sizes))
+        else:
+            total = sum(group.sizes) if None not in group.sizes else None
+            parts = [(group.name, group.values, group.consumers, total)]
+        first = group.values[0]
+        for name, tensors, consumers, num_bytes in parts:
+            found.append(
+                collective(
+                    name,
+                    ALL_GATHER if rows else ALL_REDUCE,
+                    STATE,
+                    tensors,
+                    plan.group_of(first),
+                    group.slot,
+                    tag_of(name),
+                    num_bytes,
+                    None if rows and name == group.gathered[0] else group.dtype,
+                    tags.FORWARD,
+                    consumers=consumers,
+                    lane=group.lane,
+                    stage=plan.stage(first),
+                    micro_batch=group.micro_batch,
+                    takes_part=plan.has_stage(node_of(first)),
+                    after=group.values,
+                )
+            )
+    return found

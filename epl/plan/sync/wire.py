@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
+from epl.graph import tags
 from epl.graph.index import canonical_tensor
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import num_elements
 from epl.plan.sync.gradients import find_gradients
+from epl.program.collective import ALL_GATHER, ALL_TO_ALL, GRADIENTS, NEXT, READY, SUMS, collective
 from epl.program.program import Coded
 
 FLOAT32, INT8 = "float32", "int8"
-_FLOAT32 = 1  # the DataType
+_FLOAT32 = 1  # DataType numbers
+_WIRE_DTYPES = {"float16": 19, "bfloat16": 14, INT8: 6}
 _BLOCK = 256  # numbers that share a scale of four bytes; kWireBlock of csrc/comm/wire_codec.h
 
 
@@ -29,13 +32,17 @@ class Wire:
     workers: int
     groups: Dict[str, Tuple[Coded, ...]]
 
-    def collectives(self, group):
-        """(name, tag) of the two exchanges of a DenseGroup: of shares, and of their sums."""
-        return [(name, tag_of(name)) for name in (group.name + "/to_sum", group.name + "/sums")]
+    def names(self, group):
+        """Of the two exchanges of a DenseGroup: of shares, and of their sums."""
+        return group.name + "/to_sum", group.name + "/sums"
+
+    def share_bytes(self, group):
+        """Of the share of a group that each worker adds up."""
+        return sum(_bytes_of(self.dtype, each.share(self.workers)) for each in self.groups[group.name])
 
     def sent_bytes(self, group):
         """That a worker hands to collectives for a group: all shares; the sums of its own travel besides."""
-        return self.workers * sum(_bytes_of(self.dtype, each.share(self.workers)) for each in self.groups[group.name])
+        return self.workers * self.share_bytes(group)
 
 
 def _bytes_of(dtype, count):
@@ -91,3 +98,35 @@ def _unfit(what):
     return UnsupportedError(
         "communication.wire_dtype cannot be used with %s. Leave it at 'float32', or use communication.fp16." % what
     )
+
+
+def wire_collectives(plan):
+    """Two Collectives of each DenseGroup that travels in fewer bits. Its sums are sent when the next gradients are on
+    their way, which they would keep waiting otherwise."""
+    found = []
+    for group in plan.aggregation.groups if plan.wire is not None else ():
+        if group.name in plan.wire.groups:
+            to_sum, sums = plan.wire.names(group)
+            size, taken = plan.wire.share_bytes(group), group.tensors
+            for name, operation, purpose, tensors, num_bytes, turn in (
+                (to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, READY),
+                (sums, ALL_GATHER, SUMS, (to_sum,), size, NEXT),
+            ):
+                found.append(
+                    collective(
+                        name,
+                        operation,
+                        purpose,
+                        tensors,
+                        plan.group_of(taken[0]),
+                        group.slot,
+                        tag_of(name),
+                        num_bytes,
+                        group.dtype,
+                        tags.BACKWARD,
+                        wire_dtype=_WIRE_DTYPES[plan.wire.dtype],
+                        turn=turn,
+                        after=taken,
+                    )
+                )
+    return found

@@ -47,6 +47,7 @@ class Segment:
       users: for each of them (node, input position) pairs that take what the segment brings.
       dtype: DataType number.
       after: a node for which it waits, an ancestor of all users; None where it waits for nothing.
+      phase: of the step, in which they are needed; the forward pass for those of both.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Segment:
     users: Tuple[Tuple[Tuple[str, int], ...], ...]
     dtype: int
     after: Optional[str] = None
+    phase: str = tags.FORWARD
 
     @property
     def name(self):
@@ -176,7 +178,8 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
             for variable, users in members
         )
     segments = [
-        Segment(number, *map(tuple, zip(*members)), dtype=key[-1]) for number, (_, key, members) in enumerate(full)
+        Segment(number, *map(tuple, zip(*members)), dtype=key[-1], phase=key[0] if level == AGAIN else tags.FORWARD)
+        for number, (_, key, members) in enumerate(full)
     ]
     return tuple(_in_turn(graph, analysis, segments, from_data) if level == AGAIN else segments)
 

@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.errors import UnsupportedError
-from epl.graph import types
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
 from epl.partition.conversion import shard_sizes
 from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import cut_evenly
+from epl.plan.precision.verdicts import verdict_collective
+from epl.plan.sync.gradients import dense_collective
 from epl.plan.zero.parameters import Segment
+from epl.program.collective import ALL_GATHER, FIRST, LAST, PARAMETERS, REDUCE_SCATTER, UNORDERED, collective
 from epl.program.program import RowsOf, RowSum
 from epl.rules import effects
 
@@ -142,6 +145,10 @@ class UpdateGroup:
     slot: int
     tag: int
     lane: Optional[int] = None
+
+    def name_in(self, which):
+        """Of the collective in one of a worker's groups of copies that each have all of the state (`Zero.groups`)."""
+        return self.name if not which else "%s/again_%d" % (self.name, which)
 
     def of(self, ranks):
         """Places of the updates of some owners."""
@@ -289,32 +296,6 @@ def part_shape(plan, shape, node, lane):
     return shape[:dim] + (size,) + shape[dim + 1 :]
 
 
-def updated_bytes(plan):
-    """Bytes of the variables that this worker gives all others after a step, as it alone updates them."""
-    if plan.zero is None or plan.zero.whole_workers:
-        return 0
-    here = plan.zero.of_worker(plan.sharing.index)
-    groups = [group for group in gathered_groups(plan) if plan.has_stage(group.updates[0].variable)]
-    return sum(group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4) for group in groups)
-
-
-def brought_bytes(plan):
-    """Bytes of the parameters that this worker gives all others in a step, before they compute with them."""
-    if plan.zero is None or plan.zero.whole_workers:
-        return 0
-    here, found = plan.zero.of_worker(plan.sharing.index), 0
-    for segment in plan.zero.segments:
-        repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
-        own = sum(
-            elements_of(part_shape(plan, plan.variables[variable].shape, variable, lane))
-            for lane in plan.lanes_of(segment.variables[0])
-            for variable in segment.variables
-            if plan.placed(variable).data.rank in here
-        )
-        found += own * types.DTYPE_BYTES.get(segment.dtype, 4) * (plan.micro_batches.count if repeated else 1)
-    return found
-
-
 def elements_of(shape):
     """Of a tensor of a shape."""
     count = 1
@@ -357,3 +338,92 @@ def agreements(plan):
             name = "%s_zero/%s" % (PREFIX, verdict.packed)
             found.append(Agreement(name, verdict.packed, owned, 0, tag_of(name)))
     return found
+
+
+def agreement_collectives(plan):
+    """A Collective of each Agreement."""
+    found = []
+    for each in agreements(plan):
+        flags = tuple(name for name, _ in each.flags)
+        made = verdict_collective(plan, each, flags, plan.sharing, each.slot)
+        found.append(replace(made, turn=UNORDERED) if plan.zero.whole_workers else made)
+    return found
+
+
+def scattered_collectives(plan):
+    """A Collective of each DenseGroup of which each owner gets the gradients of its own updates."""
+    scattered = scattered_groups(plan)
+    groups = [group for group in plan.aggregation.groups if group.name in scattered]
+    return [dense_collective(plan, group, REDUCE_SCATTER) for group in groups]
+
+
+def update_collectives(plan):
+    """A Collective of each UpdateGroup whose variables owners give to all others after an update, in each group of
+    copies of a worker (`Zero.groups`)."""
+    found = []
+    for group in gathered_groups(plan):
+        here, first = plan.zero.of_worker(plan.sharing.index), group.updates[0].variable
+        for which in range(plan.zero.groups):
+            name = group.name_in(which)
+            found.append(
+                collective(
+                    name,
+                    ALL_GATHER,
+                    PARAMETERS,
+                    tuple(update.variable for update in group.updates),
+                    plan.sharing,
+                    group.slot,
+                    tag_of(name),
+                    group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4),
+                    group.dtype,
+                    tags.APPLY,
+                    lane=group.lane,
+                    stage=plan.stage(first),
+                    takes_part=plan.has_stage(first),
+                    # Updates have time until all gradients are on their way.
+                    turn=UNORDERED if plan.zero.whole_workers else LAST,
+                    after=(),
+                )
+            )
+    return found
+
+
+def segment_collectives(plan):
+    """The Collectives by which copies of the model get each other's parameters: of each Segment, in each lane and each
+    micro-batch. Within a worker TensorFlow itself brings them."""
+    found = []
+    if plan.zero is None or plan.sharing.num_workers == 1:
+        return found
+    for segment in plan.zero.segments:
+        repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
+        for micro_batch in range(plan.micro_batches.count if repeated else 1):
+            found.extend(_of_segment(plan, segment, micro_batch))
+    return found
+
+
+def _of_segment(plan, segment, micro_batch):
+    here = plan.zero.of_worker(plan.sharing.index)
+    first = segment.variables[0]
+    own = [variable for variable in segment.variables if plan.placed(variable).data.rank in here]
+    for lane in plan.lanes_of(first):
+        name = segment.gather_of(lane, micro_batch)
+        elements = sum(elements_of(part_shape(plan, plan.variables[each].shape, each, lane)) for each in own)
+        yield collective(
+            name,
+            ALL_GATHER,
+            PARAMETERS,
+            segment.variables,
+            plan.sharing,
+            segment.number % plan.mesh.num_communicators,
+            tag_of(name),
+            elements * types.DTYPE_BYTES.get(segment.dtype, 4),
+            segment.dtype,
+            segment.phase,
+            consumers=tuple(edge for users in segment.users for edge in users),
+            lane=lane,
+            stage=plan.stage(first),
+            micro_batch=micro_batch,
+            takes_part=plan.has_stage(first),
+            turn=FIRST,  # as early as what it waits for allows
+            after=(),
+        )

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Tuple
 
+from epl.graph import tags, types
 from epl.plan.facts.names import PREFIX, tag_of
+from epl.program.collective import ALL_REDUCE, NORMS, READY, UNORDERED, collective
 
 
 @dataclass(frozen=True)
@@ -40,4 +42,34 @@ def owned_sums(plan):
         parts = tuple((part, plan.zero.owners.get(part, 0)) for part in each.parts)
         slot = index % plan.mesh.num_communicators
         found.append(OwnedSum(name, each.joined, parts, each.dtype, each.shape, slot, tag_of(name)))
+    return found
+
+
+def sum_collectives(plan):
+    """A Collective of each OwnedSum."""
+    found = []
+    for each in owned_sums(plan):
+        size = types.DTYPE_BYTES.get(each.dtype, 4)
+        for dim in each.shape:
+            size *= dim
+        parts = tuple(name for name, _ in each.parts)
+        turn = UNORDERED if plan.zero.whole_workers else READY
+        found.append(
+            collective(
+                each.name,
+                ALL_REDUCE,
+                NORMS,
+                parts,
+                plan.sharing,
+                each.slot,
+                each.tag,
+                size,
+                each.dtype,
+                tags.APPLY,
+                consumers=((each.joined, 0),),
+                stage=plan.stage(each.joined),
+                takes_part=plan.has_stage(each.joined),
+                turn=turn,
+            )
+        )
     return found
