@@ -1,5 +1,7 @@
-"""Checks rules of this repository that no linter knows: length of files and lines, notes, links, names of tests."""
+"""Checks rules of this repository that no linter knows: length of files and lines, notes, links, names of tests, and
+where tables belong."""
 
+import ast
 import os
 import re
 import subprocess
@@ -34,6 +36,49 @@ def code_problems(name, text):
             yield "%s:%d: a note that belongs into an issue: %s" % (name, number, line.strip())
 
 
+# Where DataType numbers have their names; they are used by these.
+DATA_TYPES = "epl/graph/types.py"
+_DATA_TYPE_NAME = re.compile(r"_?(B?FLOAT|DOUBLE|HALF|U?INT|COMPLEX|STRING|BOOL|RESOURCE|VARIANT)(8|16|32|64|128)?$")
+
+
+def table_problems(name, text):
+    """Yields what a module of the library says that has its one place elsewhere."""
+    if not name.startswith("epl/") or not name.endswith(".py") or name == DATA_TYPES:
+        return
+    for node in ast.walk(ast.parse(text)):
+        if _has_data_type_number(node):
+            yield "%s:%d: a DataType number; use its name of %s" % (name, node.lineno, DATA_TYPES)
+
+
+def _has_data_type_number(node):
+    if isinstance(node, ast.Assign):
+        pairs = zip(_each(node.targets[0]), _each(node.value))
+        return any(_DATA_TYPE_NAME.match(getattr(n, "id", "")) and _is_number(v) for n, v in pairs)
+    if isinstance(node, ast.Compare):
+        sides = [node.left] + node.comparators
+        return any(map(_is_data_type, sides)) and any(_is_number(v) for side in sides for v in _each(side))
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", "") == "Type" and any(map(_is_number, node.args))
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod) and _is_data_type(node.left) and _is_number(node.right)
+    return False
+
+
+def _each(node):
+    """The elements of a tuple, list or set that is written out; else the expression itself."""
+    return getattr(node, "elts", None) or [node]
+
+
+def _is_number(node):
+    return type(getattr(node, "value", getattr(node, "n", None))) is int  # `n` is Python 3.7's
+
+
+def _is_data_type(node):
+    """Whether an expression ends in `dtype`, or is a call of what does."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return re.search(r"dtype$", getattr(node, "attr", getattr(node, "id", ""))) is not None
+
+
 def link_problems(name, text):
     """Yields links of a Markdown page to files that do not exist."""
     for target in LINK.findall(text):
@@ -64,6 +109,7 @@ def main():
             text = source.read()
         if text and not text.endswith("\n"):
             problems.append("%s: no line end at the end" % name)
+        problems.extend(table_problems(name, text))
         problems.extend(link_problems(name, text) if name.endswith(".md") else code_problems(name, text))
     for problem in problems:
         print(problem)

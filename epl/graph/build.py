@@ -2,6 +2,8 @@
 
 from tensorflow.core.framework import node_def_pb2
 
+from epl.graph.types import FLOAT32, FLOAT64, INT32, INT64, STRING, UINT64
+
 
 def make_node(op, name, inputs=(), device="", **attrs):
     """A NodeDef.
@@ -39,7 +41,14 @@ def constant(name, value, dtype, device=""):
     return node
 
 
-_VALUES = {1: "float_val", 2: "double_val", 3: "int_val", 7: "string_val", 9: "int64_val", 23: "uint64_val"}
+_VALUES = {
+    FLOAT32: "float_val",
+    FLOAT64: "double_val",
+    INT32: "int_val",
+    STRING: "string_val",
+    INT64: "int64_val",
+    UINT64: "uint64_val",
+}
 
 
 class Type(int):

@@ -1,12 +1,42 @@
-"""Types of the inputs and outputs of a node, from its attributes and TensorFlow's definition of its operation."""
+"""DataType numbers by name; types of what a node takes and gives, by its attributes and its operation's definition."""
 
 REF = 100  # DataType numbers above 100 are references to the type below
 
-# Size in bytes of DataType numbers; only types that gradients and state can have.
-DTYPE_BYTES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 23: 8}
-FLOAT_TYPES = frozenset([1, 2, 14, 19])  # float32, float64, bfloat16, float16
-SHORT_FLOATS = (14, 19)  # those of 16 bits
-SUMMED_TYPES = FLOAT_TYPES | frozenset([3, 9])  # and int32, int64: what all-reduces take
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = 1, 2, 19, 14
+INT8, INT16, INT32, INT64 = 6, 5, 3, 9
+UINT8, UINT16, UINT32, UINT64 = 4, 17, 22, 23
+COMPLEX64, COMPLEX128 = 8, 18
+STRING, BOOL, RESOURCE, VARIANT = 7, 10, 20, 21
+_NAMES = {
+    FLOAT32: "float32",
+    FLOAT64: "float64",
+    INT32: "int32",
+    UINT8: "uint8",
+    INT16: "int16",
+    INT8: "int8",
+    STRING: "string",
+    COMPLEX64: "complex64",
+    INT64: "int64",
+    BOOL: "bool",
+    BFLOAT16: "bfloat16",
+    UINT16: "uint16",
+    COMPLEX128: "complex128",
+    FLOAT16: "float16",
+    RESOURCE: "resource",
+    VARIANT: "variant",
+    UINT32: "uint32",
+    UINT64: "uint64",
+}
+
+# Size in bytes; only types that gradients and state can have.
+DTYPE_BYTES = {BOOL: 1, INT8: 1, UINT8: 1, INT16: 2, UINT16: 2, FLOAT16: 2, BFLOAT16: 2}
+DTYPE_BYTES.update({FLOAT32: 4, INT32: 4, UINT32: 4, FLOAT64: 8, INT64: 8, UINT64: 8})
+FLOAT_TYPES = frozenset([FLOAT32, FLOAT64, BFLOAT16, FLOAT16])
+SHORT_FLOATS = (BFLOAT16, FLOAT16)  # those of 16 bits: too short to add up in
+LONG_FLOATS = frozenset([FLOAT32, FLOAT64])  # what sums of squares and means are known to be computed in
+INDEX_TYPES = frozenset([INT32, INT64])
+SUMMED_TYPES = FLOAT_TYPES | INDEX_TYPES  # what all-reduces take
+HANDLES = frozenset([RESOURCE, VARIANT])  # they stand for what lies on one device, in one process
 
 
 def base(dtype):
@@ -94,28 +124,6 @@ def output_dtypes(node, op_def):
 def input_dtypes(node, op_def):
     """DataType numbers that a node expects of its data inputs."""
     return _expand(op_def.input_arg, node, op_def)
-
-
-_NAMES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    14: "bfloat16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
-}
 
 
 def name(dtype):

@@ -9,6 +9,7 @@ import string
 import numpy as np
 
 from epl.graph import types
+from epl.graph.types import INDEX_TYPES
 from epl.partition.factors import reshape_terms
 from epl.partition.rule import Notation
 
@@ -286,7 +287,7 @@ def gather(node, inputs, facts):
     at = axis[0] % rank
     out = term[:at] + rows + term[at + 1 :]
     letter = frozenset(term[at])
-    routed = at == 0 and facts.dtype(inputs[1]) in (3, 9)
+    routed = at == 0 and facts.dtype(inputs[1]) in INDEX_TYPES
     if facts.shape(inputs[0])[at] is None:  # which rows a part has would not be known
         term = term[:at] + "-" + term[at + 1 :]
     text = "%s,%s%s->%s" % (term, rows, ",*" * (len(inputs) - 2), out)
@@ -392,7 +393,7 @@ def _is_read_in_a_branch(tensor, graph):
 def last_of_rows(inputs, facts):
     """The position of the last input that may be numbers of rows; None where there is none."""
     places = range(len(inputs) - 1, 0, -1)
-    return next((i for i in places if facts.dtype(inputs[i]) in (3, 9) and _rank(inputs[i], facts) == 1), None)
+    return next((i for i in places if facts.dtype(inputs[i]) in INDEX_TYPES and _rank(inputs[i], facts) == 1), None)
 
 
 def sparse_apply(node, inputs, facts):

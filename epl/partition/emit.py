@@ -5,11 +5,11 @@ from tensorflow.core.framework import attr_value_pb2
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, STRING
 from epl.partition.conversion import shard_sizes, shard_starts
 from epl.partition.partitioned import COLLECTIVES, SEND_ROWS, ShardCollective
 from epl.program.placement import SUM
 
-INT32, INT64, FLOAT, DOUBLE, BOOL, STRING = 3, 9, 1, 2, 10, 7
 _PREFIX = "epl_shard"
 _TAGS = (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL)
 
@@ -88,7 +88,7 @@ class Emit(object):
         if dtype in (INT32, INT64):
             return self.integers(name, values, dtype)
         whole = self.integers(name, [0] * self.shards)
-        written = DOUBLE if dtype == DOUBLE else FLOAT  # a third is another number in each of them
+        written = FLOAT64 if dtype == FLOAT64 else FLOAT32  # a third is another number in each of them
         made = [constant(whole, float(each), written, self._for.device) for each in values]
         if any(each != values[0] for each in values):
             self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)

@@ -16,6 +16,7 @@ from typing import Dict, FrozenSet, Optional
 from epl.graph import tags
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
+from epl.graph.types import INDEX_TYPES
 from epl.partition.gradients import LOOKUPS, REFERENCES, lists_of_rows
 from epl.partition.rule import Strategy
 from epl.partition.sparse_batches import lists_before
@@ -291,7 +292,7 @@ class Finder(object):
             fits = words[1] == "places" and kinds[1][1:] == (kinds[0][1], ENTRIES)
         else:
             table = self.table_of(inputs[0])
-            fits = table is not None and kinds[1] == ("ids", ENTRIES) and self._facts.dtype(inputs[1]) in (3, 9)
+            fits = table is not None and kinds[1] == ("ids", ENTRIES) and self._facts.dtype(inputs[1]) in INDEX_TYPES
             if fits:
                 self._tables.add(table)
                 return {0: "rows again"}, self._wants(inputs, _0=sharded(0)), True

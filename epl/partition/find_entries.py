@@ -2,6 +2,7 @@
 
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
+from epl.graph.types import INDEX_TYPES
 from epl.partition.entries import COMBINES, ENTRIES, HANDED_ON, Finder
 from epl.partition.gradients import LOOKUPS
 
@@ -60,7 +61,7 @@ def _flattened(facts, marks, name):
     before, after, target = facts.shape(given), facts.shape(out), facts.value(facts.inputs(name)[1])
     if not before or len(before) < 2 or after is None or len(after) != 1 or None in before[1:]:
         return None
-    if facts.dtype(out) not in (3, 9) or target is None or list(target) != [-1]:
+    if facts.dtype(out) not in INDEX_TYPES or target is None or list(target) != [-1]:
         return None
     if before[0] is not None and (before[0] < marks.shards or before[0] % marks.shards == 0):
         return None  # parts of equal size need nothing of this

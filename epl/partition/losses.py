@@ -10,8 +10,8 @@ Megatron-LM (Shoeybi et al., 2019, section 3) computes the loss of a divided voc
 from tensorflow.core.framework import attr_value_pb2
 
 from epl.graph.build import Type
+from epl.graph.types import BOOL, INT32
 from epl.partition.conversion import shard_sizes
-from epl.partition.emit import BOOL, INT32
 
 
 class _Rows(object):

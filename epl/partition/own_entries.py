@@ -6,7 +6,8 @@ row of each entry -> number of rows -> where a shard's rows begin -> which entri
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import parse_input
-from epl.partition.emit import BOOL, INT32, INT64, text_of
+from epl.graph.types import BOOL, INT32, INT64
+from epl.partition.emit import text_of
 
 
 class _Own(object):

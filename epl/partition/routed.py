@@ -7,7 +7,8 @@ ids -> EplRouteIds -> sorted -> send -> look up -> send back -> each to its plac
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
-from epl.partition.emit import INT32, text_of
+from epl.graph.types import INT32
+from epl.partition.emit import text_of
 from epl.partition.own_entries import combine
 
 

@@ -2,7 +2,7 @@
 
 from epl.graph.build import Type
 from epl.graph.index import format_input
-from epl.partition.emit import INT32
+from epl.graph.types import INT32
 from epl.partition.own_entries import num_rows
 
 

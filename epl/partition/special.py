@@ -7,9 +7,10 @@ is written with its local inputs as it is. `texts` are the data inputs, in the p
 
 from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
+from epl.graph.types import BOOL, INT32, INT64
 from epl.partition.conversion import shard_sizes
 from epl.partition.dims import last_of_rows
-from epl.partition.emit import INT32, INT64, local_shape, replaced, text_of
+from epl.partition.emit import local_shape, replaced, text_of
 from epl.partition.losses import log_softmax, softmax, softmax_loss, sparse_softmax_loss
 from epl.partition.sizes import whole_size
 from epl.program.placement import ROUTED, WHOLE
@@ -217,7 +218,7 @@ def _with_ones(emit, text, shape, count):
     """A tensor of booleans with dimensions of 1 behind its own."""
     for _ in range(count):
         last = emit.integers("last", [-1] * emit.shards)
-        text = emit.add("ExpandDims", "expanded", [text, last], T=Type(10), Tdim=Type(INT32))
+        text = emit.add("ExpandDims", "expanded", [text, last], T=Type(BOOL), Tdim=Type(INT32))
     return text
 
 
@@ -274,7 +275,7 @@ def _some_rows(indices_at, updates_at):
         if strategy.inputs[at] == ROUTED:
             return _replaced_input(emit, node, texts, at, _counted_from_shard(emit, texts[at], id_type, size))
         own, is_own = _own_rows(emit, texts[at], id_type, size)
-        where = emit.add("Where", "where", [is_own], T=Type(10))
+        where = emit.add("Where", "where", [is_own], T=Type(BOOL))
         squeezed = emit.integers("flat", [[-1]] * emit.shards)
         kept = emit.add("Reshape", "kept", [where, squeezed], T=Type(INT64), Tshape=Type(INT32))
         texts = list(texts)

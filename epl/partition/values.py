@@ -6,6 +6,8 @@ batch size, say).
 
 import numpy as np
 
+from epl.graph.types import INDEX_TYPES
+
 # More elements than that are not looked at: no shape and no list of axes has as many.
 _MOST = 64
 _DTYPES = {3: np.int32, 9: np.int64, 10: np.bool_, 1: np.float32, 2: np.float64}
@@ -164,7 +166,6 @@ _EVALUATED = {
     "Neg": _on_known(lambda a: -a),
 }
 _OF_MATRICES = frozenset(["Identity", "Cast", "Reshape", "ConcatV2"])  # paddings have two dimensions
-_WHOLE_NUMBERS = frozenset([3, 9])
 
 
 class Values(object):
@@ -202,7 +203,7 @@ class Values(object):
         node = self._graph.nodes[name]
         if node.op not in _EVALUATED and node.op != "BroadcastGradientArgs":
             return []
-        if self._dtype_of(name) not in _WHOLE_NUMBERS:
+        if self._dtype_of(name) not in INDEX_TYPES:
             return []
         return [each.node for each in self._graph.inputs[name] if each.index >= 0]
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.graph.lazy import copy_of
-
-_BOOL = 10
+from epl.graph.types import BOOL
 
 
 def gate(node, names, taken, left_out, waits=()):
@@ -31,8 +30,8 @@ def gate(node, names, taken, left_out, waits=()):
     own.input.append("^" + taken)
     return [
         own,
-        make_node("Identity", done, [taken, "^" + own.name], node.device, T=Type(_BOOL)),
-        make_node("Merge", both, [done, left_out], node.device, N=2, T=Type(_BOOL)),
+        make_node("Identity", done, [taken, "^" + own.name], node.device, T=Type(BOOL)),
+        make_node("Merge", both, [done, left_out], node.device, N=2, T=Type(BOOL)),
         make_node("NoOp", node.name, ["^" + both] + list(waits), node.device),
     ]
 

@@ -8,13 +8,13 @@ from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import INT32, INT64
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.memory import PARTS
 from epl.plan.facts.merge_points import merged_at
 from epl.plan.facts.names import clone_name, clone_tensor, first_value_name
 from epl.program.program import Variable
 
-_INT32, _INT64 = 3, 9
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
 _TYPED = EXCHANGES | {"EplTranspose", PARTS}
 # Types of what they give; EPL's own operations may not be loaded.
@@ -33,7 +33,7 @@ def dtype_of(graph, tensor):
     if node.op in _OF_STRINGS:
         return _OF_STRINGS[node.op]
     if node.op == SEND_ROWS and index == 1:
-        return _INT64
+        return INT64
     if (tags.ROLE in node.attr or node.op in _TYPED) and node.attr["T"].type:
         return node.attr["T"].type  # made by a pass
     definition = tf_compat.op_def(node.op)
@@ -128,9 +128,9 @@ def add_variable(edit, name, values, dtype, added, shape=None):
     first = first_value_name(name)
     edit.add(constant(first + ("/number" if fills else "/value"), values, dtype))
     if fills:  # not a constant of that size, which would stay in memory
-        dims = edit.add(constant(first + "/dims", list(shape), _INT32)).name
+        dims = edit.add(constant(first + "/dims", list(shape), INT32)).name
         inputs = [dims, first + "/number"]
-        edit.add(make_node("Fill", first + "/value", inputs, T=Type(dtype), index_type=Type(_INT32)))
+        edit.add(make_node("Fill", first + "/value", inputs, T=Type(dtype), index_type=Type(INT32)))
     edit.add(assign_node(holder, first, first + "/value", dtype))
     return Variable(name, dtype, shape, initializers=(first,), added=added)
 

@@ -2,9 +2,8 @@
 
 from epl.graph import types
 from epl.graph.build import Type, make_node
+from epl.graph.types import STRING, UINT8
 from epl.passes.nodes import tagged
-
-_UINT8, _STRING = 4, 7
 
 
 def add_rows(edit, name, dtype, what, make):
@@ -20,8 +19,8 @@ def add_rows(edit, name, dtype, what, make):
     Returns:
       The nodes, of which the last one is `name`.
     """
-    text = types.base(dtype) == _STRING
-    gather = make(name + "/packed" if text else name, _UINT8 if text else dtype)
+    text = types.base(dtype) == STRING
+    gather = make(name + "/packed" if text else name, UINT8 if text else dtype)
     made = []
     for index, tensor in enumerate(list(gather.input)):
         rows = "%s/rows_%d" % (name, index)

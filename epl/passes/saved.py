@@ -2,9 +2,8 @@
 
 from epl.graph.build import constant
 from epl.graph.index import node_of
+from epl.graph.types import STRING
 from epl.partition.checkpoints import FIRST_SAVED, strings_of
-
-_STRING = 7
 
 
 def saved_by(peek, node):
@@ -37,7 +36,7 @@ def save_instead(edit, name, stem, saved, add=None):
     tensors, names, slices, dtypes = map(list, zip(*saved))
     for position, kind, values in ((1, "names", names), (2, "slices", slices)):
         like = edit.peek(node_of(node.input[position]))
-        made = constant("%s/%s" % (stem, kind), values, _STRING, like.device)
+        made = constant("%s/%s" % (stem, kind), values, STRING, like.device)
         node.input[position] = add(made, like) if add is not None else edit.add(made).name
     node.input[FIRST_SAVED:] = tensors + controls
     node.attr["dtypes"].list.type[:] = dtypes

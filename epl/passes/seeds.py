@@ -5,10 +5,10 @@ import hashlib
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.types import UINT64
 from epl.rules import effects
 
 _SEEDS = ("seed", "seed2", "file_random_seed")
-_UINT64 = 23
 
 
 def seeds_of(node):
@@ -46,7 +46,7 @@ def turn_seed(node, seed, in_function=False):
     """
     position = effects.SEED_INPUT[node.op]
     text = node.input[position]
-    dtype = node.attr["Tseed"].type if "Tseed" in node.attr else _UINT64
+    dtype = node.attr["Tseed"].type if "Tseed" in node.attr else UINT64
     key = constant("%s/seed_%d" % (node.name, seed), seed, dtype, node.device)
     if not in_function or ":" in text:
         key.input.append(

@@ -8,11 +8,10 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input
-from epl.graph.types import DTYPE_BYTES
+from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.cost.memory import PARTS
 from epl.plan.zero.zero import elements_of
 
-_INT32 = 3
 # As TensorFlow aligns tensors.
 _LINE_BYTES = 64
 
@@ -67,7 +66,7 @@ class Whereabouts(object):
 
 def empty(edit, name, dtype, device, add):
     """The name of a node with a vector of no elements."""
-    shape = add(edit, constant(name + "/shape", [0], _INT32, device))
+    shape = add(edit, constant(name + "/shape", [0], INT32, device))
     return add(edit, make_node("Empty", name, [shape], device, dtype=Type(dtype), init=False))
 
 
@@ -118,6 +117,6 @@ def parts(edit, name, vector, shapes, dtype, device, add):
 
 def reshape(edit, name, tensor, shape, dtype, device, add):
     """The name of a node that gives a tensor another shape."""
-    dims = add(edit, constant(name + "/shape", [int(dim) for dim in shape], _INT32, device))
-    node = make_node("Reshape", name, [tensor, dims], device, T=Type(dtype), Tshape=Type(_INT32))
+    dims = add(edit, constant(name + "/shape", [int(dim) for dim in shape], INT32, device))
+    node = make_node("Reshape", name, [tensor, dims], device, T=Type(dtype), Tshape=Type(INT32))
     return add(edit, node)

@@ -6,6 +6,7 @@ from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.cluster.machine import Link
 from epl.errors import PlanError, UnsupportedError
+from epl.graph import types
 from epl.graph.index import node_of
 from epl.plan.exchange.collectives import collectives_of
 from epl.plan.facts.analysis import Analysis, analyse, with_copies_of
@@ -46,8 +47,6 @@ from epl.plan.zero.zero_owners import Places, plan_zero
 from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
 from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
-
-_STRING = 7  # DataType number
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Plan(Holding):
         if not self.compares_copies:
             return frozenset()
         whole = (v for v in self.variables.values() if self.placed(v.name).data == WHOLE)
-        return frozenset(v.name for v in whole if v.dtype % 100 != _STRING)
+        return frozenset(v.name for v in whole if types.base(v.dtype) != types.STRING)
 
     @property
     def averaged(self):

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from epl.graph import types
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.names import clone_name, first_value_name, restored_name
 from epl.rules import effects
@@ -112,5 +113,5 @@ def _held_in(path, variable, plan):
         copies = plan.mesh.copies
         own = value[copies.index] if len(value) == copies.num_workers else value.mean(axis=0, dtype=np.float64)
         value = (own / plan.gathered_scale).astype(value.dtype)
-    fits = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(variable.dtype % 100)
+    fits = value.shape == variable.shape and tf.as_dtype(value.dtype) == tf.as_dtype(types.base(variable.dtype))
     return value if fits else None

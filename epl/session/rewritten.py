@@ -6,7 +6,7 @@ from dataclasses import replace
 from epl import compiler, tf_compat
 from epl.capture.record import make_program
 from epl.communicators.library import collectives_on_gpu
-from epl.graph import collector, tags
+from epl.graph import collector, tags, types
 from epl.graph.index import canonical_tensor, node_of
 from epl.passes.messages import with_messages
 from epl.passes.sync.join_shards import with_wholes
@@ -101,7 +101,7 @@ class Rewritten(object):
             return None
         known = self.plan.variables[variable]
         shape = "of any shape" if known.shape is None else "of shape (%s)" % ", ".join(map(str, known.shape))
-        return "%s %s" % (tf_compat.tf.as_dtype(known.dtype % 100).name, shape)
+        return "%s %s" % (tf_compat.tf.as_dtype(types.base(known.dtype)).name, shape)
 
     def holder(self, variable):
         """The worker whose value of a variable counts, though it is not the chief, and why; None for the chief's.

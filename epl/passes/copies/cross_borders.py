@@ -20,13 +20,13 @@ from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of
+from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.consistency import merged_edges
 from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
 from epl.plan.layout.rows import overlap, within
 from epl.plan.pipeline.borders import GRADIENT_ROWS, MEAN, SAME
 
-_FLOAT32, _INT32 = 1, 3
 _GATE = "EplGate"
 
 
@@ -170,8 +170,8 @@ class _Made(object):
 
     def joined(self, tensors):
         """The rows of several devices, one after the other."""
-        axis = self._add(constant(self._name + "/axis", 0, _INT32, self._device))
-        return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(_INT32))
+        axis = self._add(constant(self._name + "/axis", 0, INT32, self._device))
+        return self._node("ConcatV2", "joined", tensors + [axis], N=len(tensors), Tidx=Type(INT32))
 
     def slice_of_rows(self, tensor, rows, kind):
         """Some rows, an interval of all of them."""
@@ -197,9 +197,9 @@ class _Made(object):
 
     def times(self, tensor, factor, suffix=""):
         """A tensor times a number."""
-        scale = self._add(constant("%s/factor%s" % (self._name, suffix), factor, _FLOAT32, self._device))
-        if self._dtype != _FLOAT32:
-            attrs = dict(SrcT=Type(_FLOAT32), DstT=Type(self._dtype))
+        scale = self._add(constant("%s/factor%s" % (self._name, suffix), factor, FLOAT32, self._device))
+        if self._dtype != FLOAT32:
+            attrs = dict(SrcT=Type(FLOAT32), DstT=Type(self._dtype))
             name = "%s/cast%s" % (self._name, suffix)
             scale = self._add(make_node("Cast", name, [scale], self._device, **attrs))
         return self._node("Mul", "scaled" + suffix, [tensor, scale])

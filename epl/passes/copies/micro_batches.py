@@ -15,6 +15,7 @@ from epl.errors import PlanError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.types import FLOAT32, INT32
 from epl.passes.copies.gates import Gates, order_actions, order_changes
 from epl.passes.copies.reseed_functions import call_copies
 from epl.passes.copies.stamp import Stamp
@@ -27,9 +28,6 @@ from epl.plan.facts.merge_points import source_of
 from epl.plan.facts.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.shown import shown_by
 from epl.rules import effects
-
-_FLOAT32 = 1
-_INT32 = 3
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,7 @@ def _sum(graph, edit, plan, prefix, tensor, gradient, added):
 
 
 def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
-    edit.add(_like(graph, tensor, constant(prefix + "/axis", 0, _INT32)))
+    edit.add(_like(graph, tensor, constant(prefix + "/axis", 0, INT32)))
     tensors = [_tensor(plan, tensor, m) for m in range(plan.count)]
     node = make_node(
         "ConcatV2",
@@ -262,7 +260,7 @@ def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
         tensors + [prefix + "/axis"],
         N=plan.count,
         T=Type(dtype_of(graph, tensor)),
-        Tidx=Type(_INT32),
+        Tidx=Type(INT32),
     )
     for micro_batch, each in enumerate(tensors):
         added[gradient, micro_batch] = node_of(each)
@@ -271,9 +269,9 @@ def _put_end_to_end(graph, edit, plan, prefix, tensor, gradient, added):
 
 def _scaled(graph, edit, plan, name, total, like):
     dtype = dtype_of(graph, like)
-    factor = edit.add(_like(graph, like, constant(name + "/scale", 1.0 / plan.count, _FLOAT32))).name
-    if dtype != _FLOAT32:
-        cast = make_node("Cast", name + "/cast", [factor], SrcT=Type(_FLOAT32), DstT=Type(dtype))
+    factor = edit.add(_like(graph, like, constant(name + "/scale", 1.0 / plan.count, FLOAT32))).name
+    if dtype != FLOAT32:
+        cast = make_node("Cast", name + "/cast", [factor], SrcT=Type(FLOAT32), DstT=Type(dtype))
         factor = edit.add(_like(graph, like, cast)).name
     return edit.add(_like(graph, like, make_node("Mul", name, [total, factor], T=Type(dtype)))).name
 

@@ -9,6 +9,7 @@ Where `next` gives this worker's rows alone (epl.plan.input.batch_parts), only t
 
 from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
+from epl.graph.types import HANDLES
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX, clone_name
 from epl.rules import effects
@@ -76,7 +77,7 @@ def _output_type(node, index):
 
 def _divisible(node, index):
     """False for scalars and for handles."""
-    if _output_type(node, index) in (20, 21):  # resource, variant
+    if _output_type(node, index) in HANDLES:
         return False
     for key in ("output_shapes", "shapes"):
         shapes = node.attr[key].list.shape if key in node.attr else ()

@@ -3,13 +3,12 @@ communication.wire_dtype)."""
 
 from dataclasses import replace
 
+from epl.graph import types
 from epl.passes.nodes import add_variable
 from epl.plan.sync.dgc import compressible
 from epl.plan.sync.wire import FLOAT32, coded_gradients
 from epl.program.placement import OWN
 from epl.program.program import Added
-
-_FLOAT32, _INT64 = 1, 9
 
 
 def add_residuals(program, target):
@@ -33,7 +32,7 @@ def _for_coded(program, target):
     for each in coded:
         own, share = Added(each.variable, data=OWN, is_saved=False), (each.share(target.cluster.worker_num),)
         for name, shape in ((each.left, each.shape), (each.left_of_sum, share)):
-            variables[name] = add_variable(edit, name, 0.0, _FLOAT32, own, shape=shape)
+            variables[name] = add_variable(edit, name, 0.0, types.FLOAT32, own, shape=shape)
     return replace(program, graph=edit.finish(), variables=variables, coded=coded)
 
 
@@ -44,7 +43,7 @@ def _for_compressed(program, options):
         shape = program.variables[each.slot].shape
         own = Added(each.slot, data=OWN, is_saved=options.save_residuals)
         for name in (each.velocity, each.residual):
-            variables[name] = add_variable(edit, name, 0.0, _FLOAT32, own, shape=shape)
+            variables[name] = add_variable(edit, name, 0.0, types.FLOAT32, own, shape=shape)
         if each.steps not in variables:
-            variables[each.steps] = add_variable(edit, each.steps, 0, _INT64, Added(each.slot))
+            variables[each.steps] = add_variable(edit, each.steps, 0, types.INT64, Added(each.slot))
     return replace(program, graph=edit.finish(), variables=variables, compressed=compressed)

@@ -6,9 +6,9 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 """
 
 from epl.graph.build import constant
+from epl.graph.types import INT32, INT64
 from epl.plan.facts.names import PREFIX
 
-_INT32, _INT64 = 3, 9
 _AUTOTUNE = -1
 # Which of their data inputs, counted from the end, is a number of parallel calls or the size of a buffer.
 _LAST, _BEFORE_LAST = 1, 2
@@ -52,5 +52,5 @@ def _position(node):
 
 
 def _chosen(node, device):
-    dtype = _INT32 if node.op in _OF_INT32 else _INT64
+    dtype = INT32 if node.op in _OF_INT32 else INT64
     return constant("%s_autotune/%s" % (PREFIX, node.name), _AUTOTUNE, dtype, device)

@@ -18,9 +18,10 @@ At "v2" there is one join for both. All that comes later takes parts as variable
 import logging
 from dataclasses import replace
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.types import BOOL, INT32, INT64
 from epl.passes.leave_out import become, gate, gate_of, ungated
 from epl.passes.model.row_shards import Shards, variable_node
 from epl.passes.nodes import assign_node, dtype_of, read_node
@@ -36,7 +37,6 @@ from epl.program.program import Gradient, RowsOf, RowSum, Variable
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
-_BOOL, _INT32, _INT64 = 10, 3, 9
 # Of a reference variable's operations that act on resource variables, as shards are.
 _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSub")}
 
@@ -178,7 +178,7 @@ class _Division(Shards):
         """Adds what holds rows of the trained variable, and gives it these; returns its name."""
         rows, holder = self._rows, self._holder(shard, self._rows.variable)
         whole = self._graph.nodes[rows.variable]
-        dtype, like = self._variables[rows.variable].dtype % 100, self._graph.nodes[min(rows.region)]
+        dtype, like = types.base(self._variables[rows.variable].dtype), self._graph.nodes[min(rows.region)]
         self._add(variable_node(holder, dtype, self._shard_shape(shard, rows.variable)), whole)
         read = read_node(whole, holder + "/whole", dtype)
         read.input.extend(self._waits())
@@ -218,16 +218,16 @@ class _Division(Shards):
             for word, number, kind in (
                 ("first", rows.begins[shard], index),
                 ("end", rows.begins[shard] + rows.sizes[shard], index),
-                ("axis", 0, _INT32),
+                ("axis", 0, INT32),
             )
         ]
         not_below = add("GreaterEqual", "from_first", [gradient.indices, begin], T=Type(index))
         not_above = add("Less", "before_end", [gradient.indices, end], T=Type(index))
         mine = add("LogicalAnd", "own", [not_below, not_above])
-        flat = self._add(constant(name + "/flat", [-1], _INT32), like)
-        where = add("Where", "where", [mine], T=Type(_BOOL))
-        places = add("Reshape", "places", [where, flat], T=Type(_INT64), Tshape=Type(_INT32))
-        options = dict(Tindices=Type(_INT64), Taxis=Type(_INT32), batch_dims=0)
+        flat = self._add(constant(name + "/flat", [-1], INT32), like)
+        where = add("Where", "where", [mine], T=Type(BOOL))
+        places = add("Reshape", "places", [where, flat], T=Type(INT64), Tshape=Type(INT32))
+        options = dict(Tindices=Type(INT64), Taxis=Type(INT32), batch_dims=0)
         values = add("GatherV2", "values", [gradient.values, places, axis], Tparams=Type(dtype), **options)
         chosen = add("GatherV2", "chosen", [gradient.indices, places, axis], Tparams=Type(index), **options)
         indices = add("Sub", "indices", [chosen, begin], T=Type(index))
@@ -249,7 +249,7 @@ class _Division(Shards):
         if holder in rows.slots or holder == rows.variable:
             if not rows.parameter and rows.variable in map(node_of, node.input):
                 made.input.append("^%s/begin" % self._holder(shard, rows.variable))
-            dtype = self._variables[holder].dtype % 100
+            dtype = types.base(self._variables[holder].dtype)
             _to_resource(made, dtype)
             if effects.is_write(made.op) and self._graph.edges.data_consumers.get(name):
                 read = read_node(self._edit.peek(self._holder(shard, holder)), made.name + "/value", dtype)
@@ -279,7 +279,7 @@ class _Division(Shards):
 
     def _number_of_rows(self, shard, name):
         node, own = self._graph.nodes[name], self._name(shard, name) + "/rows"
-        dtype = node.attr["Tnumsegments"].type or _INT32
+        dtype = node.attr["Tnumsegments"].type or INT32
         return self._add(constant(own, self._rows.sizes[shard], dtype), node, call=True)
 
     def _gate_names(self, name):
@@ -318,7 +318,7 @@ class _Division(Shards):
     def _read(self, shard, source, node):
         """A shard of what a read outside of the update gives."""
         holder, name = self._rows.reads[source], self._name(shard, "read/" + source)
-        dtype = self._variables[holder].dtype % 100
+        dtype = types.base(self._variables[holder].dtype)
         if holder not in self._rows.lasting:
             return self._slice(name, source, dtype, shard, node, call=True)
         read = read_node(self._edit.peek(self._holder(shard, holder)), name, dtype)

@@ -17,6 +17,7 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.lazy import copy_of
+from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
@@ -25,7 +26,6 @@ from epl.plan.precision.sixteen_bits import choose_sixteen_bits
 from epl.plan.report.precision_table import table
 
 _LOG = logging.getLogger("epl")
-_FLOAT32 = 1
 
 
 def mixed_precision(program, target):
@@ -115,7 +115,7 @@ class _Casts(object):
         self.originals[computed.name] = known.name
         back = edit.node(known.name)
         kept = {key: value for key, value in back.attr.items() if key.startswith(tags.PREFIX) or key == "_class"}
-        whole = make_node("Cast", known.name, [computed.name], node.device, **_types(decisions.dtype, _FLOAT32))
+        whole = make_node("Cast", known.name, [computed.name], node.device, **_types(decisions.dtype, FLOAT32))
         for key, value in kept.items():
             whole.attr[key].CopyFrom(value)
         back.CopyFrom(whole)
@@ -129,7 +129,7 @@ class _Casts(object):
         if region not in self._first:
             index = sum(1 for other in self._first if other[0] == text)
             name = "%s_cast/%s/%d" % (PREFIX, text.replace(":", "_output_"), index)
-            cast = make_node("Cast", name, [text], node.device, **_types(_FLOAT32, self._decisions.dtype))
+            cast = make_node("Cast", name, [text], node.device, **_types(FLOAT32, self._decisions.dtype))
             tags.inherit(cast, node)
             if weight and tags.phase(node) == tags.BACKWARD and node.name not in self._loops:
                 cast.input.extend(self._awaited(node, text))

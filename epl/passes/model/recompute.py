@@ -15,13 +15,12 @@ Of a loop of control flow v1 all is copied that its gradient needs, and the push
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.types import FLOAT32
 from epl.passes.template import Template
 from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import recomputed_name
 from epl.plan.memory.keep import is_asked_for, plan_recomputation
-
-_FLOAT32 = 1
 
 
 def recompute(program, target):
@@ -98,7 +97,7 @@ def _copy(graph, name, group, members, triggers):
 
 def _giving_on(node):
     """In the place of a write into a TensorArray: what says that it is done is there as it came."""
-    found = make_node("Identity", node.name, device=node.device, T=Type(_FLOAT32))
+    found = make_node("Identity", node.name, device=node.device, T=Type(FLOAT32))
     if tags.TASKGRAPH in node.attr:
         set_attr(found, tags.TASKGRAPH, node.attr[tags.TASKGRAPH].i)
     return found

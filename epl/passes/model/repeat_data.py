@@ -8,12 +8,12 @@ Elements get one more component: 1 the first time that the data is gone through,
 
 from epl.graph.build import constant, make_node
 from epl.graph.index import node_of
+from epl.graph.types import INT32, INT64
 from epl.partition.emit import type_list
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX
 
-_INT32, _INT64 = 3, 9
 _FOREVER = -1
 
 
@@ -46,7 +46,7 @@ def _behind_identities(graph, text):
 
 
 def _with_flag(node):
-    node.attr["output_types"].list.type.append(_INT32)
+    node.attr["output_types"].list.type.append(INT32)
     node.attr["output_shapes"].list.shape.add()
 
 
@@ -65,17 +65,17 @@ def _wrapped(body, name, data, kind):
         return node
 
     def flagged(what, data, flag):
-        number = add(constant("%s/%s_flag" % (stem, what), flag, _INT32), "output")
-        flags = make_node("TensorDataset", "%s/%s_flags" % (stem, what), [number], Toutput_types=type_list([_INT32]))
+        number = add(constant("%s/%s_flag" % (stem, what), flag, INT32), "output")
+        flags = make_node("TensorDataset", "%s/%s_flags" % (stem, what), [number], Toutput_types=type_list([INT32]))
         flags.attr["output_shapes"].list.shape.add()
         endless = make_node("RepeatDataset", flags.name + "_repeated", [add(flags), forever])
-        endless.attr["output_types"].list.type.append(_INT32)
+        endless.attr["output_types"].list.type.append(INT32)
         endless.attr["output_shapes"].list.shape.add()
         both = typed("ZipDataset", what, [data, add(endless)], N=2)
         _with_flag(both)
         return add(both)
 
-    forever = add(constant(stem + "/forever", _FOREVER, _INT64), "output")
+    forever = add(constant(stem + "/forever", _FOREVER, INT64), "output")
     first = flagged("first", data, 1)
     again = flagged("again", add(typed("RepeatDataset", "repeated", [data, forever])), 0)
     whole = typed("ConcatenateDataset", "whole", [first, again])

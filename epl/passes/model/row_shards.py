@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import BOOL, INT32
 from epl.partition.checkpoints import slice_text
 from epl.passes.leave_out import become
 from epl.passes.nodes import assign_node, read_node
@@ -15,8 +16,6 @@ from epl.plan.facts.row_kinds import ROWS
 from epl.plan.zero.parameters import JOIN
 from epl.plan.zero.zero_rows import WHOLE, rows_of_spec
 from epl.rules import effects
-
-_BOOL, _INT32 = 10, 3
 
 
 class Shards(object):
@@ -55,9 +54,9 @@ class Shards(object):
     def _slice(self, name, tensor, dtype, shard, like, ndims=None, **options):
         """Rows of a shard; of the variable's number of dimensions if no other is said."""
         rows, ndims = self._rows, ndims or len(self._rows.shape)
-        begin = self._add(constant(name + "/begin", [rows.begins[shard]] + [0] * (ndims - 1), _INT32), like, **options)
-        size = self._add(constant(name + "/size", [rows.sizes[shard]] + [-1] * (ndims - 1), _INT32), like, **options)
-        node = make_node("Slice", name, [tensor, begin, size], T=Type(dtype), Index=Type(_INT32))
+        begin = self._add(constant(name + "/begin", [rows.begins[shard]] + [0] * (ndims - 1), INT32), like, **options)
+        size = self._add(constant(name + "/size", [rows.sizes[shard]] + [-1] * (ndims - 1), INT32), like, **options)
+        node = make_node("Slice", name, [tensor, begin, size], T=Type(dtype), Index=Type(INT32))
         self._specs[name] = (tensor, "rows", shard)
         return self._add(node, like, **options)
 
@@ -65,9 +64,11 @@ class Shards(object):
         """Adds a shard of a variable."""
         known, name = self._program.variables[slot], self._holder(shard, slot)
         shape = self._shard_shape(shard, slot)
-        self._add(variable_node(name, known.dtype % 100, shape), self._graph.nodes[slot])
+        self._add(variable_node(name, types.base(known.dtype), shape), self._graph.nodes[slot])
         firsts = tuple(self._name(shard, first) for first in known.initializers if first in self._graph.nodes)
-        self._variables[name] = replace(known, name=name, dtype=known.dtype % 100, shape=shape, initializers=firsts)
+        self._variables[name] = replace(
+            known, name=name, dtype=types.base(known.dtype), shape=shape, initializers=firsts
+        )
 
     def _shard_shape(self, shard, variable):
         shape = self._rows.held[variable].shape
@@ -110,7 +111,7 @@ class Shards(object):
 
     def _join(self, slot):
         """Lets what takes a variable besides the update take it from the shards, and give it to them."""
-        dtype, holder = self._program.variables[slot].dtype % 100, self._graph.nodes[slot]
+        dtype, holder = types.base(self._program.variables[slot].dtype), self._graph.nodes[slot]
         is_resource = holder.op == "VarHandleOp"
         for name in self._graph.edges.data_consumers.get(slot, ()):
             node = self._graph.nodes[name]
@@ -141,15 +142,15 @@ class Shards(object):
         if not self._is_divided(slot):
             become(node, "Identity", values + controls, T=Type(dtype))
             return values
-        axis = self._add(constant(stem + "/axis", 0, _INT32), node)
-        become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(_INT32))
+        axis = self._add(constant(stem + "/axis", 0, INT32), node)
+        become(node, "ConcatV2", values + [axis] + controls, N=len(values), T=Type(dtype), Tidx=Type(INT32))
         return values
 
     def _use(self, read, number, users, parts, dtype):
         """Lets some users of a read of a parameter take what they themselves join of the shards."""
         name, like = "%s/%s/join_%d" % (self._stem, read.name, number), self._graph.nodes[users[0][0]]
-        axis = self._add(constant(name + "/axis", 0, _INT32), like)
-        join = make_node("ConcatV2", name, parts + [axis], N=len(parts), T=Type(dtype), Tidx=Type(_INT32))
+        axis = self._add(constant(name + "/axis", 0, INT32), like)
+        join = make_node("ConcatV2", name, parts + [axis], N=len(parts), T=Type(dtype), Tidx=Type(INT32))
         set_attr(join, tags.ROLE, JOIN)
         self._specs[name] = (read.name, WHOLE, 0)
         self._add(join, like)
@@ -183,11 +184,11 @@ class Shards(object):
         for shard in range(len(self._rows.sizes)):
             name = "%s/part_%d" % (stem, shard)
             asked.append(self._add(make_node("VarIsInitializedOp", name, [self._holder(shard, slot)]), node))
-        packed = make_node("Pack", stem + "/parts", asked, N=len(asked), T=Type(_BOOL), axis=0)
-        inputs = [self._add(packed, node), self._add(constant(stem + "/axis", [0], _INT32), node)]
+        packed = make_node("Pack", stem + "/parts", asked, N=len(asked), T=Type(BOOL), axis=0)
+        inputs = [self._add(packed, node), self._add(constant(stem + "/axis", [0], INT32), node)]
         own = self._edit.node(node.name)
         controls = [text for text in own.input if text[0] == "^"]
-        become(own, "All", inputs + controls, Tidx=Type(_INT32), keep_dims=False)
+        become(own, "All", inputs + controls, Tidx=Type(INT32), keep_dims=False)
 
     def _spec_of(self):
         """The Program's function of this name, which knows the shapes of shards."""

@@ -17,6 +17,7 @@ from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
+from epl.graph.types import BOOL, FLOAT32, INT32
 from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
 from epl.plan.cost.cost import TensorSpec
@@ -25,7 +26,6 @@ from epl.plan.precision.loss_scale import plan_loss_scale
 from epl.plan.precision.sixteen_bits import FLOAT16
 from epl.program.program import Added, Unscaled, Verdict
 
-_FLOAT32, _INT32, _BOOL = 1, 3, 10
 _DYNAMIC = "dynamic"
 
 
@@ -83,18 +83,18 @@ class _Scale(object):
         dynamic = self._amp.loss_scale == _DYNAMIC
         if dynamic:
             self._add_variables()
-            scale = self._read("scale", _FLOAT32)
+            scale = self._read("scale", FLOAT32)
         else:
-            scale = self._edit.add(constant(self._name("scale"), float(self._amp.loss_scale), _FLOAT32)).name
+            scale = self._edit.add(constant(self._name("scale"), float(self._amp.loss_scale), FLOAT32)).name
         self._multiply_seeds(scale)
-        inverse = self._edit.add(make_node("Reciprocal", self._name("inverse"), [scale], T=Type(_FLOAT32))).name
-        self.specs.update({scale: TensorSpec((), _FLOAT32), inverse: TensorSpec((), _FLOAT32)})
+        inverse = self._edit.add(make_node("Reciprocal", self._name("inverse"), [scale], T=Type(FLOAT32))).name
+        self.specs.update({scale: TensorSpec((), FLOAT32), inverse: TensorSpec((), FLOAT32)})
         self._divide_results(inverse)
         finite, flags, packed = self._judge()
         adapted = self._adapt(scale, finite) if dynamic else None
-        switch = self._node("Switch", "switch", [finite, finite], T=Type(_BOOL))
-        taken = self._node("Identity", "taken", [switch + ":1"], T=Type(_BOOL))
-        left_out = self._node("Identity", "left_out", [switch], T=Type(_BOOL))
+        switch = self._node("Switch", "switch", [finite, finite], T=Type(BOOL))
+        taken = self._node("Identity", "taken", [switch + ":1"], T=Type(BOOL))
+        left_out = self._node("Identity", "left_out", [switch], T=Type(BOOL))
         gates = {}
         for write in self._scaled.writes:
             gates[self._if_finite(write)] = self._gate(write, finite, taken, left_out, adapted)
@@ -124,7 +124,7 @@ class _Scale(object):
     def _add_variables(self):
         added = Added(self._scaled.beside)
         first = float(self._amp.init_loss_scale)
-        for name, value, dtype in (("scale", first, _FLOAT32), ("good_steps", 0, _INT32), ("bad_steps", 0, _INT32)):
+        for name, value, dtype in (("scale", first, FLOAT32), ("good_steps", 0, INT32), ("bad_steps", 0, INT32)):
             self.variables.append(add_variable(self._edit, self._name(name), value, dtype, added))
 
     def _read(self, name, dtype):
@@ -134,41 +134,41 @@ class _Scale(object):
     def _adapt(self, scale, finite):
         """The node that has run when the scale and the counts of steps are what they are to be for the next one."""
         amp = self._amp
-        zero, one = self._constant("zero", 0, _INT32), self._constant("one", 1, _INT32)
-        least = self._constant("least", 1.0, _FLOAT32)
+        zero, one = self._constant("zero", 0, INT32), self._constant("one", 1, INT32)
+        least = self._constant("least", 1.0, FLOAT32)
         good, to_grow = self._count("good_steps", one, amp.incr_every_n_steps)
         bad, to_shrink = self._count("bad_steps", one, amp.decr_every_n_nan_or_inf)
         grown = self._ratio("grown", scale, amp.incr_ratio)
-        in_range = self._node("IsFinite", "grown/is_finite", [grown], T=Type(_FLOAT32))
-        grown = self._select("grown/in_range", in_range, grown, scale, _FLOAT32)
+        in_range = self._node("IsFinite", "grown/is_finite", [grown], T=Type(FLOAT32))
+        grown = self._select("grown/in_range", in_range, grown, scale, FLOAT32)
         shrunk = self._ratio("shrunk", scale, amp.decr_ratio)
-        shrunk = self._node("Maximum", "shrunk/at_least_1", [shrunk, least], T=Type(_FLOAT32))
-        after_good = self._select("after_good", to_grow, grown, scale, _FLOAT32)
-        after_bad = self._select("after_bad", to_shrink, shrunk, scale, _FLOAT32)
+        shrunk = self._node("Maximum", "shrunk/at_least_1", [shrunk, least], T=Type(FLOAT32))
+        after_good = self._select("after_good", to_grow, grown, scale, FLOAT32)
+        after_bad = self._select("after_bad", to_shrink, shrunk, scale, FLOAT32)
         values = {
-            "scale": self._select("next_scale", finite, after_good, after_bad, _FLOAT32),
-            "good_steps": self._select("next_good", finite, self._reset("good", to_grow, zero, good), zero, _INT32),
-            "bad_steps": self._select("next_bad", finite, zero, self._reset("bad", to_shrink, zero, bad), _INT32),
+            "scale": self._select("next_scale", finite, after_good, after_bad, FLOAT32),
+            "good_steps": self._select("next_good", finite, self._reset("good", to_grow, zero, good), zero, INT32),
+            "bad_steps": self._select("next_bad", finite, zero, self._reset("bad", to_shrink, zero, bad), INT32),
         }
         writes = []
         for name, value in values.items():
-            dtype = _FLOAT32 if name == "scale" else _INT32
+            dtype = FLOAT32 if name == "scale" else INT32
             holder = self._edit.peek(self._name(name))
             writes.append(self._add(assign_node(holder, self._name(name) + "/adapt", value, dtype)))
         return self._node("NoOp", "adapted", ["^" + write for write in writes])
 
     def _count(self, name, one, limit):
         """(steps with this one, whether they are enough)."""
-        more = self._node("AddV2", name + "/more", [self._read(name, _INT32), one], T=Type(_INT32))
-        limit = self._constant(name + "/limit", limit, _INT32)
-        return more, self._node("GreaterEqual", name + "/enough", [more, limit], T=Type(_INT32))
+        more = self._node("AddV2", name + "/more", [self._read(name, INT32), one], T=Type(INT32))
+        limit = self._constant(name + "/limit", limit, INT32)
+        return more, self._node("GreaterEqual", name + "/enough", [more, limit], T=Type(INT32))
 
     def _ratio(self, name, scale, ratio):
-        factor = self._constant(name + "/ratio", float(ratio), _FLOAT32)
-        return self._node("Mul", name, [scale, factor], T=Type(_FLOAT32))
+        factor = self._constant(name + "/ratio", float(ratio), FLOAT32)
+        return self._node("Mul", name, [scale, factor], T=Type(FLOAT32))
 
     def _reset(self, name, enough, zero, count):
-        return self._select(name + "_count", enough, zero, count, _INT32)
+        return self._select(name + "_count", enough, zero, count, INT32)
 
     def _select(self, name, condition, yes, no, dtype):
         return self._node("Select", name, [condition, yes, no], T=Type(dtype))
@@ -204,7 +204,7 @@ class _Scale(object):
                     data = [computes.input[0], self._cast(inverse, dtype)]
                     self._edit.set_input(name, 0, self._like(name, made, data, dtype))
                     break
-                if dtype == _FLOAT32:
+                if dtype == FLOAT32:
                     self.unscaled[format_input(name, index)] = Unscaled(outputs[index], inverse)
                 if len(dtypes) == 1:
                     self._edit.node(name).CopyFrom(
@@ -232,11 +232,11 @@ class _Scale(object):
         return node
 
     def _cast(self, tensor, dtype):
-        if dtype == _FLOAT32:
+        if dtype == FLOAT32:
             return tensor
         if (tensor, dtype) not in self._casts:
             name = "%s/as_%d" % (tensor, dtype)
-            node = make_node("Cast", name, [tensor], SrcT=Type(_FLOAT32), DstT=Type(dtype), Truncate=False)
+            node = make_node("Cast", name, [tensor], SrcT=Type(FLOAT32), DstT=Type(dtype), Truncate=False)
             self._casts[tensor, dtype] = self._edit.add(node).name
             self.specs[name] = TensorSpec((), dtype)
         return self._casts[tensor, dtype]
@@ -261,8 +261,8 @@ class _Scale(object):
     def _judge(self):
         """(the node that says whether all gradients are finite, those that say it of one, what packs these)."""
         graph, found = self._graph, []
-        flat = self._constant("flat", [-1], _INT32)
-        axis = self._constant("axis", [0], _INT32)
+        flat = self._constant("flat", [-1], INT32)
+        axis = self._constant("axis", [0], INT32)
         for index, (tensor, call) in enumerate(self._scaled.judged):
             dtype = dtype_of(graph, tensor)
             if dtype not in types.FLOAT_TYPES:
@@ -270,25 +270,25 @@ class _Scale(object):
             stem, near = "finite/%d" % index, graph.nodes[node_of(tensor)]
             spec, each, nodes, dims = self._spec_of(tensor), self._name(stem + "/each"), [], axis
             if spec is not None and spec.shape:  # in which devices may have parts
-                dims = self._constant(stem + "/dims", list(range(len(spec.shape))), _INT32)
-                self.specs[each] = TensorSpec(spec.shape, _BOOL)
+                dims = self._constant(stem + "/dims", list(range(len(spec.shape))), INT32)
+                self.specs[each] = TensorSpec(spec.shape, BOOL)
             else:
                 row = self._name(stem + "/row")
-                nodes = [make_node("Reshape", row, [tensor, flat], near.device, T=Type(dtype), Tshape=Type(_INT32))]
+                nodes = [make_node("Reshape", row, [tensor, flat], near.device, T=Type(dtype), Tshape=Type(INT32))]
             nodes += [
                 make_node("IsFinite", each, [nodes[0].name if nodes else tensor], near.device, T=Type(dtype)),
-                make_node("All", self._name(stem), [each, dims], near.device, Tidx=Type(_INT32), keep_dims=False),
+                make_node("All", self._name(stem), [each, dims], near.device, Tidx=Type(INT32), keep_dims=False),
             ]
-            self.specs[nodes[-1].name] = TensorSpec((), _BOOL)
+            self.specs[nodes[-1].name] = TensorSpec((), BOOL)
             for node in nodes:
                 self._add(node)
                 set_attr(node, tags.APPLY_CALL, call)
                 if tags.TASKGRAPH in near.attr:
                     set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
             found.append(nodes[-1].name)
-        packed = self._node("Pack", "finite/packed", found, N=len(found), T=Type(_BOOL), axis=0)
-        finite = self._node("All", "finite", [packed, axis], Tidx=Type(_INT32), keep_dims=False)
-        self.specs.update({packed: TensorSpec((len(found),), _BOOL), finite: TensorSpec((), _BOOL)})
+        packed = self._node("Pack", "finite/packed", found, N=len(found), T=Type(BOOL), axis=0)
+        finite = self._node("All", "finite", [packed, axis], Tidx=Type(INT32), keep_dims=False)
+        self.specs.update({packed: TensorSpec((len(found),), BOOL), finite: TensorSpec((), BOOL)})
         return finite, tuple(found), packed
 
     def _gate(self, write, finite, taken, left_out, adapted):

@@ -14,6 +14,7 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 
 from epl.errors import UnsupportedError
 from epl.graph.build import Type, constant, make_node
+from epl.graph.types import INT32, INT64, STRING
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged
 from epl.passes.seeds import derive, set_seed
@@ -21,9 +22,6 @@ from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX
 from epl.rules import datasets
 
-_INT32 = 3
-_INT64 = 9
-_STRING = 7
 _RECORDS = frozenset(["TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"])
 
 
@@ -72,7 +70,7 @@ def _share_records(target, plan, share):
     name = "%s_records/%s" % (PREFIX, share.node)
     constants = []
     for what, value in zip(("num_shards", "index"), plan.data.readers):
-        made = constant("%s/%s" % (name, what), value, _INT64)
+        made = constant("%s/%s" % (name, what), value, INT64)
         target.add(made)
         constants.append(target.output(made.name, 0, "output"))
     text = target.output(share.node, 0, "handle")
@@ -94,10 +92,10 @@ def _set_seed(target, body, name, seed):
         return
     stem = "%s_seeds/%s" % (PREFIX, name)
     if body:
-        first = constant(stem + "/seed", seed, _INT64)
+        first = constant(stem + "/seed", seed, INT64)
     else:
-        limits = [constant("%s/%s" % (stem, what), value, _INT64) for what, value in (("from", 1), ("to", 2**31 - 1))]
-        shape = constant(stem + "/shape", [], _INT32)
+        limits = [constant("%s/%s" % (stem, what), value, INT64) for what, value in (("from", 1), ("to", 2**31 - 1))]
+        shape = constant(stem + "/shape", [], INT32)
         for each in limits + [shape]:
             target.add(each)
         inputs = [target.output(each.name, 0, "output") for each in [shape] + limits]
@@ -107,17 +105,17 @@ def _set_seed(target, body, name, seed):
             inputs,
             seed=seed,
             seed2=seed >> 16 or 1,
-            T=Type(_INT32),
-            Tout=Type(_INT64),
+            T=Type(INT32),
+            Tout=Type(INT64),
         )
-    second = constant(stem + "/seed2", 1, _INT64)
+    second = constant(stem + "/seed2", 1, INT64)
     for place, each in enumerate((first, second)):
         target.add(each)
         node.input[datasets.SEEDS[node.op] + place] = target.output(each.name, 0, "output")
 
 
 def _set_batch(target, part):
-    size = constant("%s_batches/%s" % (PREFIX, part.node), part.size, _INT64)
+    size = constant("%s_batches/%s" % (PREFIX, part.node), part.size, INT64)
     target.add(size)
     target.node(part.node).input[part.position] = target.output(size.name, 0, "output")
     for name in (part.node,) + part.after:
@@ -135,7 +133,7 @@ def _forget_rows(node):
 def _copy_types(shard, node):
     """The types and shapes of a data set's elements, as attributes of another."""
     if node.op in _RECORDS or node.op.startswith("FixedLengthRecordDataset"):
-        shard.attr["output_types"].list.type.append(_STRING)
+        shard.attr["output_types"].list.type.append(STRING)
         shard.attr["output_shapes"].list.shape.add()
         return
     for key in ("output_types", "Toutput_types"):

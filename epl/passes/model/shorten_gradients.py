@@ -10,16 +10,15 @@ computed in float32, such as that of a bias, is cast to 16 bits first.
 from dataclasses import replace
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
 from epl.plan.facts.names import PREFIX
 from epl.plan.precision.precision import DTYPES, O2
 from epl.plan.sync.gradients import returned_gradients
 from epl.program.program import Gradient, Unscaled
-
-_FLOAT32 = 1
 
 
 def shorten_gradients(program, target):
@@ -41,7 +40,7 @@ def shorten_gradients(program, target):
     short = _Short(program, DTYPES[program.sixteen_bits.name])
     for call, gradients in returned_gradients(program):
         for gradient, variable, consumers in gradients:
-            if gradient.indices is None and program.variables[variable].dtype % 100 == _FLOAT32:
+            if gradient.indices is None and types.base(program.variables[variable].dtype) == FLOAT32:
                 short.add(call, canonical_tensor(gradient.values), consumers)
     return short.program()
 
@@ -73,10 +72,10 @@ class _Short(object):
         known = self._program.unscaled.get(tensor, Unscaled(tensor, None))
         stem = "%s_gradient_16_bits/%s/call_%d" % (PREFIX, tensor.replace(":", "_output_"), call.index)
         short, near = self._short_form(tensor, known.scaled), self._graph.nodes[node_of(tensor)]
-        whole = make_node("Cast", stem, [short], near.device, SrcT=Type(self._dtype), DstT=Type(_FLOAT32))
+        whole = make_node("Cast", stem, [short], near.device, SrcT=Type(self._dtype), DstT=Type(FLOAT32))
         made = self._add(whole, near, tags.APPLY, tensor, call)
         if known.inverse is not None:
-            product = make_node("Mul", stem + "/unscaled", [made, known.inverse], near.device, T=Type(_FLOAT32))
+            product = make_node("Mul", stem + "/unscaled", [made, known.inverse], near.device, T=Type(FLOAT32))
             made = self._add(product, near, tags.APPLY, tensor, call)
         for edge in consumers:
             if edge not in self._taken:
@@ -92,7 +91,7 @@ class _Short(object):
             else:
                 near = self._graph.nodes[node_of(tensor)]
                 name = "%s_gradient_16_bits/%s" % (PREFIX, tensor.replace(":", "_output_"))
-                cast = make_node("Cast", name, [whole], near.device, SrcT=Type(_FLOAT32), DstT=Type(self._dtype))
+                cast = make_node("Cast", name, [whole], near.device, SrcT=Type(FLOAT32), DstT=Type(self._dtype))
                 self._short[tensor] = self._add(cast, near, tags.BACKWARD, tensor)
         return self._short[tensor]
 

@@ -3,17 +3,16 @@
 After that a parameter can lie on another device, in shards even.
 """
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, constant, set_attr
 from epl.graph.index import node_of
+from epl.graph.types import INT32
 from epl.passes.nodes import read_node
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
 from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.plan import mesh_of
 from epl.plan.zero.parameters import LEVELS, LOOKUPS, SHAPES, after_updates, find_divisible, is_read
-
-_INT32 = 3
 
 
 def take_values(program, target):
@@ -37,22 +36,22 @@ def _with_values(program, analysis, variables):
     edit = graph.editor()
     for variable in variables:
         holder, known = graph.nodes[variable], program.variables[variable]
-        dtype = known.dtype % 100
+        dtype = types.base(known.dtype)
         for consumer, position in _takers(graph, variable):
             node = graph.nodes[consumer]
             if node.op in SHAPES:
-                shape = constant(consumer, list(known.shape), node.attr["out_type"].type or _INT32)
+                shape = constant(consumer, list(known.shape), node.attr["out_type"].type or INT32)
                 _become(edit.node(consumer), shape.op, [], value=shape.attr["value"], dtype=shape.attr["dtype"])
             elif node.op in LOOKUPS:
                 read = _own_read(edit, holder, dtype, node, position, after_update)
-                axis = _where(edit.add(constant(consumer + "/axis", 0, _INT32)), node).name
+                axis = _where(edit.add(constant(consumer + "/axis", 0, INT32)), node).name
                 _become(
                     edit.node(consumer),
                     "GatherV2",
                     [read, node.input[1], axis],
                     Tparams=Type(dtype),
                     Tindices=Type(node.attr["Tindices"].type),
-                    Taxis=Type(_INT32),
+                    Taxis=Type(INT32),
                     batch_dims=tags.get_int(node, "batch_dims"),
                 )
             elif is_read(node, holder) and consumer not in after_update and holder.op != "VarHandleOp":

@@ -15,13 +15,13 @@ from epl import tf_compat
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import FLOAT32
 from epl.plan.cost.cost import UNKNOWN_SIZE
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_kinds import constant_of
 from epl.plan.layout.layout import is_split
 from epl.plan.layout.stages import used_taskgraphs
 
-_FLOAT32 = 1
 _FLAGS = ("transpose_a", "transpose_b")
 # A product gains as much as moving one of its elements takes from about so many multiplications for each.
 _WORTH = 256
@@ -85,7 +85,7 @@ class _Transpositions(object):
         """A product of operands as they are, and transpositions."""
         node = self._graph.nodes[name]
         flags = [node.attr[flag].b for flag in _FLAGS]
-        if not any(flags) or node.attr["T"].type != _FLOAT32:
+        if not any(flags) or node.attr["T"].type != FLOAT32:
             return
         made, first, second = [self._shape(text) for text in [name] + list(node.input[:2])]
         if made is None or (first is None and second is None):
@@ -136,7 +136,7 @@ class _Transpositions(object):
         """The name of a new node for a product: where that one is, and no sooner."""
         inputs = inputs + [text for text in node.input if text[0] == "^"]
         name = "%s_transposed/%s/%s" % (PREFIX, node.name, stem)
-        made = make_node(op, name, inputs, node.device, T=Type(_FLOAT32), **attrs)
+        made = make_node(op, name, inputs, node.device, T=Type(FLOAT32), **attrs)
         tags.inherit(made, node, (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL))
         return self._edit.add(made).name
 

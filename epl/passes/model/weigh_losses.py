@@ -13,6 +13,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
+from epl.graph.types import FLOAT32
 from epl.passes.nodes import dtype_of, with_originals, with_specs
 from epl.plan.cost.cost import TensorSpec
 from epl.plan.facts.analysis import analyse
@@ -24,8 +25,6 @@ from epl.plan.pipeline.micro_batches import has_micro_batches
 from epl.plan.plan import mesh_of
 from epl.plan.sync.loss_terms import plan_losses
 from epl.program.program import LOSSES, MEANS
-
-_FLOAT32 = 1
 
 
 def weigh_losses(program, target):
@@ -65,7 +64,7 @@ def weigh_losses(program, target):
 def _counts_numbers(program, loss):
     """Whether what the quotients of a Loss are divided by are single float32 numbers."""
     specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO]
-    return all(spec is not None and spec.shape == () and spec.dtype == _FLOAT32 for spec in specs)
+    return all(spec is not None and spec.shape == () and spec.dtype == FLOAT32 for spec in specs)
 
 
 def _merges(program):
@@ -126,35 +125,35 @@ class _Weighing(object):
         name = "%s/share/%s" % (prefix, term.by.replace(":", "_output_"))
         if name not in self._edit:
             made = self._graph.nodes[node_of(term.by)]
-            total = make_node("Identity", name + "/of_all", [term.by], made.device, T=Type(_FLOAT32))
+            total = make_node("Identity", name + "/of_all", [term.by], made.device, T=Type(FLOAT32))
             if term.by != term.counted:
                 total.op = made.op
                 total.input[:] = made.input[:]
             position = [canonical_tensor(text) for text in total.input].index(term.counted)
-            share = make_node("DivNoNan", name + "/share", [term.by, total.name], made.device, T=Type(_FLOAT32))
+            share = make_node("DivNoNan", name + "/share", [term.by, total.name], made.device, T=Type(FLOAT32))
             counts = self._constant(prefix + "/parts", parts, near)
-            for node in (total, share, make_node("Mul", name, [share.name, counts], made.device, T=Type(_FLOAT32))):
+            for node in (total, share, make_node("Mul", name, [share.name, counts], made.device, T=Type(FLOAT32))):
                 tags.inherit(node, made, (tags.TASKGRAPH,))
                 self._edit.add(node)
-                self._specs[node.name] = TensorSpec((), _FLOAT32)
+                self._specs[node.name] = TensorSpec((), FLOAT32)
             self._counts.append((term.counted, (total.name, position)))
         return name
 
     def _constant(self, name, value, near):
         if name not in self._edit:
-            node = constant(name, float(value), _FLOAT32, near.device)
+            node = constant(name, float(value), FLOAT32, near.device)
             set_attr(node, tags.PARTS, True)
             tags.inherit(node, near, (tags.TASKGRAPH,))
             self._edit.add(node)
-            self._specs[name] = TensorSpec((), _FLOAT32)
+            self._specs[name] = TensorSpec((), FLOAT32)
         return name
 
     def _product(self, name, text, weight, near, phase):
         """The name of a tensor times a weight."""
         dtype = dtype_of(self._graph, text)
         made = []
-        if dtype != _FLOAT32:
-            cast = dict(SrcT=Type(_FLOAT32), DstT=Type(dtype))
+        if dtype != FLOAT32:
+            cast = dict(SrcT=Type(FLOAT32), DstT=Type(dtype))
             made.append(make_node("Cast", name + "/cast", [weight], near.device, **cast))
             self._specs[made[0].name], weight = TensorSpec((), dtype), made[0].name
         made.append(make_node("Mul", name, [text, weight], near.device, T=Type(dtype)))

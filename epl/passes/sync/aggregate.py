@@ -13,18 +13,16 @@ from dataclasses import replace
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.types import FLOAT16, FLOAT32, INT32, INT64
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
 from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
 from epl.plan.facts.names import tag_of
 from epl.plan.zero.zero import scattered_groups
 
-_FLOAT32, _HALF = 1, 19
-_INT32 = 3
 _NOT_FINITE = (
     "a gradient is not finite, or has become infinite in the half-precision numbers that workers send, which end at "
     "65504. Make communication.fp16_scale smaller, or set communication.fp16 to False"
 )
-_INT64 = 9
 
 
 def aggregate_gradients(program, plan):
@@ -39,7 +37,7 @@ def aggregate_gradients(program, plan):
         if group.name in scattered:
             _scatter(graph, edit, plan, scattered[group.name], where, bool(program.scaled))
             continue
-        fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == _FLOAT32 else {}
+        fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == FLOAT32 else {}
         edit.add(
             all_reduce_node(
                 plan,
@@ -78,11 +76,11 @@ def _scatter(graph, edit, plan, group, where, judged):
         whole = [_sum(edit, "%s/sum_%d" % (group.name, i), v, group.dtype, host, all_have) for i, v in each_place]
     counts = [_counts(group, each) for each in ranks]
     whole = padded(edit, group.name, whole, [size for each in counts for size in each], group.dtype, host, all_have)
-    short = plan.wire_fp16 and group.dtype == _FLOAT32
+    short = plan.wire_fp16 and group.dtype == FLOAT32
     if short:
         whole = [_halved(edit, plan, "%s/half_%d" % (group.name, i), v, all_have) for i, v in enumerate(whole)]
     shares = [sum(in_lines(size, group.dtype) for size in each) for each in counts]
-    sizes = all_have(edit, constant(group.name + "/sizes", shares, _INT64, host))
+    sizes = all_have(edit, constant(group.name + "/sizes", shares, INT64, host))
     mean = plan.reduce_mean and len(instances) == 1 and not short
     node = make_node(
         "EplReduceScatter",
@@ -90,7 +88,7 @@ def _scatter(graph, edit, plan, group, where, judged):
         whole + [sizes],
         host,
         N=len(whole),
-        T=Type(_HALF if short else group.dtype),
+        T=Type(FLOAT16 if short else group.dtype),
         comm=copies.communicator(group.slot),
         tag=group.tag,
         workers=copies.num_workers,
@@ -114,9 +112,9 @@ def _scatter(graph, edit, plan, group, where, judged):
 
 def _halved(edit, plan, name, vector, add):
     """A float32 vector times communication.fp16_scale, in 16 bits."""
-    scale = add(edit, constant(name + "/scale", plan.fp16_scale, _FLOAT32, plan.mesh.host_device))
-    product = make_node("Mul", name + "/scaled", [vector, scale], plan.mesh.host_device, T=Type(_FLOAT32))
-    types = dict(SrcT=Type(_FLOAT32), DstT=Type(_HALF))
+    scale = add(edit, constant(name + "/scale", plan.fp16_scale, FLOAT32, plan.mesh.host_device))
+    product = make_node("Mul", name + "/scaled", [vector, scale], plan.mesh.host_device, T=Type(FLOAT32))
+    types = dict(SrcT=Type(FLOAT32), DstT=Type(FLOAT16))
     return add(edit, make_node("Cast", name, [add(edit, product)], plan.mesh.host_device, **types))
 
 
@@ -125,9 +123,9 @@ def _whole(edit, plan, name, share, judged, add):
     host = plan.mesh.host_device
     if not judged:
         message = "'%s': %s (communication.fp16_scale is %g)" % (name, _NOT_FINITE, plan.fp16_scale)
-        check = make_node("CheckNumerics", name + "/finite", [share], host, T=Type(_HALF), message=message.encode())
+        check = make_node("CheckNumerics", name + "/finite", [share], host, T=Type(FLOAT16), message=message.encode())
         share = add(edit, check)
-    return add(edit, make_node("Cast", name + "/whole", [share], host, SrcT=Type(_HALF), DstT=Type(_FLOAT32)))
+    return add(edit, make_node("Cast", name + "/whole", [share], host, SrcT=Type(FLOAT16), DstT=Type(FLOAT32)))
 
 
 def _counts(group, own):
@@ -161,15 +159,15 @@ def _sum(edit, name, vectors, dtype, device, add):
 def _filler(edit, plan, name, dtype, all_have):
     """A vector of one element, for a worker that has nothing to get: a share is never empty."""
     host = plan.mesh.host_device
-    zero = all_have(edit, constant(name + "/zero", [0.0], _FLOAT32, host))
-    return all_have(edit, make_node("Cast", name, [zero], host, SrcT=Type(_FLOAT32), DstT=Type(dtype)))
+    zero = all_have(edit, constant(name + "/zero", [0.0], FLOAT32, host))
+    return all_have(edit, make_node("Cast", name, [zero], host, SrcT=Type(FLOAT32), DstT=Type(dtype)))
 
 
 def _scaled(edit, plan, name, tensor, dtype, factor):
     """A tensor times a number."""
     host = plan.mesh.host_device
-    scale = _constant(edit, plan, name + "/scale", factor, _FLOAT32)
-    cast = make_node("Cast", name + "/scale_cast", [scale], host, SrcT=Type(_FLOAT32), DstT=Type(dtype))
+    scale = _constant(edit, plan, name + "/scale", factor, FLOAT32)
+    cast = make_node("Cast", name + "/scale_cast", [scale], host, SrcT=Type(FLOAT32), DstT=Type(dtype))
     return edit.add(make_node("Mul", name + "/scaled", [tensor, edit.add(cast).name], host, T=Type(dtype))).name
 
 
@@ -202,7 +200,7 @@ def _dense_detour(graph, edit, plan, sparse):
     """
     host = plan.mesh.host_device
     indices, index_dtype = _gather_indices(graph, edit, plan, sparse)
-    rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, _INT32)
+    rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
     for instance in plan.mesh.givers(sparse.lane, plan.stage(sparse.values)):
@@ -219,7 +217,7 @@ def _dense_detour(graph, edit, plan, sparse):
                     host,
                     T=Type(dtype),
                     Tindices=Type(index_dtype),
-                    Tnumsegments=Type(_INT32),
+                    Tnumsegments=Type(INT32),
                 )
             ).name
         )
@@ -241,9 +239,9 @@ def _dense_detour(graph, edit, plan, sparse):
     )
     edit.add(tagged(reduced, "collective"))
     unique = edit.add(
-        make_node("Unique", sparse.name + "/touched", [indices], host, T=Type(index_dtype), out_idx=Type(_INT32))
+        make_node("Unique", sparse.name + "/touched", [indices], host, T=Type(index_dtype), out_idx=Type(INT32))
     ).name
-    axis = _constant(edit, plan, sparse.name + "/axis", 0, _INT32)
+    axis = _constant(edit, plan, sparse.name + "/axis", 0, INT32)
     values = edit.add(
         make_node(
             "GatherV2",
@@ -252,7 +250,7 @@ def _dense_detour(graph, edit, plan, sparse):
             host,
             Tparams=Type(dtype),
             Tindices=Type(index_dtype),
-            Taxis=Type(_INT32),
+            Taxis=Type(INT32),
             batch_dims=0,
         )
     ).name

@@ -10,11 +10,10 @@ The update waits until what is kept has been kept. It applies no momentum where 
 import math
 
 from epl.graph.build import Type, constant, make_node
+from epl.graph.types import FLOAT32, INT64
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
 from epl.plan.facts.names import PREFIX
 from epl.plan.sync.dgc import MOMENTUM
-
-_FLOAT32, _INT64 = 1, 9
 
 
 def compress_gradients(program, plan):
@@ -29,7 +28,7 @@ def compress_gradients(program, plan):
             first = call not in counted
             if first:
                 clips[call] = _clip(edit, plan, call)
-                counted[call] = _read(edit, compressed[0].steps, _INT64)
+                counted[call] = _read(edit, compressed[0].steps, INT64)
             _exchange(program.graph, edit, plan, group, compressed, clips[call], counted[call], first)
     return program.with_graph(edit.finish())
 
@@ -39,9 +38,9 @@ def _exchange(graph, edit, plan, group, compressed, clip, steps, counts):
     dgc, host, size = plan.dgc, plan.mesh.host_device, len(compressed)
     inputs = [instance_tensor(plan, each.gradient, i.index) for i in plan.mesh.instances for each in compressed]
     num_gradients = len(inputs)
-    inputs += [_read(edit, each.velocity, _FLOAT32) for each in compressed]
-    inputs += [_read(edit, each.residual, _FLOAT32) for each in compressed]
-    inputs += [_read(edit, each.slot, _FLOAT32, "%s/%s/read" % (group.name, each.slot)) for each in compressed]
+    inputs += [_read(edit, each.velocity, FLOAT32) for each in compressed]
+    inputs += [_read(edit, each.residual, FLOAT32) for each in compressed]
+    inputs += [_read(edit, each.slot, FLOAT32, "%s/%s/read" % (group.name, each.slot)) for each in compressed]
     inputs += [graph.nodes[each.update].input[MOMENTUM] for each in compressed]
     node = make_node(
         "EplSparseAllReduce",
@@ -68,10 +67,10 @@ def _exchange(graph, edit, plan, group, compressed, clip, steps, counts):
     for place, each in enumerate(compressed):
         rewire(edit, plan, plan.aggregation.consumers[each.gradient], output(0, place))
         rewire(edit, plan, [(each.update, MOMENTUM)], output(3, place))
-        waits = [_keep(edit, each.velocity, output(1, place), _FLOAT32)]
-        waits.append(_keep(edit, each.residual, output(2, place), _FLOAT32))
+        waits = [_keep(edit, each.velocity, output(1, place), FLOAT32)]
+        waits.append(_keep(edit, each.residual, output(2, place), FLOAT32))
         if counts and place == 0:
-            waits.append(_keep(edit, each.steps, output(4, 0), _INT64))
+            waits.append(_keep(edit, each.steps, output(4, 0), INT64))
         edit.node(each.update).input.extend("^" + name for name in waits)
 
 
@@ -90,7 +89,7 @@ def _clip(edit, plan, call):
     Each worker's part of a gradient that is clipped to clip_norm, if workers' parts differ as noise does (section 3.3).
     """
     dgc, host, stem = plan.dgc, plan.mesh.host_device, "%s_dgc/call_%d/clip" % (PREFIX, call)
-    one = edit.add(constant(stem + "/one", 1.0, _FLOAT32, host)).name
+    one = edit.add(constant(stem + "/one", 1.0, FLOAT32, host)).name
     if not dgc.clip_norm:
         return one
     squares = []
@@ -101,11 +100,11 @@ def _clip(edit, plan, call):
     workers = plan.mesh.copies.num_workers
     # A worker's sum counts scale * workers times as much as in the aggregate; L2Loss has half of the squares.
     most = dgc.clip_norm / (plan.gradient_scale * workers * math.sqrt(workers) * math.sqrt(2.0))
-    most = edit.add(constant(stem + "/most", most, _FLOAT32, host)).name
+    most = edit.add(constant(stem + "/most", most, FLOAT32, host)).name
     square = _add(edit, "AddN", stem + "/half_square", squares, host, N=len(squares))
     norm = _add(edit, "Sqrt", stem + "/norm", [square], host)
     return _add(edit, "Minimum", stem, [one, _add(edit, "RealDiv", stem + "/ratio", [most, norm], host)], host)
 
 
 def _add(edit, op, name, inputs, device, **attrs):
-    return edit.add(make_node(op, name, inputs, device, T=Type(_FLOAT32), **attrs)).name
+    return edit.add(make_node(op, name, inputs, device, T=Type(FLOAT32), **attrs)).name

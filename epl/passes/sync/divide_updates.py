@@ -12,14 +12,14 @@ from dataclasses import replace
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import FLOAT16, FLOAT32, FLOAT64, INT32
 from epl.passes.nodes import assign_node, read_node, tagged, waits_for_own_gradients
 from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
 from epl.plan.facts.names import clone_name, cloned_name, tag_of
 from epl.plan.memory.apply_groups import APPLY_GROUP
 from epl.plan.zero.zero import gathered_groups
 
-_INT32 = 3
-_COPIED = frozenset([1, 2, 19])  # float, double, half: DeepCopy has kernels of them everywhere
+_COPIED = frozenset([FLOAT32, FLOAT64, FLOAT16])  # DeepCopy has kernels of them everywhere
 _ALL_OF_ROWS = dict.fromkeys("begin_mask end_mask ellipsis_mask new_axis_mask shrink_axis_mask".split(), 0)
 
 
@@ -101,14 +101,14 @@ def _assign(graph, edit, update, instance, name, value, own, all_have):
     holder, begin = graph.nodes[clone_name(update.rows_of.variable, instance)], update.rows_of.begin
     bounds = []
     for word, number in (("begin", begin), ("end", begin + update.shape[0]), ("strides", 1)):
-        bounds.append(all_have(edit, constant("%s/%s" % (name, word), [number], _INT32, holder.device)))
+        bounds.append(all_have(edit, constant("%s/%s" % (name, word), [number], INT32, holder.device)))
     return make_node(
         "ResourceStridedSliceAssign" if holder.op == "VarHandleOp" else "StridedSliceAssign",
         name,
         [holder.name] + bounds + [value],
         holder.device,
         T=Type(update.dtype),
-        Index=Type(_INT32),
+        Index=Type(INT32),
         **_ALL_OF_ROWS,
     )
 

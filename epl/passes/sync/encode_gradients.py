@@ -7,10 +7,9 @@ Each worker adds up one share of every gradient. What is applied waits until wha
 """
 
 from epl.graph.build import Type, constant, make_node
+from epl.graph.types import FLOAT32, INT64, UINT8
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
 from epl.plan.facts.names import tag_of
-
-_FLOAT32, _UINT8, _INT64 = 1, 4, 9
 
 
 def encode_gradients(program, plan):
@@ -37,16 +36,16 @@ def _exchange(edit, plan, group):
 
     def exchange(op, name, inputs, **attrs):
         comm, workers = plan.group_of(first).communicator(group.slot), plan.wire.workers
-        node = make_node(op, name, inputs, host, T=Type(_UINT8), comm=comm, tag=tag_of(name), workers=workers, **attrs)
+        node = make_node(op, name, inputs, host, T=Type(UINT8), comm=comm, tag=tag_of(name), workers=workers, **attrs)
         edit.add(tagged(node, "collective"))
 
     def keep(variables, name):
         for place, variable in enumerate(variables):
             value = "%s:%d" % (name, place + 1)
-            kept.append(edit.add(assign_node(edit.peek(variable), variable + "/keep", value, _FLOAT32)).name)
+            kept.append(edit.add(assign_node(edit.peek(variable), variable + "/keep", value, FLOAT32)).name)
 
     def read(variables):
-        return [edit.add(read_node(edit.peek(each), each + "/read", _FLOAT32)).name for each in variables]
+        return [edit.add(read_node(edit.peek(each), each + "/read", FLOAT32)).name for each in variables]
 
     to_sum, sums = plan.wire.names(group)
     gradients = [instance_tensor(plan, tensor, each.index) for each in instances for tensor in group.tensors]
@@ -59,7 +58,7 @@ def _exchange(edit, plan, group):
         num_inputs=len(gradients),
     )
     keep(left, edit.add(encode).name)
-    splits = edit.add(constant(group.name + "/equal", [], _INT64, host)).name
+    splits = edit.add(constant(group.name + "/equal", [], INT64, host)).name
     exchange("EplAllToAll", to_sum, [encode.name, splits])
     add_up = wire_node(
         "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale_of(first))

@@ -8,11 +8,10 @@ The IdentityN has the name that GetNext had, so that what is fetched of it or fe
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.types import INT32
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import clone_name
-
-_INT32 = 3
 
 
 def end_together(program, plan):
@@ -36,9 +35,9 @@ def _agree(graph, edit, plan, each):
     def add(op, part, inputs, **attrs):
         return edit.add(tagged(make_node(op, "%s/%s" % (each.name, part), inputs, host, **attrs), "join")).name
 
-    packed = add("Pack", "flags", flags, N=len(flags), T=Type(_INT32), axis=0)
-    axis = edit.add(constant(each.name + "/axis", 0, _INT32, host)).name
-    here = add("Max", "here", [packed, axis], T=Type(_INT32), Tidx=Type(_INT32), keep_dims=False)
+    packed = add("Pack", "flags", flags, N=len(flags), T=Type(INT32), axis=0)
+    axis = edit.add(constant(each.name + "/axis", 0, INT32, host)).name
+    here = add("Max", "here", [packed, axis], T=Type(INT32), Tidx=Type(INT32), keep_dims=False)
     exchange = make_node(
         "EplAllReduce",
         each.name,
@@ -47,7 +46,7 @@ def _agree(graph, edit, plan, each):
         N=1,
         R=1,
         num_inputs=1,
-        T=Type(_INT32),
+        T=Type(INT32),
         comm=plan.mesh.copies.communicator(0),
         tag=each.tag,
         workers=plan.mesh.copies.num_workers,

@@ -9,14 +9,13 @@ The IdentityN has the name that GetNext had, so that what is fetched of it or fe
 
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.types import INT32
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
 from epl.passes.rows import add_rows
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX, tag_of
-
-_INT32 = 3
 
 
 def gather_batches(program, plan):
@@ -45,23 +44,23 @@ class _Gather(object):
         order, whole = self._order(source, types[0]), []
         for index, dtype in enumerate(types):
             rows = self._gathered("%s/%d" % (self._base, index), format_input(source, index), dtype)
-            attrs = {"Tparams": Type(dtype), "Tindices": Type(_INT32), "Taxis": Type(_INT32)}
+            attrs = {"Tparams": Type(dtype), "Tindices": Type(INT32), "Taxis": Type(INT32)}
             whole.append(self._add("GatherV2", "ordered_%d" % index, [rows, order, self._integer("axis", 0)], **attrs))
         hand_on(self._edit.node(node.name), whole, types)
 
     def _order(self, source, dtype):
         """Where among all rows the first of the batch is, the second, and so on."""
-        group, number = self._plan.mesh.shard_group, {"T": Type(_INT32)}
-        shape = self._add("Shape", "shape", [source], T=Type(dtype), out_type=Type(_INT32))
+        group, number = self._plan.mesh.shard_group, {"T": Type(INT32)}
+        shape = self._add("Shape", "shape", [source], T=Type(dtype), out_type=Type(INT32))
         cut = [shape] + [self._integer(what, [i]) for what, i in (("first", 0), ("second", 1), ("step", 1))]
         masks = {"%s_mask" % key: 0 for key in ("begin", "end", "ellipsis", "new_axis")}
-        rows = self._add("StridedSlice", "rows", cut, Index=Type(_INT32), shrink_axis_mask=1, **number, **masks)
+        rows = self._add("StridedSlice", "rows", cut, Index=Type(INT32), shrink_axis_mask=1, **number, **masks)
         ends = [self._integer("zero", 0), rows, self._integer("one", 1)]
-        own = self._add("Range", "numbers", ends, Tidx=Type(_INT32))
+        own = self._add("Range", "numbers", ends, Tidx=Type(INT32))
         own = self._add("Mul", "times", [own, self._integer("workers", group.num_workers)], **number)
         own = self._add("Add", "own", [own, self._integer("worker", group.index)], **number)
-        negative = self._add("Neg", "negative", [self._gathered(self._base + "/order", own, _INT32)], **number)
-        size = self._add("Size", "size", [negative], out_type=Type(_INT32), **number)
+        negative = self._add("Neg", "negative", [self._gathered(self._base + "/order", own, INT32)], **number)
+        size = self._add("Size", "size", [negative], out_type=Type(INT32), **number)
         return format_input(self._add("TopKV2", "sorted", [negative, size], sorted=True, **number), 1)
 
     def _gathered(self, name, tensor, dtype):
@@ -81,5 +80,5 @@ class _Gather(object):
     def _integer(self, what, value):
         name = "%s/%s" % (self._base, what)
         if name not in self._made:
-            self._made[name] = self._edit.add(constant(name, value, _INT32, self._plan.mesh.host_device)).name
+            self._made[name] = self._edit.add(constant(name, value, INT32, self._plan.mesh.host_device)).name
         return self._made[name]

@@ -13,6 +13,7 @@ place pass put what it takes.
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.types import FLOAT32, INT32, INT64, SHORT_FLOATS
 from epl.plan.cost.memory import PARTS
 
 _MOVED = frozenset(
@@ -29,8 +30,6 @@ _MOVED = frozenset(
 )
 _MESSAGES = frozenset(["EplSend", "EplRecv"])
 _REDUCTIONS = frozenset(["EplAllReduce", "EplReduce", "EplReduceScatter"])
-_FLOAT, _INT32, _INT64 = 1, 3, 9
-_SHORT_FLOATS = (14, 19)  # bfloat16 and float16: too short to add up in
 # AddN takes them all at once, the others two at a time.
 _LOCAL = {"sum": "AddN", "mean": "AddN", "min": "Minimum", "max": "Maximum", "prod": "Mul"}
 
@@ -64,11 +63,11 @@ def move_collectives_to_gpu(program, plan):
 
 def _can_move(graph, node):
     dtype = node.attr["T"].type
-    if tags.get_int(node, "workers", 1) < 2 or dtype == _INT32:  # TensorFlow keeps int32 in host memory, on GPUs too
+    if tags.get_int(node, "workers", 1) < 2 or dtype == INT32:  # TensorFlow keeps int32 in host memory, on GPUs too
         return False
     if "wire_fp16" in node.attr and node.attr["wire_fp16"].b:  # packed and unpacked by the kernel of the host
         return False
-    if node.op in _REDUCTIONS and tags.get_str(node, "reduce_op") == "mean" and dtype == _INT64:  # not NCCL's
+    if node.op in _REDUCTIONS and tags.get_str(node, "reduce_op") == "mean" and dtype == INT64:  # not NCCL's
         return False
     if node.op in _MESSAGES:  # sender and receiver know nothing of each other's devices
         return True
@@ -77,7 +76,7 @@ def _can_move(graph, node):
 
 def _can_become_local(graph, node):
     """In a single worker: reductions over its copies."""
-    int32 = node.attr["T"].type == _INT32
+    int32 = node.attr["T"].type == INT32
     return (
         node.op == "EplAllReduce"
         and tags.get_int(node, "workers", 1) == 1
@@ -116,9 +115,9 @@ def _reduce_locally(edit, node):
 
 def _combined(edit, node, name, tensors, op):
     dtype = Type(node.attr["T"].type)
-    if dtype in _SHORT_FLOATS:
-        wide = [_cast(edit, node, "%s_wide_%d" % (name, i), t, dtype, _FLOAT) for i, t in enumerate(tensors)]
-        return _cast(edit, node, name + "_short", _join(edit, node, name, wide, op, Type(_FLOAT)), _FLOAT, dtype)
+    if dtype in SHORT_FLOATS:
+        wide = [_cast(edit, node, "%s_wide_%d" % (name, i), t, dtype, FLOAT32) for i, t in enumerate(tensors)]
+        return _cast(edit, node, name + "_short", _join(edit, node, name, wide, op, Type(FLOAT32)), FLOAT32, dtype)
     return _join(edit, node, name, tensors, op, dtype)
 
 
@@ -140,9 +139,9 @@ def _become_local(edit, node):
     dtype, scale = node.attr["T"].type, node.attr["scale"].f if "scale" in node.attr else 1.0
     count = tags.get_int(node, "N", 1)
     if scale != 1.0:
-        by = edit.add(constant(node.name + "/factor", scale, _FLOAT, node.device)).name
-        if dtype != _FLOAT:
-            by = _cast(edit, node, node.name + "/factor_cast", by, _FLOAT, dtype)
+        by = edit.add(constant(node.name + "/factor", scale, FLOAT32, node.device)).name
+        if dtype != FLOAT32:
+            by = _cast(edit, node, node.name + "/factor_cast", by, FLOAT32, dtype)
         for i in range(count):
             scaled = make_node("Mul", "%s/scaled_%d" % (node.name, i), [node.input[i], by], node.device, T=Type(dtype))
             node.input[i] = edit.add(scaled).name

@@ -6,9 +6,10 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
 """
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
+from epl.graph.types import BOOL, INT32, INT64
 from epl.partition import partitioned
 from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
@@ -18,7 +19,6 @@ from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.names import clone_name, joined_name, tag_of, whole_name
 from epl.program.placement import BY_ROW
 
-_INT32, _INT64, _BOOL = 3, 9, 10
 _REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}
 
 
@@ -68,8 +68,8 @@ def with_wholes(program, plan, tensors):
                 "which '%s' divides. Fetch what comes of it for each row of the batch."
                 % (tensor, program.partitioned.shards, placement.of)
             )
-        dtype, device = program.spec_of(tensor).dtype % 100, plan.mesh.host_device
-        sent = _INT32 if dtype == _BOOL else dtype
+        dtype, device = types.base(program.spec_of(tensor).dtype), plan.mesh.host_device
+        sent = INT32 if dtype == BOOL else dtype
         join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device)
         given = [join.cast(instance_tensor(plan, tensor, i.index), dtype, sent) for i in replica]
         whole = (
@@ -97,7 +97,7 @@ def _become(node, texts, dtype):
         node.attr.pop(key, None)
     node.op = "Identity" if len(texts) == 1 else "IdentityN"
     node.input[:] = list(texts) + controls
-    set_attr(node, "T", Type(dtype) if len(texts) == 1 else type_list([dtype, _INT64]))
+    set_attr(node, "T", Type(dtype) if len(texts) == 1 else type_list([dtype, INT64]))
 
 
 def _results(join, node, given):
@@ -145,7 +145,7 @@ class _Join(object):
         """What all have, one behind the other along a dimension."""
         own = given[0]
         if len(given) > 1:
-            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
+            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(INT32))
         if self._plan.mesh.shard_group.num_workers == 1:
             return own
         own = self._swapped(own, dim)
@@ -169,14 +169,14 @@ class _Join(object):
             return self._divided(whole, to_dim, self._shard_sizes(whole, to_dim, to_size))
         own = given[0]
         if len(given) > 1:
-            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(_INT32))
+            own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(INT32))
         sizes = self._shard_sizes(own, to_dim, to_size)
         come = self._exchange("EplAllToAll", self._swapped(own, to_dim), self._of_workers(sizes))
         count = group.num_workers
         each = self._add("Split", [self._integers(0), come], num_split=count)
         at = dim or to_dim  # where the other dimension is while this one is the first
         pieces = [format_input(each, i) for i in range(count)]
-        joined = self._add("ConcatV2", pieces + [self._integers(at)], N=count, Tidx=Type(_INT32))
+        joined = self._add("ConcatV2", pieces + [self._integers(at)], N=count, Tidx=Type(INT32))
         return self._own_shards(self._swapped(joined, to_dim), to_dim, sizes)
 
     def sent_rows(self, given, counts):
@@ -192,20 +192,20 @@ class _Join(object):
             return [(come, format_input(come, 1))]
         shards = self._plan.mesh.num_shards
         pieces = [self._pieces(rows, count, shards) for rows, count in zip(given, counts)]
-        table = self._node("Pack", counts, T=Type(_INT64), N=lanes, axis=1)  # [to each, from each of this worker's]
+        table = self._node("Pack", counts, T=Type(INT64), N=lanes, axis=1)  # [to each, from each of this worker's]
         if workers > 1:
             ordered = [pieces[lane][shard] for shard in range(shards) for lane in range(lanes)]
             own = self._concatenated(ordered)
             by_worker = self._reshaped(table, [workers, lanes * lanes])
-            types = {"T": Type(_INT64), "Tidx": Type(_INT32)}
+            types = {"T": Type(INT64), "Tidx": Type(INT32)}
             sums = self._node("Sum", [by_worker, self._integers([1])], keep_dims=False, **types)
             come = self._exchange("EplAllToAll", own, sums)
-            one_each = self.cast(self._integers([1] * workers), _INT32, _INT64)
-            told = self._exchange("EplAllToAll", by_worker, one_each, name="counts", T=Type(_INT64))
+            one_each = self.cast(self._integers([1] * workers), INT32, INT64)
+            told = self._exchange("EplAllToAll", by_worker, one_each, name="counts", T=Type(INT64))
             flat = self._pieces(come, self._reshaped(told, [-1]), workers * lanes * lanes)
             told = self._reshaped(told, [workers, lanes, lanes])
             order = self._integers([1, 0, 2])
-            table = self._node("Transpose", [told, order], T=Type(_INT64), Tperm=Type(_INT32))
+            table = self._node("Transpose", [told, order], T=Type(INT64), Tperm=Type(INT32))
             table = self._reshaped(table, [lanes, workers * lanes])
             of_lane = [
                 [flat[(worker * lanes + to) * lanes + lane] for worker in range(workers) for lane in range(lanes)]
@@ -213,31 +213,31 @@ class _Join(object):
             ]
         else:
             of_lane = [[pieces[lane][to] for lane in range(lanes)] for to in range(lanes)]
-        told = self._node("Unpack", [table], T=Type(_INT64), num=lanes, axis=0)
+        told = self._node("Unpack", [table], T=Type(INT64), num=lanes, axis=0)
         return [(self._concatenated(each), format_input(told, to)) for to, each in enumerate(of_lane)]
 
     def _pieces(self, rows, counts, number):
         """Rows, cut by how many belong together."""
-        made = self._add("SplitV", [rows, counts, self._integers(0)], num_split=number, Tlen=Type(_INT64))
+        made = self._add("SplitV", [rows, counts, self._integers(0)], num_split=number, Tlen=Type(INT64))
         return [format_input(made, index) for index in range(number)]
 
     def _concatenated(self, pieces):
         if len(pieces) == 1:
             return pieces[0]
-        return self._add("ConcatV2", pieces + [self._integers(0)], N=len(pieces), Tidx=Type(_INT32))
+        return self._add("ConcatV2", pieces + [self._integers(0)], N=len(pieces), Tidx=Type(INT32))
 
     def _reshaped(self, text, shape):
         """Numbers of rows in another shape."""
-        return self._node("Reshape", [text, self._integers(shape)], T=Type(_INT64), Tshape=Type(_INT32))
+        return self._node("Reshape", [text, self._integers(shape)], T=Type(INT64), Tshape=Type(INT32))
 
     def _of_workers(self, sizes):
         """The sizes of the shards' parts, added up by worker."""
         lanes = self._plan.mesh.lanes
         if lanes > 1:
             rows = self._integers([-1, lanes])
-            rows = self._node("Reshape", [sizes, rows], T=Type(_INT32), Tshape=Type(_INT32))
-            sizes = self._node("Sum", [rows, self._integers([1])], T=Type(_INT32), Tidx=Type(_INT32), keep_dims=False)
-        return self.cast(sizes, _INT32, _INT64)
+            rows = self._node("Reshape", [sizes, rows], T=Type(INT32), Tshape=Type(INT32))
+            sizes = self._node("Sum", [rows, self._integers([1])], T=Type(INT32), Tidx=Type(INT32), keep_dims=False)
+        return self.cast(sizes, INT32, INT64)
 
     def _own_shards(self, text, dim, sizes):
         """The parts of this worker's instances, of what they have together; sizes: of the parts of all."""
@@ -245,14 +245,14 @@ class _Join(object):
         if lanes == 1:
             return [text]
         first = self._integers([self._replica[0].shard])
-        own = self._node("Slice", [sizes, first, self._integers([lanes])], T=Type(_INT32), Index=Type(_INT32))
-        text = self._add("SplitV", [text, own, self._integers(dim)], num_split=lanes, Tlen=Type(_INT32))
+        own = self._node("Slice", [sizes, first, self._integers([lanes])], T=Type(INT32), Index=Type(INT32))
+        text = self._add("SplitV", [text, own, self._integers(dim)], num_split=lanes, Tlen=Type(INT32))
         return [format_input(text, i) for i in range(lanes)]
 
     def _divided(self, whole, dim, sizes):
         """For each instance its part of a dimension of what all have whole."""
         count = self._plan.mesh.num_shards
-        text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=count, Tlen=Type(_INT32))
+        text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=count, Tlen=Type(INT32))
         return [format_input(text, instance.shard) for instance in self._replica]
 
     def _shard_sizes(self, whole, dim, size):
@@ -260,11 +260,11 @@ class _Join(object):
         shards = self._plan.mesh.num_shards
         if size >= 0:
             return self._integers(shard_sizes(size, shards))
-        shape = self._add("Shape", [whole], out_type=Type(_INT32))
-        types = {key: Type(_INT32) for key in ("Tparams", "Tindices", "Taxis")}
+        shape = self._add("Shape", [whole], out_type=Type(INT32))
+        types = {key: Type(INT32) for key in ("Tparams", "Tindices", "Taxis")}
         found = self._node("GatherV2", [shape, self._integers(dim), self._integers(0)], **types)
-        more = self._node("Add", [found, self._integers(list(range(shards - 1, -1, -1)))], T=Type(_INT32))
-        return self._node("FloorDiv", [more, self._integers(shards)], T=Type(_INT32))
+        more = self._node("Add", [found, self._integers(list(range(shards - 1, -1, -1)))], T=Type(INT32))
+        return self._node("FloorDiv", [more, self._integers(shards)], T=Type(INT32))
 
     def _exchange(self, op, *texts, **attrs):
         """A collective of the workers that have parts of the replica; `name` is added to what it is called."""
@@ -288,11 +288,11 @@ class _Join(object):
         if dim == 0:
             return text
         rank = self._add("Rank", [text])
-        behind = self._node("Range", [self._integers(dim + 1), rank, self._integers(1)], Tidx=Type(_INT32))
+        behind = self._node("Range", [self._integers(dim + 1), rank, self._integers(1)], Tidx=Type(INT32))
         before = self._integers([dim] + list(range(1, dim)) + [0])
         joined = [before, behind, self._integers(0)]
-        order = self._node("ConcatV2", joined, N=2, T=Type(_INT32), Tidx=Type(_INT32))
-        return self._add("Transpose", [text, order], Tperm=Type(_INT32))
+        order = self._node("ConcatV2", joined, N=2, T=Type(INT32), Tidx=Type(INT32))
+        return self._add("Transpose", [text, order], Tperm=Type(INT32))
 
     def cast(self, text, have, want):
         """A tensor in another type; the same where it is of that already."""
@@ -301,7 +301,7 @@ class _Join(object):
     def _integers(self, values):
         self._count += 1
         name = "%s/integers_%d" % (self._base(), self._count)
-        return self._edit.add(constant(name, values, _INT32, self._device)).name
+        return self._edit.add(constant(name, values, INT32, self._device)).name
 
     def _base(self):
         return clone_name(self._name, self._replica[0].index)

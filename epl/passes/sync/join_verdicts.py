@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.types import BOOL, INT32
 from epl.passes.nodes import tagged
 from epl.passes.vectors import Whereabouts, everywhere
 from epl.plan.facts.names import clone_name
 from epl.plan.precision.verdicts import stages_verdicts
 from epl.plan.zero.zero import agreements
-
-_INT32, _BOOL = 3, 10
 
 
 def join_verdicts(program, plan):
@@ -73,7 +72,7 @@ def _least(verdict, inputs, host, communicator, copies, workers):
         N=1,
         R=copies,
         num_inputs=copies,
-        T=Type(_INT32),
+        T=Type(INT32),
         comm=communicator,
         tag=verdict.tag,
         workers=workers,
@@ -85,7 +84,7 @@ def _least(verdict, inputs, host, communicator, copies, workers):
 def _take(edit, plan, agreement, least, flags):
     """Puts what all say into the place of what is known of each gradient."""
     host = plan.mesh.host_device
-    cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(_INT32), DstT=Type(_BOOL))
+    cast = make_node("Cast", agreement.name + "/all", [least], host, SrcT=Type(INT32), DstT=Type(BOOL))
     all_finite = everywhere(edit, cast)
     for instance in plan.mesh.instances:
         packed = edit.node(clone_name(agreement.packed, instance.index))
@@ -104,9 +103,9 @@ def _said(edit, plan, agreement, rank, where):
 def _number(edit, stem, flags, host, add):
     """The node that is 1 where all of some truth values hold, else 0."""
     if not flags:
-        return add(edit, constant(stem, 1, _INT32, host))
-    packed = make_node("Pack", stem + "/packed", flags, host, N=len(flags), T=Type(_BOOL), axis=0)
-    axis = add(edit, constant(stem + "/axis", [0], _INT32, host))
+        return add(edit, constant(stem, 1, INT32, host))
+    packed = make_node("Pack", stem + "/packed", flags, host, N=len(flags), T=Type(BOOL), axis=0)
+    axis = add(edit, constant(stem + "/axis", [0], INT32, host))
     inputs = [add(edit, packed), axis]
-    every = add(edit, make_node("All", stem + "/all", inputs, host, Tidx=Type(_INT32), keep_dims=False))
-    return add(edit, make_node("Cast", stem, [every], host, SrcT=Type(_BOOL), DstT=Type(_INT32)))
+    every = add(edit, make_node("All", stem + "/all", inputs, host, Tidx=Type(INT32), keep_dims=False))
+    return add(edit, make_node("Cast", stem, [every], host, SrcT=Type(BOOL), DstT=Type(INT32)))

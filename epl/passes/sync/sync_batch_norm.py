@@ -11,12 +11,10 @@ gradient with respect to each.
 """
 
 from epl.graph.build import Type, constant, make_node
+from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.plan.facts.names import clone_name, tag_of
 from epl.plan.sync.batch_norm import SyncedMean
-
-_FLOAT32 = 1
-_INT32 = 3
 
 
 def sync_batch_norm(program, plan):
@@ -54,9 +52,9 @@ class _Builder(object):
         return self._edit.add(make_node(op, "%s/%s" % (self._prefix, name), inputs, self._device, **attrs)).name
 
     def math(self, name, op, *inputs):
-        return self.add(name, op, inputs, T=Type(_FLOAT32))
+        return self.add(name, op, inputs, T=Type(FLOAT32))
 
-    def constant(self, name, value, dtype=_FLOAT32):
+    def constant(self, name, value, dtype=FLOAT32):
         return self._edit.add(constant("%s/%s" % (self._prefix, name), value, dtype, self._device)).name
 
     def cast(self, name, tensor, source, target):
@@ -71,28 +69,28 @@ class _Builder(object):
 
     def reduce(self, name, op, tensor):
         """Over all dimensions but the channels: [..., C] to [C]."""
-        axes = self.constant(name + "/axes", self._axes, _INT32)
-        return self.add(name, op, [tensor, axes], T=Type(_FLOAT32), Tidx=Type(_INT32), keep_dims=False)
+        axes = self.constant(name + "/axes", self._axes, INT32)
+        return self.add(name, op, [tensor, axes], T=Type(FLOAT32), Tidx=Type(INT32), keep_dims=False)
 
     def over(self, name, op, tensor, axis):
-        axes = self.constant(name + "/axes", [axis], _INT32)
-        return self.add(name, op, [tensor, axes], T=Type(_FLOAT32), Tidx=Type(_INT32), keep_dims=False)
+        axes = self.constant(name + "/axes", [axis], INT32)
+        return self.add(name, op, [tensor, axes], T=Type(FLOAT32), Tidx=Type(INT32), keep_dims=False)
 
     def spread(self, name, tensor):
         """[C] in a shape that is broadcast over the tensor."""
         if not self._behind:
             return tensor
-        shape = self.constant(name + "/shape", [-1] + [1] * self._behind, _INT32)
-        return self.add(name, "Reshape", [tensor, shape], T=Type(_FLOAT32), Tshape=Type(_INT32))
+        shape = self.constant(name + "/shape", [-1] + [1] * self._behind, INT32)
+        return self.add(name, "Reshape", [tensor, shape], T=Type(FLOAT32), Tshape=Type(INT32))
 
     def count(self, name, tensor, channels):
         """The numbers of a tensor for each channel, as float32."""
         sizes = [
             self.cast(
                 "%s/%s_float" % (name, what),
-                self.add("%s/%s" % (name, what), "Size", [each], T=Type(_FLOAT32), out_type=Type(_INT32)),
-                _INT32,
-                _FLOAT32,
+                self.add("%s/%s" % (name, what), "Size", [each], T=Type(FLOAT32), out_type=Type(INT32)),
+                INT32,
+                FLOAT32,
             )
             for what, each in (("size", tensor), ("channels", channels))
         ]
@@ -118,14 +116,14 @@ def _epsilon(node):
 def _forward(edit, plan, norm):
     name = norm.collective(norm.node)
     copies = list(_copies(edit, plan, norm.node))
-    gather = all_gather_node(plan, name, norm.node, _FLOAT32, norm.slot, tag_of(name))
+    gather = all_gather_node(plan, name, norm.node, FLOAT32, norm.slot, tag_of(name))
     inputs = []
     for index, (node, b) in enumerate(copies):
-        x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, _FLOAT32)
+        x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, FLOAT32)
         mean = b.reduce("mean", "Mean", x)
         squares = b.math("squares", "SquaredDifference", x, b.spread("mean_spread", mean))
-        both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(_FLOAT32), axis=0)
-        gather.input[index] = b.add("row", "Pack", [both], N=1, T=Type(_FLOAT32), axis=0)
+        both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(FLOAT32), axis=0)
+        gather.input[index] = b.add("row", "Pack", [both], N=1, T=Type(FLOAT32), axis=0)
         inputs.append(x)
     edit.add(gather)
     for (node, b), x in zip(copies, inputs):
@@ -135,7 +133,7 @@ def _forward(edit, plan, norm):
 def _normalise(b, node, x, gathered, instances):
     """The node becomes an IdentityN of what it computed, now from the statistics [instances, 2, C] of all."""
     _, scale, offset = _data_inputs(node)[:3]
-    unpacked = b.add("all", "Unpack", [gathered], num=2, T=Type(_FLOAT32), axis=1)
+    unpacked = b.add("all", "Unpack", [gathered], num=2, T=Type(FLOAT32), axis=1)
     mean = b.over("global_mean", "Mean", unpacked, 0)
     # The variance of the whole is the mean of the variances plus the variance of the means; no large squares cancel.
     between = b.math("between", "SquaredDifference", unpacked, mean)
@@ -149,7 +147,7 @@ def _normalise(b, node, x, gathered, instances):
     count = b.math("count_all", "Mul", b.count("count", x, mean), copies)
     less = b.math("count_at_least_one", "Maximum", b.math("count_less", "Sub", count, one), one)
     unbiased = b.math("unbiased", "Mul", variance, b.math("correction", "RealDiv", count, less))
-    results = [b.cast("y_cast", y, _FLOAT32, b.dtype), mean, unbiased, mean, variance]
+    results = [b.cast("y_cast", y, FLOAT32, b.dtype), mean, unbiased, mean, variance]
     if node.op == "FusedBatchNormV3":
         results.append(mean)  # the reserve that only its own gradient kernel takes
     _become(node, results, b.dtype)
@@ -164,12 +162,12 @@ def _backward(edit, plan, norm, gradient):
     name = norm.collective(gradient)
     copies = list(_copies(edit, plan, gradient))
     scale = 1.0 / plan.mesh.copies.size
-    reduce = all_reduce_node(plan, name, [gradient, gradient], _FLOAT32, scale, norm.slot, tag_of(name))
+    reduce = all_reduce_node(plan, name, [gradient, gradient], FLOAT32, scale, norm.slot, tag_of(name))
     parts = []
     for index, (node, b) in enumerate(copies):
         g, x, _, mean, _ = _data_inputs(node)[:5]
         g, x = b.in_turn("g_in_turn", node, g), b.in_turn("x_in_turn", node, x)
-        g, x = b.cast("g", g, b.dtype, _FLOAT32), b.cast("x", x, b.dtype, _FLOAT32)
+        g, x = b.cast("g", g, b.dtype, FLOAT32), b.cast("x", x, b.dtype, FLOAT32)
         centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
         sums = [
             b.reduce("sum", "Sum", g),
@@ -192,7 +190,7 @@ def _differentiate(b, node, g, centred, sums, reduced):
     part = b.math("part", "Mul", centred, b.spread("slope_all", slope))
     rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.spread("g_mean", reduced)), part)
     factor = b.spread("factor_all", b.math("factor", "Mul", inverse, scale))
-    x = b.cast("x_cast", b.math("x_gradient", "Mul", rest, factor), _FLOAT32, b.dtype)
+    x = b.cast("x_cast", b.math("x_gradient", "Mul", rest, factor), FLOAT32, b.dtype)
     _become(node, [x, b.math("scale_gradient", "Mul", inverse, sums[1]), sums[0], mean, mean], b.dtype)
 
 
@@ -205,4 +203,4 @@ def _become(node, results, first_dtype):
     for key in list(node.attr):
         if not key.startswith("_"):
             del node.attr[key]
-    node.attr["T"].list.type.extend([first_dtype] + [_FLOAT32] * (len(results) - 1))
+    node.attr["T"].list.type.extend([first_dtype] + [FLOAT32] * (len(results) - 1))

@@ -14,10 +14,9 @@ from dataclasses import replace
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.types import FLOAT32
 from epl.passes.nodes import dtype_of, instance_tensor, tagged
 from epl.plan.facts.names import PREFIX, clone_name
-
-_FLOAT32 = 1
 
 
 def weigh_copies(program, plan):
@@ -103,9 +102,9 @@ class _Weighing(object):
         own = instance_tensor(self._plan, tensor, instance.index)
         node, name = self._graph.nodes[node_of(own)], clone_name(name, instance.index)
         device = self._plan.mesh.device(instance.devices[self._plan.stage(tensor)])
-        made = [constant(name + "/factor", factor, _FLOAT32, device)]
-        if dtype != _FLOAT32:
-            cast = dict(SrcT=Type(_FLOAT32), DstT=Type(dtype))
+        made = [constant(name + "/factor", factor, FLOAT32, device)]
+        if dtype != FLOAT32:
+            cast = dict(SrcT=Type(FLOAT32), DstT=Type(dtype))
             made.append(make_node("Cast", name + "/cast", [made[0].name], device, **cast))
         made.append(make_node("Mul", name, [own, made[-1].name], device, T=Type(dtype)))
         for each in made:

@@ -10,14 +10,15 @@ Sessions run the nodes that are made here: a first value with that of the variab
 checkpoint holds once the user's graph has restored one.
 """
 
+from epl.graph import types
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.types import INT32, STRING
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
 
-_INT32, _STRING = 3, 7
 _LISTS = ((1, "names"), (2, "slices"))
 
 
@@ -48,11 +49,11 @@ def _begin(graph, edit, plan, variable):
     for instance in plan.instances_with(variable.name)[1:]:
         holder = graph.nodes[clone_name(variable.name, instance.index)]
         value = graph.nodes[name].input[1]
-        edit.add(assign_node(holder, clone_name(name, instance.index), value, variable.dtype % 100))
+        edit.add(assign_node(holder, clone_name(name, instance.index), value, types.base(variable.dtype)))
 
 
 def _restore(graph, edit, plan, variable):
-    name, dtype = restored_name(variable.name), variable.dtype % 100
+    name, dtype = restored_name(variable.name), types.base(variable.dtype)
     fed = make_node("Placeholder", name, device=plan.mesh.host_device, dtype=Type(dtype))
     fed.attr["shape"].shape.SetInParent()
     for size in variable.shape:
@@ -64,17 +65,17 @@ def _restore(graph, edit, plan, variable):
 def _save(graph, edit, node, variables, plan):
     """Appends to a SaveV2 what it is to save besides."""
     host, stem = plan.mesh.host_device, "%s_save_added/%s" % (PREFIX, node.name)
-    axis = edit.add(constant(stem + "/axis", 0, _INT32, host)).name
+    axis = edit.add(constant(stem + "/axis", 0, INT32, host)).name
     save = edit.node(node.name)
     control = [text for text in save.input if text[0] == "^"]
     inputs = [text for text in save.input if text[0] != "^"]
     for (position, kind), texts in zip(_LISTS, ([v.name.encode() for v in variables], [b""] * len(variables))):
-        more = edit.add(constant("%s/more_%s" % (stem, kind), texts, _STRING, host)).name
+        more = edit.add(constant("%s/more_%s" % (stem, kind), texts, STRING, host)).name
         both = [inputs[position], more, axis]
-        joined = make_node("ConcatV2", "%s/%s" % (stem, kind), both, host, N=2, T=Type(_STRING), Tidx=Type(_INT32))
+        joined = make_node("ConcatV2", "%s/%s" % (stem, kind), both, host, N=2, T=Type(STRING), Tidx=Type(INT32))
         inputs[position] = edit.add(joined).name
     for variable in variables:
-        dtype = variable.dtype % 100
+        dtype = types.base(variable.dtype)
         if variable.is_gathered:
             inputs.append(_gathered(graph, edit, variable, plan))
         else:
@@ -86,14 +87,14 @@ def _save(graph, edit, node, variables, plan):
 
 def _gathered(graph, edit, variable, plan):
     """The node that has all workers' values of a variable, of shape [workers, ...]; one for all that save it."""
-    name, dtype, host = gathered_name(variable.name), variable.dtype % 100, plan.mesh.host_device
+    name, dtype, host = gathered_name(variable.name), types.base(variable.dtype), plan.mesh.host_device
     if name in edit:
         return name
     value = edit.add(read_node(graph.nodes[variable.name], name + "/read", dtype)).name
     scale = edit.add(constant(name + "/scale", plan.gathered_scale, dtype, host)).name
     value = edit.add(make_node("Mul", name + "/scaled", [value, scale], host, T=Type(dtype))).name
-    first = edit.add(constant(name + "/first", 0, _INT32, host)).name
-    row = make_node("ExpandDims", name + "/row", [value, first], host, T=Type(dtype), Tdim=Type(_INT32))
+    first = edit.add(constant(name + "/first", 0, INT32, host)).name
+    row = make_node("ExpandDims", name + "/row", [value, first], host, T=Type(dtype), Tdim=Type(INT32))
     node = make_node(
         "EplAllGather",
         name,

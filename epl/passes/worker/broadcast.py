@@ -13,7 +13,9 @@ alone before one that does not. They are apart because a session's nodes never c
 copies when the user's graph grows.
 """
 
+from epl.graph import types
 from epl.graph.build import Type, constant, make_node
+from epl.graph.types import INT64
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.seeds import derive
 from epl.plan.facts.merge_points import in_lane
@@ -21,7 +23,6 @@ from epl.plan.facts.names import clone_name, copy_name, sync_name, tag_of
 from epl.program.placement import TURNED
 
 _CHIEF = 0
-_INT64 = 9
 
 
 def broadcast_variables(program, plan):
@@ -83,7 +84,7 @@ def _sent(plan, variable):
 def _copy(graph, edit, plan, variable):
     """In each lane, where the variable is divided, its first instance gives the others its part."""
     name, waits = copy_name(variable.name), []
-    dtype = variable.dtype % 100
+    dtype = types.base(variable.dtype)
     for lane in plan.lanes_of(variable.name):
         takers, own_name = _takers(plan, variable.name, lane), in_lane(name, lane)
         first, value = takers[0], None
@@ -113,19 +114,19 @@ def _seed_of(plan, instance):
 def _turned(edit, plan, name, instance, value, seed):
     """The state of a generator that draws other numbers; its rank's own."""
     device = plan.mesh.host_device
-    key = edit.add(constant("%s/seed_%d" % (name, instance.index), seed, _INT64, device)).name
-    turned = make_node("BitwiseXor", "%s/turned_%d" % (name, instance.index), [value, key], device, T=Type(_INT64))
+    key = edit.add(constant("%s/seed_%d" % (name, instance.index), seed, INT64, device)).name
+    turned = make_node("BitwiseXor", "%s/turned_%d" % (name, instance.index), [value, key], device, T=Type(INT64))
     return edit.add(turned).name
 
 
 def _read(graph, edit, variable, name, instance):
     """The value of an instance's copy."""
     holder = graph.nodes[clone_name(variable.name, instance.index)]
-    return edit.add(read_node(holder, name + "/read", variable.dtype % 100)).name
+    return edit.add(read_node(holder, name + "/read", types.base(variable.dtype))).name
 
 
 def _broadcast(graph, edit, plan, variable):
-    mesh, name, dtype = plan.mesh, sync_name(variable.name), variable.dtype % 100
+    mesh, name, dtype = plan.mesh, sync_name(variable.name), types.base(variable.dtype)
     slot, group = _slot(plan, variable.name), _group(plan, variable.name)
     sends = slot is not None and (mesh.worker_index if slot == 0 else group.index) == _CHIEF
     waits = []

@@ -23,6 +23,7 @@ from epl.graph import tags, types
 from epl.graph.build import make_node
 from epl.graph.frames import LOOP_EDGES
 from epl.graph.index import Edges, Graph, canonical_tensor, format_input, node_of
+from epl.graph.types import HANDLES
 from epl.passes.holders import holders_of, is_shared
 from epl.passes.messages import Channels, Part, add_receive, add_send, message_of
 from epl.passes.nodes import dtype_of, tagged
@@ -30,8 +31,6 @@ from epl.passes.worker.sent_values import ALIASES, add_copies
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, cloned_name
 from epl.rules import effects
-
-_HANDLES = frozenset([20, 21])  # resource, variant
 
 
 def cut(program, plan):
@@ -89,7 +88,7 @@ def _check(graph, plan, tensor, consumer):
     name = node_of(tensor)
     node = graph.nodes[name]
     dtype = dtype_of(graph, tensor)
-    if dtype in _HANDLES:
+    if dtype in HANDLES:
         raise UnsupportedError(
             "'%s' (%s) is used by '%s', which is in another stage and so in another worker, but a %s cannot be sent "
             "there. Put both into the same scope, or all stages into one worker (epl-launch --gpu_per_worker)."

@@ -1,5 +1,6 @@
 """Adds a node that reads each copy that this worker has of the variables that are compared with their other copies."""
 
+from epl.graph import types
 from epl.passes.nodes import read_node
 from epl.plan.facts.names import clone_name, read_name
 
@@ -14,5 +15,7 @@ def read_copies(program, plan):
         for instance in plan.mesh.instances:
             holder = graph.nodes.get(clone_name(variable, instance.index))
             if holder is not None:
-                edit.add(read_node(holder, read_name(variable, instance.index), plan.variables[variable].dtype % 100))
+                edit.add(
+                    read_node(holder, read_name(variable, instance.index), types.base(plan.variables[variable].dtype))
+                )
     return program.with_graph(edit.finish())

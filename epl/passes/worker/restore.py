@@ -4,10 +4,9 @@ import collections
 
 from epl.graph.build import constant
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import STRING
 from epl.partition.checkpoints import strings_of
 from epl.plan.facts.names import PREFIX
-
-_STRING = 7
 
 
 def restore_own(program, plan):
@@ -40,7 +39,7 @@ def _narrow(graph, edit, name):
     for place, (kind, each) in enumerate(zip(("names", "slices"), lists), 1):
         values = strings_of(each, len(dtypes))
         chosen = [values[index] for index in kept]
-        made = constant("%s_restore/%s/%s" % (PREFIX, name, kind), chosen, _STRING, each.device)
+        made = constant("%s_restore/%s/%s" % (PREFIX, name, kind), chosen, STRING, each.device)
         own.input[place] = edit.add(made).name
     for new, old in enumerate(kept):
         for consumer, position in uses[old]:

@@ -10,7 +10,7 @@ The parts are one checkpoint of several data files, as TensorFlow's own sharded 
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
-from epl.graph.types import DTYPE_BYTES
+from epl.graph.types import DTYPE_BYTES, INT32, STRING
 from epl.partition.checkpoints import FIRST_SAVED, slice_size
 from epl.passes.saved import saved_by
 from epl.plan.exchange.order import OF_SHARDS
@@ -18,7 +18,6 @@ from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import size_bytes
 
-_INT32, _STRING = 3, 7
 # What is received at a time, or one variable if that is larger.
 _FILE_BYTES = 64 << 20
 
@@ -73,7 +72,7 @@ def _divide(graph, edit, plan, name, direct, made):
         save.attr["dtypes"].list.type.extend(node.attr["dtypes"].list.type[i] for i in members)
         before = ["^" + edit.add(save).name]
     packed = make_node(
-        "Pack", "%s_save/%s/parts" % (PREFIX, name), prefixes, device, N=len(prefixes), T=Type(_STRING), axis=0
+        "Pack", "%s_save/%s/parts" % (PREFIX, name), prefixes, device, N=len(prefixes), T=Type(STRING), axis=0
     )
     merge = edit.node(name)
     merge.op = "MergeV2Checkpoints"
@@ -118,23 +117,23 @@ def _runs(members, sizes):
 
 def _prefix(edit, stem, prefix, index, count, device):
     """The name of a part's files, beside the checkpoint's; merging renames them. SaveV2 makes no folder in a folder."""
-    text = constant(stem + "/suffix", b"_epl_part-%05d-of-%05d" % (index, count), _STRING, device)
+    text = constant(stem + "/suffix", b"_epl_part-%05d-of-%05d" % (index, count), STRING, device)
     join = make_node("StringJoin", stem + "/prefix", [prefix, edit.add(text).name], device, N=2, separator="")
     return edit.add(join).name
 
 
 def _chosen(edit, name, text, members):
     """Some of a vector of strings."""
-    edit.add(constant(name + "/indices", members, _INT32))
-    edit.add(constant(name + "/axis", 0, _INT32))
+    edit.add(constant(name + "/indices", members, INT32))
+    edit.add(constant(name + "/axis", 0, INT32))
     gather = make_node(
         "GatherV2",
         name,
         [text, name + "/indices", name + "/axis"],
         edit.peek(node_of(text)).device,
-        Tparams=Type(_STRING),
-        Tindices=Type(_INT32),
-        Taxis=Type(_INT32),
+        Tparams=Type(STRING),
+        Tindices=Type(INT32),
+        Taxis=Type(INT32),
         batch_dims=0,
     )
     return edit.add(gather).name

@@ -3,6 +3,7 @@
 v -> SaveV2   becomes   v -> read -> PlaceholderWithDefault -> SaveV2
 """
 
+from epl.graph import types
 from epl.graph.build import Type, make_node
 from epl.graph.index import node_of
 from epl.partition.checkpoints import FIRST_SAVED
@@ -21,7 +22,7 @@ def save_averages(program, plan):
     edit = graph.editor()
     variables = {name: known for name, known in plan.variables.items() if not known.is_local and name in graph.nodes}
     for name, variable in variables.items():
-        dtype = variable.dtype % 100
+        dtype = types.base(variable.dtype)
         edit.add(read_node(graph.nodes[name], saved_value_name(name), dtype))
         held = make_node(
             "PlaceholderWithDefault",

@@ -191,7 +191,7 @@ class _Sizes(object):
         if tensor not in self._known:
             spec = self._spec_of(tensor) or TensorSpec((), 0)
             shape = tuple(self._unknown_size if d < 0 else d for d in spec.shape or ())
-            self._known[tensor] = TensorSpec(shape, spec.dtype % 100)  # above 100: a reference to the same type
+            self._known[tensor] = TensorSpec(shape, types.base(spec.dtype))  # above 100: a reference to the same type
         return self._known[tensor]
 
     def shape(self, tensor):
@@ -370,5 +370,5 @@ _READS_SLICE = frozenset(
         "DynamicPartition",
     ]
 )
-_HELD_TYPES = frozenset([7, 20, 21])  # string, resource, variant
-_DIFFERENTIABLE = types.FLOAT_TYPES | frozenset([20])  # a resource handle stands for its variable
+_HELD_TYPES = types.HANDLES | {types.STRING}
+_DIFFERENTIABLE = types.FLOAT_TYPES | {types.RESOURCE}  # a resource handle stands for its variable

@@ -1,6 +1,6 @@
 """The one list of what ranks exchange: each part of the plan says it of its own decisions."""
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.plan.exchange.shards import shard_collectives
 from epl.plan.facts.names import gathered_name, tag_of
 from epl.plan.facts.user_collectives import user_made_collectives
@@ -39,7 +39,7 @@ def kept_collectives(plan):
                 0,
                 tag_of(node),
                 size_bytes(variable),
-                variable.dtype % 100,
+                types.base(variable.dtype),
                 tags.SAVE,
                 times=0,
                 turn=LAST,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from epl.graph import tags
 from epl.graph.index import format_input, parse_input
+from epl.graph.types import FLOAT32
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, average_name, clone_name, joined_name
@@ -22,7 +23,6 @@ _MICRO_BATCH = re.compile(r"%s_micro_batch_\d+/" % PREFIX)
 _OF_SEVERAL = frozenset(["EplAllReduce", "EplReduceScatter"])
 _ONE_GETS = frozenset(["EplRecv"])
 _PHASES = (tags.FORWARD, tags.BACKWARD, tags.APPLY, tags.SAVE)
-_FLOAT32 = 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Exchanges(object):
         size = sum(self._bytes(each) or 0 for each in (tensors if _is_of_owners(node) else handed))
         if _is_of_owners(node):
             size //= self._plan.zero.local
-        if node.op == "EplAllReduce" and node.attr["wire_fp16"].b and node.attr["T"].type == _FLOAT32:
+        if node.op == "EplAllReduce" and node.attr["wire_fp16"].b and node.attr["T"].type == FLOAT32:
             size //= 2
         if node.op == "EplSparseAllReduce":
             size = sum(self._plan.dgc.sent_bytes(g) for g in self._plan.aggregation.groups if g.name == node.name)

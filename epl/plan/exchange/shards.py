@@ -1,6 +1,7 @@
 """What devices exchange that have parts of tensors (epl.split): the collectives of a partition, as they are carried."""
 
 from epl.graph import tags
+from epl.graph.types import DTYPE_BYTES, INT64
 from epl.partition.partitioned import SEND_ROWS
 from epl.plan.facts.names import joined_name, micro_batch_name, tag_of
 from epl.program.collective import (
@@ -15,7 +16,6 @@ from epl.program.collective import (
 )
 
 _OF_PARTS = frozenset([ALL_GATHER, ALL_TO_ALL])  # each device hands in its part of the tensor
-_INT64, _INT64_BYTES = 9, 8
 
 
 def shard_collectives(plan):
@@ -53,7 +53,7 @@ def _carried(plan, each, micro_batch):
     num_bytes = each.num_bytes * mesh.lanes // mesh.num_shards if each.kind in _OF_PARTS else each.num_bytes
     exchanges = [(name, operation, num_bytes, node.attr["T"].type)]
     if between and node.op == SEND_ROWS and mesh.lanes > 1:  # and how many are for each device of a worker
-        exchanges.append((name + "/counts", ALL_TO_ALL, mesh.num_shards * mesh.lanes * _INT64_BYTES, _INT64))
+        exchanges.append((name + "/counts", ALL_TO_ALL, mesh.num_shards * mesh.lanes * DTYPE_BYTES[INT64], INT64))
     for exchanged, by, size, dtype in exchanges:
         yield collective(
             exchanged,

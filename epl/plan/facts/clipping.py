@@ -14,11 +14,11 @@ from typing import Dict, Tuple
 
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import LONG_FLOATS
 from epl.partition.values import constant_value
 from epl.program.program import Gradient
 
 _ADDS = frozenset(["Add", "AddV2", "AddN"])
-_SUMMED = (1, 2)  # float32 and float64
 # What a node says: of all gradients together; of several, not yet added up.
 _ALL, _SEVERAL = object(), object()
 
@@ -170,7 +170,7 @@ class _Search(object):
                 return None
             parts.append(source)
         dtype = graph.nodes[name].attr["T"].type
-        if dtype not in _SUMMED or len(set(parts)) < len(parts):
+        if dtype not in LONG_FLOATS or len(set(parts)) < len(parts):
             return None
         return Sum(name, tuple(graph.in_order(parts)), tuple(graph.in_order(between)), dtype)
 

@@ -5,10 +5,10 @@ one's, with its bits turned by a number that belongs to its rank; rank 0 has the
 """
 
 from epl.graph.functions import Functions
+from epl.graph.types import INT64
 from epl.rules import effects
 
 _DRAWN = effects.of_kind(effects.DRAWN)
-_INT64 = 9
 
 
 def find_generators(model):
@@ -20,7 +20,7 @@ def find_generators(model):
     if not draws:
         return frozenset()
     resources = [v.name for v in model.variables.values() if graph.nodes[v.name].op == "VarHandleOp"]
-    states = [name for name in resources if model.variables[name].dtype == _INT64]
+    states = [name for name in resources if model.variables[name].dtype == INT64]
     return frozenset(name for name in states if draws & set(_users(graph, name)))
 
 

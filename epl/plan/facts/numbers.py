@@ -2,8 +2,10 @@
 
 import numpy as np
 
-_DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 10: np.bool_}
-_FIELDS = {1: "float_val", 2: "double_val", 3: "int_val", 9: "int64_val", 10: "bool_val"}
+from epl.graph.types import BOOL, FLOAT32, FLOAT64, INT32, INT64
+
+_DTYPES = {FLOAT32: np.float32, FLOAT64: np.float64, INT32: np.int32, INT64: np.int64, BOOL: np.bool_}
+_FIELDS = {FLOAT32: "float_val", FLOAT64: "double_val", INT32: "int_val", INT64: "int64_val", BOOL: "bool_val"}
 _MOST = 1 << 20  # elements of an array that is looked into
 _DEPTH = 30  # operations that follow each other
 

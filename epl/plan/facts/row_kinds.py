@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import LONG_FLOATS
 from epl.partition.rule import Notation
 from epl.partition.table import RULES
 from epl.partition.values import constant_value
@@ -24,7 +25,6 @@ _ALSO = frozenset(["AddN", "Cast", "Select"])
 _OF_PICKED = frozenset(["Unique", "UnsortedSegmentSum", "Shape", "StridedSlice"])
 _LOOKUPS = frozenset(["Gather", "GatherV2", "ResourceGather"])
 _REDUCTIONS = frozenset(["Sum", "Mean"])
-_SUMMED = (1, 2)  # float32 and float64
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,12 @@ class _Kinds(object):
             taken.append(held)
         if node.op in _SHAPED and taken[0] is not None and taken[0].kind != PICKED:
             return self._shaped(name, node, texts, taken)
-        if node.op == "L2Loss" and taken[0] is not None and taken[0].kind == ROWS and node.attr["T"].type in _SUMMED:
+        if (
+            node.op == "L2Loss"
+            and taken[0] is not None
+            and taken[0].kind == ROWS
+            and node.attr["T"].type in LONG_FLOATS
+        ):
             self._added[name] = Added(())
             return Held(SAME, ())
         if node.op in _REDUCTIONS:
@@ -126,7 +131,7 @@ class _Kinds(object):
             return None if shape is None else Held(SAME, shape)
         if keeps_rows:
             return Held(ROWS, shape)
-        if node.op not in _REDUCTIONS or node.attr["T"].type not in _SUMMED:
+        if node.op not in _REDUCTIONS or node.attr["T"].type not in LONG_FLOATS:
             return None
         count = _size(held.shape) // max(1, _size(shape)) if node.op == "Mean" else 0
         self._added[name] = Added(shape, count)

@@ -15,6 +15,7 @@ from typing import Optional, Tuple
 
 from epl.graph import tags
 from epl.graph.index import NodeInput, format_input
+from epl.graph.types import HANDLES
 from epl.partition.facts import Facts
 from epl.partition.rule import expand
 from epl.partition.table import ELEMENT_BY_ELEMENT, notation_of
@@ -29,7 +30,6 @@ SHAPE, COUNT, LENGTH = "shape", "count", "length"
 
 NUMBERS = frozenset([SAME, SUM, MEAN, RATIO, OTHER, COUNT, LENGTH])
 _SIZES = frozenset([SHAPE, COUNT, LENGTH, SAME])
-_HANDLES = frozenset([20, 21])  # resource, variant
 
 # Operations without which a number of all rows stays one of them, or becomes one times a constant.
 ADDS = frozenset("Add AddV2 AddN Sub Neg".split())
@@ -106,7 +106,7 @@ class RowStates(object):
 
     def _first_size(self, tensor):
         shape = self.facts.shape(tensor)
-        if tags.SPARSE in self._graph.nodes[tensor.node].attr or self.facts.dtype(tensor) in _HANDLES:
+        if tags.SPARSE in self._graph.nodes[tensor.node].attr or self.facts.dtype(tensor) in HANDLES:
             return 0
         return None if shape is None else shape[0] if shape else 0
 

@@ -15,7 +15,7 @@ def num_elements(variable):
 
 def size_bytes(variable):
     """Bytes of a variable, 0 when its shape is not known."""
-    return num_elements(variable) * types.DTYPE_BYTES.get(variable.dtype % 100, 4)
+    return num_elements(variable) * types.DTYPE_BYTES.get(types.base(variable.dtype), 4)
 
 
 def cut_evenly(sized, splits):
@@ -37,7 +37,7 @@ def known_bytes(model, tensor):
     spec = model.spec_of(tensor) if model.spec_of is not None else None
     if spec is None or spec.shape is None or any(dim < 0 for dim in spec.shape):
         return None
-    count = types.DTYPE_BYTES.get(spec.dtype % 100, 4)
+    count = types.DTYPE_BYTES.get(types.base(spec.dtype), 4)
     for dim in spec.shape:
         count *= dim
     return count

@@ -12,12 +12,12 @@ they divide tensors, they hand each other their rows (epl.passes.sync.gather_bat
 from dataclasses import dataclass
 from typing import Tuple
 
+from epl.graph.types import HANDLES
 from epl.partition.values import constant_value
 from epl.plan.facts import data_ops
 from epl.plan.input.dividing import is_by_element
 from epl.rules import datasets, effects
 
-_HANDLES = frozenset([20, 21])  # resource, variant
 _BY_POSITION = frozenset(["TakeDataset", "SkipDataset", "ZipDataset"])
 _IN_ANOTHER_ORDER = datasets.of_kind(datasets.MIXED) - {"ConcatenateDataset"}
 
@@ -84,7 +84,7 @@ def _check_sources(bodies, mesh, analysis):
                 raise NotInParts("%s gives batches that the model does not take" % what)
             if name in analysis.in_control_flow:
                 raise NotInParts("%s gives batches in a loop or a branch" % what)
-            if not _HANDLES.isdisjoint(node.attr["output_types"].list.type):
+            if not HANDLES.isdisjoint(node.attr["output_types"].list.type):
                 raise NotInParts("%s gives something else than tensors" % what)
 
 

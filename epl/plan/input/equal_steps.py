@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
+from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.program.collective import ALL_REDUCE, DATA, collective
 from epl.rules import effects
 
 _KEY = 'io.equal_steps="repeat"'
-_INT32, _INT32_BYTES = 3, 4
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def data_collectives(plan):
             plan.group_of(each.get_next),
             0,
             each.tag,
-            _INT32_BYTES,
-            _INT32,
+            DTYPE_BYTES[INT32],
+            INT32,
             tags.FORWARD,
         )
         for each in plan.repeated

@@ -11,13 +11,12 @@ import hashlib
 import numpy as np
 
 from epl.errors import PlanError, UnsupportedError
+from epl.graph.types import STRING
 from epl.plan.facts import data_ops
 from epl.plan.input.cardinality import ENDLESS, Cardinality
 from epl.plan.input.data_shares import ListShare, RecordShare, label
 from epl.plan.input.dividing import RESULT, ends_of, find_places
 from epl.rules import datasets
-
-_STRING = 7
 
 
 class Files(object):
@@ -159,7 +158,7 @@ class Files(object):
 
     def _tensors(self, body, node, path):
         dtypes = node.attr["Toutput_types"].list.type
-        positions = [i for i in range(len(dtypes)) if node.op != "TensorDataset" or dtypes[i] == _STRING]
+        positions = [i for i in range(len(dtypes)) if node.op != "TensorDataset" or dtypes[i] == STRING]
         nodes, arguments = body.ancestors([node.input[i] for i in positions])
         if arguments:
             self._arguments(body, arguments, True, path)
@@ -290,7 +289,7 @@ def _dtypes(node, positions):
             return tuple(node.attr[key].list.type[i - first] for i in positions)
     if node.op == "RandomShuffle":
         return (node.attr["T"].type,)
-    return (_STRING,) * len(positions)
+    return (STRING,) * len(positions)
 
 
 def _constants(body, node, positions):

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Tuple
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.bodies import Bodies
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX, clone_name, micro_batch_name
@@ -15,7 +15,7 @@ _KEY = "io.prefetch_to_device"
 _HANDLES = data_ops.ITERATOR_HANDLES | frozenset(["Identity"])
 _SAVES = frozenset(["SerializeIterator", "DeserializeIterator"])
 # Strings, handles and variants live on the host.
-_OF_HOST = frozenset([7, 20, 21])
+_OF_HOST = types.HANDLES | {types.STRING}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def find_prefetched(model, analysis, mesh, io):
             why = "is not the only get_next() of its iterator"
         elif iterator in saved:
             why = "takes data from an iterator whose place is saved in checkpoints, which would be a batch ahead"
-        elif _OF_HOST & {dtype % 100 for dtype in graph.nodes[name].attr["output_types"].list.type}:
+        elif _OF_HOST & {types.base(dtype) for dtype in graph.nodes[name].attr["output_types"].list.type}:
             why = "gives strings or other things that are no numbers, which devices do not hold"
         elif any(graph.nodes[other].op not in _HANDLES for other in graph.ancestors([name]) - {name}):
             why = "waits for other operations"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Tuple
 
 from epl.errors import UnsupportedError
+from epl.graph.types import FLOAT_TYPES
 from epl.plan.facts import data_ops
 from epl.plan.input.dividing import constant_of, ends_of, taken
 from epl.rules import datasets, effects
@@ -17,7 +18,6 @@ from epl.rules import datasets, effects
 _NOT_DETERMINISTIC = b"\x08\x00"
 # Where the flag "in any order" stands among the inputs, counted from the end.
 _SLOPPY_INPUT = {"ParallelInterleaveDataset": -3, "ExperimentalParallelInterleaveDataset": -3}
-_FLOATING = frozenset([1, 2, 14, 19])
 _LIMIT_BYTES = 1 << 24
 
 
@@ -125,6 +125,6 @@ def _digest(tensors):
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(repr((tensor.dtype, [dim.size for dim in tensor.tensor_shape.dim])).encode())
-        if tensor.dtype not in _FLOATING and tensor.ByteSize() <= _LIMIT_BYTES:
+        if tensor.dtype not in FLOAT_TYPES and tensor.ByteSize() <= _LIMIT_BYTES:
             digest.update(tensor.SerializeToString())
     return digest.hexdigest()[:12]

@@ -22,7 +22,6 @@ from epl.rules import effects
 # Besides those of epl.plan.facts.merging: rows of a gradient.
 GRADIENT_ROWS = "rows of a gradient"
 
-_HANDLES = (20, 21)  # resource, variant
 _SHAPES = "shapes", "output_shapes"
 # Of these each copy has numbers or places of its own rows, which are others among all rows.
 _COUNTED_FROM_0 = frozenset("Range Where Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2".split())
@@ -93,7 +92,7 @@ def _way(model, merging, differ, tensor):
     spec = model.spec_of(tensor)
     if spec is None or spec.shape is None or _made_by(model.graph, node) in _COUNTED_FROM_0:
         return None
-    is_float, is_gradient = spec.dtype % 100 in types.FLOAT_TYPES, _is_gradient(node)
+    is_float, is_gradient = types.base(spec.dtype) in types.FLOAT_TYPES, _is_gradient(node)
     unknown = [dim for dim, size in enumerate(spec.shape) if size < 0]
     if unknown == [0] or unknown and merging.kind(tensor) == ROWS:
         return GRADIENT_ROWS if is_gradient and is_float else ROWS
@@ -132,7 +131,7 @@ def _check(model, analysis, mesh, stage_of, tensor, consumer, way):
             "%s, and stands in a loop or a branch. Put the whole loop or branch into one scope, or use the same "
             "device_count in both." % where
         )
-    if spec is not None and spec.dtype % 100 in _HANDLES:
+    if spec is not None and types.base(spec.dtype) in types.HANDLES:
         raise UnsupportedError(
             "%s, which cannot take a resource of another device. Put both into one scope, or use the same "
             "device_count in both." % where

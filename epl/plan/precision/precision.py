@@ -6,13 +6,13 @@ from typing import Dict, Tuple
 
 from epl.config.rules import patterns_of
 from epl.errors import PlanError, UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import BOOL, FLOAT32
 from epl.rules import effects, precision
 
-DTYPES = {"bfloat16": 14, "float16": 19}
+DTYPES = {"bfloat16": types.BFLOAT16, "float16": types.FLOAT16}
 O1, O2 = "O1", "O2"
-_FLOAT32, _BOOL = 1, 10
 # They give the value of a variable itself.
 _READS = frozenset(["Identity", "ReadVariableOp"])
 
@@ -127,7 +127,7 @@ class _Decisions(object):
         node = self._graph.nodes[name]
         kind = precision.SIXTEEN_BITS if node.op in self._white else precision.precision_of(node.op)
         if kind == precision.SHAPE:
-            if node_of(node.input[0]) in self._computed and node.attr["T"].type == _FLOAT32:
+            if node_of(node.input[0]) in self._computed and node.attr["T"].type == FLOAT32:
                 self._shapes.append(name)
             return
         form = self._form(node)
@@ -155,7 +155,7 @@ class _Decisions(object):
         listed = node.op in self._black or precision.precision_of(node.op) is not None
         computes = tags.phase(node) in (tags.FORWARD, tags.BACKWARD) and tags.FORWARD_OP not in node.attr
         computes = computes and effects.kind_of(node.op) in _COMPUTE
-        if listed or computes and any(value.type == _FLOAT32 for value in node.attr.values()):
+        if listed or computes and any(value.type == FLOAT32 for value in node.attr.values()):
             self._others.append((node.name, reason))
 
     def _in_float32(self, node, kind, attr, producers):
@@ -191,7 +191,7 @@ class _Decisions(object):
 
     def _is_neutral(self, node):
         """What has no precision to keep: constants, what is fed, variables and their values, masks."""
-        if node.op == "Cast" and node.attr["SrcT"].type == _BOOL:
+        if node.op == "Cast" and node.attr["SrcT"].type == BOOL:
             return True
         return node.op in effects.PLACEHOLDERS or node.op in ("Const", "Fill") or is_weight(self._graph, node.name)
 
@@ -201,7 +201,7 @@ class _Decisions(object):
             definition = self._op_def(node.op)
             self._forms[node.op] = _form(definition) if definition is not None else None
         attr = self._forms[node.op]
-        if attr is None or node.attr[attr].type != _FLOAT32:
+        if attr is None or node.attr[attr].type != FLOAT32:
             return None
         positions, at = [], 0
         for arg in self._op_def(node.op).input_arg:

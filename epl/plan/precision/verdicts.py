@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from epl.graph import tags
+from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.program.collective import ALL_REDUCE, LAST, VERDICTS, collective
-
-_INT32, _INT32_BYTES = 3, 4
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,8 @@ def verdict_collective(plan, verdict, flags, group, slot):
         group,
         slot,
         verdict.tag,
-        _INT32_BYTES,
-        _INT32,
+        DTYPE_BYTES[INT32],
+        INT32,
         tags.BACKWARD,
         consumers=((verdict.packed, 0),),
         turn=LAST,  # when all gradients are there

@@ -5,13 +5,13 @@ from typing import Optional
 
 from epl.graph import tags
 from epl.graph.index import node_of
+from epl.graph.types import FLOAT32
 from epl.plan.facts.names import PREFIX, recomputed_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.precision.precision import O2
 from epl.plan.precision.verdicts import stages_verdicts
 from epl.program.collective import PARAMETERS
 
-_FLOAT32 = 1
 _FLAG_BYTES = 4  # with which a worker says whether it has data left, or its gradients are finite
 
 
@@ -200,7 +200,7 @@ def _of_dgc(plan):
 
 def _of_half(plan):
     groups = [group for group in plan.aggregation.groups if plan.is_here(node_of(group.tensors[0]))]
-    return "gradients travel as float16", -(sum(g.num_bytes for g in groups if g.dtype == _FLOAT32) // 2)
+    return "gradients travel as float16", -(sum(g.num_bytes for g in groups if g.dtype == FLOAT32) // 2)
 
 
 def _of_wire(plan):

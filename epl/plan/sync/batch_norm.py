@@ -18,13 +18,13 @@ from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.types import FLOAT32, INT64
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATISTICS, collective
 
 _LOG = logging.getLogger("epl")
 
-_FLOAT32 = 1
 
 FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
@@ -246,7 +246,7 @@ def _over_batch(body, mean):
 
 def integers(tensor):
     """The numbers of an int32 or int64 TensorProto."""
-    wide = tensor.dtype == 9
+    wide = tensor.dtype == INT64
     if tensor.tensor_content:
         width = 8 if wide else 4
         content = tensor.tensor_content
@@ -298,7 +298,7 @@ def _collective(plan, norm, operation, name, node, num_bytes, phase):
         norm.slot,
         tag_of(name),
         num_bytes,
-        _FLOAT32,
+        FLOAT32,
         phase,
         stage=plan.stage(node),
         micro_batch=norm.micro_batch,

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.graph.types import FLOAT32
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import num_elements
 from epl.plan.sync.gradients import dense_collective
 from epl.program.collective import SPARSE_ALL_REDUCE
 from epl.program.program import Compressed
 
-_FLOAT32 = 1
 _MOMENTUM = frozenset(["ApplyMomentum", "ResourceApplyMomentum"])
 # Of these operations' inputs.
 SLOT, GRADIENT, MOMENTUM = 1, 3, 4
@@ -70,7 +70,7 @@ def compressible(program, options):
             size = num_elements(variable)
             largest = max(largest, size)
             alone = seen.count(tensor) == 1
-            if update is None or not alone or variable.dtype % 100 != _FLOAT32 or size < options.min_elements:
+            if update is None or not alone or types.base(variable.dtype) != FLOAT32 or size < options.min_elements:
                 continue
             slot, stem = node_of(update.input[SLOT]), "%s_dgc/%s" % (PREFIX, name)
             steps = "%s_dgc/call_%d/steps" % (PREFIX, call.index)

@@ -6,6 +6,7 @@ from typing import Dict, Optional, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.graph.types import FLOAT16, FLOAT32
 from epl.plan.cost.links import num_groups
 from epl.plan.facts.consistency import differing
 from epl.plan.facts.merge_points import in_lane, lanes_at, merged_at
@@ -17,7 +18,6 @@ from epl.program.program import Gradient
 _LOG = logging.getLogger("epl")
 
 _MIB = 1 << 20
-_FLOAT32, _HALF = 1, 19  # DataTypes
 
 # Operations that make the mean of clipped gradients differ from the clipped mean.
 _SWITCHES = frozenset(["Switch", "RefSwitch"])
@@ -361,7 +361,7 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
             known = model.variables[variable]
             tensor = canonical_tensor(gradient.values)
             own_lanes = tuple(found.lanes.get(tensor, (None,)))
-            dtype = found.short.get(tensor, known.dtype % 100)
+            dtype = found.short.get(tensor, types.base(known.dtype))
             kind = (dtype, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
             kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
     groups = []
@@ -404,7 +404,7 @@ def _sparse_gradients(model, call, gradients, communication, lanes):
                     in_lane("%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), lane),
                     values,
                     canonical_tensor(gradient.indices),
-                    known.dtype % 100,
+                    types.base(known.dtype),
                     known.shape[0] if known.shape else -1,
                     size_bytes(known) // (1 if lane is None else model.partitioned.shards),
                     index % communication.num_communicators,
@@ -416,7 +416,7 @@ def _sparse_gradients(model, call, gradients, communication, lanes):
 
 def wire_type(plan, dtype):
     """(DataType number of what travels of gradients of a type, its bytes by those of the gradients)."""
-    return (_HALF, 0.5) if plan.wire_fp16 and dtype == _FLOAT32 else (None, 1)
+    return (FLOAT16, 0.5) if plan.wire_fp16 and dtype == FLOAT32 else (None, 1)
 
 
 def gradient_collectives(plan, apart=()):

@@ -120,7 +120,7 @@ def plan_local_sgd(model, analysis, mesh, config):
         variable = model.variables.get(name)
         if variable is None or variable.is_local or name in slots and not config.local_sgd.average_slots:
             continue
-        if variable.dtype % 100 not in types.FLOAT_TYPES:
+        if types.base(variable.dtype) not in types.FLOAT_TYPES:
             raise UnsupportedError(
                 "local_sgd cannot average the variable '%s', which is not of floating-point numbers, but which each "
                 "copy of the model changes by its own data. Make it a local variable, which each copy keeps, or leave "
@@ -197,7 +197,7 @@ def _groups(variables, num_communicators):
     """AverageGroups of Variables, for each type as many as can be under way at once."""
     kinds = {}
     for variable in variables:
-        kinds.setdefault(variable.dtype % 100, []).append((variable, size_bytes(variable)))
+        kinds.setdefault(types.base(variable.dtype), []).append((variable, size_bytes(variable)))
     groups = []
     for dtype, sized in sorted(kinds.items()):
         for index, members in enumerate(cut_evenly(sized, num_communicators)):

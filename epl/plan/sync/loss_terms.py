@@ -13,6 +13,7 @@ import numpy as np
 
 from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import INDEX_TYPES
 from epl.plan.facts.numbers import number
 from epl.plan.facts.row_states import (
     ADDS,
@@ -184,7 +185,7 @@ class _Terms(object):
             inputs = inputs[:1] if node.op in _FIRST_ONLY else inputs
             states = states[: len(inputs)]
             if node.op in ("ConcatV2", "Concat"):
-                inputs = [each for each in inputs if self._states.facts.dtype(each) not in (3, 9)]
+                inputs = [each for each in inputs if self._states.facts.dtype(each) not in INDEX_TYPES]
             if any(each.kind in (ROWS, COMPARED) for each in states) or self._sums_unknown(node, states):
                 return None
             return [(each, divisors) for each in inputs]

@@ -13,6 +13,7 @@ from typing import Optional, Tuple
 
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
+from epl.graph.types import FLOAT32
 from epl.partition.facts import Facts
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.consistency import differing, merged_edges
@@ -26,8 +27,6 @@ from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATE, collective
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
-
-_FLOAT32 = 1
 
 
 @dataclass(frozen=True)
@@ -139,11 +138,11 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
     for write in writes:
         node = graph.nodes[write]
         known = model.variables.get(variable_of(graph, write))
-        if known is None or write in analysis.in_control_flow or known.dtype % 100 not in types.SUMMED_TYPES:
+        if known is None or write in analysis.in_control_flow or types.base(known.dtype) not in types.SUMMED_TYPES:
             unmerged.append(write)
             continue
-        if node.op in effects.SCATTER_ADDS and (known.is_local or known.dtype % 100 not in types.FLOAT_TYPES):
-            rows.append(_rows(graph, write, known.dtype % 100))
+        if node.op in effects.SCATTER_ADDS and (known.is_local or types.base(known.dtype) not in types.FLOAT_TYPES):
+            rows.append(_rows(graph, write, types.base(known.dtype)))
             continue
         cuts, clear = _cuts(graph, merging, node, known, write in of_rows)
         if cuts is None:
@@ -157,12 +156,12 @@ def plan_state(model, analysis, aggregation, owners=None, stage_of=None):
         for tensor, how, edge in cuts:
             if edge not in seen:
                 seen.add(edge)
-                keyed.setdefault((known.dtype % 100, how, place, waiting), []).append((tensor, edge))
+                keyed.setdefault((types.base(known.dtype), how, place, waiting), []).append((tensor, edge))
     _warn_of_unmerged(unmerged)
     remembered = _warn_of_memories(graph, analysis, [w for w in unclear if graph.nodes[w].op in effects.SETS])
     _warn_of_unclear(graph, [w for w in unclear if variable_of(graph, w) not in remembered])
     groups = [_group(key[0], key[1], members) for key, members in keyed.items()]
-    groups += [_group(_FLOAT32, SUM, [(tensor, tuple(edge))]) for tensor, edge in model.counts]
+    groups += [_group(FLOAT32, SUM, [(tensor, tuple(edge))]) for tensor, edge in model.counts]
     return tuple(with_sizes(model, groups + rows))
 
 
@@ -189,7 +188,7 @@ def _cuts(graph, merging, node, variable, counts):
     """
     edge = (node.name, effects.VALUE_INPUT)
     value = canonical_tensor(node.input[effects.VALUE_INPUT])
-    is_float = variable.dtype % 100 in types.FLOAT_TYPES
+    is_float = types.base(variable.dtype) in types.FLOAT_TYPES
     adds = node.op in effects.ADDS
     if counts or adds and variable.is_metric:
         return [(value, SUM, edge)], True

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import num_elements
@@ -13,7 +13,6 @@ from epl.program.collective import ALL_GATHER, ALL_TO_ALL, GRADIENTS, NEXT, READ
 from epl.program.program import Coded
 
 FLOAT32, INT8 = "float32", "int8"
-_FLOAT32 = 1  # DataType numbers
 _WIRE_DTYPES = {"float16": 19, "bfloat16": 14, INT8: 6}
 _BLOCK = 256  # numbers that share a scale of four bytes; kWireBlock of csrc/comm/wire_codec.h
 
@@ -67,7 +66,7 @@ def coded_gradients(program, communication):
         for gradient, name in gradients:
             variable = program.variables[name]
             size = num_elements(variable)
-            if gradient.indices is not None or variable.dtype % 100 != _FLOAT32 or not size:
+            if gradient.indices is not None or types.base(variable.dtype) != types.FLOAT32 or not size:
                 continue
             stem = "%s_wire/call_%d/%s" % (PREFIX, call.index, name)
             tensor = canonical_tensor(gradient.values)

@@ -13,7 +13,7 @@ import collections
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor
 from epl.partition.partitioned import EXCHANGES
@@ -167,7 +167,7 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
         first = members[0][0]
         parts, on_host = _parts(program, first), tags.HOST in graph.nodes[first].attr
         size = sum(size_bytes(program.variables[variable]) for variable, _ in members) // parts
-        key = kind + (on_host, parts, program.variables[first].dtype % 100)
+        key = kind + (on_host, parts, types.base(program.variables[first].dtype))
         if key not in filling or filling[key][0] + size > segment_bytes:
             filling[key] = [0, key, []]
             full.append(filling[key])

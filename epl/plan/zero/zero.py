@@ -13,6 +13,7 @@ from typing import Dict, FrozenSet, Optional, Tuple
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
+from epl.graph.types import FLOAT32
 from epl.partition.conversion import shard_sizes
 from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.names import PREFIX, tag_of
@@ -25,7 +26,6 @@ from epl.program.program import RowsOf, RowSum
 from epl.rules import effects
 
 STATE = "v0"  # the level at which gradients may be whole on a device
-_FLOAT32 = 1
 _CHIEF = 0  # who writes files
 
 
@@ -275,7 +275,7 @@ def gathered_groups(plan):
             kinds.setdefault((update.call, update.dtype, lanes, place), []).append(update)
     found = []
     for (call, dtype, lanes, _), updates in kinds.items():
-        of_type = (dtype,) + types.SHORT_FLOATS * (dtype == _FLOAT32)
+        of_type = (dtype,) + types.SHORT_FLOATS * (dtype == FLOAT32)
         splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
         for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
             members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict
 
 from epl.errors import UnsupportedError
-from epl.graph import tags
+from epl.graph import tags, types
 from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.analysis import initial_writes, of_kernel, variables_of
@@ -255,7 +255,7 @@ class _Division(object):
             self._counted.add(known.name)
             state_bytes[owner] += state
             filled[owner] += own
-        base = known.dtype % 100
+        base = types.base(known.dtype)
         return Update(
             call.index,
             known.name,

@@ -1,0 +1,44 @@
+"""The rules of scripts/check_house.py find what they are about, and nothing else."""
+
+import importlib.util
+import os
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@pytest.fixture(scope="module")
+def house():
+    spec = importlib.util.spec_from_file_location("check_house", os.path.join(ROOT, "scripts", "check_house.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_FLOAT32 = 1",
+        "_BOOL, _INT32 = 10, 3",
+        "x = variable.dtype == 9",
+        "x = facts.dtype(tensor) in (3, 9)",
+        "x = node('Where', T=Type(10))",
+        "x = known.dtype % 100",
+    ],
+)
+def test_numbers_of_data_types_are_found(house, source):
+    assert list(house.table_problems("epl/plan/plan.py", source)) == [
+        "epl/plan/plan.py:1: a DataType number; use its name of epl/graph/types.py"
+    ]
+    assert not list(house.table_problems("epl/graph/types.py", source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["_FLOAT_BYTES = 4", "x = variable.dtype == INT64", "x = len(dtypes) == 1", "x = count % 100", "INT = 'a'"],
+)
+def test_other_numbers_pass(house, source):
+    assert not list(house.table_problems("epl/plan/plan.py", source))
