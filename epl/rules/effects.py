@@ -147,6 +147,8 @@ _TREES = (
     r"|QuantileStream\w+|TensorForest\w+|FeatureUsageCounts|CreateTreeVariable|(Grow|Finalize|Traverse)Tree(V\d+)?"
     r"|Tree(Size|Serialize|Deserialize|IsInitializedOp|PredictionsV\d+)|(ProcessInput|UpdateModel)V\d+"
 )
+# Of libraries: TFRA>CuckooHashTableOfTensors, KvVariable, ... Those of TensorFlow itself stand in the table one by one.
+_TABLES = r"(\w+>)?\w*(HashTable|KvVariable|KvResource|EmbeddingVariable|DynamicEmbedding)\w*"
 _INTERNAL = "TensorFlow makes it by itself while it runs a graph"
 _FAMILIES = tuple(
     (re.compile("(%s)$" % pattern), kind, reason)
@@ -163,6 +165,13 @@ _FAMILIES = tuple(
         (r"Xla\w+|\w+Xla(Concat|Split)ND", REFUSED, "TensorFlow's compiler (XLA) makes it by itself"),
         (r"(Nccl|Collective)\w+", REFUSED, "it exchanges data with other devices; use epl.ops"),
         (r"Epl\w+", REFUSED, "it is one that EPL adds by itself"),
+        (
+            _TABLES,
+            REFUSED,
+            "it is a table of a library, whose rows training adds and changes, and which each copy of the model would "
+            "have with rows of its own; a variable for as many rows as there can be (tf.get_variable, tf.nn."
+            "embedding_lookup) is one for all copies",
+        ),
         (_TREES, REFUSED, "it keeps trees that copies of a model cannot have in common"),
         (
             r"(Resource|Sparse)?(Conditional)?Accumulator\w*",

@@ -47,6 +47,13 @@ def test_a_refused_operation_says_why():
         check_effects(model_of("BoostedTreesPredict"), {"a/odd"})
 
 
+@pytest.mark.parametrize("op", ["TFRA>CuckooHashTableOfTensors", "TFRA>CuckooHashTableFind", "KvVariable"])
+def test_a_table_of_a_library_is_called_a_table(op):
+    with pytest.raises(UnsupportedError, match=r"'a/odd' .* it is a table of a library, .*tf\.get_variable"):
+        check_effects(model_of(op), {"a/odd"})
+    check_effects(model_of(op), {"a/odd"}, harmless=op)
+
+
 def test_operations_in_functions_count():
     model = model_of("Call", stateful=frozenset(["Odd"]))
     function = model.graph.library.function.add()

@@ -37,8 +37,8 @@ def _refuse(name, op, types, declared):
     if why:
         raise UnsupportedError(
             "'%s' holds an operation of the type %s, of which the copies of the model cannot have one each: %s. Leave "
-            "it out of what training needs, or name the type in graph.harmless_ops if copies of it do no harm."
-            % (name, op, why)
+            "it out of what training needs, or name the type in graph.harmless_ops if copies of it do no harm%s."
+            % (name, op, why, ' ("%s")' % ",".join(declared + types) if len(types) > 1 else "")
         )
     others = ["'%s'" % each for each in types if each != op]
     raise UnsupportedError(
