@@ -68,16 +68,18 @@ class Progress(object):
         while len(self._history) > 2 and now - self._history[1][0] > _WINDOW_S:
             self._history.popleft()
         if not any(seen.steps for seen in self._latest.values()):
-            return before_training(self._latest, now, self._began)
+            text = before_training(self._latest, now, self._began)
+            steps = [now - seen.since for seen in self._latest.values() if seen.state == board.STEP]
+            return text + (self._late(now) if steps and max(steps) > _SHOWN_AFTER_S else "")
         trained = ({w: seen for w, seen in each.items() if seen.steps} for _, each in self._history)
         text = training(self._latest, next(filter(None, trained)), self._num_workers)
+        if now - max(seen.last_step_at for seen in self._latest.values()) < _SHOWN_AFTER_S:
+            self._looks = {}
+            return text
         return text + self._late(now)
 
     def _late(self, now):
         """Of a job that has not moved for a while: who holds it up."""
-        if now - max(seen.last_step_at for seen in self._latest.values()) < _SHOWN_AFTER_S:
-            self._looks = {}
-            return ""
         before, self._looks = self._looks, {}
         for worker in self._latest:
             look = diagnosis.look(self._paths[worker], now)

@@ -83,7 +83,7 @@ class HeldUp(object):
 def job(tmp_path_factory):
     started = HeldUp(tmp_path_factory.mktemp("held"))
     try:
-        started.until(lambda: "\nnobody is late" in started.once(), "training")
+        started.until(lambda: re.search(r"(?m)^1 +\d+ +[1-9]\d+ ", started.once()), "training")
         yield started
     finally:
         started.close()
@@ -112,7 +112,7 @@ def row(text, worker):
         ),
         (
             "starved",
-            r"late: worker 1, waits for data \(.*IteratorGetNext.*\) for [\d.]+ s, at held_up\.py:\d+ in (rows|fault): ",
+            r"late: worker 1, waits for data \(.*IteratorGetNext.*\) for [\d.]+ s, at held_up\.py:\d+ in (rows|fault)",
         ),
         ("other_fetches", r"late: worker 1, waits for data \(taken\) for [\d.]+ s, at held_up\.py:\d+ in "),
         ("slow", r"late: worker 1, .* for [\d.]+ s, at held_up\.py:\d+ in <module>: "),
