@@ -105,6 +105,9 @@ setup(
         "grpcio>=1.48,<2",
         # TensorFlow depends on it already. It tells when a module has been imported.
         "wrapt>=1.11",
+        # Sends the functions of epl.run to the processes that it starts. 2.2.1 is the last for Python 3.7; later ones
+        # have the same interface.
+        "cloudpickle>=2.2.1,<4",
         # 6.0: yaml.load() without a loader, which would run what a file says, is gone.
         "pyyaml>=6.0,<7",
     ],
@@ -123,5 +126,7 @@ setup(
         "tf1": ["tf_slim==1.1.0; " + TF2],
         "test": ["pytest>=7,<9", "pytest-timeout>=2", "hypothesis>=6", "scikit-learn>=1.0"],
     },
-    entry_points={"console_scripts": ["epl-launch = epl.launch.main:main", "epl-top = epl.launch.top:main"]},
+    entry_points={
+        "console_scripts": ["epl-launch = epl.launch.main:main", "epl-top = epl.launch.top:main"],
+    },
 )

@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from epl.api import (
         whole as whole,
     )
+    from epl.launch.function import (
+        run as run,
+    )
 
 VERSION = __version__
 
@@ -80,12 +83,16 @@ __all__ = [
     "profiler",
     "recompute",
     "replicate",
+    "run",
     "set_default_strategy",
     "shard",
     "split",
     "whole",
 ]
 
+
+# What starts processes must do without TensorFlow, which a notebook then need not load.
+_ELSEWHERE = {"run": "epl.launch.function"}
 
 if not TYPE_CHECKING:  # to a tool it would say that there is any name
 
@@ -97,7 +104,7 @@ if not TYPE_CHECKING:  # to a tool it would say that there is any name
             )
         if name not in __all__:
             raise AttributeError("module 'epl' has no attribute %r" % name)
-        value = getattr(_importlib.import_module("epl.api"), name)
+        value = getattr(_importlib.import_module(_ELSEWHERE.get(name, "epl.api")), name)
         globals()[name] = value
         return value
 

@@ -1,6 +1,7 @@
 """`epl-launch`: from the command line to the exit status."""
 
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -77,6 +78,11 @@ class _Preparation:
         self.threads = environment.threads_per_worker(len(cores), number, environment.container_quota())
         can_bind = options.bind == "auto" and hasattr(os, "sched_setaffinity")
         self.cores = environment.share_cores(cores, number) if can_bind else None
+        self._given = None  # what comes from standard input, for all workers
+        if options.stdin:
+            self._given = tempfile.TemporaryFile()
+            shutil.copyfileobj(sys.stdin.buffer, self._given)
+            self._given.flush()
         self.token = environment.job_token(os.environ, options.machine_list is not None)
         self.log_dir_is_ours = options.log_dir is None
         if self.log_dir_is_ours:
@@ -99,6 +105,10 @@ class _Preparation:
         mode = progress.mode_of(options.progress, os.environ, sys.stdout.isatty())
         paths = {index: self.board_path(index) for index in self.local}
         return progress.Progress(mode, paths, len(self.addresses), time.monotonic())
+
+    def stdin(self):
+        """Standard input of one worker, open for reading: what was given (--stdin), from its beginning, or nothing."""
+        return open(os.devnull if self._given is None else "/proc/self/fd/%d" % self._given.fileno(), "rb")
 
     def write_timeline(self, job, console):
         """After a bad end: the last events of the workers, beside the logs."""
@@ -219,7 +229,9 @@ def _start(options, plan, console, job):
         stream = Stream(index, console, plan.open_log(index), everything, known, shown)
         note = notes.Note(plan.note_path(index))
         board.remove(plan.board_path(index))  # of an earlier job
-        job.add(Worker(index, plan.command, variables, processes.child_setup(cores), stream, note))
+        setup = processes.child_setup(cores)
+        with plan.stdin() as stdin:
+            job.add(Worker(index, plan.command, variables, setup, stream, note, stdin))
 
 
 def _conclude(options, plan, job, came_to_init):

@@ -117,6 +117,11 @@ def _parser():
         "directory for temporary files, removed if all goes well)",
     )
     add(
+        "--stdin",
+        action="store_true",
+        help="give each worker what comes from standard input, to its end, as its own (default: theirs is empty)",
+    )
+    add(
         "--tf1",
         action="store_true",
         help="the script was written for TensorFlow 1: `import tensorflow` gives that of 2.15 as version 1, tf.contrib "

@@ -18,9 +18,10 @@ class Worker:
       setup: function to run in the child between fork and exec.
       stream: its `output.Stream`.
       note: its `notes.Note`.
+      stdin: of the process, as for subprocess.Popen.
     """
 
-    def __init__(self, index, command, environ, setup, stream, note):
+    def __init__(self, index, command, environ, setup, stream, note, stdin=subprocess.DEVNULL):
         self.index = index
         self.stream = stream
         self.code = None  # exit code, or minus the number of the signal; None while it runs
@@ -34,7 +35,7 @@ class Worker:
         self._process = subprocess.Popen(
             command,
             env=environ,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
