@@ -2,11 +2,14 @@
 where tables belong."""
 
 import ast
+import glob
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MAX_FILE_LINES = 600
 MAX_LINE_LENGTH = 120
 CODE = (".py", ".cc", ".h", ".sh")
@@ -41,13 +44,52 @@ DATA_TYPES = "epl/graph/types.py"
 _DATA_TYPE_NAME = re.compile(r"_?(B?FLOAT|DOUBLE|HALF|U?INT|COMPLEX|STRING|BOOL|RESOURCE|VARIANT)(8|16|32|64|128)?$")
 
 
-def table_problems(name, text):
-    """Yields what a module of the library says that has its one place elsewhere."""
+# Where tables of operation types are that several parts go by; and those that say what types there are in a matter of
+# one part alone: how each is divided, what a pass may add.
+RULES = "epl/rules"
+OPERATION_TABLES = (RULES, "epl/partition/", "epl/passes/promises/")
+
+
+def tables():
+    """{operation types: name} of the tables of `RULES`."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(ROOT, RULES, "[a-z]*.py"))):
+        spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name, value in vars(module).items():
+            if isinstance(value, frozenset) and len(value) > 1 and name[0] != "_":
+                found.setdefault(value, "%s.%s" % (module.__name__, name))
+    return found
+
+
+def _operation_types(node):
+    """The texts of a collection that is written out, also as one text that is split; an empty set for others."""
+    split = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "split" and not node.args
+    if split:
+        words = _text(node.func.value)
+        return frozenset(words.split() if words else ())
+    texts = [_text(each) for each in getattr(node, "elts", ())]
+    return frozenset(texts) if texts and all(texts) else frozenset()
+
+
+def _text(node):
+    value = getattr(node, "value", getattr(node, "s", None))  # `s` is Python 3.7's
+    return value if isinstance(value, str) else None
+
+
+def table_problems(name, text, known):
+    """Yields what a module of the library says that has its one place elsewhere; `known`: what `tables` gives."""
     if not name.startswith("epl/") or not name.endswith(".py") or name == DATA_TYPES:
         return
     for node in ast.walk(ast.parse(text)):
         if _has_data_type_number(node):
             yield "%s:%d: a DataType number; use its name of %s" % (name, node.lineno, DATA_TYPES)
+        types = () if name.startswith(OPERATION_TABLES) else _operation_types(node)
+        if types in known:
+            yield "%s:%d: the operation types of %s of %s; use that" % (name, node.lineno, known[types], RULES)
+        elif len(types) > 1 and "Identity" in types:
+            yield "%s:%d: a table of what hands tensors on; it belongs into %s" % (name, node.lineno, RULES)
 
 
 def _has_data_type_number(node):
@@ -101,7 +143,7 @@ def name_problems(names):
 
 
 def main():
-    problems = list(name_problems(project_files()))
+    problems, known = list(name_problems(project_files())), tables()
     for name in project_files():
         if not name.endswith(CODE + (".md",)):
             continue
@@ -109,7 +151,7 @@ def main():
             text = source.read()
         if text and not text.endswith("\n"):
             problems.append("%s: no line end at the end" % name)
-        problems.extend(table_problems(name, text))
+        problems.extend(table_problems(name, text, known))
         problems.extend(link_problems(name, text) if name.endswith(".md") else code_problems(name, text))
     for problem in problems:
         print(problem)

@@ -16,6 +16,7 @@ from epl.graph import tags
 from epl.graph.index import Graph
 from epl.plan.facts.by_hand import updates_by_hand
 from epl.program.program import ApplyCall, Gradient, Program, TaskGraph, Variable
+from epl.rules import effects
 
 _ATTRIBUTE = "_epl_record"
 # Where programs put the tensors that recomputation keeps; other libraries call it so too.
@@ -150,9 +151,6 @@ def _types(graph):
     return {node.op for node in graph.nodes.values()}.union(bodies)
 
 
-_VARIABLE_OPS = ("Variable", "VariableV2", "VarHandleOp")
-
-
 def _variables(tf_graph, graph, local):
     initializers, trainable = {}, set()
     local, metric = set(local), set(local)
@@ -175,7 +173,7 @@ def _variables(tf_graph, graph, local):
                 trainable.add(name)
     found = {}
     for node in graph.nodes.values():
-        if node.op not in _VARIABLE_OPS:
+        if node.op not in effects.VARIABLES:
             continue
         shape = node.attr["shape"].shape
         dims = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)

@@ -1,10 +1,6 @@
 """In which loops and branches of control flow v1 the nodes of a graph run."""
 
-from epl.graph.frames import ENTERS, EXITS, LOOP_EDGES
 from epl.rules import effects
-
-_SWITCHES = frozenset(["Switch", "RefSwitch"])
-_MERGES = frozenset(["Merge", "RefMerge"])
 
 
 def inside_control_flow(graph):
@@ -19,9 +15,9 @@ def inside_control_flow(graph):
     for name in _behind(graph, effects.CONTROL_FLOW_OPENS):
         op = nodes[name].op
         depth = max((depths.get(producer, 0) for producer, _ in graph.inputs[name]), default=0)
-        if op in ENTERS or op in _SWITCHES and not _of_loop(graph, name):
+        if op in effects.ENTERS or op in effects.SWITCHES and not _of_loop(graph, name):
             depth += 1
-        elif op in EXITS or op in _MERGES and not _starts_loop(graph, name):
+        elif op in effects.EXITS or op in effects.MERGES and not _starts_loop(graph, name):
             depth -= 1
         if depth > 0:
             depths[name] = depth
@@ -34,12 +30,12 @@ def frames_of(graph):
     Nodes outside of loops are left out. What enters a loop, and what leaves it, counts as in it.
     """
     found = {}
-    for name in _behind(graph, ENTERS):
+    for name in _behind(graph, effects.ENTERS):
         node, around = graph.nodes[name], ()
         for producer, _ in graph.inputs[name]:
-            if graph.nodes[producer].op not in LOOP_EDGES:
+            if graph.nodes[producer].op not in effects.LOOP_EDGES:
                 around = max(around, _given(graph, found, producer), key=len)
-        if node.op in ENTERS:
+        if node.op in effects.ENTERS:
             around += (node.attr["frame_name"].s.decode(),)
         if around:
             found[name] = around
@@ -49,14 +45,16 @@ def frames_of(graph):
 def in_branches(graph):
     """The nodes that do not run where a branch goes the other way, at any depth of branches within branches."""
     given, found = {}, set()  # node to the number of branches in which those stand that take something of it
-    for name in _behind(graph, _SWITCHES):
+    for name in _behind(graph, effects.SWITCHES):
         op = graph.nodes[name].op
-        depth = max((given.get(p, 0) for p, _ in graph.inputs[name] if graph.nodes[p].op not in LOOP_EDGES), default=0)
-        if op in _MERGES and not _starts_loop(graph, name):
+        depth = max(
+            (given.get(p, 0) for p, _ in graph.inputs[name] if graph.nodes[p].op not in effects.LOOP_EDGES), default=0
+        )
+        if op in effects.MERGES and not _starts_loop(graph, name):
             depth = max(0, depth - 1)
         if depth:
             found.add(name)
-        given[name] = depth + (op in _SWITCHES and not _of_loop(graph, name))
+        given[name] = depth + (op in effects.SWITCHES and not _of_loop(graph, name))
     return frozenset(found)
 
 
@@ -69,7 +67,7 @@ def _behind(graph, types):
 def _given(graph, found, name):
     """The frames in which those run that take something of a node."""
     frames = found.get(name, ())
-    return frames[:-1] if graph.nodes[name].op in EXITS else frames
+    return frames[:-1] if graph.nodes[name].op in effects.EXITS else frames
 
 
 def _of_loop(graph, switch):
@@ -78,4 +76,4 @@ def _of_loop(graph, switch):
 
 
 def _starts_loop(graph, merge):
-    return any(graph.nodes[producer].op in LOOP_EDGES for producer, _ in graph.inputs[merge])
+    return any(graph.nodes[producer].op in effects.LOOP_EDGES for producer, _ in graph.inputs[merge])

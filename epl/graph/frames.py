@@ -2,10 +2,7 @@
 
 import collections
 
-ENTERS = frozenset(["Enter", "RefEnter"])
-EXITS = frozenset(["Exit", "RefExit"])
-# What they give goes back to the start of a loop.
-LOOP_EDGES = frozenset(["NextIteration", "RefNextIteration"])
+from epl.rules import effects
 
 # Names of nodes in the order of their creation: all `exits` wait for all `enters`.
 Gate = collections.namedtuple("Gate", "enters exits")
@@ -21,7 +18,7 @@ def find_gates(graph, order):
       graph: a Graph.
       order: its nodes, each behind those that it takes or waits for, but for the edges that lead back in loops.
     """
-    enters, exits = graph.find(ENTERS.__contains__), graph.find(EXITS.__contains__)
+    enters, exits = graph.find(effects.ENTERS.__contains__), graph.find(effects.EXITS.__contains__)
     if not exits:
         return ()
     found, entering, leaving = _Insides(), frozenset(enters), frozenset(exits)
@@ -37,7 +34,7 @@ def find_gates(graph, order):
                 left[name], inside = inside, found.around(inside)
             if inside is not None:
                 given[name] = inside
-    for name in graph.find(LOOP_EDGES.__contains__):
+    for name in graph.find(effects.LOOP_EDGES.__contains__):
         for consumer, _ in graph.consumers.get(name, ()):
             found.join(given.get(name), given.get(consumer))
     loops = collections.OrderedDict()
@@ -122,7 +119,7 @@ def _without_other_circles(graph, gates, names):
     def following(node):
         if isinstance(node, int):
             return [name for name in gates[node].exits if name in names]
-        back = graph.nodes[node].op in LOOP_EDGES
+        back = graph.nodes[node].op in effects.LOOP_EDGES
         return ([] if back else [c for c, _ in consumers.get(node, ()) if c in names]) + opened.get(node, [])
 
     circle = _components([name for name in graph.nodes if name in names], following)

@@ -6,8 +6,9 @@ import itertools
 import sys
 import weakref
 
-from epl.graph.frames import ENTERS, LOOP_EDGES, find_gates, without_circles
+from epl.graph.frames import find_gates, without_circles
 from epl.graph.lazy import Lazy, copy_of, node_def_of
+from epl.rules import effects
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
 
@@ -209,7 +210,7 @@ class Graph(object):
 
     def _arrange(self):
         found, gates = _sorted(self, ()), ()
-        if self.find(ENTERS.__contains__):
+        if self.find(effects.ENTERS.__contains__):
             plain, gates = found, find_gates(self, found)
             found = _sorted(self, gates)
             if len(found) < len(plain):
@@ -271,7 +272,7 @@ class Graph(object):
 
 def _sorted(graph, gates):
     """A graph's nodes, each behind those that it needs but in a loop's last iteration, and behind what gates say."""
-    consumers, back = graph.consumers, set(graph.find(LOOP_EDGES.__contains__))
+    consumers, back = graph.consumers, set(graph.find(effects.LOOP_EDGES.__contains__))
     waiting = {name: len(inputs) for name, inputs in graph.inputs.items()}
     for name in back:
         for consumer, _ in consumers.get(name, ()):

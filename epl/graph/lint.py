@@ -1,8 +1,8 @@
 """Checks that a graph is well formed: what every pass must be given and must leave behind."""
 
 from epl.graph import types
-from epl.graph.frames import LOOP_EDGES
 from epl.graph.index import Edges, Graph
+from epl.rules import effects
 
 
 def lint(graph, op_def, changed_since=None, represented=frozenset()):
@@ -51,7 +51,7 @@ def _in_new_cycles(node, graph, before):
     """Whether a node may stand in a cycle that was not there: it takes something else, or closes a loop no longer."""
     if graph.inputs[node.name] != before.inputs[node.name]:
         return True
-    return (node.op in LOOP_EDGES) != (before.nodes[node.name].op in LOOP_EDGES)
+    return (node.op in effects.LOOP_EDGES) != (before.nodes[node.name].op in effects.LOOP_EDGES)
 
 
 def _without(graph, changed, before):

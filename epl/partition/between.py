@@ -16,14 +16,13 @@ from epl.partition.conversion import conversion_cost
 from epl.partition.min_cut import Network
 from epl.partition.rule import strategies
 from epl.program.placement import SUM, WHOLE, WHOLE_SHAPE, partial, sharded
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _SOURCE, _SINK = "source", "sink"
 _ROWS, _PARTIAL = sharded(0), partial(SUM)
 # Where a tensor that lies by rows, or as a sum, is wanted so, nothing is sent.
 _AS_IT_IS = (None, WHOLE_SHAPE, _PARTIAL, _ROWS)
 # They hand on what they take, and compute nothing.
-_HAND_ON = frozenset("Identity IdentityN Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot".split())
 
 
 def between(facts, choices, shards, inside):
@@ -127,7 +126,7 @@ def _on_rows(facts, choices, shards, candidates):
     worth = facts.machine.link_bytes_per_computed_byte  # bytes over the link for which it pays to compute a byte less
     for name, strategy in candidates.items():
         outputs = [Tensor(name, i) for i in range(len(strategy.outputs))]
-        computed = [] if facts.graph.nodes[name].op in _HAND_ON else outputs + facts.inputs(name)
+        computed = [] if facts.graph.nodes[name].op in tensors.HAND_ALL_ON else outputs + facts.inputs(name)
         saved = sum(map(facts.num_bytes, computed)) * (shards - 1) / float(shards) * worth
         network.add(_SOURCE, name, int(saved))
         for tensor, placement in zip(outputs, strategy.outputs):

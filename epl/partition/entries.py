@@ -17,12 +17,12 @@ from epl.graph import tags
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.graph.types import INDEX_TYPES
-from epl.partition.gradients import LOOKUPS, REFERENCES, lists_of_rows
+from epl.partition.gradients import lists_of_rows
 from epl.partition.rule import Strategy
 from epl.partition.sparse_batches import lists_before
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, by_row, sharded
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _KINDS = ("Sum", "Mean", "SqrtN")
 SPARSE_SEGMENTS = frozenset("SparseSegment" + kind + more for kind in _KINDS for more in ("", "WithNumSegments"))
@@ -30,7 +30,6 @@ COMBINES = SPARSE_SEGMENTS | frozenset(["SegmentSum"])
 # They add up the gradient of each id by themselves: rows with ids, each once.
 _LISTS_OF_ROWS = frozenset("SparseSegment%sGradV2" % kind for kind in _KINDS)
 _GRADIENTS = frozenset("SparseSegment%sGrad" % kind for kind in _KINDS)
-HANDED_ON = frozenset("Identity Cast StopGradient PreventGradient Snapshot".split())
 _ELEMENTWISE = frozenset(["...->...", "...,...->...", "...,...,...->..."])
 _OF_SHAPES = frozenset("Shape ShapeN Size Rank".split())
 _OF_NUMBERS = frozenset(
@@ -109,7 +108,7 @@ class Finder(object):
 
     def table_of(self, tensor):
         """The divided variable whose value a tensor is, or None."""
-        while self._graph.nodes[tensor.node].op in REFERENCES:
+        while self._graph.nodes[tensor.node].op in tensors.READS_OR_CASTS:
             tensor = self._facts.inputs(tensor.node)[0]
         shape = self._facts.shape(tensor)
         is_table = tensor.node in self._marks.variables and shape and (shape[0] or 0) >= self._marks.shards
@@ -118,14 +117,14 @@ class Finder(object):
     def looks_up(self, name, ids):
         """Whether a node looks up rows of a divided table by some ids."""
         node = self._graph.nodes[name]
-        if node.op not in LOOKUPS:
+        if node.op not in tensors.LOOKUPS:
             return False
         inputs = self._facts.inputs(name)
         return inputs[1] == ids and self._axis_is_first(node, inputs) and self.table_of(inputs[0]) is not None
 
     def looks_up_once(self, name):
         """Whether a node looks up ids each of which is there once."""
-        if self._graph.nodes[name].op not in LOOKUPS:
+        if self._graph.nodes[name].op not in tensors.LOOKUPS:
             return False
         ids = self._facts.inputs(name)[1]
         return ids.index == 0 and self._graph.nodes[ids.node].op == "Unique" and self.looks_up(name, ids)
@@ -180,7 +179,7 @@ class Finder(object):
 
     def _backward_of(self, segments):
         """What takes the gradients of rows and the row of each entry."""
-        kinds = _LISTS_OF_ROWS | _GRADIENTS | LOOKUPS
+        kinds = _LISTS_OF_ROWS | _GRADIENTS | tensors.LOOKUPS
         names = self._graph.edges.data_consumers.get(segments.node, ())
         return [name for name in names if self._graph.nodes[name].op in kinds and self._is_backward(name)]
 
@@ -248,7 +247,7 @@ class Finder(object):
             if words[0] is None and words[1:3] == ["places", "segments"] and self._is_backward(node.name):
                 return {0: ("rows", kinds[1][1])}, self._wants(inputs, _0=sharded(0)), False
             return None
-        if op in LOOKUPS:
+        if op in tensors.LOOKUPS:
             return self._look_up(node, inputs, kinds, words)
         if op == "Unique" and words == ["ids"]:
             own = "unique", node.name
@@ -262,7 +261,7 @@ class Finder(object):
             if all(self._is_known_value(t) for t in unknown):
                 count = 2 if op == "BroadcastGradientArgs" else 1
                 return {i: ("number",) for i in range(count)}, self._wants(inputs), False
-        if op in HANDED_ON and words[0] is not None:
+        if op in tensors.SAME_OR_CAST and words[0] is not None:
             return {0: kinds[0]}, self._wants(inputs), False
         if op == "Reshape":
             return self._reshape(node, inputs, kinds, words)

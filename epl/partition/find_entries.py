@@ -3,11 +3,11 @@
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.graph.types import INDEX_TYPES
-from epl.partition.entries import COMBINES, ENTRIES, HANDED_ON, Finder
-from epl.partition.gradients import LOOKUPS
+from epl.partition.entries import COMBINES, ENTRIES, Finder
+from epl.rules import tensors
 
 # What may lie between ids and what combines rows.
-_FORWARD = LOOKUPS | HANDED_ON | frozenset("Unique Mul".split())
+_FORWARD = tensors.LOOKUPS | tensors.SAME_OR_CAST | frozenset("Unique Mul".split())
 
 
 def regions(facts, marks):

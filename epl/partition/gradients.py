@@ -2,17 +2,13 @@
 
 from epl.graph.index import NodeInput as Tensor
 
-LOOKUPS = frozenset(["GatherV2", "Gather", "ResourceGather"])
-# What gives the value of a table as it is, or in another type.
-REFERENCES = frozenset(["Identity", "ReadVariableOp", "Cast", "Snapshot"])
-
 
 def lists_of_rows(facts, lookup):
     """Yields (node that gives rows, node that gives their ids), both Reshapes, for the gradients of a lookup.
 
     Args:
       facts: epl.partition.facts.Facts.
-      lookup: the name of an operation in LOOKUPS.
+      lookup: the name of an operation in tensors.LOOKUPS.
     """
     graph, ids = facts.graph, facts.inputs(lookup)[1]
     for lists in graph.edges.data_consumers.get(ids.node, ()):

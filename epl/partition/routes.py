@@ -17,15 +17,15 @@ from typing import Optional, Tuple
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import conversion_cost, route_cost
 from epl.partition.dims import last_of_rows
-from epl.partition.gradients import LOOKUPS, lists_of_rows
+from epl.partition.gradients import lists_of_rows
 from epl.partition.rule import Strategy
 from epl.partition.table import ROWS_OF_COPY
 from epl.program.placement import BY_ROW, ROUTED, WHOLE, Placement, partial, sharded
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _IDS, _ROWS, _PLACES, _SHAPE, _COUNT = "ids", "rows", "places", "shape", "count"
 _ELEMENTWISE = frozenset(["...->...", "...,...->...", "...,...,...->..."])
-_HANDED_ON = frozenset(["Identity", "Cast", "StopGradient", "PreventGradient", "Snapshot", ROWS_OF_COPY])
+_HANDED_ON = tensors.SAME_OR_CAST | {ROWS_OF_COPY}
 _SCALING = frozenset(["Mul", "RealDiv", "MulNoNan", "Neg"])
 _ADDING = frozenset(["ScatterAdd", "ScatterSub", "ResourceScatterAdd", "ResourceScatterSub"])
 
@@ -64,7 +64,9 @@ def route(facts, choices, shards):
         routes={name: _route_of(facts, name, s) for name, s in choices.strategy.items() if s.routed},
     )
     apart, done = set(), set()
-    begins = [b for lookup in facts.graph.find(LOOKUPS.__contains__) for b in _gradients(facts, choices, lookup)]
+    begins = [
+        b for lookup in facts.graph.find(tensors.LOOKUPS.__contains__) for b in _gradients(facts, choices, lookup)
+    ]
     begins += [begin for lookup in found.routes for begin in _gradients_of_combined(facts, choices, lookup)]
     for begin in begins:
         if begin.rows in done:
@@ -252,7 +254,7 @@ class _Region(object):
         if op == "L2Loss" and words == [_ROWS]:
             self._comes_apart(kinds)
             return Strategy(None, (ROUTED,), (partial(),)), {}
-        if op in LOOKUPS and words[1] == _IDS and self._is_sharded_table(inputs[0]):
+        if op in tensors.LOOKUPS and words[1] == _IDS and self._is_sharded_table(inputs[0]):
             self._comes_apart(kinds[1:2])
             placements = (sharded(0), ROUTED) + (WHOLE,) * (len(inputs) - 2)
             return Strategy(None, placements, (ROUTED,)), {0: (_ROWS, kinds[1][1])}

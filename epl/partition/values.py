@@ -7,6 +7,7 @@ batch size, say).
 import numpy as np
 
 from epl.graph.types import INDEX_TYPES
+from epl.rules import tensors
 
 # More elements than that are not looked at: no shape and no list of axes has as many.
 _MOST = 64
@@ -214,7 +215,7 @@ class Values(object):
         if node.op == "Const":
             value = constant_value(node.attr["value"].tensor)
             return None if value is None else [value]
-        if node.op in ("Shape", "ShapeN", "Size", "Rank"):
+        if node.op in tensors.SHAPE_ONLY:
             shapes = [self._shape_of(each) for each in data]
             return [_of_shape(node.op, shape) for shape in shapes]
         if not self._needed(name):

@@ -233,6 +233,12 @@ def is_write(op):
 
 
 VARIABLES = of_kind(VARIABLE)
+# Those of which other operations take the memory itself.
+REFERENCE_VARIABLES = VARIABLES - {"VarHandleOp"}
+# They tell whether a variable has a value.
+TELL_INITIALIZED = frozenset(["VarIsInitializedOp", "IsVariableInitialized"])
+# They read tensors from checkpoints.
+RESTORES = frozenset(["RestoreV2", "Restore", "RestoreSlice"])
 PLACEHOLDERS = of_kind(FED)
 SOURCES = of_kind(SOURCE)
 SHARED_RESOURCES = of_kind(RESOURCE)
@@ -262,8 +268,16 @@ STAGED = frozenset(["Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnsta
 # They hand a variable on into a loop or a branch. (An Identity of a reference variable gives its value.)
 HANDS_ON = frozenset(["Identity", "Switch", "RefSwitch", "Enter", "RefEnter"])
 
-CONTROL_FLOW_OPENS = frozenset(["Enter", "RefEnter", "Switch", "RefSwitch"])
-CONTROL_FLOW_CLOSES = frozenset(["Exit", "RefExit", "Merge", "RefMerge"])
+ENTERS, EXITS = frozenset(["Enter", "RefEnter"]), frozenset(["Exit", "RefExit"])
+SWITCHES, MERGES = frozenset(["Switch", "RefSwitch"]), frozenset(["Merge", "RefMerge"])
+# What they give goes back to the start of a loop.
+LOOP_EDGES = frozenset(["NextIteration", "RefNextIteration"])
+CONTROL_FLOW_OPENS = ENTERS | SWITCHES
+CONTROL_FLOW_CLOSES = EXITS | MERGES
+# They hand a tensor on within a loop, into it and out of it.
+LOOP_HANDS_ON = frozenset(["Identity", "Enter", "Exit", "Merge", "NextIteration", "Switch"])
+# What a loop takes comes by these from outside.
+ENTERED = frozenset(["Enter", "Identity"])
 
 # Writes of the value at this position among their inputs.
 ADDS = frozenset(["AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"])

@@ -13,7 +13,7 @@ from epl.plan.cost.device_memory import SLOTS, STATE, VARIABLES
 from epl.plan.cost.memory import ORDERS, foretell
 from epl.plan.exchange.exchanges import exchanges_of, training_writes
 from epl.plan.facts.names import cloned_name
-from epl.rules import effects
+from epl.rules import effects, tensors
 from epl.session.parts import needed_messages
 
 DEFAULT_BATCH = 32  # as for the choice of what is computed again
@@ -21,7 +21,6 @@ _HOST = "CPU:0"
 _CONVOLUTION_GRADIENTS = frozenset(["Conv2DBackpropFilter", "Conv2DBackpropInput"])
 _WORKING_SET_BYTES = 30 << 20
 _BUSY_BYTES = 256 << 10  # of each thread
-_OF_SHAPES = frozenset("Shape ShapeN Size Rank".split())
 # Where their first output has the shape of their first input, or of as many as they have outputs.
 _LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
 
@@ -233,7 +232,9 @@ class _Sizes(object):
             for name in graph.find(_CONVOLUTION_GRADIENTS.__contains__)
             if name in names
         }
-        self._told = {name: _shapes(operations[name]) for name in graph.find(_OF_SHAPES.__contains__) if name in names}
+        self._told = {
+            name: _shapes(operations[name]) for name in graph.find(tensors.SHAPE_ONLY.__contains__) if name in names
+        }
         candidates = (name for name in graph.find(_CHANGES_NOTHING.__contains__) if name in names)
         self.same = frozenset(n for n in candidates if _CHANGES_NOTHING[graph.nodes[n].op](operations[n]))
 

@@ -6,6 +6,7 @@ from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
 from tensorflow.python.ops import control_flow_ops, gradients_util, resource_variable_ops
 
+from epl.rules import effects, tensors
 from epl.tf_compat.wrapping import ORIGINAL, line, wrap
 
 if line() == "tf1":
@@ -139,7 +140,7 @@ def variable_op_name(variable):
         return variable.split(":")[0]
     op = variable.op
     # A trainable tensor that was read from a variable: the variable is what it was read from.
-    while op.type in ("ReadVariableOp", "Identity", "Enter") and op.inputs:
+    while op.type in tensors.READS | effects.ENTERS and op.inputs:
         op = op.inputs[0].op
     return op.name
 

@@ -30,10 +30,10 @@ def house():
     ],
 )
 def test_numbers_of_data_types_are_found(house, source):
-    assert list(house.table_problems("epl/plan/plan.py", source)) == [
+    assert list(house.table_problems("epl/plan/plan.py", source, {})) == [
         "epl/plan/plan.py:1: a DataType number; use its name of epl/graph/types.py"
     ]
-    assert not list(house.table_problems("epl/graph/types.py", source))
+    assert not list(house.table_problems("epl/graph/types.py", source, {}))
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,29 @@ def test_numbers_of_data_types_are_found(house, source):
     ["_FLOAT_BYTES = 4", "x = variable.dtype == INT64", "x = len(dtypes) == 1", "x = count % 100", "INT = 'a'"],
 )
 def test_other_numbers_pass(house, source):
-    assert not list(house.table_problems("epl/plan/plan.py", source))
+    assert not list(house.table_problems("epl/plan/plan.py", source, {}))
+
+
+@pytest.mark.parametrize(
+    "source, problem",
+    [
+        (
+            'X = frozenset(["ReadVariableOp", "Identity"])',
+            "the operation types of tensors.READS of epl/rules; use that",
+        ),
+        ('X = node.op in ("Switch", "RefSwitch")', "the operation types of effects.SWITCHES of epl/rules; use that"),
+        ('X = frozenset("Shape ShapeN Size Rank".split())', "the operation types of tensors.SHAPE_ONLY of epl/rules"),
+        ('X = ["Identity", "Tanh"]', "a table of what hands tensors on; it belongs into epl/rules"),
+    ],
+)
+def test_tables_of_operation_types_are_found(house, source, problem):
+    (found,) = house.table_problems("epl/plan/plan.py", source, house.tables())
+    assert problem in found
+    assert not list(house.table_problems("epl/rules/tensors.py", source, house.tables()))
+
+
+@pytest.mark.parametrize(
+    "source", ['X = tensors.READS | {"Cast"}', 'X = ["Identity"]', 'X = ("Tanh", "Switch")', "X = ()"]
+)
+def test_other_collections_pass(house, source):
+    assert not list(house.table_problems("epl/plan/plan.py", source, house.tables()))

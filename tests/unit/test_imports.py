@@ -33,9 +33,9 @@ LEVELS = {
     "env": 3,
     "graph": 2,  # below `plan`, which reads the index of a graph
     "cluster": 2,
-    "rules": 1,
     "config": 1,
     "tf_compat": 1,
+    "rules": 0.5,
     "logs": 0.5,
     "errors": 0,
     "version": 0,

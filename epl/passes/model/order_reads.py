@@ -11,9 +11,7 @@ find their own, and drift apart.
 
 from epl.graph import tags
 from epl.plan.facts.analysis import variable_of
-from epl.rules import effects
-
-_ALIASES = frozenset(["Identity", "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze"])
+from epl.rules import effects, tensors
 
 
 def order_reads(program, plan):
@@ -53,7 +51,7 @@ def _readers(graph, plan, write):
             if consumer in seen or graph.nodes[consumer].input[position][0] == "^":
                 continue
             seen.add(consumer)
-            if graph.nodes[consumer].op in _ALIASES:
+            if graph.nodes[consumer].op in tensors.READS_OR_ALIASES:
                 stack.append(consumer)
             elif not effects.is_write(graph.nodes[consumer].op) and _runs_alone(graph, analysis, consumer):
                 found.append(consumer)

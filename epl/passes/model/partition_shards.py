@@ -17,7 +17,6 @@ from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.partition.entries import COMBINES
-from epl.partition.gradients import LOOKUPS
 from epl.partition.hints import hints_of
 from epl.partition.marks import Marks
 from epl.partition.partition import partition
@@ -28,17 +27,12 @@ from epl.plan.facts.user_collectives import user_collectives
 from epl.plan.layout.layout import ROWS, is_split
 from epl.plan.layout.stages import used_taskgraphs
 from epl.program.placement import WHOLE
-from epl.rules import effects
-
-_MOVES = frozenset(["Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Cast"])
+from epl.rules import effects, tensors
 
 # What a lookup in the scope of its table may go through; and one of a sparse batch, as feature columns make it.
 _HANDS_ON = frozenset(["Identity"])
 _RESOURCE = "VarHandleOp"
-_ROW_BY_ROW = COMBINES | frozenset(
-    "Identity Cast Shape StridedSlice Slice Pack ConcatV2 Reshape Tile ZerosLike Select SelectV2 Sqrt Add AddV2 AddN "
-    "Mul RealDiv DivNoNan".split()
-)
+_ROW_BY_ROW = COMBINES | tensors.ROW_BY_ROW
 
 _LOG = logging.getLogger("epl")
 
@@ -126,7 +120,7 @@ def _with_moves_before(graph, names):
     found, stack = set(names), list(names)
     while stack:
         for tensor in graph.inputs[stack.pop()]:
-            if tensor.index >= 0 and tensor.node not in found and graph.nodes[tensor.node].op in _MOVES:
+            if tensor.index >= 0 and tensor.node not in found and graph.nodes[tensor.node].op in tensors.MOVES:
                 found.add(tensor.node)
                 stack.append(tensor.node)
     return found
@@ -141,7 +135,7 @@ def _rows(program, taskgraphs):
         for name, node in nodes.items()
         if tags.get_int(node, tags.TASKGRAPH, -1) in indices and tags.phase(node) == tags.FORWARD and name not in inside
     }
-    for name in program.graph.find(LOOKUPS.__contains__):
+    for name in program.graph.find(tensors.LOOKUPS.__contains__):
         rows.update([name] if _until_rows(program.graph, name, rows, _HANDS_ON) else ())
     for name in program.graph.find(COMBINES.__contains__):
         if name not in rows and tags.phase(nodes[name]) == tags.FORWARD and name not in inside:

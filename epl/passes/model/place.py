@@ -67,7 +67,7 @@ def _on_host(graph):
 
 
 def _hands_on(node):
-    return node.op in effects.SHARED_RESOURCES or node.op in ("Identity", "Switch", "Enter", "RefEnter")
+    return node.op in effects.SHARED_RESOURCES or node.op in effects.HANDS_ON
 
 
 def device_of_clone(plan, name, device, instance):

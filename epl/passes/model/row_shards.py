@@ -119,7 +119,7 @@ class Shards(object):
                 continue
             if node.op in effects.SETS:
                 self._set(slot, node, dtype)
-            elif node.op in ("VarIsInitializedOp", "IsVariableInitialized"):
+            elif node.op in effects.TELL_INITIALIZED:
                 self._tell(slot, node)
             elif is_resource or slot == self._rows.variable and node.op == "Identity":
                 parts = self._whole(slot, self._edit.node(name), dtype)

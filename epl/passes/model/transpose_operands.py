@@ -21,13 +21,14 @@ from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_kinds import constant_of
 from epl.plan.layout.layout import is_split
 from epl.plan.layout.stages import used_taskgraphs
+from epl.rules import tensors
 
 _FLAGS = ("transpose_a", "transpose_b")
 # A product gains as much as moving one of its elements takes from about so many multiplications for each.
 _WORTH = 256
 # TensorFlow's graph optimizer joins transpositions with one another, and those of matrices with products.
 _TRANSPOSES = frozenset(["Transpose", "ConjugateTranspose", "Conj"])
-_MULTIPLIES = _TRANSPOSES.union(["MatMul", "BatchMatMul", "BatchMatMulV2"])
+_MULTIPLIES = _TRANSPOSES | tensors.PRODUCTS
 
 
 def transpose_operands(program, target):

@@ -21,16 +21,15 @@ from dataclasses import replace
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import make_node
-from epl.graph.frames import LOOP_EDGES
 from epl.graph.index import Edges, Graph, canonical_tensor, format_input, node_of
 from epl.graph.types import HANDLES
 from epl.passes.holders import holders_of, is_shared
 from epl.passes.messages import Channels, Part, add_receive, add_send, message_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.passes.worker.sent_values import ALIASES, add_copies
+from epl.passes.worker.sent_values import add_copies
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, cloned_name
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 
 def cut(program, plan):
@@ -225,7 +224,7 @@ class _Waits(object):
             other
             for other in found
             if other in self._after
-            and self._graph.nodes[other].op not in LOOP_EDGES
+            and self._graph.nodes[other].op not in effects.LOOP_EDGES
             and not (self.is_here(other) and stands_inside(self._graph.nodes[other], self._plan))
         )
 
@@ -252,5 +251,5 @@ def _read_before(graph, plan, changes):
         for consumer, position in graph.consumers.get(stack.pop(), ()):
             if consumer not in found and graph.inputs[consumer][position].index >= 0:
                 found.add(consumer)
-                stack.extend([consumer] if graph.nodes[consumer].op in ALIASES else [])
+                stack.extend([consumer] if graph.nodes[consumer].op in tensors.ALIASES else [])
     return graph.in_order(found)

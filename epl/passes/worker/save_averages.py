@@ -10,8 +10,7 @@ from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import read_node
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import saved_name, saved_value_name
-
-_HANDS_ON = frozenset(["Identity", "ReadVariableOp"])
+from epl.rules import tensors
 
 
 def save_averages(program, plan):
@@ -44,6 +43,6 @@ def save_averages(program, plan):
 def _read_by(graph, text):
     """The variable whose value a tensor is; None for anything else."""
     node = graph.nodes[node_of(text)]
-    while node.op in _HANDS_ON:
+    while node.op in tensors.READS:
         node = graph.nodes[node_of(node.input[0])]
     return variable_of(graph, node.name) if node.input == [] else None

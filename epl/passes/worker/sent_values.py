@@ -16,11 +16,7 @@ from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.analysis import of_kernel, variable_of
 from epl.plan.facts.names import PREFIX
-from epl.rules import effects
-
-# Their results may lie in the memory of the variable that they take.
-ALIASES = frozenset(["Identity", "Reshape", "ExpandDims", "Squeeze"])
-_REFERENCES = frozenset(["Variable", "VariableV2"])
+from epl.rules import effects, tensors
 
 
 def changes_after_use(graph, part):
@@ -50,9 +46,9 @@ def changes_after_use(graph, part):
 def _aliased(graph, tensor):
     """The reference variable in whose memory a tensor lies, or None."""
     node = graph.nodes[node_of(tensor)]
-    while node.op in ALIASES:
+    while node.op in tensors.ALIASES:
         node = graph.nodes[node_of(node.input[0])]
-    return node.name if node.op in _REFERENCES else None
+    return node.name if node.op in effects.REFERENCE_VARIABLES else None
 
 
 def _writes(graph, part):

@@ -13,7 +13,7 @@ from typing import Any, FrozenSet
 from epl.cluster.machine import NOMINAL, Machine
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # shape: tuple of ints, -1 where unknown, or None when the rank is unknown; dtype: DataType number.
 TensorSpec = collections.namedtuple("TensorSpec", "shape dtype")
@@ -211,7 +211,7 @@ def _count(shape):
 
 def _constant_data(graph, forward, sizes):
     """Constants that stand for data, in models that are fed nothing: tests and benchmarks."""
-    specs = [(n, sizes.spec(n)) for n in forward if graph.nodes[n].op in ("Const", "Fill")]
+    specs = [(n, sizes.spec(n)) for n in forward if graph.nodes[n].op in tensors.CONSTANTS]
     return [n for n, spec in specs if spec.dtype in types.FLOAT_TYPES and spec.shape]
 
 
@@ -274,7 +274,7 @@ def _kept(graph, found):
 def _root(graph, tensor):
     """The tensor whose memory a view of it uses."""
     node = graph.nodes[node_of(tensor)]
-    while node.op in _VIEWS and node.input and node.input[0][0] != "^":
+    while node.op in tensors.VIEWS and node.input and node.input[0][0] != "^":
         tensor = canonical_tensor(node.input[0])
         node = graph.nodes[node_of(tensor)]
     return tensor
@@ -345,10 +345,9 @@ HEAVY = frozenset(_FLOPS)
 _DATA = effects.DIFFERING | effects.PLACEHOLDERS
 
 # They do nothing to data: names for the same memory, constants, questions about shapes.
-_VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"])
-_SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs"])
+_SHAPE_ONLY = tensors.SHAPE_ONLY | {"BroadcastGradientArgs"}
 _FREE = (
-    _VIEWS
+    tensors.VIEWS
     | _SHAPE_ONLY
     | effects.VARIABLES
     | effects.PLACEHOLDERS

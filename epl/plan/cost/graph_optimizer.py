@@ -9,10 +9,9 @@ import collections
 from epl.graph import tags
 from epl.graph.index import NodeInput
 from epl.graph.lazy import node_def_of
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _OF_LOOPS_AND_BRANCHES = frozenset("Enter Exit NextIteration Merge Switch LoopCond".split())
-_THE_SAME = frozenset("Identity Snapshot StopGradient PreventGradient".split())
 _COLOCATION = "_class"  # is gone when operations are compared
 _LARGEST_CONSTANT = 100 << 10  # bytes that it makes of fewer
 
@@ -121,7 +120,7 @@ class _Constants(object):
             return None
         self._waits[name] = self.before(taken)
         given = shapes if shapes is not None else tuple((self._values[each.node], each.index) for each in data)
-        same = node.op in _THE_SAME and data[0].index == 0
+        same = node.op in tensors.SAME and data[0].index == 0
         # Constants that the graph optimizer makes have no tags.
         self._values[name] = given[0][0] if same else self._number((node.op, _attributes(node, with_tags=False), given))
         return self._values[name]

@@ -5,9 +5,9 @@ foretold from the graph alone.
 """
 
 from epl.graph import tags
+from epl.rules import tensors
 
 _VARIABLE_WRITE = "write_var"
-_READS = frozenset(["Identity", "ReadVariableOp"])
 
 
 def kernel_nodes(graph, on_cpu):
@@ -74,7 +74,7 @@ def _built_from(graph, name, given, read):
 
 def _variable_of(graph, source):
     """The variable whose value a tensor is."""
-    while graph.nodes[source.node].op in _READS:
+    while graph.nodes[source.node].op in tensors.READS:
         source = graph.inputs[source.node][0]
     return source
 

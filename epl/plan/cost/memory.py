@@ -10,39 +10,18 @@ import collections
 import functools
 
 from epl.graph import tags
-from epl.graph.frames import LOOP_EDGES
 from epl.graph.index import NodeInput
 from epl.plan.cost.device_memory import COMMUNICATION, KINDS, LASTING, DeviceMemory, kind_of
 from epl.plan.cost.graph_optimizer import optimized
 from epl.plan.cost.layer_wise import kernel_nodes
 from epl.plan.cost.run_order import RunOrders, topological
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # The operation whose outputs are parts of its input's memory.
 PARTS = "EplParts"
 _LARGEST = 8
 
-_VIEWS = frozenset(
-    [
-        "Identity",
-        "Reshape",
-        "Squeeze",
-        "ExpandDims",
-        "StopGradient",
-        "PreventGradient",
-        "CheckNumerics",
-        "Snapshot",
-        "ReadVariableOp",
-        "IdentityN",
-        PARTS,
-        "Enter",
-        "Exit",
-        "NextIteration",
-        "Switch",
-        "Merge",
-        "Bitcast",
-    ]
-)
+_VIEWS = tensors.IN_MEMORY_OF_INPUT | {PARTS}
 # TensorFlow's kernels of these give their result in the memory of an input that nobody else uses.
 _IN_PLACE = frozenset(
     """
@@ -120,7 +99,7 @@ class _Run(object):
         self._graph, self._num_bytes, self._device_of, self._fed = graph, num_bytes, device_of, fed
         self._by_kernels = kernel_nodes(graph, lambda name: "CPU" in device_of(name))
         reached = graph.ancestors(roots, stop=fed)
-        back = frozenset(graph.find(LOOP_EDGES.__contains__))
+        back = frozenset(graph.find(effects.LOOP_EDGES.__contains__))
         waits = {
             name: () if name in fed else tuple(each for each in graph.inputs[name] if each.node not in back)
             for name in graph.in_order(reached)

@@ -9,7 +9,7 @@ from epl.graph.functions import Functions
 from epl.graph.index import node_of
 from epl.plan.facts import data_ops
 from epl.plan.facts.merge_points import merged_outputs
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # A constant above this stays one for all copies of the model instead of being copied with them.
 _LARGE_CONSTANT_BYTES = 64 * 1024
@@ -190,9 +190,9 @@ def _is_restore(node, graph):
         return True
     while node.input:
         node = graph.nodes[node_of(node.input[effects.VALUE_INPUT if node.op in effects.SETS else 0])]
-        if node.op in ("RestoreV2", "Restore", "RestoreSlice"):
+        if node.op in effects.RESTORES:
             return True
-        if node.op not in ("Identity", "Reshape", "Cast"):
+        if node.op not in tensors.KEEPS_NUMBERS:
             return False
     return False
 

@@ -17,8 +17,8 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.graph.types import LONG_FLOATS
 from epl.partition.values import constant_value
 from epl.program.program import Gradient
+from epl.rules import tensors
 
-_ADDS = frozenset(["Add", "AddV2", "AddN"])
 # What a node says: of all gradients together; of several, not yet added up.
 _ALL, _SEVERAL = object(), object()
 
@@ -148,12 +148,14 @@ class _Search(object):
     def _is_inner(self, name):
         """Whether a node adds numbers for another one that adds further ones."""
         users = self._users(name)
-        return self._graph.nodes[name].op in _ADDS and [self._graph.nodes[u].op in _ADDS for u in users] == [True]
+        return self._graph.nodes[name].op in tensors.SUMS and [
+            self._graph.nodes[u].op in tensors.SUMS for u in users
+        ] == [True]
 
     def _sum(self, name):
         """The Sum that a node has; None where it has another thing."""
         graph, node = self._graph, self._graph.nodes[name]
-        if node.op not in _ADDS and not (node.op == "Sum" and self._adds_packed(node)):
+        if node.op not in tensors.SUMS and not (node.op == "Sum" and self._adds_packed(node)):
             return None
         parts, between, stack = [], [], self._inputs(name)[: 1 if node.op == "Sum" else None]
         while stack:

@@ -83,7 +83,7 @@ def check_updates(model, analysis, aggregation, state):
 def _check_condition(graph, node, differ):
     """Raises UnsupportedError for an update that the copies of the model make on different conditions."""
     switches = [graph.nodes[node_of(text)] for text in node.input]
-    conditions = [switch.input[1] for switch in switches if switch.op in ("Switch", "RefSwitch")]
+    conditions = [switch.input[1] for switch in switches if switch.op in effects.SWITCHES]
     own = next((text for text in conditions if node_of(text) in differ), None)
     if own is not None:
         while graph.nodes[node_of(own)].op == "Identity":  # as tf.cond itself adds some

@@ -7,10 +7,7 @@ import hashlib
 
 from epl.graph.index import node_of
 from epl.plan.facts.analysis import is_large_constant
-from epl.rules import effects
-
-# Operations that give the same on every machine for the same inputs.
-_EXACT = frozenset(["Const", "Fill", "Identity", "NoOp", "OnesLike", "Pack", "Reshape", "Shape", "ZerosLike"])
+from epl.rules import effects, tensors
 
 
 def constant_digests(graph, writes, fed):
@@ -38,7 +35,7 @@ def constant_digests(graph, writes, fed):
 
 
 def _is_exact(node):
-    return node.op in _EXACT and not is_large_constant(node)
+    return node.op in tensors.EXACT and not is_large_constant(node)
 
 
 def _digest(graph, name, digests):

@@ -13,7 +13,6 @@ from typing import Dict, FrozenSet, Tuple
 
 from epl.graph import tags
 from epl.graph.control_flow import frames_of, in_branches
-from epl.graph.frames import ENTERS, EXITS
 from epl.graph.index import node_of
 from epl.rules import effects
 
@@ -21,7 +20,6 @@ _ARRAY = "TensorArrayV3"
 _WRITES = frozenset(["TensorArrayWriteV3", "TensorArrayScatterV3", "TensorArraySplitV3"])
 _SIZE = "TensorArraySizeV3"
 _READS = frozenset(["TensorArrayReadV3", "TensorArrayGatherV3", "TensorArrayConcatV3", _SIZE])
-_HAND_ON = frozenset(["Identity", "Enter", "Exit", "Merge", "NextIteration", "Switch"])
 # They read what the backward pass changes only behind them, or complain.
 _HARMLESS = (
     _WRITES
@@ -111,7 +109,7 @@ def find_loops(graph, stateful, backward, never=frozenset()):
         members[around[0]].append(name)
     branches = in_branches(graph)
     inside = branches.union(frames)
-    loops, outermost = [], frozenset(n for n in frames if graph.nodes[n].op in EXITS and len(frames[n]) == 1)
+    loops, outermost = [], frozenset(n for n in frames if graph.nodes[n].op in effects.EXITS and len(frames[n]) == 1)
     for frame, names in members.items():
         nodes, accumulators = frozenset(names).difference(backward), backward.intersection(names)
         if nodes:
@@ -121,7 +119,7 @@ def find_loops(graph, stateful, backward, never=frozenset()):
                 for text in graph.nodes[name].input
                 if text[0] != "^" and node_of(text) in nodes
             }
-            entering = {n for n in names if graph.nodes[n].op in ENTERS and len(frames[n]) == 1}
+            entering = {n for n in names if graph.nodes[n].op in effects.ENTERS and len(frames[n]) == 1}
             why = _why_kept(graph, stateful, nodes, entering, branches, never)
             gradient = _gradient(graph, frames, members, accumulators)
             arriving = _arriving(graph, inside - outermost, accumulators, gradient, backward)
@@ -143,7 +141,7 @@ def _why_kept(graph, stateful, nodes, entering, branches, never):
             return known + " is made of all replicas"
         if tags.phase(node) != tags.FORWARD:
             return known + " does not belong to the forward pass"
-        if any(graph.nodes[p].op in ("Variable", "VariableV2") for p, index in graph.inputs[name] if index >= 0):
+        if any(graph.nodes[p].op in effects.REFERENCE_VARIABLES for p, index in graph.inputs[name] if index >= 0):
             return known + " takes a variable itself"
     if not entering.isdisjoint(branches):
         return "it stands in a branch"
@@ -152,14 +150,14 @@ def _why_kept(graph, stateful, nodes, entering, branches, never):
 
 def _gradient(graph, frames, members, accumulators):
     """The nodes of the loops that begin with what an accumulator has counted."""
-    counts = [name for name in accumulators if graph.nodes[name].op in EXITS]
+    counts = [name for name in accumulators if graph.nodes[name].op in effects.EXITS]
     following = {frames[c][0] for name in counts for c, _ in graph.consumers.get(name, ()) if c in frames}
     return [name for frame in following for name in members[frame]]
 
 
 def _arriving(graph, inside, accumulators, gradient, backward):
     """The nodes of the backward pass that some nodes of a loop of a gradient take from outside of it."""
-    entering = [name for name in gradient if graph.nodes[name].op in ENTERS]
+    entering = [name for name in gradient if graph.nodes[name].op in effects.ENTERS]
     found = {p for name in entering for p, index in graph.inputs[name] if index >= 0 and p in backward}
     return frozenset(found - graph.descendants(accumulators) - inside)
 
@@ -183,7 +181,7 @@ def _with_arrays(graph, loops, backward, inside, outermost):
                     continue
                 if op in _READS:
                     readers[consumer].add(array)
-                elif op in _WRITES or (op in _HAND_ON and (op != "Switch" or position == 0)):
+                elif op in _WRITES or (op in effects.LOOP_HANDS_ON and (op != "Switch" or position == 0)):
                     stack.append(consumer)
                 else:
                     odd[array] = "'%s' (%s) takes the TensorArray '%s'" % (consumer, op, array)

@@ -8,7 +8,7 @@ way (the smaller one of a mean and the best so far, say), these are merged befor
 
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of, parse_input
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # What a tensor holds: the same in every copy; something for each row of the copy's batch, or how many these are; or a
 # number of all the copy's rows, which is merged in one of these ways.
@@ -16,18 +16,11 @@ SAME, ROWS, COUNTS = "same", "rows", "counts"
 MEAN, SUM, MAX, MIN = "mean", "sum", "max", "min"
 _MERGED = frozenset([MEAN, SUM, MAX, MIN])
 
-_KEEPS = frozenset(
-    "Identity Cast StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims EnsureShape".split()
-)
 _REARRANGES = frozenset("StridedSlice Slice GatherV2 Gather Split SplitV Unpack Transpose Tile BroadcastTo".split())
 _TERMS = frozenset("Add AddV2 Sub AddN BiasAdd".split())
-_DIVISIONS = frozenset("RealDiv Div DivNoNan".split())
-_JOINS = frozenset("Pack Concat ConcatV2".split())
 _REDUCTIONS = {"Sum": SUM, "Mean": MEAN, "Max": MAX, "Min": MIN}
 _EXTREMES = {"Maximum": MAX, "Minimum": MIN}
 _OPPOSITE = {MAX: MIN, MIN: MAX, MEAN: MEAN, SUM: SUM, SAME: SAME, ROWS: ROWS}
-# Of their outputs the first are the rows, their mean and their variance.
-_BATCH_STATISTICS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _NUM_STATISTICS = 3
 # Of a tensor of rows they give a tensor of rows, each from its own, whatever the other inputs are.
 _ROW_BY_ROW = (
@@ -42,16 +35,9 @@ _ROW_BY_ROW = (
         """.split()
     )
     | _TERMS
-    | _DIVISIONS
-    | _KEEPS
-    | _BATCH_STATISTICS
-)
-_PRODUCTS = frozenset(["MatMul", "BatchMatMul", "BatchMatMulV2"])
-# What they give is of the type of what they take.
-_OF_ONE_TYPE = (
-    frozenset("Identity StopGradient Mul Maximum Minimum Square Sqrt Rsqrt Exp Log Neg Pow".split())
-    | _TERMS
-    | _DIVISIONS
+    | tensors.DIVISIONS
+    | tensors.KEEPS_ROWS
+    | tensors.FUSED_NORMS
 )
 
 
@@ -84,7 +70,7 @@ class Merging(object):
         if kind in _MERGED:
             return [(canonical_tensor(text), kind, (consumer, position))]
         node = self._graph.nodes[node_of(text)]
-        if kind is not None or node.name in self._kept or node.op not in _OF_ONE_TYPE or _is_gradient(node):
+        if kind is not None or node.name in self._kept or node.op not in tensors.OF_ONE_TYPE or _is_gradient(node):
             return None
         found = [self.cuts(node.name, p) for p, text in enumerate(node.input) if text[0] != "^"]
         return None if None in found else [cut for cuts in found for cut in cuts]
@@ -95,7 +81,7 @@ class Merging(object):
         if name not in self._differ:
             return SAME
         known = self._known.get(name)
-        if index > 0 and known == ROWS and self._graph.nodes[name].op in _BATCH_STATISTICS:
+        if index > 0 and known == ROWS and self._graph.nodes[name].op in tensors.FUSED_NORMS:
             return MEAN if index < _NUM_STATISTICS else None
         return known
 
@@ -131,7 +117,7 @@ class Merging(object):
 
     def _counted(self, node, inputs):
         """Sizes of a tensor of rows, of which the first is the number of rows."""
-        if node.op in ("Cast", "Identity") and inputs[0] == COUNTS:
+        if node.op in tensors.SAME_OR_CAST and inputs[0] == COUNTS:
             return COUNTS
         if node.op == "Prod":
             return SUM
@@ -143,7 +129,7 @@ class Merging(object):
     def _of_rows(self, node, inputs):
         if node.op == "L2Loss":
             return SUM
-        if node.op in _PRODUCTS:
+        if node.op in tensors.PRODUCTS:
             return ROWS if inputs[0] == ROWS and inputs[1] != ROWS and not node.attr["transpose_a"].b else None
         if node.op in ("GatherV2", "Gather"):
             return ROWS if inputs[0] != ROWS else None
@@ -159,7 +145,7 @@ def _combined(op, inputs):
     if op == "Sub":
         inputs = [inputs[0], _OPPOSITE[inputs[1]]]
     first, kinds = inputs[0], set(inputs)
-    if op in _KEEPS | _REARRANGES:
+    if op in tensors.KEEPS_ROWS | _REARRANGES:
         return first if kinds <= {first, SAME} and all(kind == SAME for kind in inputs[1:]) else None
     if op == "Neg":
         return _OPPOSITE[first]
@@ -167,10 +153,10 @@ def _combined(op, inputs):
         return _EXTREMES[op] if kinds <= {SAME, _EXTREMES[op]} else None
     if op == "Mul" and kinds == {MEAN, SUM}:
         return SUM  # the mean of some rows times their number
-    if op == "Mul" and inputs.count(SAME) == 1 or op in _DIVISIONS and inputs[1] == SAME:
+    if op == "Mul" and inputs.count(SAME) == 1 or op in tensors.DIVISIONS and inputs[1] == SAME:
         (kind,) = kinds - {SAME}
         return kind if kind in (MEAN, SUM) else None
-    if op in _JOINS | _TERMS and len(kinds - {SAME}) == 1:
+    if op in tensors.JOINS | _TERMS and len(kinds - {SAME}) == 1:
         (kind,) = kinds - {SAME}
         if op in _TERMS and kind in (MAX, MIN):
             return kind if inputs.count(kind) == 1 else None

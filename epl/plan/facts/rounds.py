@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from epl.graph.index import node_of
 from epl.partition.facts import Facts
+from epl.rules import effects
 
 # What counts for a loop whose end the graph does not know.
 _UNKNOWN = 32
 _COMPARES = frozenset(["Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual"])
-_HAND_ON = frozenset(["Enter", "Identity"])
 
 
 def of_all_rounds(costs, graph, loops, spec_of):
@@ -51,7 +51,7 @@ def rounds_of(graph, loop, facts):
     found = []
     for name in compared:
         for tensor in facts.inputs(name):
-            while graph.nodes[tensor.node].op in _HAND_ON:
+            while graph.nodes[tensor.node].op in effects.ENTERED:
                 tensor = facts.inputs(tensor.node)[0]
             value = facts.value(tensor)
             if value is not None and value.ndim == 0 and value[()] is not None and value[()] > 1:

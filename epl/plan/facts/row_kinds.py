@@ -13,17 +13,16 @@ from epl.graph.types import LONG_FLOATS
 from epl.partition.rule import Notation
 from epl.partition.table import RULES
 from epl.partition.values import constant_value
+from epl.rules import tensors
 
 # All rows of a shard; those of them that a sparse gradient has, or their numbers; the same for all shards.
 ROWS, PICKED, SAME = "rows", "picked", "same"
-READS = frozenset(["Identity", "ReadVariableOp"])
 
 _EACH = frozenset(["...->...", "...,...->...", "...,...,...->..."])
 _KERNELS = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]\w*$|(Resource)?Scatter(Add|Sub|Update|Mul|Div|Min|Max)$")
 _CHANGES = frozenset("Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp".split())
 _ALSO = frozenset(["AddN", "Cast", "Select"])
 _OF_PICKED = frozenset(["Unique", "UnsortedSegmentSum", "Shape", "StridedSlice"])
-_LOOKUPS = frozenset(["Gather", "GatherV2", "ResourceGather"])
 _REDUCTIONS = frozenset(["Sum", "Mean"])
 
 
@@ -146,7 +145,7 @@ class _Kinds(object):
         """Of an operation that computes rows from those of its inputs."""
         op, kinds = node.op, {held.kind for held in taken}
         if not taken and op != "NoOp":  # such as a learning rate, which waits for weight decay
-            plain = op in READS or op == "Const" or self._is_element_wise(op)
+            plain = op in tensors.READS or op == "Const" or self._is_element_wise(op)
             return Held(SAME, ()) if plain and self._is_number(node.name) else None
         if op in _CHANGES:
             return _changed(taken)
@@ -154,14 +153,14 @@ class _Kinds(object):
             return taken[0] if taken[0].kind == ROWS and not _vectors(taken) else None
         if op == "NoOp":
             return Held(ROWS, self._shape)
-        if op in _LOOKUPS and kinds == {ROWS, PICKED} and not node.attr["batch_dims"].i:
+        if op in tensors.LOOKUPS and kinds == {ROWS, PICKED} and not node.attr["batch_dims"].i:
             by_rows = op != "GatherV2" or constant_of(self._graph, node_of(texts[2])) == 0
             return Held(PICKED) if by_rows else None
         if op in _OF_PICKED:
             return Held(PICKED) if kinds - {SAME} == {PICKED} and not _vectors(taken) else None
         if op == "Select" and len({held.shape for held in taken} - {()}) > 1:
             return None  # a vector would choose rows
-        return _each(taken) if op in READS or self._is_element_wise(op) else None
+        return _each(taken) if op in tensors.READS or self._is_element_wise(op) else None
 
     @staticmethod
     def _is_element_wise(op):
@@ -219,7 +218,7 @@ def _size(shape):
 
 def _takes_holder(node, position):
     op = node.op
-    return op in READS or op == "ResourceGather" or op in _CHANGES and not position or bool(_KERNELS.match(op))
+    return op in tensors.READS or op == "ResourceGather" or op in _CHANGES and not position or bool(_KERNELS.match(op))
 
 
 # For an operation, the shape of its input and what its constants are: the shape of the result, or None, and whether its
@@ -286,7 +285,7 @@ def _first_size(graph, name, shape):
 def constant_of(graph, name):
     """What a small constant holds, as a list or a number; None for what is no constant."""
     node = graph.nodes[name]
-    while node.op in ("Cast", "Identity"):
+    while node.op in tensors.SAME_OR_CAST:
         node = graph.nodes[node_of(node.input[0])]
     value = constant_value(node.attr["value"].tensor) if node.op == "Const" else None
     return None if value is None else value.tolist()

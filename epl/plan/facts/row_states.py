@@ -19,7 +19,7 @@ from epl.graph.types import HANDLES
 from epl.partition.facts import Facts
 from epl.partition.rule import expand
 from epl.partition.table import ELEMENT_BY_ELEMENT, notation_of
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # What a tensor has. Of UNKNOWN nothing is known but that it differs between copies of the model.
 SAME, ROWS, UNKNOWN, COMPARED = "same", "rows", "unknown", "compared"
@@ -33,8 +33,7 @@ _SIZES = frozenset([SHAPE, COUNT, LENGTH, SAME])
 
 # Operations without which a number of all rows stays one of them, or becomes one times a constant.
 ADDS = frozenset("Add AddV2 AddN Sub Neg".split())
-PASSES = frozenset("Identity Cast Reshape Squeeze ExpandDims Snapshot EnsureShape Pack Concat ConcatV2".split())
-DIVISIONS = frozenset("RealDiv Div DivNoNan".split())
+PASSES = tensors.ALIASES | {"Cast", "Snapshot", "EnsureShape"} | tensors.JOINS
 REDUCTIONS = {"Sum": SUM, "Mean": MEAN, "Max": OTHER, "Min": OTHER, "Prod": OTHER, "All": OTHER, "Any": OTHER}
 _SHAPES = frozenset(["Shape", "ShapeN", "VariableShape"])
 _FILLED = frozenset("Fill BroadcastTo Tile Range Reshape".split())
@@ -42,7 +41,6 @@ _FILLED = frozenset("Fill BroadcastTo Tile Range Reshape".split())
 _ALONG = frozenset("Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits".split())
 _ALONG = _ALONG | frozenset(["Cumsum", "Cumprod", "TopKV2"])
 _SEGMENTS = frozenset("SegmentSum SegmentMean SegmentMax SegmentMin UnsortedSegmentSum UnsortedSegmentMax".split())
-_BATCH_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _SUMS = frozenset("MatMul BatchMatMul BatchMatMulV2 Einsum L2Loss".split())
 
 
@@ -170,7 +168,7 @@ class RowStates(object):
         return _UNKNOWN
 
     def _of_numbers(self, node, inputs, states):
-        if node.op in DIVISIONS and states[0].kind == SUM:
+        if node.op in tensors.DIVISIONS and states[0].kind == SUM:
             counted = self._counted(inputs[1], states[1])
             if counted is not None:
                 return State(RATIO, by=(format_input(*inputs[1]), format_input(*counted)))
@@ -187,7 +185,7 @@ class RowStates(object):
         return inputs[kinds.index(SUM)] if sorted(kinds) == sorted([SUM, SAME]) else None
 
     def _of_rows(self, node, inputs, states):
-        if node.op in _BATCH_NORMS:
+        if node.op in tensors.FUSED_NORMS:
             return [states[0]] + [State(OTHER, node=node.name)] * 5
         if node.op == "EnsureShape":
             return states[0]
@@ -298,8 +296,8 @@ def _of_numbers(node, inputs, states):
         return State(OTHER, node=node.name)
     if node.op == "Mul" and kinds.count(SAME) + kinds.count(LENGTH) == 1 and COUNT not in different:
         return next(state for state in states if state.kind in different)
-    if node.op in DIVISIONS and kinds[1] in (SAME, LENGTH):
+    if node.op in tensors.DIVISIONS and kinds[1] in (SAME, LENGTH):
         return states[0]
-    if node.op in DIVISIONS and kinds[0] == SUM and kinds[1] == COUNT:
+    if node.op in tensors.DIVISIONS and kinds[0] == SUM and kinds[1] == COUNT:
         return State(MEAN)
     return State(OTHER, node=node.name)

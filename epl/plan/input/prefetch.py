@@ -12,7 +12,7 @@ from epl.plan.facts.names import PREFIX, clone_name, micro_batch_name
 _LOG = logging.getLogger("epl")
 
 _KEY = "io.prefetch_to_device"
-_HANDLES = data_ops.ITERATOR_HANDLES | frozenset(["Identity"])
+_HANDLES = data_ops.ITERATOR_HANDLES | {"Identity"}
 _SAVES = frozenset(["SerializeIterator", "DeserializeIterator"])
 # Strings, handles and variants live on the host.
 _OF_HOST = types.HANDLES | {types.STRING}

@@ -1,9 +1,7 @@
 """Which stage of a pipeline each node of a model belongs to: a strategy scope is a stage."""
 
 from epl.graph import tags
-from epl.rules import effects
-
-_NO_COMPUTATION = frozenset(["Const", "NoOp", "Placeholder", "Identity"])
+from epl.rules import effects, tensors
 
 
 def used_taskgraphs(model):
@@ -14,7 +12,7 @@ def used_taskgraphs(model):
     for node in model.graph.nodes.values():
         if not waiting:
             break
-        if node.op not in _NO_COMPUTATION:
+        if node.op not in tensors.NO_COMPUTATION:
             waiting.discard(tags.get_int(node, tags.TASKGRAPH, -1))
     return [t for t in model.taskgraphs if t.index not in waiting]
 

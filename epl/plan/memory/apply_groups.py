@@ -14,13 +14,12 @@ from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX
 from epl.plan.precision.verdicts import joined_nodes
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # Whom a node leads to, besides a unit's number.
 _NOBODY, _SEVERAL = -1, -2
 # The role of the node that has run when all updates of a group are made.
 APPLY_GROUP = "apply_group"
-_ALIASES = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims"])
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,7 @@ class _Owners(object):
     def _variable_in(self, text):
         """The variable whose memory a tensor is, which shows later changes too; or None."""
         node = self._graph.nodes[node_of(text)]
-        while node.op in _ALIASES and node.input:
+        while node.op in tensors.ALIASES and node.input:
             node = self._graph.nodes[node_of(node.input[0])]
         return node.name if node.op in effects.VARIABLES else None
 

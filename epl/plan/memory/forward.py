@@ -3,12 +3,7 @@
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.loops import find_loops, is_write
-from epl.rules import effects
-
-# They ask for the shape of a tensor as soon as it is there, and do not keep it.
-_SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Size", "Rank"])
-_VIEWS = frozenset(["Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"])
-_CONSTANTS = frozenset(["Const", "Fill"])
+from epl.rules import effects, tensors
 
 
 class Forward(object):
@@ -32,12 +27,14 @@ class Forward(object):
         self.graph = graph
         backward = {n for n, node in graph.nodes.items() if tags.phase(node) == tags.BACKWARD}
         self.backward = backward
-        sources = graph.find(_is_data) or [n for n in graph.find(_CONSTANTS.__contains__) if _is_array(graph.nodes[n])]
+        sources = graph.find(_is_data) or [
+            n for n in graph.find(tensors.CONSTANTS.__contains__) if _is_array(graph.nodes[n])
+        ]
         self.from_data = graph.descendants(sources, data_only=True) - backward
         self.uses = []
         for name in graph.in_order(backward):
             node = graph.nodes[name]
-            if node.op in _SHAPE_ONLY:
+            if node.op in tensors.SHAPE_ONLY:
                 continue
             for position, text in enumerate(node.input):
                 if text[0] != "^" and node_of(text) in self.from_data:
@@ -63,7 +60,7 @@ class Forward(object):
         """The tensor whose memory a view of it uses."""
         if tensor not in self._roots:
             node, found = self.graph.nodes[node_of(tensor)], tensor
-            if node.op in _VIEWS and node.input and node_of(node.input[0]) in self.from_data:
+            if node.op in tensors.VIEWS and node.input and node_of(node.input[0]) in self.from_data:
                 found = self.root(canonical_tensor(node.input[0]))
             self._roots[tensor] = found
         return self._roots[tensor]

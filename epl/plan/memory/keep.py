@@ -14,8 +14,7 @@ from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.memory.forward import Forward
 from epl.plan.memory.recompute import recomputation
 from epl.plan.memory.segments import Chain, Span
-from epl.plan.sync.batch_norm import FUSED_NORMS
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
@@ -101,7 +100,7 @@ def _synchronised(graph, config):
     """Statistics that batch normalisation takes over all replicas: a copy of one replica's would not be the same."""
     if not config.communication.sync_batch_norm:
         return frozenset()
-    found = set(graph.find(FUSED_NORMS.__contains__))
+    found = set(graph.find(tensors.FUSED_NORMS.__contains__))
     for node in graph.nodes.values():
         if tags.FORWARD_OP in node.attr:
             source = graph.nodes.get(tags.get_str(node, tags.FORWARD_OP))

@@ -18,16 +18,12 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.own_bytes import own_part, own_sizes, whole_of
 from epl.plan.facts.variable_sizes import size_bytes
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 TO_DEVICE = "to_device"  # the role of a node that gives the device a copy of a parameter
-_READS = frozenset(["Identity", "ReadVariableOp"])
 _LOOKUPS = frozenset(["Gather", "GatherV2", "GatherNd"])
-_SUMS = frozenset(["Add", "AddV2", "AddN"])
 # Of what devices have parts of (epl.split), those that are on the host are joined there.
 _JOINED = EXCHANGES - {SEND_ROWS}
-# They ask for what is known before the tensor is there.
-_SHAPE_ONLY = frozenset(["Shape", "ShapeN", "Size", "Rank"])
 _COMPUTES = (tags.FORWARD, tags.BACKWARD)
 # Parameters of less than this part of the largest one hold up nothing, and come together with others.
 _LARGE = 16
@@ -156,7 +152,7 @@ def _made_of_parameters(program, variables, host, in_control_flow, calls):
     graph, sizes, num_bytes = program.graph, {}, own_sizes(program)
     for variable in variables:
         for name in _takers(graph, variable):
-            if graph.nodes[name].op in _READS and name not in in_control_flow:
+            if graph.nodes[name].op in tensors.READS and name not in in_control_flow:
                 own = own_part(program, variable, size_bytes(program.variables[variable]))
                 sizes[name] = max(sizes.get(name, 0), own)
     reached = graph.descendants(list(sizes), data_only=True) - host
@@ -170,7 +166,7 @@ def _made_of_parameters(program, variables, host, in_control_flow, calls):
         parameters = [node_of(tensor) for tensor in inputs if node_of(tensor) in sizes]
         if not parameters:
             continue
-        if node.op in _SHAPE_ONLY or node.op in _LOOKUPS and node_of(inputs[0]) in sizes:
+        if node.op in tensors.SHAPE_ONLY or node.op in _LOOKUPS and node_of(inputs[0]) in sizes:
             host.add(name)
         elif _is_sum_of_gradients(graph, node, parameters) or all(
             node_of(t) in sizes or graph.nodes[node_of(t)].op == "Const" or _is_scalar(program, t) for t in inputs
@@ -186,7 +182,7 @@ def _made_of_parameters(program, variables, host, in_control_flow, calls):
 def _is_sum_of_gradients(graph, node, parameters):
     """Whether a gradient is added up here of which a part, of weight decay say, is made on the host."""
     made = (tags.phase(graph.nodes[name]) == tags.BACKWARD for name in parameters)
-    return node.op in _SUMS and tags.phase(node) == tags.BACKWARD and any(made)
+    return node.op in tensors.SUMS and tags.phase(node) == tags.BACKWARD and any(made)
 
 
 def _is_scalar(program, tensor):

@@ -8,11 +8,11 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.plan.cost.own_bytes import own_sizes
 from epl.plan.memory.forward import Forward
 from epl.plan.memory.offload import Copy, copies
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # Smaller ones, as a part of the largest, are not worth an operation each.
 _SMALLEST = 64
-_NEVER = effects.PLACEHOLDERS | frozenset(["Const", "Shape", "ShapeN", "Size", "Rank"])
+_NEVER = effects.PLACEHOLDERS | tensors.SHAPE_ONLY | {"Const"}
 
 
 @dataclass(frozen=True)

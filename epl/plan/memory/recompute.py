@@ -13,14 +13,11 @@ from dataclasses import dataclass, replace
 from typing import FrozenSet, Tuple
 
 from epl.graph import tags
-from epl.graph.frames import ENTERS, LOOP_EDGES
 from epl.graph.index import Edges, Graph, NodeInput, canonical_tensor, node_of
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import recomputed_name
-from epl.rules import effects
+from epl.rules import effects, tensors
 
-# What they give is the value of a variable, if what they take is one or its value.
-_READ = frozenset(["Identity", "ReadVariableOp", "Enter", "Cast", "Switch"])
 # A group waits for at most so many gradients.
 _MAX_TRIGGERS = 8
 
@@ -190,7 +187,7 @@ def _groups(forward, analysis, levels, kept, fixed):
         )
         chosen.extend(users[key])
         for loop in loops:
-            entering.extend(n for n in graph.in_order(loop.accumulators) if graph.nodes[n].op in ENTERS)
+            entering.extend(n for n in graph.in_order(loop.accumulators) if graph.nodes[n].op in effects.ENTERS)
     return Recomputation(tuple(groups), tuple(chosen), tuple(entering)), offenders
 
 
@@ -261,7 +258,7 @@ def _waiting_for_gradients(graph, loops):
         name: [NodeInput(each, -1) for each in graph.in_order(loop.arriving)]
         for loop in loops.all
         for name in loop.accumulators
-        if not loop.kept_because and graph.nodes[name].op in ENTERS
+        if not loop.kept_because and graph.nodes[name].op in effects.ENTERS
     }
     if not more:
         return graph
@@ -274,7 +271,7 @@ def _levels(graph):
     """Node to the length of the longest path from it to an end of the graph; no edge but a loop's leads upwards."""
     levels = {}
     for name in sorted(graph.order, key=graph.order.__getitem__, reverse=True):
-        if graph.nodes[name].op in LOOP_EDGES:
+        if graph.nodes[name].op in effects.LOOP_EDGES:
             levels[name] = 0
         else:
             levels[name] = 1 + max([levels.get(c, 0) for c, _ in graph.consumers.get(name, ())] or [0])
@@ -299,7 +296,7 @@ def _following(graph, groups):
                     found |= bits[producer]
             if found != before:
                 bits[name] = found
-                again = again or graph.nodes[name].op in LOOP_EDGES
+                again = again or graph.nodes[name].op in effects.LOOP_EDGES
     return [lambda name, number=number: bits.get(name, 0) >> number & 1 for number in range(len(groups))]
 
 
@@ -376,7 +373,7 @@ def _in_branches(graph, nodes):
     found = set()
     for name in nodes:
         for producer, index in graph.inputs[name]:
-            while index >= 0 and graph.nodes[producer].op in _READ and graph.nodes[producer].input:
+            while index >= 0 and graph.nodes[producer].op in tensors.READS_INSIDE and graph.nodes[producer].input:
                 if graph.nodes[producer].op == "Switch":
                     found.add(recomputed_name(name))
                 producer = node_of(graph.nodes[producer].input[0])
@@ -389,6 +386,6 @@ def _variable_read(graph, name):
         node = graph.nodes[name]
         if node.op in effects.VARIABLES:
             return name
-        if node.op not in _READ or not node.input:
+        if node.op not in tensors.READS_INSIDE or not node.input:
             return None
         name = node_of(node.input[0])

@@ -12,7 +12,7 @@ from epl.plan.facts.analysis import batch_placeholder
 from epl.plan.pipeline.pieces import row_of_pieces
 from epl.plan.text import bytes_text, columns
 from epl.program.program import TaskGraph
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 _LOG = logging.getLogger("epl")
 
@@ -295,6 +295,6 @@ def _direct_users(graph, costs, variable):
                 continue
             if costs.operations[consumer].from_data:
                 found.append(consumer)
-            elif graph.nodes[consumer].op in ("Identity", "ReadVariableOp", "Cast", "Transpose"):
+            elif graph.nodes[consumer].op in tensors.READS_FOR_PRODUCTS:
                 stack.append(consumer)
     return found

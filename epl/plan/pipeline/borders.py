@@ -17,7 +17,7 @@ from epl.plan.facts.analysis import with_copies_of
 from epl.plan.facts.consistency import differing
 from epl.plan.facts.merging import MEAN, ROWS, SAME, Merging
 from epl.plan.facts.names import recomputed_name
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # Besides those of epl.plan.facts.merging: rows of a gradient.
 GRADIENT_ROWS = "rows of a gradient"
@@ -25,7 +25,6 @@ GRADIENT_ROWS = "rows of a gradient"
 _SHAPES = "shapes", "output_shapes"
 # Of these each copy has numbers or places of its own rows, which are others among all rows.
 _COUNTED_FROM_0 = frozenset("Range Where Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2".split())
-_HANDED_ON = frozenset("Identity Cast Reshape ExpandDims Squeeze StopGradient".split())
 
 
 def plan_borders(model, analysis, stage_of, mesh, merged):
@@ -109,7 +108,7 @@ def _is_mean_of_rows(model, node):
 
 def _made_by(graph, node):
     """The operation type that a tensor comes from, but for what hands it on as it is."""
-    while node.op in _HANDED_ON:
+    while node.op in tensors.KEEPS_NUMBERS:
         node = graph.nodes[node_of(node.input[0])]
     return node.op
 

@@ -118,7 +118,7 @@ def _linear_order(graph, costs):
     for name in chosen:
         producers = {node_of(text) for text in graph.nodes[name].input} & rank.keys()
         # The way back of a loop is no order.
-        producers = [p for p in producers if graph.nodes[p].op not in ("NextIteration", "RefNextIteration")]
+        producers = [p for p in producers if graph.nodes[p].op not in effects.LOOP_EDGES]
         waiting[name] = len(producers)
         for producer in producers:
             users[producer].append(name)
@@ -229,9 +229,9 @@ def _component(graph, name, inside):
         current = stack.pop()
         node = graph.nodes[current]
         near = []
-        if node.op not in ("Enter", "RefEnter"):  # what enters a loop comes from outside
+        if node.op not in effects.ENTERS:  # what enters a loop comes from outside
             near.extend(node_of(text) for text in node.input)
-        if node.op not in ("Exit", "RefExit"):
+        if node.op not in effects.EXITS:
             near.extend(consumer for consumer, _ in graph.consumers.get(current, ()))
         for other in near:
             if other in inside and other not in seen:

@@ -9,12 +9,11 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.types import BOOL, FLOAT32
-from epl.rules import effects, precision
+from epl.rules import effects, precision, tensors
 
 DTYPES = {"bfloat16": types.BFLOAT16, "float16": types.FLOAT16}
 O1, O2 = "O1", "O2"
 # They give the value of a variable itself.
-_READS = frozenset(["Identity", "ReadVariableOp"])
 
 # Kinds of operations of which it is told that they stay in float32; None: plain functions of their inputs.
 _COMPUTE = (None, effects.SEEDED, effects.KEYED, effects.DRAWN, effects.IMPURE, effects.CALL, effects.PURE)
@@ -193,7 +192,7 @@ class _Decisions(object):
         """What has no precision to keep: constants, what is fed, variables and their values, masks."""
         if node.op == "Cast" and node.attr["SrcT"].type == BOOL:
             return True
-        return node.op in effects.PLACEHOLDERS or node.op in ("Const", "Fill") or is_weight(self._graph, node.name)
+        return node.op in effects.PLACEHOLDERS or node.op in tensors.CONSTANTS or is_weight(self._graph, node.name)
 
     def _form(self, node):
         """(attribute, input positions) of a node that could compute in 16 bits what it computes in float32."""
@@ -229,6 +228,6 @@ def _form(definition):
 def is_weight(graph, tensor):
     """True for a variable's value, as it is read."""
     node = graph.nodes[node_of(tensor)]
-    while node.op in _READS and node.input and node.input[0][0] != "^":
+    while node.op in tensors.READS and node.input and node.input[0][0] != "^":
         node = graph.nodes[node_of(node.input[0])]
     return node.op in effects.VARIABLES

@@ -22,11 +22,11 @@ from epl.graph.types import FLOAT32, INT64
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATISTICS, collective
+from epl.rules import tensors
 
 _LOG = logging.getLogger("epl")
 
 
-FUSED_NORMS = frozenset(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"])
 _FUSED_NORM_GRADIENTS = frozenset(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
 
 
@@ -173,7 +173,7 @@ def _refuse(name, why):
 
 def _is_fused(node):
     training = node.attr["is_training"].b if "is_training" in node.attr else True
-    return node.op in FUSED_NORMS and training
+    return node.op in tensors.FUSED_NORMS and training
 
 
 def _norm(model, analysis, name):

@@ -14,13 +14,13 @@ from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import cut_evenly, num_elements, size_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, GRADIENTS, SPARSE, collective
 from epl.program.program import Gradient
+from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
 _MIB = 1 << 20
 
 # Operations that make the mean of clipped gradients differ from the clipped mean.
-_SWITCHES = frozenset(["Switch", "RefSwitch"])
 _NOT_LINEAR = frozenset(["Minimum", "Maximum", "ClipByValue", "L2Loss", "Sqrt", "Rsqrt", "Select", "SelectV2", "Sign"])
 
 
@@ -235,7 +235,7 @@ def _conditions(graph, call):
     """What leads to the conditions under which a call's updates run, as with `tf.cond(finite, apply, tf.no_op)`: the
     nodes that make them outside of the call, by names."""
     taken = [name for gradient, _ in call.gradients for name, _ in graph.consumers.get(node_of(gradient.values), ())]
-    switches = [name for name in taken if graph.nodes[name].op in _SWITCHES]
+    switches = [name for name in taken if graph.nodes[name].op in effects.SWITCHES]
     own = [name for name in switches if _made_by(graph.nodes[name], call)]
     return (
         graph.ancestors([node_of(graph.nodes[name].input[1]) for name in own], data_only=True) if own else frozenset()

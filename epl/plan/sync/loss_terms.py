@@ -19,7 +19,6 @@ from epl.plan.facts.row_states import (
     ADDS,
     COMPARED,
     COUNT,
-    DIVISIONS,
     LENGTH,
     MEAN,
     OTHER,
@@ -33,7 +32,7 @@ from epl.plan.facts.row_states import (
     RowStates,
 )
 from epl.plan.input.batch_rows import data_set_rows
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # Of their inputs these hand on the first alone.
 _FIRST_ONLY = frozenset("Reshape ExpandDims Sum Mean".split())
@@ -193,7 +192,7 @@ class _Terms(object):
             other = inputs[states.index(next(s for s in states if s.kind == SAME))]
             rest = [each for each, s in zip(inputs, states) if s.kind != SAME]
             return None if self._is_trained(other) else [(rest[0], divisors)]
-        if node.op in DIVISIONS and states[1].kind == SAME and states[0].kind != ROWS:
+        if node.op in tensors.DIVISIONS and states[1].kind == SAME and states[0].kind != ROWS:
             return None if self._is_trained(inputs[1]) else [(inputs[0], divisors + (inputs[1],))]
         return None
 

@@ -22,7 +22,7 @@ from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.names import PREFIX, micro_batch_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.memory.offload import TO_DEVICE
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 ONCE, AGAIN = "v2", "v3"
 LEVELS = (ONCE, AGAIN)
@@ -30,8 +30,6 @@ JOIN = "join_rows"  # the role of a node that makes a parameter of its shards
 
 LOOKUPS = frozenset(["ResourceGather"])
 SHAPES = frozenset(["VariableShape"])
-_READS = frozenset(["ReadVariableOp", "Identity"])
-_TELLS = frozenset(["VarIsInitializedOp", "IsVariableInitialized"])
 _COMPUTES = (tags.FORWARD, tags.BACKWARD)
 
 
@@ -132,7 +130,7 @@ def _is_gated(name, around, graph):
 
 def is_read(node, holder):
     """Whether a node that takes a variable hands on its value."""
-    return node.op in _READS and (node.op != "Identity" or holder.op != "VarHandleOp")
+    return node.op in tensors.READS and (node.op != "Identity" or holder.op != "VarHandleOp")
 
 
 def _leaves_alone(node):
@@ -140,7 +138,13 @@ def _leaves_alone(node):
     op = node.op
     if op in EXCHANGES:  # parts of a reference variable come together for a checkpoint
         return tags.phase(node) == tags.SAVE
-    return effects.is_write(op) or op in effects.FILE_WRITES or op in _TELLS or op in SHAPES or op in LOOKUPS
+    return (
+        effects.is_write(op)
+        or op in effects.FILE_WRITES
+        or op in effects.TELL_INITIALIZED
+        or op in SHAPES
+        or op in LOOKUPS
+    )
 
 
 def plan_segments(program, analysis, reads, level, segment_bytes):

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph.index import canonical_tensor, node_of, parse_input
-from epl.plan.facts.row_kinds import PICKED, READS, ROWS, SAME, Added, Held, kinds_of, makes_dense
+from epl.plan.facts.row_kinds import PICKED, ROWS, SAME, Added, Held, kinds_of, makes_dense
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.memory.apply_groups import of_call
 from epl.plan.precision.verdicts import judging
 from epl.plan.zero.zero_owners import ALL_STAGES, updates_by_call
 from epl.program.program import Gradient
-from epl.rules import effects
+from epl.rules import effects, tensors
 
 # Owners of less than this would wait for more messages than their work is worth.
 LEAST_BYTES = 64 << 10
@@ -153,7 +153,7 @@ def _rows(program, analysis, call, update, size, uses):
         name: holder
         for holder in holders
         for name in graph.edges.data_consumers.get(holder, ())
-        if graph.nodes[name].op in READS and not of_call(graph, name, call)
+        if graph.nodes[name].op in tensors.READS and not of_call(graph, name, call)
     }
     joined = frozenset(each.joined for each in program.row_sums)  # what owners of several variables say together
     region = _region(graph, call, update, holders, reads, joined)
@@ -232,7 +232,7 @@ def _may_be_sharded(graph, slot, region):
     reference = graph.nodes[slot].op != "VarHandleOp"
     for consumer in graph.edges.data_consumers.get(slot, ()):
         op = graph.nodes[consumer].op
-        if consumer in region or op in effects.SETS or op in ("VarIsInitializedOp", "IsVariableInitialized"):
+        if consumer in region or op in effects.SETS or op in effects.TELL_INITIALIZED:
             continue
         if op != "ReadVariableOp" and not (reference and effects.kind_of(op) in (None, effects.FILE_WRITE)):
             return False

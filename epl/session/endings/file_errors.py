@@ -17,7 +17,6 @@ from epl.rules import effects
 # What TensorFlow says for the error numbers of files that it calls out of range.
 _TOO_LARGE = tuple("; " + os.strerror(number) for number in (errno.EFBIG, errno.EOVERFLOW, errno.ERANGE))
 _FAILED_NODE = re.compile(r"\{\{node ([^\s}]+)\}\}")
-_READS_CHECKPOINT = frozenset(["RestoreV2", "Restore", "RestoreSlice"])
 _WRITES_FILE = effects.FILE_WRITES | effects.SUMMARY_WRITES | effects.SUMMARY_WRITERS
 
 
@@ -37,7 +36,7 @@ def in_run(error, graph, fed):
         return error
     failed = _FAILED_NODE.search(str(error.message))
     node = graph.nodes.get(failed.group(1)) if failed else None
-    if node is not None and node.op in _READS_CHECKPOINT:
+    if node is not None and node.op in effects.RESTORES:
         text = "the checkpoint '%s' is damaged or incomplete: %s" % (_file(graph, node.input[0], fed), error.message)
         return tf.errors.DataLossError(None, None, text)
     if node is not None and node.op in _WRITES_FILE and isinstance(error, tf.errors.OutOfRangeError):
