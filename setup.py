@@ -6,6 +6,7 @@ import re
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = os.path.join("epl", "communicators", "lib")
@@ -20,6 +21,20 @@ def load(path):
 
 
 native = load("epl/communicators/build.py")
+
+
+class WithAdvice(build_py):
+    """The package has the page about errors with it, to say where in it an error is (epl/launch/advice.py)."""
+
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):
+            target = os.path.join(self.build_lib, "epl", "launch", "troubleshooting.md")
+            self.copy_file(os.path.join(ROOT, "docs", "troubleshooting.md"), target)
+
+    def get_outputs(self, include_bytecode=1):
+        own = os.path.join(self.build_lib, "epl", "launch", "troubleshooting.md")
+        return super().get_outputs(include_bytecode) + [own]
 
 
 class BuildNative(build_ext):
@@ -87,7 +102,7 @@ setup(
     package_data={"epl.tf1": ["site/*.py"], "epl": ["py.typed"]},
     # Only to say that the package is for one platform; see BuildNative.
     ext_modules=[Extension("epl.communicators.lib.native", [])],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "build_py": WithAdvice},
     zip_safe=False,
     # 3.8: no wheel of either TensorFlow. 3.12: none of TensorFlow 2.15.
     python_requires=">=3.7,!=3.8.*,<3.12",

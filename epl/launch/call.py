@@ -40,8 +40,8 @@ def _pickled(value):
         return cloudpickle.dumps(value)
     except Exception as error:
         raise TypeError(
-            "what the function returns, a %s, cannot be sent to the process that has called epl.run: %s. Return numbers, "
-            "arrays and what is made of these." % (type(value).__name__, error)
+            "what the function returns, a %s, cannot be sent to the process that has called epl.run: %s. Return "
+            "numbers, arrays and what is made of these." % (type(value).__name__, error)
         ) from error
 
 

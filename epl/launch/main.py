@@ -8,7 +8,8 @@ import sys
 import tempfile
 import time
 
-from epl.errors import EplError
+from epl.config.template import template
+from epl.errors import EplError, LaunchError
 from epl.launch import board, environment, flight, machines, notes, processes, progress, version_1
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
@@ -50,12 +51,25 @@ def main(argv=None):
     """
     try:
         options = parse(sys.argv[1:] if argv is None else list(argv))
+        if options.write_config:
+            return _write_config(options.write_config)
         job = _Preparation(options)
     except (EplError, OSError) as error:
         sys.stderr.write("epl-launch: error: %s\n" % error)
         return USAGE_STATUS
     sys.stdout.flush()
     return _run(options, job)
+
+
+def _write_config(path):
+    """Writes a configuration file to begin with, where none is yet."""
+    try:
+        with open(path, "x", encoding="utf-8") as stream:
+            stream.write(template(os.path.basename(path)))
+    except FileExistsError:
+        raise LaunchError("--write_config %s: there is such a file already. Give another name." % path) from None
+    sys.stdout.write("wrote %s: set keys in it, then epl-launch --config %s ...\n" % (path, path))
+    return 0
 
 
 class _Preparation:

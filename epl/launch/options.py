@@ -80,6 +80,11 @@ def _parser():
         help="YAML file of configuration keys, as epl.Config.to_yaml writes it (default: EPL_... variables only)",
     )
     add(
+        "--write_config",
+        metavar="FILE",
+        help="write such a file to begin with: the keys that people set most, each with its meaning; start nothing",
+    )
+    add(
         "--machine_list",
         "--ips",
         metavar="LIST",
@@ -148,7 +153,7 @@ def parse(arguments):
     """Options of the launcher with the two more attributes `script` (a path) and `script_arguments` (a list).
 
     Raises:
-      LaunchError: unknown option, wrong value, missing or unusable script.
+      LaunchError: unknown option, wrong value, missing or unusable script (which --write_config needs not).
       SystemExit: `--help`.
     """
     parser = _parser()
@@ -164,6 +169,8 @@ def parse(arguments):
             "--tf1 is for TensorFlow 2.15, which needs Python 3.9 to 3.11; this is Python %d.%d, whose TensorFlow 1.15 "
             "runs the script as it is. Leave --tf1 out." % sys.version_info[:2]
         )
+    if options.write_config:
+        return options
     if not rest:
         raise LaunchError("no script is given. Usage: epl-launch --num_workers N --gpu_per_worker M script.sh")
     options.script, options.script_arguments = rest[0], rest[1:]

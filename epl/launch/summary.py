@@ -2,6 +2,7 @@
 
 import signal
 
+from epl.launch.advice import address_of
 from epl.launch.workers import root_cause
 
 
@@ -36,6 +37,9 @@ def failure_text(ended, running, log_dir, everything=False):
             "epl-launch: worker %d ended because of worker %d, which another machine runs; see the output there."
             % (cause.index, elsewhere)
         )
+    address = address_of("\n".join(_why(cause)))
+    if address is not None:
+        lines.append("epl-launch: more about this error: %s" % address)
     lines.append(
         "epl-launch: worker %d %s after %.1f s: %s.%s"
         % (cause.index, "failed" if cause.code else "ended", cause.seconds, cause.ending(), _hint(cause))

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 
 import pytest
 from packaging.requirements import Requirement
@@ -77,3 +78,41 @@ def test_the_page_of_the_index_links_to_no_files():
         and "less memory" in page
         and "a [page](https://x)" == names["without_links_to_files"]("a [page](https://x)")
     )
+
+
+def read(*path):
+    with open(os.path.join(REPOSITORY, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(
+    not os.path.exists(os.path.join(REPOSITORY, ".git")), reason="needs the list of files of a checkout"
+)
+def test_the_source_distribution_has_everything(tmp_path):
+    """Docs, examples, tests and what builds, checks and runs them."""
+    own = str(tmp_path)
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", own, "sdist", "-d", own, "--formats=tar"]
+    subprocess.run(
+        command, cwd=REPOSITORY, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    (archive,) = tmp_path.glob("*.tar")
+    with tarfile.open(str(archive)) as tar:
+        packed = {name.partition("/")[2] for name in tar.getnames()}
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, check=True, stdout=subprocess.PIPE).stdout.decode()
+    folders = ("benchmarks/", "csrc/", "docs/", "epl/", "examples/", "requirements/", "scripts/", "tests/")
+    wanted = {name for name in listed.splitlines() if name.startswith(folders) and not name.endswith(".gitignore")}
+    wanted |= {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "Makefile"}
+    assert sorted(name for name in wanted - packed if os.path.exists(os.path.join(REPOSITORY, name))) == []
+    assert not [name for name in packed if name.endswith((".pyc", ".so"))]
+
+
+@pytest.mark.once
+def test_versions_are_said_alike():
+    version = re.search(r'__version__ = "(.*)"', read("epl", "version.py")).group(1)
+    assert re.search(r"(?m)^version: (.*)$", read("CITATION.cff")).group(1) == version
+    assert re.search(r"(?m)^## (\S+)", read("CHANGELOG.md")).group(1) == version
+    hooks, pinned = read(".pre-commit-config.yaml"), read("requirements", "lint.txt")
+    for tool, repository in (("ruff", "ruff-pre-commit"), ("clang-format", "mirrors-clang-format")):
+        rev = re.search(repository + r"\n\s+rev: v(\S+)", hooks).group(1)
+        assert "\n%s==%s\n" % (tool, rev) in pinned
