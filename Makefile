@@ -14,7 +14,7 @@ ALONE = $(PYTEST) -m alone
 HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-nightly test-mutants test-multiproc lint format csrc clean
+.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -36,6 +36,10 @@ test-nightly: ## only the tests that train long to show that something is learnt
 
 test-all: ## all tests, the nightly ones and every combination included; takes hours
 	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
+	@$(MAKE) test-random ARGS=
+
+test-random: ## random models in random layouts with random options: 300 of them, on each line (ARGS='--count 30')
+	@scripts/lines.sh 'python -m tests.draws $(ARGS)'
 
 test-mutants: ## plant 200 faults in the code, one at a time, and name those that no unit test finds; half an hour
 	@scripts/lines.sh --first 'python -m tests.mutants $(ARGS)'

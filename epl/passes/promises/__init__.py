@@ -46,18 +46,21 @@ class Promise:
         return problems or (self.kept(after, plan) if self.kept is not None else [])
 
 
-# A pass that is to do what is not said here says it first.
+# A pass that is to do what is not said here says it first. What copies operations of the user's may copy any: a program
+# that is refused without need is worse than a copy that is not noticed.
 PROMISES = {
     # On the one copy of the model.
     "add_stages": Promise(allows(sets=True)),
     "divide_rows": Promise(allows()),
-    "weigh_losses": Promise(allows([PLAIN, READ], rewires=True)),
-    "mixed_precision": Promise(allows([PLAIN], "Cast".split(), rewires=True, sets=True)),
+    "weigh_losses": Promise(allows([PLAIN, READ], copies=True, rewires=True)),
+    "mixed_precision": Promise(allows([PLAIN], ["Cast"], copies=True, rewires=True, sets=True)),
     "scale_loss": Promise(
-        allows([PLAIN, VARIABLE, READ, WRITE], "Mul NoOp RefMerge".split(), copies=True, rewires=True, sets=True)
+        allows(
+            [PLAIN, VARIABLE, READ, WRITE], "IdentityN Mul NoOp RefMerge".split(), copies=True, rewires=True, sets=True
+        )
     ),
     "recompute": Promise(allows([PLAIN, READ], copies=True, rewires=True, sets=True)),
-    "check_gradients": Promise(allows([PLAIN], waits=True)),
+    "check_gradients": Promise(allows([PLAIN], copies=True, waits=True)),
     "shorten_gradients": Promise(allows([PLAIN], rewires=True)),
     "add_residuals": Promise(allows([PLAIN, VARIABLE, WRITE])),
     "mark_merges": Promise(allows([PLAIN], rewires=True)),
@@ -66,10 +69,16 @@ PROMISES = {
     "transpose_operands": Promise(allows([PLAIN], ["EplTranspose"], rewires=True, sets=True)),
     "offload": Promise(allows([PLAIN], rewires=True, sets=True)),
     "offload_kept": Promise(allows([PLAIN], rewires=True)),
-    "take_values": Promise(allows([PLAIN, READ], "GatherV2 GatherNd".split(), rewires=True)),
+    "take_values": Promise(allows([PLAIN, READ], "Const GatherV2".split(), rewires=True)),
     "divide_clipping": Promise(allows([PLAIN], "AddN NoOp".split(), rewires=True, sets=True)),
     "divide_variables": Promise(
-        allows([PLAIN, VARIABLE, READ, WRITE], "All AddN ConcatV2 Identity NoOp".split(), rewires=True, sets=True)
+        allows(
+            [PLAIN, VARIABLE, READ, WRITE],
+            "All AddN ConcatV2 Identity NoOp".split(),
+            copies=True,
+            rewires=True,
+            sets=True,
+        )
     ),
     "divide_parameters": Promise(allows([PLAIN], rewires=True)),
     # Still on one copy, by the plan.
@@ -101,7 +110,7 @@ PROMISES = {
     "join_verdicts": Promise(allows([PLAIN, EXCHANGE], rewires=True, sets=True)),
     "join_sums": Promise(allows([PLAIN, EXCHANGE], ["Identity"], rewires=True)),
     "merge_state": Promise(allows([PLAIN, EXCHANGE], rewires=True), kept.state_is_merged),
-    "group_updates": Promise(allows([PLAIN, READ], rewires=True)),
+    "group_updates": Promise(allows([PLAIN, READ], copies=True, rewires=True)),
     "divide_updates": Promise(allows([PLAIN, EXCHANGE, READ, WRITE], rewires=True)),
     "gather_parameters": Promise(allows([PLAIN, EXCHANGE, READ], ["Identity"], rewires=True)),
     "average_variables": Promise(allows([PLAIN, EXCHANGE, VARIABLE, READ, WRITE]), kept.averages_are_made),
