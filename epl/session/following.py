@@ -12,6 +12,7 @@ import time
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.launch import board, notes
 from epl.plan.facts.analysis import batch_placeholder
@@ -256,8 +257,12 @@ def _watched(step, fetches, rewritten, user_graph):
     at = next((place for place, each in enumerate(names) if name and (each + "/").startswith(name + "/")), None)
     if not step.optimizes:
         return None, at
-    losses = {loss.tensor for loss in rewritten.program.losses}
-    return next((place for place, each in enumerate(fetches) if canonical_tensor(each) in losses), None), at
+    nodes = rewritten.program.source.graph.nodes.values()
+    losses = {
+        tags.get_str(node, tags.SEED) for node in nodes if tags.SEED in node.attr
+    }  # of which gradients were taken
+    losses.update(loss.tensor for loss in rewritten.program.losses)  # those that are reported too
+    return next((place for place, each in enumerate(fetches) if losses & {each, canonical_tensor(each)}), None), at
 
 
 def _number(value):

@@ -29,3 +29,10 @@ def test_feeds(two_devices):
 def test_front_ends(two_workers, kind, wanted):
     for shown in two_workers(PROGRAM + kind):
         assert shown["steps"] == shown["total"] == wanted
+        assert shown["loss"] > 0
+
+
+def test_one_device_has_a_loss_too(jobs):
+    """With one copy of the model nothing of a loss has to be planned."""
+    ((shown, loss, _),) = jobs[1, 1](PROGRAM + "session", False)
+    assert shown["loss"] == loss
