@@ -11,6 +11,7 @@ import time
 from epl.config.template import template
 from epl.errors import EplError, LaunchError
 from epl.launch import board, environment, flight, machines, notes, processes, progress, version_1
+from epl.launch.advice import address_of
 from epl.launch.job import Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
@@ -56,6 +57,9 @@ def main(argv=None):
         job = _Preparation(options)
     except (EplError, OSError) as error:
         sys.stderr.write("epl-launch: error: %s\n" % error)
+        address = address_of(str(error))
+        if address is not None:
+            sys.stderr.write("epl-launch: more about this error: %s\n" % address)
         return USAGE_STATUS
     sys.stdout.flush()
     return _run(options, job)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from epl.launch import advice
+from epl.launch.main import main
 from tests.helpers.processes import REPOSITORY
 
 pytestmark = pytest.mark.once
@@ -51,3 +52,14 @@ def test_every_quotation_that_is_long_enough_leads_to_its_section():
         quoted = max(re.findall("`([^`]+)`", heading), key=len)
         if len(quoted.replace("…", "").strip()) >= 20:
             assert advice.address_of(quoted.replace("…", "x")) == "docs/troubleshooting.md#" + anchor
+
+
+def test_the_launcher_names_the_section(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("")
+    assert main(["--num_workers", "2", "train.txt"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "epl-launch: error: script train.txt must be a shell script (.sh) or a Python program (.py)"
+    )
+    assert second.startswith("epl-launch: more about this error: docs/troubleshooting.md#script-")
