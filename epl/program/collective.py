@@ -9,6 +9,9 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "all_reduce", "all_gather",
 SPARSE_ALL_REDUCE, BROADCAST, REDUCE, BARRIER = "sparse_all_reduce", "broadcast", "reduce", "barrier"
 SEND, RECEIVE = "send", "receive"
 
+# To these each device hands in its own part; to others each the same, which a worker adds up, or sends once.
+OF_PARTS = frozenset([ALL_GATHER, ALL_TO_ALL])
+
 # Types of the operations that carry them, to operations.
 OPERATIONS = {
     "EplAllReduce": ALL_REDUCE,
@@ -102,6 +105,13 @@ class Collective:
     turn: str = READY
     after: Tuple[str, ...] = ()
     shift: float = 0.0
+
+    @property
+    def device_bytes(self):
+        """That each of its devices hands in, each time; None where the data says how many."""
+        if self.num_bytes is None or self.operation not in OF_PARTS:
+            return self.num_bytes
+        return self.num_bytes * self.workers // self.devices
 
     @property
     def bytes_per_step(self):

@@ -64,8 +64,7 @@ def test_bytes_are_those_that_the_graph_hands_in(case):
             row = rows.get(each.name[len(joined_name("")) :] if each.name.startswith(joined_name("")) else each.name)
             if row is not None and each.num_bytes is not None:
                 compared += 1
-                parted = each.operation == kinds.ALL_GATHER or each.operation == kinds.ALL_TO_ALL
-                assert row.num_bytes == each.num_bytes // (each.devices // each.workers if parted else 1), each
+                assert row.num_bytes == each.device_bytes, each
                 assert row.devices == each.devices and row.operation == each.operation
     assert compared
 

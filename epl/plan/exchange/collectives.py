@@ -1,5 +1,7 @@
 """The one list of what ranks exchange: each part of the plan says it of its own decisions."""
 
+from dataclasses import replace
+
 from epl.graph import tags, types
 from epl.plan.exchange.shards import shard_collectives
 from epl.plan.facts.names import gathered_name, tag_of
@@ -26,7 +28,7 @@ from epl.program.collective import ALL_GATHER, CHECKPOINTS, LAST, collective
 
 def kept_collectives(plan):
     """A Collective of each variable of which each worker has a value of its own, and checkpoints all of them."""
-    found, copies = [], plan.mesh.copies
+    found, copies = [], replace(plan.mesh.copies, size=plan.mesh.copies.num_workers)  # of its copies one
     for name in plan.gathered:
         variable, node = plan.variables[name], gathered_name(name)
         found.append(

@@ -1,8 +1,8 @@
-"""What a device exchanges with others in a training step, read off the compiled program.
+"""What a device exchanges with others in a training step: of the plan's collectives those that the step reaches.
 
-Collectives are nodes of their own where workers take part, or where copies of the model are merged. What the devices of
-one worker exchange that have parts of tensors (epl.split) are plain operations, which end in the node that stands for
-the collective. Of the devices of a worker the first is looked at; others take part in as many collectives.
+Only the compiled program tells that, as it tells the messages, and the sizes of what follows from the batch. What the
+devices of one worker exchange that have parts of tensors (epl.split) are plain operations, which end in the node that
+stands for the collective. Of the devices of a worker the first is looked at; others take part in as many collectives.
 """
 
 import collections
@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 
 from epl.graph import tags
 from epl.graph.index import format_input, parse_input
-from epl.graph.types import FLOAT32
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.analysis import variable_of
-from epl.plan.facts.names import PREFIX, average_name, clone_name, joined_name
+from epl.plan.facts.names import PREFIX, clone_name, joined_name
 from epl.plan.layout.mesh import DATA, SHARD, STAGE
-from epl.program.collective import OPERATIONS
+from epl.program.collective import AVERAGES, CARRIERS, OPERATIONS, SHARDS
 from epl.rules import effects
 
 _MICRO_BATCH = re.compile(r"%s_micro_batch_\d+/" % PREFIX)
-_OF_SEVERAL = frozenset(["EplAllReduce", "EplReduceScatter"])
-_ONE_GETS = frozenset(["EplRecv"])
 _PHASES = (tags.FORWARD, tags.BACKWARD, tags.APPLY, tags.SAVE)
 
 
@@ -72,14 +69,7 @@ def exchanges_of(program, size_of):
     Returns:
       A tuple, in the order in which they come.
     """
-    found = _Exchanges(program, size_of)
-    step = program.whole.ancestors(training_writes(program))
-    rows = found.of_run(step, 1)
-    local = program.plan.local_sgd
-    if local is not None:
-        averaging = program.whole.ancestors([average_name()]) - step
-        rows += [replace(row, phase=tags.APPLY) for row in found.of_run(averaging, 1.0 / local.k_steps)]
-    return tuple(rows)
+    return tuple(_Exchanges(program, size_of).of_run(program.whole.ancestors(training_writes(program))))
 
 
 def bytes_by_axis(exchanges):
@@ -95,72 +85,66 @@ class _Exchanges(object):
         self._program, self._plan, self._graph = program, program.plan, program.whole
         self._size_of, self._order = size_of, program.whole.order
         self._phases = {}
-        self._users = {each.name for each in self._plan.user_collectives}
-        # In these the first device of the worker does not take part.
-        self._others = {each.name for each in self._plan.collectives if each.lane}
 
-    def of_run(self, reached, times):
-        """The rows of the collectives among some nodes of the whole graph, each with the times that it comes."""
-        made = self._between_copies(reached) + self._of_messages(reached) + self._of_shards(reached)
+    def of_run(self, reached):
+        """The rows of what is among some nodes of the whole graph, each with the times that it comes."""
+        made = self._planned(reached) + self._of_data(reached) + self._of_messages(reached) + self._of_shards(reached)
         made.sort(key=lambda pair: (_PHASES.index(pair[1].phase), self._order.get(pair[0], len(self._order))))
         rows = collections.OrderedDict()
         for _, row in made:
             key = replace(row, name=_MICRO_BATCH.sub("", row.name), tensor=_MICRO_BATCH.sub("", row.tensor), times=0)
             first, count = rows.get(key, (row, 0))
-            rows[key] = first, count + times
+            rows[key] = first, count + row.times
         return [replace(row, times=count) for row, count in rows.values()]
 
-    def _between_copies(self, reached):
-        """(node, row) pairs of the collectives that are nodes by themselves, but for those of shards."""
-        found = []
-        for name in self._graph.find(OPERATIONS.__contains__):
-            node = self._graph.nodes[name]
-            if name not in reached or not self._program.has(name) or name in self._others:
+    def _planned(self, reached):
+        """(node, row) pairs of the plan's collectives, but for those of shards."""
+        found, sizes = [], self._plan.mesh.shape
+        for each in self._plan.collectives:
+            # Of several lanes the first device is in the first one. Averages are taken after some steps, by themselves.
+            runs = each.name in reached or each.purpose == AVERAGES and each.times
+            if each.purpose == SHARDS or each.lane or not runs or not self._program.has(each.name):
                 continue
-            if tags.get_str(node, tags.ROLE) == OF_SHARDS:
-                if not name.startswith(joined_name("")):  # the comparison of batches, which no collective stands for
-                    found.append((name, self._row(node, SHARD, self._plan.mesh.shard_group.size)))
-            else:
-                found.append((name, self._row(node, *self._axis(node))))
+            size = each.device_bytes
+            row = Exchange(
+                name=each.name,
+                operation=each.operation,
+                axis="+".join(axis for axis in each.axes if sizes[axis] > 1) or DATA,
+                devices=each.devices,
+                sent_by=CARRIERS[each.operation] if each.workers > 1 else "",
+                num_bytes=self._handed_in(each.name) if size is None else size,
+                times=1.0 / each.every if each.every > 1 else 1,
+                phase=each.phase,
+                tensor=each.tensors[0] if each.tensors else "",
+            )
+            found.append((each.name, row))
         return found
 
-    def _axis(self, node):
-        """(axes, number of devices) of a collective between copies of the model."""
-        mesh = self._plan.mesh
-        several = [axis for axis, size in mesh.shape.items() if size > 1]
-        if node.name in self._users:
-            return "+".join(several) or DATA, mesh.everyone.size
-        axes = [axis for axis in several if axis == DATA or (axis == SHARD and not mesh.split)]
-        workers, local = node.attr["workers"].i, mesh.copies.local
-        if _is_of_owners(node):
-            return "+".join(axes) or DATA, workers * self._plan.zero.local
-        if "R" in node.attr and node.attr["R"].i > 1:
-            local = node.attr["R"].i
-        if mesh.is_spread and "R" in node.attr:  # all copies of a block hand in theirs, before workers are told apart
-            return "+".join(axes) or DATA, node.attr["R"].i * mesh.num_blocks
-        return "+".join(axes) or DATA, workers * local
+    def _of_data(self, reached):
+        """(node, row) pairs of what shows that workers which divide a model have the same data, or puts it together."""
+        found, group = [], self._plan.mesh.shard_group if self._plan.shards_span_workers else None
+        for name in self._graph.find(OPERATIONS.__contains__) if group is not None else ():
+            node = self._graph.nodes[name]
+            is_of_data = tags.get_str(node, tags.ROLE) == OF_SHARDS and not name.startswith(joined_name(""))
+            if is_of_data and name in reached and self._program.has(name):
+                row = Exchange(
+                    name=name,
+                    operation=OPERATIONS[node.op],
+                    axis=SHARD,
+                    devices=group.size,
+                    sent_by=node.op,
+                    num_bytes=self._handed_in(name),
+                    times=1,
+                    phase=self._phase(name),
+                    tensor=format_input(*self._graph.inputs[name][0]),
+                )
+                found.append((name, row))
+        return found
 
-    def _row(self, node, axis, devices):
-        tensors = [each for each in self._graph.inputs[node.name] if each.index >= 0]
-        handed = tensors[: tags.get_int(node, "N", 1) if node.op in _OF_SEVERAL else 1]
-        size = sum(self._bytes(each) or 0 for each in (tensors if _is_of_owners(node) else handed))
-        if _is_of_owners(node):
-            size //= self._plan.zero.local
-        if node.op == "EplAllReduce" and node.attr["wire_fp16"].b and node.attr["T"].type == FLOAT32:
-            size //= 2
-        if node.op == "EplSparseAllReduce":
-            size = sum(self._plan.dgc.sent_bytes(g) for g in self._plan.aggregation.groups if g.name == node.name)
-        return Exchange(
-            name=node.name,
-            operation=OPERATIONS[node.op],
-            axis=axis,
-            devices=devices,
-            sent_by=node.op if node.attr["workers"].i > 1 or node.op in _ONE_GETS else "",
-            num_bytes=0 if node.op in _ONE_GETS else size,
-            times=1,
-            phase=self._phase(node.name),
-            tensor=format_input(*tensors[0]) if tensors else "",
-        )
+    def _handed_in(self, name):
+        """Bytes of the first tensor that a node takes."""
+        tensors = [each for each in self._graph.inputs[name] if each.index >= 0]
+        return self._bytes(tensors[0]) or 0 if tensors else 0
 
     def _bytes(self, tensor):
         """Of a tensor of this worker's graph; None where they are not known."""
@@ -243,8 +227,3 @@ class _Exchanges(object):
             for each in found
             if self._order.get(each, place) < place and graph.nodes[each].op not in effects.VARIABLES
         ]
-
-
-def _is_of_owners(node):
-    """Whether copies of the model give each other what they own (zero.level): each a vector for a variable."""
-    return node.op == "EplAllGather" and "%s_zero/" % PREFIX in node.name

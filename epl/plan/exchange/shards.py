@@ -8,14 +8,13 @@ from epl.program.collective import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    OF_PARTS,
     READY,
     REDUCE_SCATTER,
     SHARDS,
     UNORDERED,
     collective,
 )
-
-_OF_PARTS = frozenset([ALL_GATHER, ALL_TO_ALL])  # each device hands in its part of the tensor
 
 
 def shard_collectives(plan):
@@ -50,7 +49,7 @@ def _carried(plan, each, micro_batch):
     operation = carried_as(node, each.kind, mesh.num_shards, group.num_workers)
     copy = micro_batch_name(each.node, micro_batch)
     name = joined_name(copy) if between else copy
-    num_bytes = each.num_bytes * mesh.lanes // mesh.num_shards if each.kind in _OF_PARTS else each.num_bytes
+    num_bytes = each.num_bytes * mesh.lanes // mesh.num_shards if each.kind in OF_PARTS else each.num_bytes
     exchanges = [(name, operation, num_bytes, node.attr["T"].type)]
     if between and node.op == SEND_ROWS and mesh.lanes > 1:  # and how many are for each device of a worker
         exchanges.append((name + "/counts", ALL_TO_ALL, mesh.num_shards * mesh.lanes * DTYPE_BYTES[INT64], INT64))

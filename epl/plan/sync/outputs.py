@@ -54,7 +54,10 @@ def output_collectives(plan):
     """A Collective of each Merge of a Plan; no step of training needs them, but who fetches them."""
     found = []
     for merge in plan.merges:
-        gathers = merge.how == _CONCAT
+        gathers, num_bytes = merge.how == _CONCAT, merge.num_bytes
+        here = len(plan.mesh.givers(stage=plan.stage(merge.source)))
+        if gathers and num_bytes is not None:
+            num_bytes *= here
         each = collective(
             merge.name,
             ALL_GATHER if gathers else ALL_REDUCE,
@@ -63,7 +66,7 @@ def output_collectives(plan):
             plan.group_of(merge.source),
             0,
             merge.tag,
-            merge.num_bytes,
+            num_bytes,
             None,
             tags.FORWARD,
             stage=plan.stage(merge.source),
@@ -71,7 +74,6 @@ def output_collectives(plan):
             takes_part=plan.has_stage(node_of(merge.source)),
         )
         if not merge.over_workers:
-            here = len(plan.mesh.givers(stage=plan.stage(merge.source)))
             each = replace(each, workers=1, devices=here, turn=UNORDERED)
         found.append(each)
     return found

@@ -283,12 +283,14 @@ def state_collectives(plan):
     found = []
     for group in plan.state:
         rows = group.how == ROWS
+        first = group.values[0]
         if rows:
-            parts = list(zip(group.gathered, zip(group.values), zip(group.consumers), group.sizes))
+            copies = len(plan.mesh.givers(group.lane, plan.stage(first)))
+            sizes = [size * copies if size is not None else None for size in group.sizes]
+            parts = list(zip(group.gathered, zip(group.values), zip(group.consumers), sizes))
         else:
             total = sum(group.sizes) if None not in group.sizes else None
             parts = [(group.name, group.values, group.consumers, total)]
-        first = group.values[0]
         for name, tensors, consumers, num_bytes in parts:
             found.append(
                 collective(

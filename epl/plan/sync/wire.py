@@ -1,6 +1,6 @@
 """Gradients in fewer bits on their way between workers (communication.wire_dtype), with what that leaves over kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.errors import UnsupportedError
@@ -107,6 +107,8 @@ def wire_collectives(plan):
         if group.name in plan.wire.groups:
             to_sum, sums = plan.wire.names(group)
             size, taken = plan.wire.share_bytes(group), group.tensors
+            whole = plan.group_of(taken[0])
+            group_of_workers = replace(whole, size=whole.num_workers)  # each adds up its copies' gradients before
             for name, operation, purpose, tensors, num_bytes, turn in (
                 (to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, READY),
                 (sums, ALL_GATHER, SUMS, (to_sum,), size, NEXT),
@@ -117,7 +119,7 @@ def wire_collectives(plan):
                         operation,
                         purpose,
                         tensors,
-                        plan.group_of(taken[0]),
+                        group_of_workers,
                         group.slot,
                         tag_of(name),
                         num_bytes,
