@@ -1,11 +1,12 @@
 """All-reduce of float32 at the C interface against OpenMPI over shared memory, in one run.
 
-`python benchmarks/all_reduce/run.py [--ranks 2] [--rounds 3] [--in-place] [--backend shm] [--realtime]`
+`python benchmarks/all_reduce/run.py [--ranks 2] [--rounds 3] [--in-place] [--fresh] [--backend shm] [--realtime]`
 
 Builds both programs (`mpicc` and `mpirun` from Debian's openmpi-bin and libopenmpi-dev), runs them in turn, and prints
 the best of the rounds for each size: microseconds of a blocking call (`epl_comm_run`), of a call through the queue and
-the progress thread (`epl_comm_submit`, as TensorFlow kernels use it), of `MPI_Allreduce`, and ratios. `of bound` is the
-time that a memory-to-memory copy of the bytes that must move would take, divided by the time of the blocking call.
+the progress thread (`epl_comm_submit`, as TensorFlow kernels use it), of blocking calls whose outputs, or inputs and
+outputs, lie in memory that the ranks share (`epl_comm_allocate`), of `MPI_Allreduce`, and ratios. The percentages are
+the time that a memory-to-memory copy of the bytes that must move would take, divided by the time of the call before.
 """
 
 import argparse
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backend", default="shm")
     parser.add_argument("--in-place", action="store_true", help="in and out are the same buffer")
+    parser.add_argument("--fresh", action="store_true", help="epl: every rank writes its input before each call")
     parser.add_argument(
         "--realtime", action="store_true", help="chrt -f 10 for all programs: for a machine with other load"
     )
@@ -91,21 +93,26 @@ def main():
         build_epl(folder)
         compare = build_mpi(folder)
         tail = ["in_place"] if args.in_place else []
+        fresh = ["fresh"] if args.fresh else []
         head = ["chrt", "-f", "10"] if args.realtime else []
         ours, theirs = [], []
         for _ in range(args.rounds):
-            ours.append(measure(head + [os.path.join(folder, "epl"), str(args.ranks), args.backend] + tail))
+            ours.append(measure(head + [os.path.join(folder, "epl"), str(args.ranks), args.backend] + tail + fresh))
             if compare:
                 theirs.append(measure(head + mpi_command(folder, args.ranks) + tail))
     ours, theirs = best(ours), best(theirs) if compare else {}
-    print("%10s %12s %12s %12s %12s %10s" % ("bytes", "epl us", "queued us", "openmpi us", "epl/openmpi", "of bound"))
-    for size, (blocking, queued, copy) in sorted(ours.items()):
+    print(
+        "%10s %10s %6s %10s %10s %6s %10s %6s %10s %12s"
+        % ("bytes", "epl us", "", "queued us", "outputs us", "", "both us", "", "openmpi us", "epl/openmpi")
+    )
+    for size, (blocking, queued, outputs, both, copy) in sorted(ours.items()):
         mpi = theirs[size][0] if theirs else float("nan")
         # Every rank must get the shares of the others and their results: 2 (n - 1) / n times the message.
         bound = 2.0 * (args.ranks - 1) / args.ranks * copy
+        share = ["%.0f%%" % (100 * bound / took) for took in (blocking, outputs, both)]
         print(
-            "%10d %12.2f %12.2f %12.2f %12.2f %9.0f%%"
-            % (size, blocking, queued, mpi, blocking / mpi, 100 * bound / blocking)
+            "%10d %10.2f %6s %10.2f %10.2f %6s %10.2f %6s %10.2f %12.2f"
+            % (size, blocking, share[0], queued, outputs, share[1], both, share[2], mpi, blocking / mpi)
         )
 
 

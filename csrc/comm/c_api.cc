@@ -15,6 +15,7 @@
 #include "nccl_libraries.h"
 #include "rendezvous.h"
 #include "scheduler.h"
+#include "shm_arena.h"
 
 struct epl_comm {
   epl_comm(const epl::Options& options_in, std::unique_ptr<epl::Communicator> communicator)
@@ -151,6 +152,10 @@ int epl_comm_measure(epl_comm* comm, double* latency_s, double* bytes_per_s, cha
   *bytes_per_s = speed.bytes_per_s;
   return status.code;
 }
+
+void* epl_comm_allocate(epl_comm* comm, size_t bytes) { return comm->scheduler.Allocate(bytes); }
+
+void epl_comm_free(void* data) { epl::ShmArena::Free(data); }
 
 void epl_pool_set(int slot, epl_comm* comm) {
   if (slot < 0) return;

@@ -63,6 +63,10 @@ class Communicator {
     return Status(EPL_INVALID, Format("GPU memory needs NCCL, but this communicator is '%s'", backend()));
   }
 
+  // Memory for inputs and outputs that collectives of this communicator read and write without a copy on the way; NULL
+  // where there is none, and other memory serves. ShmArena::Free gives it back.
+  virtual void* Allocate(size_t) { return nullptr; }
+
   // Runs one request; never from two threads at once. An error other than EPL_INVALID ends the communicator: it is told
   // to the peers, and every later call returns it.
   virtual Status Run(const Request& request) = 0;

@@ -19,7 +19,7 @@ extern "C" {
 // The number of this interface, that is of this header and of epl_measure.h: raised with each change of what they
 // declare, here and in epl/communicators/interface.py, but for members that are added at a structure's end, which
 // earlier libraries do not look at. Libraries and Python code with different numbers do not work together.
-#define EPL_COMM_INTERFACE 4
+#define EPL_COMM_INTERFACE 5
 
 typedef struct epl_comm epl_comm;
 
@@ -181,6 +181,14 @@ EPL_EXPORT const char* epl_comm_backend(const epl_comm* comm);  // "shm", "tcp",
 // bytes.
 EPL_EXPORT int epl_comm_exchange(epl_comm* comm, const void* input, size_t length, void* output, char* error,
                                  size_t error_length);
+
+// From here on an all-reduce makes use of memory that the ranks of a host share.
+#define EPL_SHARED_BYTES (1024 * 1024)
+// Such memory, aligned as TensorFlow's. Where all outputs of an all-reduce lie there, on all ranks, each rank writes
+// its share of the result to where it is wanted at every rank, and inputs that lie there are read where they are. NULL
+// where there is none or no room: any other memory serves. Any thread.
+EPL_EXPORT void* epl_comm_allocate(epl_comm* comm, size_t bytes);
+EPL_EXPORT void epl_comm_free(void* data);  // any thread, also when the communicator is gone
 
 // The pool that the TensorFlow kernels of this process use: slots 0..n-1. Set before a step runs; NULL clears a slot.
 // acquire/release keep a communicator alive while a kernel submits to it.

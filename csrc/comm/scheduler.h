@@ -29,6 +29,7 @@ class Scheduler {
 
   Status Prepare(Request* request) { return communicator_->Prepare(request); }
   Status Zero(void* data, size_t bytes, void* stream) { return communicator_->Zero(data, bytes, stream); }
+  void* Allocate(size_t bytes) { return communicator_->Allocate(bytes); }
   void Submit(Request request);
   // Runs an untagged request to its end; on this thread if nothing else is under way. Calls no `done`.
   Status RunBlocking(Request request);

@@ -1,6 +1,7 @@
 // The group collectives of the shared-memory back end.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "bytes.h"
 #include "shm_communicator.h"
@@ -187,6 +188,69 @@ Status ShmCommunicator::TwoRoundReduce(const Request& request) {
     take(c);
   }
   return Status();
+}
+
+// All outputs lie in arenas, and so may inputs. Every rank reduces its share of the stream and writes it to where all
+// ranks want it. Inputs that lie elsewhere come through chunks, but for the part that their rank reduces by itself.
+//
+// In place is fine: an element is read and written by that rank alone whose share has it.
+Status ShmCommunicator::ReduceInArenas(const Request& request) {
+  const int size = options_.size, me = options_.rank;
+  const size_t element = request.element;
+  // The descriptions of this collective; Chunks begins a further one, whose own lie elsewhere.
+  std::vector<const Places*> places(size);
+  for (int rank = 0; rank < size; ++rank) places[rank] = &PlacesOf(rank);
+  const bool all_inputs = std::all_of(places.begin(), places.end(), [](const Places* of) { return of->inputs != 0; });
+  const size_t line = 64 / element;
+  const size_t each = CeilDivide(CeilDivide(request.count, size), line) * line;
+  const size_t slot_bytes = kChunkBytes / size / 64 * 64;
+  const size_t step = all_inputs ? each : slot_bytes / element;
+  const auto share = [&](size_t c, int rank) {
+    return Piece(std::min(request.count, each * rank), std::min(request.count, each * (rank + 1)), c, step);
+  };
+  Reduction reduction = ReductionOf(request);
+  const bool large = size == 2 && request.count * element >= kStreamingBytes;
+  std::vector<const void*> sources(size);
+  std::vector<char*> targets(size);
+  const auto in_arena = [&](int rank, uint64_t offset) { return group_.ranks[rank]->arena->at(offset); };
+  // Chunk c, which peers have put in chunks `number`.
+  const auto reduce = [&](size_t c, uint64_t number) {
+    const Range range = share(c, me);
+    for (size_t at = range.begin, until = at; at < range.end; at = until) {
+      until = std::min(range.end, at + kRoundBytes / element);
+      for (int rank = 0; rank < size; ++rank) {
+        const Places::Piece& piece = places[rank]->Of(at);
+        until = std::min<size_t>(until, places[rank]->EndOf(piece));
+        const size_t offset = (at - piece.begin) * element;
+        targets[rank] = in_arena(rank, piece.out + offset);
+        sources[rank] = places[rank]->inputs != 0
+                            ? in_arena(rank, piece.in + offset)
+                            : Segment(rank)->chunk(number) + slot_bytes * me + (at - range.begin) * element;
+      }
+      request.ForRange(at, until, [&](const epl_segment& segment, size_t begin, size_t) {
+        sources[me] = static_cast<const char*>(segment.in) + begin * element;
+      });
+      reduction.streaming =
+          large && std::equal(sources.begin(), sources.end(), targets.begin(), std::not_equal_to<const void*>());
+      Reduce(reduction, sources.data(), size, targets[me], targets[(me + 1) % size], until - at);
+      for (int i = 2; i < size; ++i) std::memcpy(targets[(me + i) % size], targets[me], (until - at) * element);
+    }
+  };
+  if (all_inputs) {
+    reduce(0, 0);
+  } else {
+    const auto fill = [&](size_t c, char* chunk) {
+      if (places[me]->inputs != 0) return;
+      for (int rank = 0; rank < size; ++rank) {
+        const Range range = share(c, rank);
+        if (rank != me) request.Gather(range.begin, range.end, chunk + slot_bytes * rank);
+      }
+    };
+    Status status = Chunks(request, CeilDivide(each, step), nullptr, fill, reduce);
+    if (!status.ok()) return status;
+  }
+  Advance();
+  return WaitAll(step_, request);
 }
 
 Status ShmCommunicator::Broadcast(const Request& request) {
@@ -399,7 +463,26 @@ Status ShmCommunicator::AllToAllV(const Request& request) {
   return Chunks(request, 0, num_chunks, fill, drain);
 }
 
+// Whether all ranks want their results in arenas; they must have described this collective.
+bool ShmCommunicator::InArenas() const {
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (PlacesOf(rank).outputs == 0) return false;
+  }
+  return true;
+}
+
 Status ShmCommunicator::Reductions(const Request& request) {
+  if (group_.arenas && options_.size > 1 && request.collective == EPL_ALL_REDUCE &&
+      request.count * request.element >= EPL_SHARED_BYTES) {
+    // Ranks tell each other first where their data lies, which costs one wait.
+    Begin(request);
+    Me()->control()->places[sequence_ % 2].Describe(request, *group_.ranks[options_.rank]->arena);
+    Advance();
+    Status status = WaitAll(step_, request);
+    if (status.ok()) status = Verify();
+    if (!status.ok()) return status;
+    if (InArenas()) return ReduceInArenas(request);
+  }
   const bool one_round = options_.size == 2 || request.count * request.element <= kOneRoundBytes;
   return one_round ? OneRoundReduce(request) : TwoRoundReduce(request);
 }

@@ -44,6 +44,10 @@ void ShmCommunicator::Leave() {
   WakeAll(&Me()->control()->step);
 }
 
+void* ShmCommunicator::Allocate(size_t bytes) {
+  return group_.arenas ? ShmArena::Allocate(group_.ranks[options_.rank]->arena, bytes) : nullptr;
+}
+
 void ShmCommunicator::Abort(int code, const std::string& reason) {
   AbortRecord& record = Segment(0)->control()->abort;
   uint32_t none = 0;

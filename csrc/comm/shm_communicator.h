@@ -35,6 +35,7 @@ class ShmCommunicator : public Communicator, private Collectives {
   void Abort(int code, const std::string& reason) override;
   Status Health() override;
   void Leave() override;
+  void* Allocate(size_t bytes) override;
 
  private:
   // Data held per rank: 2 * ahead_ chunks of this size. Larger ones need fewer waits, smaller ones stay in the
@@ -73,6 +74,8 @@ class ShmCommunicator : public Communicator, private Collectives {
                 const std::function<void(size_t, char*)>& fill, const std::function<void(size_t, uint64_t)>& drain);
   Status Barrier(const Request& request) override;
   Status Reductions(const Request& request) override;
+  bool InArenas() const;
+  Status ReduceInArenas(const Request& request);
   Status OneRoundReduce(const Request& request);
   Status TwoRoundReduce(const Request& request);
   Status Broadcast(const Request& request) override;
@@ -90,6 +93,7 @@ class ShmCommunicator : public Communicator, private Collectives {
   ShmSegment* Me() const { return &group_.ranks[options_.rank]->segment; }
   ShmSegment* Segment(int rank) const { return &group_.ranks[rank]->segment; }
   const Announcement& AnnouncementOf(int rank) const { return Segment(rank)->control()->announcements[sequence_ % 2]; }
+  const Places& PlacesOf(int rank) const { return Segment(rank)->control()->places[sequence_ % 2]; }
   Reduction ReductionOf(const Request& request) const;
 
   const Options options_;

@@ -1,6 +1,7 @@
 // How ranks find each other's segments: through the store they exchange process ids and file descriptors.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,13 +21,15 @@ struct Card {
   std::string cpus;
   int pid = 0;
   int fd = -1;
+  int arena = -1;  // its file descriptor; -1: none
   uint64_t start_time = 0;
   uint64_t nonce = 0;
 };
 
 std::string Body(const Card& card) {
-  return Format("%s\n%s\n%s\n%d %d %llu %llu", card.error.c_str(), card.host.c_str(), card.cpus.c_str(), card.pid,
-                card.fd, static_cast<unsigned long long>(card.start_time), static_cast<unsigned long long>(card.nonce));
+  return Format("%s\n%s\n%s\n%d %d %llu %llu %d", card.error.c_str(), card.host.c_str(), card.cpus.c_str(), card.pid,
+                card.fd, static_cast<unsigned long long>(card.start_time), static_cast<unsigned long long>(card.nonce),
+                card.arena);
 }
 
 std::string Sign(const Options& options, int rank, const std::string& body) {
@@ -48,7 +51,8 @@ Status Parse(const Options& options, int rank, const std::string& text, Card* ca
   card->host = body.substr(first + 1, second - first - 1);
   card->cpus = body.substr(second + 1, third - second - 1);
   unsigned long long start_time = 0, nonce = 0;
-  if (std::sscanf(body.c_str() + third + 1, "%d %d %llu %llu", &card->pid, &card->fd, &start_time, &nonce) != 4) {
+  if (std::sscanf(body.c_str() + third + 1, "%d %d %llu %llu %d", &card->pid, &card->fd, &start_time, &nonce,
+                  &card->arena) != 5) {
     return bad;
   }
   card->start_time = start_time;
@@ -56,7 +60,7 @@ Status Parse(const Options& options, int rank, const std::string& text, Card* ca
   return Status();
 }
 
-Card MyCard(const Options& options, size_t chunk_bytes, ShmSegment* segment) {
+Card MyCard(const Options& options, size_t chunk_bytes, ShmPeer* me) {
   Card card;
   std::random_device random;
   card.nonce = static_cast<uint64_t>(random()) << 32 | random();
@@ -68,8 +72,10 @@ Card MyCard(const Options& options, size_t chunk_bytes, ShmSegment* segment) {
     card.error = "/proc is not mounted";
     return card;
   }
-  card.error = segment->Create(options.size, chunk_bytes, card.nonce).message;
-  card.fd = segment->fd();
+  card.error = me->segment.Create(options.size, chunk_bytes, card.nonce).message;
+  card.fd = me->segment.fd();
+  me->arena = ShmArena::Create();
+  if (me->arena != nullptr) card.arena = me->arena->fd();
   return card;
 }
 
@@ -84,6 +90,7 @@ std::string OpenAll(const Options& options, const std::vector<Card>& cards, size
     peer->pid = card.pid;
     peer->start_time = card.start_time;
     if (rank == options.rank) continue;
+    if (card.arena >= 0) peer->arena = ShmArena::Open(card.pid, card.arena);
     const Status status = peer->segment.Open(card.pid, card.fd, options.size, chunk_bytes, card.nonce);
     if (!status.ok()) {
       return Format("%s cannot map the memory of %s: %s", options.Name(options.rank).c_str(),
@@ -109,7 +116,7 @@ int CountCpus(const std::vector<Card>& cards) {
 Status ShmJoin(const Options& options, Rendezvous* rendezvous, size_t chunk_bytes, ShmGroup* group) {
   group->ranks.clear();
   for (int rank = 0; rank < options.size; ++rank) group->ranks.push_back(std::make_unique<ShmPeer>());
-  const Card mine = MyCard(options, chunk_bytes, &group->ranks[options.rank]->segment);
+  const Card mine = MyCard(options, chunk_bytes, group->ranks[options.rank].get());
 
   std::vector<std::string> texts;
   Status status = rendezvous->AllGather("shm", Sign(options, options.rank, Body(mine)), &texts);
@@ -121,12 +128,15 @@ Status ShmJoin(const Options& options, Rendezvous* rendezvous, size_t chunk_byte
   // The verdicts are exchanged, so that all take the same way.
   const std::string problem = status.ok() ? OpenAll(options, cards, chunk_bytes, group) : status.message;
   std::vector<std::string> verdicts;
-  status = rendezvous->AllGather("shm_verdict", problem, &verdicts);
+  const bool arenas =
+      std::all_of(group->ranks.begin(), group->ranks.end(), [](const auto& peer) { return peer->arena != nullptr; });
+  status = rendezvous->AllGather("shm_verdict", (arenas ? "+" : "-") + problem, &verdicts);
   for (auto& peer : group->ranks) peer->segment.CloseFile();
   if (!status.ok()) return status;
   for (const std::string& verdict : verdicts) {
-    if (!verdict.empty()) return Status(EPL_INTERNAL, "shared memory cannot be used: " + verdict);
+    if (verdict.size() > 1) return Status(EPL_INTERNAL, "shared memory cannot be used: " + verdict.substr(1));
   }
+  group->arenas = std::all_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) { return verdict[0] == '+'; });
   const int cpus = CountCpus(cards);
   group->enough_cpus = cpus >= options.size;
   group->spare_cpus = cpus >= 2 * options.size;

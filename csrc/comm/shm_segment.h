@@ -11,6 +11,8 @@
 #include "announcement.h"
 #include "futex_signal.h"
 #include "rendezvous.h"
+#include "shm_arena.h"
+#include "shm_places.h"
 #include "status.h"
 
 namespace epl {
@@ -38,6 +40,7 @@ struct Control {
   alignas(64) AbortRecord abort;           // only rank 0's is used
   Announcement message;                    // what `messaging` is about
   Announcement announcements[2];           // of collective k in [k % 2]
+  Places places[2];                        // likewise, of large ones where all ranks have arenas
 };
 
 // One rank's mapped segment. Not owning the file descriptor: that is closed when all have mapped.
@@ -76,12 +79,14 @@ class ShmSegment {
 
 struct ShmPeer {
   ShmSegment segment;
+  std::shared_ptr<ShmArena> arena;
   int pid = 0;
   uint64_t start_time = 0;
 };
 
 struct ShmGroup {
   std::vector<std::unique_ptr<ShmPeer>> ranks;
+  bool arenas = false;       // all ranks have one, and all have mapped it
   bool enough_cpus = false;  // every rank can have a CPU of its own, so that spinning for a peer makes sense
   bool spare_cpus = false;   // and at least one more, so that spinning takes nothing from the rank's other threads
 };

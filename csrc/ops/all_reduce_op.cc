@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "op_helpers.h"
+#include "shared_tensor.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -230,7 +231,9 @@ class AllReduceOp : public tf::AsyncOpKernel {
       slot = std::make_shared<PoolSlot>(slot_);
       OP_REQUIRES_ASYNC(context, slot->get() != nullptr, NoCommunicator(slot_, collective_name_), done);
     }
-    std::vector<tf::Tensor*> outputs(num_tensors_);
+    std::vector<tf::Tensor*> outputs(num_tensors_, nullptr);
+    ForwardInputs(context, &outputs);
+    if (slot != nullptr && !wire_fp16_ && StreamOf(context) == nullptr) ShareOutputs(context, slot->get(), &outputs);
     for (int i = 0; i < num_tensors_; ++i) {
       OP_REQUIRES_OK_ASYNC(context, MakeOutput(context, i, &outputs[i]), done);
     }
@@ -247,7 +250,33 @@ class AllReduceOp : public tf::AsyncOpKernel {
  private:
   static T* Data(const tf::Tensor& tensor) { return reinterpret_cast<T*>(Bytes(tensor)); }
 
-  // Makes output `i`: with several local replicas it holds their result, with one it may still be empty.
+  // Puts results in the place of inputs that nothing else needs.
+  void ForwardInputs(tf::OpKernelContext* context, std::vector<tf::Tensor*>* outputs) {
+    for (int i = 0; i < num_tensors_; ++i) {
+      if (context->forward_input_to_output_with_shape(i, i, context->input(i).shape(), &(*outputs)[i])) continue;
+      (*outputs)[i] = nullptr;
+    }
+  }
+
+  // Others go to memory that the workers of a host share, where the message is large enough for the collective to make
+  // something of it. It does so only if all results lie there.
+  void ShareOutputs(tf::OpKernelContext* context, epl_comm* comm, std::vector<tf::Tensor*>* outputs) {
+    size_t bytes = 0;
+    for (int i = 0; i < num_tensors_; ++i) {
+      if ((*outputs)[i] != nullptr) return;
+      bytes += context->input(i).NumElements() * sizeof(T);
+    }
+    if (bytes < EPL_SHARED_BYTES) return;
+    for (int i = 0; i < num_tensors_; ++i) {
+      tf::Tensor shared;
+      if (!SharedTensor(comm, tf::DataTypeToEnum<T>::value, context->input(i).shape(), &shared)) return;
+      context->set_output(i, shared);
+      (*outputs)[i] = context->mutable_output(i);
+    }
+  }
+
+  // Makes output `i` where it is not there yet: with several local replicas it holds their result, with one it may
+  // still be empty.
   tf::Status MakeOutput(tf::OpKernelContext* context, int i, tf::Tensor** output) {
     const tf::Tensor& input = context->input(i);
     for (int r = 1; r < num_replicas_; ++r) {
@@ -260,7 +289,7 @@ class AllReduceOp : public tf::AsyncOpKernel {
     }
     std::vector<const T*> inputs;
     for (int r = 0; r < num_replicas_; ++r) inputs.push_back(Data(context->input(r * num_tensors_ + i)));
-    TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output({i}, i, input.shape(), output));
+    if (*output == nullptr) TF_RETURN_IF_ERROR(context->allocate_output(i, input.shape(), output));
     if (num_replicas_ > 1) ReduceLocally<T>(reduce_op_, inputs, Data(**output), (*output)->NumElements());
     return tf::Status();
   }

@@ -30,6 +30,13 @@ def test_over_the_network(two_workers, program):
     assert all(two_workers(COLLECTIVES + program, backend="tcp"))
 
 
+def test_results_that_cannot_take_the_place_of_inputs_lie_in_shared_memory(two_workers):
+    # The large one alone: a small one would gain nothing.
+    for small, large in two_workers(COLLECTIVES + "kept_inputs"):
+        assert small == 0
+        assert large >= 90001 * 3 * 4
+
+
 def test_barrier(two_workers):
     assert two_workers(COLLECTIVES + "barrier") == [7, 7]
 

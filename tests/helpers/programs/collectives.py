@@ -361,3 +361,30 @@ def _fed_rows(rows):
 def different_roots(epl):
     worker, _ = _start(epl)
     return _run(epl.ops.broadcast(tf.zeros([2]), root=worker))
+
+
+def kept_inputs(epl):
+    """All-reduces of constants, whose memory their results cannot take: bytes of shared memory that
+    are in use after a small one, and after a large one; values are checked, also of what a run gave before others."""
+    worker, workers = _start(epl)
+    found = []
+    for rows in (300, 90001):
+        values = [rows_of(w, rows) for w in range(workers)]
+        reduced = epl.ops.all_reduce(tf.constant(values[worker], tf.float32), "sum")
+        with common.session() as sess:
+            results = [sess.run(reduced) for _ in range(4)]
+        for got in results:
+            _same(got, np.sum(values, axis=0))
+        found.append(_bytes_of_arenas())
+    return found
+
+
+def _bytes_of_arenas():
+    total, ours = 0, False
+    with open("/proc/self/smaps") as source:
+        for line in source:
+            if "-" in line.split()[0]:
+                ours = "epl_arena" in line
+            elif ours and line.startswith("Rss:"):
+                total += int(line.split()[1]) * 1024
+    return total
