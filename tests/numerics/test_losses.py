@@ -40,7 +40,10 @@ def test_terms_of_losses_are_those_of_the_whole_batch(plain, two_devices, two_wo
             assert_same(got["losses"], want["losses"])
 
 
-@pytest.mark.parametrize("kind", ["ratio", "ratio_sum_and_penalty", "ratio_of_at_least_1"])
+QUOTIENTS = ["ratio", "ratio_sum_and_penalty", "ratio_of_at_least_1", "mean_of_chosen", "mean_of_chosen_logits"]
+
+
+@pytest.mark.parametrize("kind", QUOTIENTS)
 def test_quotients_are_those_of_the_whole_batch(plain, two_devices, two_workers, kind):
     """Of a sum over rows by what the data says, which is more in some parts of the batch than in others."""
     want = plain(LOSSES + "train_by", kind)

@@ -62,6 +62,23 @@ def sum_and_square(total):
     return total + tf.square(total)
 
 
+def tokens(d):
+    """(losses of five tokens of each row, labels)"""
+    labels = tf.placeholder(tf.int64, [d.x.shape[0], 5])
+    logits = tf.tensordot(tf.tile(d.x[:, None], [1, 5, 1]), tf.get_variable("kernel", [4, 3]), 1)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), labels
+
+
+def of_some_tokens(d):
+    each, labels = tokens(d)
+    return tf.reduce_mean(tf.boolean_mask(tf.reshape(each, [-1]), tf.not_equal(tf.reshape(labels, [-1]), -100)))
+
+
+def by_size_of_some(d):
+    some = tf.boolean_mask(d.errors, d.weights > 0)
+    return tf.reduce_sum(some) / tf.cast(tf.size(some), tf.float32)
+
+
 LOSSES = {
     "mean": (lambda d: tf.reduce_mean(d.errors), {"mean"}),
     "mean of means": (lambda d: tf.reduce_mean(tf.reduce_mean(d.errors, axis=-1)), {"mean"}),
@@ -76,6 +93,17 @@ LOSSES = {
     "by elements": (lambda d: d.of_tf_losses(reduction=Reduction.SUM_OVER_BATCH_SIZE), {"mean"}),
     "by fed weights": (lambda d: d.of_tf_losses(weights=d.weights), {"ratio"}),
     "by at least 1": (lambda d: tf.reduce_sum(d.errors) / tf.maximum(tf.reduce_sum(d.weights), 1.0), {"ratio"}),
+    "of some rows": (lambda d: tf.reduce_mean(tf.boolean_mask(d.errors, d.weights[:, 0] > 0)), {"ratio"}),
+    "of some elements": (lambda d: tf.reduce_mean(tf.boolean_mask(d.errors, d.weights > 0)), {"ratio"}),
+    "sum of some rows": (lambda d: tf.reduce_sum(tf.boolean_mask(d.errors, d.weights[:, 0] > 0)), {"sum"}),
+    "of some tokens": (of_some_tokens, {"ratio"}),
+    "of all tokens": (lambda d: tf.reduce_mean(tf.reshape(tokens(d)[0], [-1])), {"mean"}),
+    "sum of all tokens": (lambda d: tf.reduce_sum(tf.reshape(tokens(d)[0], [-1, 1])), {"sum"}),
+    "by the size of some": (by_size_of_some, {"ratio"}),
+    "of some by index": (
+        lambda d: tf.reduce_mean(tf.gather_nd(d.errors, tf.where(d.weights[:, 0] > 0))),
+        {"ratio"},
+    ),
     "by a fed number": (lambda d: tf.reduce_sum(d.errors) / tf.placeholder(tf.float32, []), {"unknown"}),
     "recurrent": (lambda d: recurrent(d)[0], {"mean"}),
     "recurrent sum": (lambda d: recurrent(d)[1], {"sum"}),
@@ -151,6 +179,8 @@ TOLD = [
     ("sum and penalty", "sum", r"with \"sum\" the other term for more"),
     ("sum", "mean", r"is a sum over the rows \('Sum'\), of which the mean .* Set .* to \"auto\", or to \"sum\""),
     ("sum", "sum", None),
+    ("of some rows", "auto", None),
+    ("of some rows", "mean", r"is a sum over the rows that is divided by what the data says \('Mean'\)"),
     ("sum and penalty", "auto", None),
     ("mean", "auto", None),
     ("recurrent", "auto", None),

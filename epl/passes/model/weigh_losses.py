@@ -13,7 +13,7 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
-from epl.graph.types import FLOAT32
+from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, with_originals, with_specs
 from epl.plan.cost.cost import TensorSpec
 from epl.plan.facts.analysis import analyse
@@ -63,7 +63,7 @@ def weigh_losses(program, target):
 
 def _counts_numbers(program, loss):
     """Whether what the quotients of a Loss are divided by are single float32 numbers."""
-    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO]
+    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO and term.by]
     return all(spec is not None and spec.shape == () and spec.dtype == FLOAT32 for spec in specs)
 
 
@@ -122,22 +122,36 @@ class _Weighing(object):
         """The tensor by which a Term is multiplied."""
         if term.kind == SUM:
             return self._constant(prefix + "/parts", parts, near)
-        name = "%s/share/%s" % (prefix, term.by.replace(":", "_output_"))
+        name = "%s/share/%s" % (prefix, (term.chosen or term.by).replace(":", "_output_"))
         if name not in self._edit:
-            made = self._graph.nodes[node_of(term.by)]
-            total = make_node("Identity", name + "/of_all", [term.by], made.device, T=Type(FLOAT32))
-            if term.by != term.counted:
+            by, counted = (self._count(term.chosen, name),) * 2 if term.chosen else (term.by, term.counted)
+            made = self._edit.peek(node_of(by))
+            total = make_node("Identity", name + "/of_all", [by], made.device, T=Type(FLOAT32))
+            if by != counted:
                 total.op = made.op
                 total.input[:] = made.input[:]
-            position = [canonical_tensor(text) for text in total.input].index(term.counted)
-            share = make_node("DivNoNan", name + "/share", [term.by, total.name], made.device, T=Type(FLOAT32))
+            position = [canonical_tensor(text) for text in total.input].index(counted)
+            share = make_node("DivNoNan", name + "/share", [by, total.name], made.device, T=Type(FLOAT32))
             counts = self._constant(prefix + "/parts", parts, near)
             for node in (total, share, make_node("Mul", name, [share.name, counts], made.device, T=Type(FLOAT32))):
                 tags.inherit(node, made, (tags.TASKGRAPH,))
                 self._edit.add(node)
                 self._specs[node.name] = TensorSpec((), FLOAT32)
-            self._counts.append((term.counted, (total.name, position)))
+            self._counts.append((counted, (total.name, position)))
         return name
+
+    def _count(self, tensor, prefix):
+        """The canonical name of a tensor that says how many elements another has."""
+        near, dtype = self._graph.nodes[node_of(tensor)], dtype_of(self._graph, tensor)
+        size = make_node("Size", prefix + "/elements", [tensor], near.device, T=Type(dtype), out_type=Type(INT32))
+        cast = dict(SrcT=Type(INT32), DstT=Type(FLOAT32))
+        count = make_node("Cast", prefix + "/count", [size.name], near.device, **cast)
+        for node, dtype in ((size, INT32), (count, FLOAT32)):
+            tags.inherit(node, near, (tags.TASKGRAPH,))
+            set_attr(node, tags.PHASE, tags.FORWARD)
+            self._edit.add(node)
+            self._specs[node.name] = TensorSpec((), dtype)
+        return canonical_tensor(count.name)
 
     def _constant(self, name, value, near):
         if name not in self._edit:
@@ -148,7 +162,7 @@ class _Weighing(object):
             self._specs[name] = TensorSpec((), FLOAT32)
         return name
 
-    def _product(self, name, text, weight, near, phase):
+    def _product(self, name, text, weight, near, phase, op="Mul"):
         """The name of a tensor times a weight."""
         dtype = dtype_of(self._graph, text)
         made = []
@@ -156,7 +170,7 @@ class _Weighing(object):
             cast = dict(SrcT=Type(FLOAT32), DstT=Type(dtype))
             made.append(make_node("Cast", name + "/cast", [weight], near.device, **cast))
             self._specs[made[0].name], weight = TensorSpec((), dtype), made[0].name
-        made.append(make_node("Mul", name, [text, weight], near.device, T=Type(dtype)))
+        made.append(make_node(op, name, [text, weight], near.device, T=Type(dtype)))
         for node in made:
             tags.inherit(node, near, (tags.TASKGRAPH,))
             set_attr(node, tags.PHASE, phase)
@@ -170,7 +184,9 @@ class _Weighing(object):
         for term in terms:
             near, name = self._graph.nodes[node_of(term.tensor)], "%s/term_%d" % (prefix, len(made))
             weight = self._weight(term, parts, prefix, near)
-            made[parse_input(term.tensor)] = self._product(name, term.tensor, weight, near, tags.FORWARD)
+            # The mean of no rows at all is no number, and counts for nothing.
+            op = "MulNoNan" if term.chosen and dtype_of(self._graph, term.tensor) == FLOAT32 else "Mul"
+            made[parse_input(term.tensor)] = self._product(name, term.tensor, weight, near, tags.FORWARD, op)
         for name in self._graph.in_order(loss.between):
             node = copy_of(self._graph.nodes[name])
             node.name = "%s/reported/%s" % (prefix, name)

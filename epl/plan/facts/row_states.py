@@ -7,11 +7,15 @@ the result is no batch of rows any more.
 
     x [B, 4] -> MatMul with w [4, 1] -> [B, 1] rows along 0 -> Mean -> a mean over the rows
     x [B, 4] -> MatMul with y' [4, B] -> [B, B] rows are compared
+    x [B, 4] -> GatherV2 with Where(mask) [?] -> [?, 4] rows that the data chooses -> Mean -> a sum over the rows,
+                                                 divided by how many these are
 """
 
 import collections
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional, Tuple
+
+import numpy as np
 
 from epl.graph import tags
 from epl.graph.index import NodeInput, format_input
@@ -41,6 +45,7 @@ _FILLED = frozenset("Fill BroadcastTo Tile Range Reshape".split())
 _ALONG = frozenset("Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits".split())
 _ALONG = _ALONG | frozenset(["Cumsum", "Cumprod", "TopKV2"])
 _SEGMENTS = frozenset("SegmentSum SegmentMean SegmentMax SegmentMin UnsortedSegmentSum UnsortedSegmentMax".split())
+_GATHERS = frozenset("Gather GatherV2 GatherNd".split())
 _SUMS = frozenset("MatMul BatchMatMul BatchMatMulV2 Einsum L2Loss".split())
 
 
@@ -53,12 +58,18 @@ class State:
       dim: of ROWS and SHAPE the dimension of the rows; None where it is not known.
       node: of COMPARED and OTHER the node that made it so.
       by: of RATIO the tensor by which a sum is divided, and the sum of all rows in it.
+      each: of ROWS how many places along the dimension each row has: 5 where [B, 5] has become [B * 5]; None where that
+        is not known.
+      chosen: of ROWS that they are those that the data chooses (tf.boolean_mask), so that nobody knows how many they
+        are; of RATIO the tensor of these of which it is the mean, in the place of `by`.
     """
 
     kind: str
     dim: Optional[int] = None
     node: Optional[str] = None
     by: Optional[Tuple[str, str]] = None
+    chosen: Optional[str] = None
+    each: Optional[int] = 1
 
 
 _SAME, _UNKNOWN = State(SAME), State(UNKNOWN)
@@ -185,6 +196,51 @@ class RowStates(object):
         return inputs[kinds.index(SUM)] if sorted(kinds) == sorted([SUM, SAME]) else None
 
     def _of_rows(self, node, inputs, states):
+        if node.op == "Where" and len(inputs) == 1:
+            return State(ROWS, 0, chosen=node.name)
+        if node.op in _GATHERS and states[1].chosen and not states[0].chosen:
+            return self._gathered(inputs, states)
+        chosen = {state.chosen for state in states if state.kind == ROWS}
+        if None in chosen and len(chosen) > 1:
+            return _UNKNOWN  # some rows beside all of them
+        found = self._of_all_rows(node, inputs, states)
+        # Masks of labels and of logits are two nodes each; that they choose the same rows is seen at the first step.
+        return found if chosen == {None} else _of_chosen(found, inputs, min(chosen))
+
+    def _gathered(self, inputs, states):
+        """Of the rows that the data chooses: those at some indices along the rows' dimension."""
+        axis = self.facts.value(inputs[2]) if len(inputs) > 2 else 0
+        along = states[0].kind == ROWS and states[0].dim in (None, 0) and axis is not None and int(axis) == 0
+        return State(ROWS, 0, chosen=states[1].chosen) if along else _UNKNOWN
+
+    def _of_all_rows(self, node, inputs, states):
+        if node.op == "Reshape" and states[0].kind == ROWS:
+            reshaped = self._reshaped(node, inputs[0], states[0])
+            if reshaped is not None:
+                return reshaped
+        each = {state.each for state in states if state.kind == ROWS}
+        each = each.pop() if len(each) == 1 else None
+        found = self._of_known_rows(node, inputs, states)
+        if isinstance(found, list):
+            return [replace(state, each=each) if state.kind == ROWS else state for state in found]
+        return replace(found, each=each) if found.kind == ROWS else found
+
+    def _reshaped(self, node, given, state):
+        """Of rows that come first, before and after: what each of them has stays together. None where that is not
+        known."""
+        before, after = self.facts.shape(given), self.facts.shape(NodeInput(node.name, 0))
+        if state.dim != 0 or not before or not after:
+            return None
+        for merged in range(1, len(before) + 1):
+            if after[1:] == before[merged:]:
+                places = (state.each,) + before[1:merged]
+                return State(ROWS, 0, each=None if None in places else int(np.prod(places)))
+        if None in before[1:] + after[1:] or state.each is None:
+            return None
+        size, places = state.each * np.prod(before[1:], dtype=int), np.prod(after[1:], dtype=int)
+        return State(ROWS, 0, each=int(size // places)) if places and size % places == 0 else None
+
+    def _of_known_rows(self, node, inputs, states):
         if node.op in tensors.FUSED_NORMS:
             return [states[0]] + [State(OTHER, node=node.name)] * 5
         if node.op == "EnsureShape":
@@ -279,9 +335,22 @@ class RowStates(object):
         return State(ROWS, after + state.dim - before)
 
 
+def _of_chosen(found, inputs, chosen):
+    """The States of a node's outputs, given what they were if it took all rows: it takes some that the data chooses."""
+    if isinstance(found, list):
+        return [_of_chosen(each, inputs, chosen) for each in found]
+    if found.kind == ROWS:
+        return replace(found, chosen=chosen)
+    if found.kind == MEAN:
+        return State(RATIO, chosen=format_input(*inputs[0]))
+    return found
+
+
 def _size(op, state):
     if state.kind != ROWS:
         return _SAME if state.kind == SAME else _UNKNOWN
+    if state.chosen:
+        return State(SUM) if op == "Size" else _UNKNOWN
     return State(COUNT) if op == "Size" else State(SHAPE, state.dim)
 
 

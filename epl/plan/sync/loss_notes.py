@@ -36,7 +36,7 @@ def loss_notes(losses, method):
             notes.append(
                 "the loss '%s' is a sum over the rows that is divided by what the data says ('%s'): each copy of the "
                 "model, and each micro-batch, divides by what is in its own rows, and the mean of the quotients is not "
-                "quite that of the whole batch." % (loss.tensor, first[RATIO].by)
+                "quite that of the whole batch." % (loss.tensor, first[RATIO].by or first[RATIO].node)
             )
         notes.extend(_of_sums(loss, first, method))
     return list(dict.fromkeys(notes))

@@ -59,6 +59,7 @@ class Term:
       node: what makes it so.
       by: of a ratio the tensor by which a sum over the rows is divided.
       counted: the sum over the rows in that: itself, or in the larger one of it and a constant.
+      chosen: in the place of both the tensor of rows that the data chooses, of which a ratio is the mean.
     """
 
     tensor: str
@@ -66,6 +67,7 @@ class Term:
     node: Optional[str] = None
     by: Optional[str] = None
     counted: Optional[str] = None
+    chosen: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,9 @@ class _Terms(object):
         return not self._trained.isdisjoint(reached)
 
     def _counts_rows(self, tensor):
-        """Whether a tensor follows from the shapes of what has rows alone."""
-        stop = frozenset(self._graph.find(_SHAPES_ONLY.__contains__))
+        """Whether a tensor follows from the shapes alone of what has all rows."""
+        shapes = self._graph.find(_SHAPES_ONLY.__contains__)
+        stop = frozenset(name for name in shapes if not self._states.of(self._inputs(name)[0]).chosen)
         reached = self._graph.ancestors([tensor.node], stop=stop, data_only=True)
         return not any(self._graph.nodes[name].op in _DATA for name in reached)
 
@@ -220,6 +223,8 @@ class _Terms(object):
             return Term(name, SAME, tensor.node)
         if state.kind == SUM:
             return Term(name, self._of_sum(tensor, divisors), tensor.node)
+        if state.kind == RATIO and state.chosen:
+            return Term(name, RATIO, tensor.node, chosen=state.chosen)
         if state.kind == RATIO:
             by = parse_input(state.by[0])
             if self._counts_rows(by):

@@ -40,7 +40,14 @@ def model(kind, x, y, labels):
     mask = tf.cast(labels > 0, tf.float32)
     mean_of_some = tf.reduce_sum(mask * each) / tf.maximum(tf.reduce_sum(mask), 1.0)
     by_weights = tf.losses.mean_squared_error(y, tf.matmul(x, w), weights=tf.expand_dims(mask, 1))
+    some = tf.boolean_mask(each, labels > 1)  # as few as none in a copy of the model
     return {
+        "mean_of_chosen": lambda: tf.reduce_mean(some) + penalty,
+        "mean_of_chosen_logits": lambda: tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=tf.boolean_mask(labels, labels > 0), logits=tf.boolean_mask(logits, labels > 0)
+            )
+        ),
         "ratio": lambda: by_weights,
         "ratio_sum_and_penalty": lambda: 0.1 * tf.reduce_sum(errors) + 2.0 * by_weights + penalty,
         "ratio_of_at_least_1": lambda: mean_of_some + penalty,
