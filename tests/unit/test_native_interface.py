@@ -17,7 +17,7 @@ from epl.errors import CommunicationError
 CSRC = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "csrc")
 # Of what the headers declare, without comments and spaces. It changes with them, and EPL_COMM_INTERFACE should too,
 # unless only members were added at a structure's end: earlier libraries do not look at those.
-HEADERS = {4: "a78829a0"}
+HEADERS = {5: "bed232b7"}
 
 
 def header(name):
