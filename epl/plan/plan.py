@@ -27,22 +27,22 @@ from epl.plan.holding import Holding
 from epl.plan.input.data import DataPlan, plan_data
 from epl.plan.input.equal_steps import Repeated, find_repeated
 from epl.plan.input.prefetch import Prefetched, find_prefetched
+from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import make_mesh, mesh_as_marked
 from epl.plan.layout.mesh import DATA, Mesh, one_instance
 from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
 from epl.plan.layout.placements import place_variables
 from epl.plan.layout.stages import stages_of, used_taskgraphs
-from epl.plan.layout.weights import check_weights
-from epl.plan.pipeline.borders import check_settings, copied_for_borders, plan_borders
+from epl.plan.pipeline.borders import copied_for_borders, plan_borders
 from epl.plan.pipeline.micro_batches import MicroBatches, has_micro_batches, of_micro_batches, plan_micro_batches
 from epl.plan.sync.batch_norm import plan_batch_norm
 from epl.plan.sync.dgc import Dgc, plan_dgc
 from epl.plan.sync.gradients import Aggregation, plan_aggregation
-from epl.plan.sync.local_sgd import LocalSgd, check_no_collectives, plan_local_sgd
+from epl.plan.sync.local_sgd import LocalSgd, plan_local_sgd
 from epl.plan.sync.outputs import Merge, merges_of
 from epl.plan.sync.state import StateGroup, plan_state
 from epl.plan.sync.wire import Wire, plan_wire
-from epl.plan.zero.zero import Zero, check_zero, sharing_group, with_sharers, workers_of
+from epl.plan.zero.zero import Zero, sharing_group, with_sharers, workers_of
 from epl.plan.zero.zero_owners import Places, plan_zero
 from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
@@ -296,8 +296,7 @@ def make_plan(model, config, cluster):
         mesh = one_instance(mesh, role == ALONE)
     analysis = analyse(model)
     communication = config.communication
-    check_settings(model, config, mesh, user_collectives(model.graph))
-    check_weights(config, mesh, user_collectives(model.graph))
+    check_features(model, config, mesh, role)
     check_sources(model.graph, analysis, mesh)
     if mesh.everywhere.size > 1 or has_micro_batches(model, config):
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
@@ -335,7 +334,6 @@ def make_plan(model, config, cluster):
             drift = check_updates(model, analysis, aggregation, state)
     zero, keepers = None, {}
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
-        check_zero(config)
         mesh, sharing = with_sharers(mesh, config), sharing_group(mesh, config.zero.degree)
         in_workers = sharing.num_workers == 1 and (sharing.size < mesh.copies.size or mesh.pipeline.num_workers > 1)
         places = Places(owners, mesh.pipeline.index)
@@ -344,7 +342,7 @@ def make_plan(model, config, cluster):
         keepers = workers_of(zero, model)
         if zero.num_owned == 1:  # else there is a copy for each shard, or in each group
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
-    dgc = plan_dgc(model, mesh, config.dgc) if aggregation.groups else None
+    dgc = plan_dgc(model, config.dgc) if aggregation.groups else None
     wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
     several_copies = mesh.everywhere.size > 1 and role is None
     if drift is None:
@@ -362,8 +360,6 @@ def make_plan(model, config, cluster):
     if mesh.copies.num_workers > 1:
         check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
     collectives = find_user_collectives(model, analysis, mesh)
-    if local_sgd is not None:
-        check_no_collectives(collectives)
     borders = plan_borders(model, analysis, stage_of, mesh, merged_edges(aggregation, state))
     return Plan(
         mesh=mesh,

@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from epl import tf_compat
+from epl.config import composes
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.control_flow import inside_control_flow
@@ -211,27 +212,12 @@ def _check_shapes(program, names, where):
 def _check_settings(program, config, split):
     """Raises UnsupportedError for what is not known to compute the same with tensors that a TaskGraph divides."""
     what = "epl.split" if split.kind == "split" else "epl.replicate(%d) of a batch of fixed size" % split.device_count
-    settings = (
-        ("gradient_checkpoint.check_gradients", config.gradient_checkpoint.check_gradients, "False"),
-        ("local_sgd.k_steps", bool(config.local_sgd.k_steps), "0"),
-        ("dgc.sparsity", bool(config.dgc.sparsity), "[]"),
-        ("communication.wire_dtype", config.communication.wire_dtype != "float32", '"float32"'),
-        ("communication.sync_batch_norm", config.communication.sync_batch_norm, "False"),
-        ("execution.xla", config.execution.xla, "False"),
-    )
-    for key, is_set, off in settings:
-        if is_set:
-            raise UnsupportedError(
-                "%s does not go together with %s in this version. Set it to %s, or use %s."
-                % (key, what, off, "epl.replicate" if split.kind == "split" else "epl.replicate(1)")
-            )
-    collectives = user_collectives(program.graph)
-    if collectives:
-        raise UnsupportedError(
-            "'%s' is a collective that the program made with epl.ops, which does not go together with %s in "
-            "this version: the devices of one copy of the model would take part in it as if each were a copy."
-            % (collectives[0].name, what)
-        )
+    one, collectives = composes.SPLIT if split.kind == "split" else composes.ROWS, user_collectives(program.graph)
+    features = composes.in_force(config.to_dict()) | {one}
+    with_ops = [composes.COLLECTIVES] if collectives else []
+    names = {"devices": split.device_count, "node": collectives[0].name if collectives else ""}
+    for other in [each.other for each in composes.REFUSALS if each.one is one and each.other in features] + with_ops:
+        raise composes.refused(one, other, **names)
     _check_functions(program, what)
 
 

@@ -9,7 +9,7 @@ computed in float32, such as that of a bias, is cast to 16 bits first.
 
 from dataclasses import replace
 
-from epl.errors import UnsupportedError
+from epl.config import composes
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
@@ -32,11 +32,7 @@ def shorten_gradients(program, target):
         return program
     by_hand = [call for call in program.apply_calls if call.between is not None]
     if by_hand:
-        raise UnsupportedError(
-            'amp.level="O2" keeps gradients in 16 bits until an optimizer gets them, but the program assigns what it '
-            "makes of gradients to variables itself, '%s' for one. Use an optimizer's apply_gradients, or set "
-            'amp.level="O1".' % by_hand[0].gradients[0][1]
-        )
+        raise composes.refused(composes.BY_HAND, composes.O2, variable=by_hand[0].gradients[0][1])
     short = _Short(program, DTYPES[program.sixteen_bits.name])
     for call, gradients in returned_gradients(program):
         for gradient, variable, consumers in gradients:

@@ -7,6 +7,7 @@ one more call of an optimizer, whose gradients are aggregated where tf.gradients
 
 import collections
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
@@ -61,11 +62,8 @@ def check_repeated(model, execution):
     """
     by_hand = [call for call in model.apply_calls if call.optimizer == BY_HAND]
     if by_hand and execution.steps_per_run > 1:
-        raise UnsupportedError(
-            "execution.steps_per_run=%d repeats calls of optimizers (apply_gradients), but the program assigns what it "
-            "makes of gradients to variables itself, '%s' for one. Leave the key at 1."
-            % (execution.steps_per_run, by_hand[0].gradients[0][1])
-        )
+        facts = {"steps": execution.steps_per_run, "variable": by_hand[0].gradients[0][1]}
+        raise composes.refused(composes.BY_HAND, composes.STEPS, **facts)
 
 
 def check_replaced(model, options):
@@ -83,11 +81,8 @@ def check_replaced(model, options):
         return
     by_hand = [call for call in model.apply_calls if call.optimizer == BY_HAND]
     if by_hand:
-        raise UnsupportedError(
-            "optimizer.lamb and optimizer.lars replace tf.train.AdamOptimizer and tf.train.MomentumOptimizer, but the "
-            "program assigns what it makes of gradients to variables itself, '%s' for one. Use one of these "
-            "optimizers, or set the key to False." % by_hand[0].gradients[0][1]
-        )
+        replaced = composes.LAMB if options.lamb else composes.LARS
+        raise composes.refused(composes.BY_HAND, replaced, variable=by_hand[0].gradients[0][1])
     raise UnsupportedError(
         "optimizer.lamb and optimizer.lars replace tf.train.AdamOptimizer and tf.train.MomentumOptimizer, "
         "but the program trains with %s. Only these very classes are replaced, not ones derived from them, optimizers "

@@ -63,12 +63,6 @@ def find_user_collectives(model, analysis, mesh):
     graph = model.graph
     nodes = user_collectives(graph)
     _check_functions(graph)
-    if nodes and mesh.pipeline.num_workers > 1:
-        raise UnsupportedError(
-            "'%s' (%s) is a collective that the program made with epl.ops, but the stages of this model lie in several "
-            "workers, of which only one has this stage. Put all stages into one worker (epl-launch --gpu_per_worker), "
-            "or leave the collective out." % (nodes[0].name, nodes[0].op)
-        )
     for node in nodes:
         _check_place(node, analysis)
         _check_instances(node, mesh)

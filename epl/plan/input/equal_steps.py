@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
@@ -45,12 +46,6 @@ def find_repeated(model, analysis, mesh, io):
     """
     if io.equal_steps != "repeat" or mesh.copies.num_workers == 1 or not model.apply_calls:
         return ()
-    if mesh.pipeline.num_workers > 1 or model.partitioned is not None:
-        raise UnsupportedError(
-            "%s does not go together with %s, where several workers compute one copy of the model and read the same "
-            'data. Set io.equal_steps to "" or "drop".'
-            % (_KEY, "epl.split" if model.partitioned is not None else "stages of a pipeline in several workers")
-        )
     graph, bodies = model.graph, Bodies(model.graph)
     updates = [name for name in analysis.writes if tags.phase(graph.nodes[name]) == tags.APPLY]
     found = {}
@@ -70,6 +65,9 @@ def find_repeated(model, analysis, mesh, io):
                 "get_next() stands outside of functions, branches and loops; those of generators are among them. Use "
                 'such a data set, or set io.equal_steps to "" or "drop".' % (_KEY, name, node.op)
             )
+    by_hand = [call for call in model.apply_calls if call.between is not None]
+    if not found and by_hand:
+        raise composes.refused(composes.BY_HAND, composes.EQUAL_STEPS, variable=by_hand[0].gradients[0][1])
     if not found:
         raise UnsupportedError(
             "%s: training reads no data set (tf.data), and what is fed cannot begin again. Use a data set, or set "

@@ -3,6 +3,7 @@
 from functools import reduce
 from math import gcd
 
+from epl.config import composes
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.layout.mesh import Instance, Mesh, Stage
 
@@ -45,7 +46,8 @@ def make_mesh(
     split = is_split(taskgraphs)
     uneven = len({stage.device_count for stage in stages}) > 1
     if uneven:
-        _check_uneven(stages, colocate, num_chunks, split)
+        has = ((composes.COLOCATE, colocate), (composes.CHUNKS, num_chunks > 1), (composes.SPLIT, split))
+        composes.check([composes.UNEVEN] + [each for each, is_set in has if is_set], counts=counts_of(stages))
     _check_devices(stages, depth, cluster, split)
     if weights:
         _check_weights(weights, stages, shards, split)
@@ -120,46 +122,21 @@ def _check_stages(stages, num_chunks):
         )
 
 
-def _check_uneven(stages, colocate, num_chunks, split):
-    """Raises UnsupportedError where stages cannot have different numbers of devices."""
-    counts = ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
-    for key, is_set, off in (
-        ("cluster.colocate_split_and_replicate", colocate, "False"),
-        ("pipeline.num_chunks", num_chunks > 1, "1"),
-    ):
-        if is_set:
-            raise UnsupportedError(
-                "the scopes of this model have different device counts (%s), which does not go together with %s in "
-                "this version. Set it to %s, or use the same device_count in all scopes." % (counts, key, off)
-            )
-    if split:
-        raise UnsupportedError(
-            "the scopes of this model have different device counts (%s), which does not go together with epl.split in "
-            "this version. Use the same device_count in all scopes: epl.replicate(k) divides its batch over as many "
-            "devices as epl.split(k) has." % counts
-        )
+def counts_of(stages):
+    """How messages name stages with how many devices each has."""
+    return ", ".join("%s: %d" % (s.name, s.device_count) for s in stages)
 
 
 def _check_weights(weights, stages, shards, split):
     """Raises where devices cannot have these parts of a batch (cluster.device_weights)."""
     given = "cluster.device_weights=(%s)" % ", ".join(map(str, weights))
-    if split or len({stage.device_count for stage in stages}) > 1:
-        raise UnsupportedError(
-            "%s does not go together with %s in this version: its devices have equal parts. Leave the key out%s."
-            % (
-                (given, "a model that devices divide (epl.split, or epl.replicate of a batch of fixed size)", _OPEN)
-                if split
-                else (given, "scopes of different device counts", "")
-            )
-        )
+    lies = ((composes.SPLIT, split), (composes.UNEVEN, len({stage.device_count for stage in stages}) > 1))
+    composes.check([composes.WEIGHTS] + [each for each, is_so in lies if is_so], weights=", ".join(map(str, weights)))
     if len(weights) != shards:
         raise PlanError(
             "%s has %d weights, but the batch of a model replica is divided over %d (epl.replicate(%d)). Give one "
             "weight for each of these devices, or leave the key out." % (given, len(weights), shards, shards)
         )
-
-
-_OPEN = ", or leave the number of rows open: batch(...) without drop_remainder, a placeholder of shape [None, ...]"
 
 
 def _check_split(stages, depth, cluster, prefer_intra_node):

@@ -160,36 +160,3 @@ def _check_sources(model, analysis):
                     "different device counts. Leave the number open: batch(...) without drop_remainder, a placeholder "
                     "of shape [None, ...]; or use the same device_count in all scopes." % (name, shape.dim[0].size)
                 )
-
-
-def check_settings(model, config, mesh, collectives):
-    """Raises UnsupportedError for what is not known to compute the same with stages of different device counts.
-
-    Args:
-      model, config: an epl.program.program.Program and an epl.Config.
-      mesh: the Mesh.
-      collectives: those of the program itself.
-    """
-    if mesh.is_even:
-        return
-    settings = (
-        ("zero.level", bool(config.zero.level), '""'),
-        ("offload.level", bool(config.offload.level), '""'),
-        ("gradient_checkpoint.offload", config.gradient_checkpoint.offload, "False"),
-        ("communication.sync_batch_norm", config.communication.sync_batch_norm, "False"),
-        ("optimizer.num_apply_group", config.optimizer.num_apply_group > 1, "1"),
-        ("amp.dtype (a loss that is scaled)", bool(model.scaled), '"bfloat16"'),
-    )
-    for key, is_set, off in settings:
-        if is_set:
-            raise UnsupportedError(
-                "%s does not go together with scopes of different device counts (%s) in this version. Set it to %s, or "
-                "use the same device_count in all scopes."
-                % (key, ", ".join("%s: %d" % (s.name, s.device_count) for s in mesh.stages), off)
-            )
-    if collectives:
-        raise UnsupportedError(
-            "'%s' is a collective that the program made with epl.ops, which does not go together with scopes of "
-            "different device counts in this version: stages have different numbers of copies. Use the same "
-            "device_count in all scopes." % collectives[0].name
-        )

@@ -9,6 +9,7 @@ import collections
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.functions import Functions
@@ -192,10 +193,7 @@ def _check(graph, nodes):
                 "pipeline.num_micro_batch at 1." % name
             )
         if node.op in effects.COLLECTIVES:
-            raise UnsupportedError(
-                "'%s' is a collective that the program made with epl.ops; it cannot be repeated for each of several "
-                "micro-batches. Leave pipeline.num_micro_batch at 1." % name
-            )
+            raise composes.refused(composes.COLLECTIVES, composes.MICRO_BATCHES, node=name)
         if node.op in effects.STAGED:
             raise UnsupportedError(
                 "'%s' takes a batch from a staging area, which the program fills once a step, but with "

@@ -8,6 +8,7 @@ is judged together has a scale of its own.
 from dataclasses import dataclass
 from typing import FrozenSet, Tuple
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.functions import Functions
@@ -49,11 +50,8 @@ def plan_loss_scale(program):
     """
     by_hand = [call for call in program.apply_calls if call.between is not None]
     if by_hand:
-        raise UnsupportedError(
-            'amp.dtype="float16" leaves out updates whose gradients are not finite, but the program assigns what it '
-            "makes of gradients to variables itself, '%s' for one. Use an optimizer's apply_gradients. %s"
-            % (by_hand[0].gradients[0][1], _INSTEAD)
-        )
+        facts = {"variable": by_hand[0].gradients[0][1], "advice": _INSTEAD}
+        raise composes.refused(composes.BY_HAND, composes.FLOAT16, **facts)
     calls = [_Call(program, call) for call in program.apply_calls if call.gradients]
     analysis = analyse(program)
     for call in calls:

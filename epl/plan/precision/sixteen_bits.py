@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from epl.config import composes
 from epl.config.keys import keys
-from epl.config.rules import NOT_WITH_LOSS_SCALE, names_loss_scale
 from epl.errors import UnsupportedError
 from epl.plan.precision.loss_scale import plan_loss_scale
 from epl.plan.precision.precision import NoKernel, plan_precision
@@ -44,7 +44,7 @@ def choose_sixteen_bits(program, config, device_type, op_def, has_kernel):
 
     if config.amp.dtype != AUTO:
         return SixteenBits(config.amp.dtype), precision(config.amp.dtype)
-    if names_loss_scale(config.to_dict()):
+    if composes.names_loss_scale(config.to_dict()):
         return SixteenBits(FLOAT16, "a key about the loss scale is set"), precision(FLOAT16)
     first, second, why = BFLOAT16, FLOAT16, "the device has its kernels"
     if device_type == "GPU":
@@ -64,14 +64,11 @@ def _unfit(name, program, config, precision):
     """Why one of the two does not serve, in short and as an error says it; None where it does."""
     try:
         if name == FLOAT16:
-            for key, why in sorted(NOT_WITH_LOSS_SCALE.items()):
-                if config.to_dict()[key] != keys()[key].default:
-                    left = "its loss scale does not go together with %s: %s. Leave that key at %r."
-                    return "float16's loss scale does not go together with " + key, left % (
-                        key,
-                        why,
-                        keys()[key].default,
-                    )
+            for each in (composes.refusal(composes.FLOAT16, other) for other in (composes.WIRE, composes.DGC)):
+                if each.other.in_values(config.to_dict()):
+                    key, left = each.other.key, "its loss scale does not go together with %s: %s. Leave that key at %r."
+                    facts = key, each.facts["why"], keys()[key].default
+                    return "float16's loss scale does not go together with " + key, left % facts
             plan_loss_scale(program)
         precision(name)
     except NoKernel as error:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
@@ -60,7 +61,7 @@ def compressible(program, options):
     found, largest = [], 0
     for call in program.apply_calls:
         if call.between is not None:
-            raise _unfit("the program assigns gradients to variables itself")
+            raise composes.refused(composes.BY_HAND, composes.DGC)
         seen = [canonical_tensor(gradient.values) for gradient, _ in call.gradients]
         for gradient, name in call.gradients:
             if gradient.indices is not None:
@@ -86,20 +87,10 @@ def compressible(program, options):
     return tuple(found)
 
 
-def plan_dgc(model, mesh, options):
-    """The Dgc of a model that trains; None where nothing is compressed.
-
-    Raises:
-      UnsupportedError: it is laid out in a way that this has not been made for.
-    """
+def plan_dgc(model, options):
+    """The Dgc of a model that trains; None where nothing is compressed."""
     if not model.compressed:
         return None
-    if len(mesh.stages) > 1 or mesh.num_shards > 1:
-        raise UnsupportedError(
-            "dgc.sparsity cannot be used with a model of several stages, or one copy of which computes on several "
-            "devices (replicate or split with a device_count above 1). Use epl.replicate(1) alone, or set dgc.sparsity "
-            "to []."
-        )
     gradients = {each.gradient: each for each in model.compressed}
     return Dgc(options.sparsity, options.rampup_begin_step, options.rampup_step, options.clip_norm, gradients)
 

@@ -109,7 +109,6 @@ def plan_local_sgd(model, analysis, mesh, config):
     Raises:
       UnsupportedError: the model, or how it is laid out, is none that LocalSGD has been made for; says what.
     """
-    _check(model, mesh)
     drift = drifting(model, analysis)
     slots = _slots(model, analysis, drift)
     chosen, candidates = [], (drift | slots) - _own(model, analysis)
@@ -150,33 +149,6 @@ def _losses(model):
 def _own(model, analysis):
     """Variables of which each copy of the model has a value of its own."""
     return find_generators(model) | analysis.of_queues
-
-
-def _check(model, mesh):
-    """Raises for what LocalSGD does not compose with."""
-    if len(mesh.stages) > 1 or mesh.num_shards > 1:
-        raise UnsupportedError(
-            "local_sgd.k_steps cannot be used with a model of several stages, or one copy of which computes on several "
-            "devices (replicate or split with a device_count above 1). Use epl.replicate(1) alone, or leave "
-            "local_sgd.k_steps at 0."
-        )
-    wide = sorted(name for key, names in model.merges.items() if key.startswith("global_") for name in names)
-    if wide and mesh.num_workers > 1:
-        raise UnsupportedError(
-            "local_sgd.k_steps cannot be used with tensors in a collection epl.GraphKeys.GLOBAL_..., '%s' for one: "
-            "workers would wait for each other in every step that fetches them. Use the LOCAL_... collection, which "
-            "merges over the devices of a worker." % wide[0]
-        )
-
-
-def check_no_collectives(user_collectives):
-    """Raises for collectives of the program itself, which workers take part in at every step."""
-    if user_collectives:
-        raise UnsupportedError(
-            "local_sgd.k_steps cannot be used with collectives of the program itself (epl.ops), '%s' for one: workers "
-            "would wait for each other in every step. Leave them out, or leave local_sgd.k_steps at 0."
-            % user_collectives[0].name
-        )
 
 
 def _slots(model, analysis, drift):

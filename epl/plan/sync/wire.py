@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
-from epl.errors import UnsupportedError
+from epl.config import composes
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
 from epl.plan.facts.names import PREFIX, tag_of
@@ -60,7 +60,7 @@ def coded_gradients(program, communication):
       UnsupportedError: the program assigns to variables what it makes of gradients itself.
     """
     if any(call.between is not None for call in program.apply_calls):
-        raise _unfit("programs that assign what they make of gradients to variables themselves")
+        raise composes.refused(composes.BY_HAND, composes.WIRE)
     found = []
     for call, gradients in find_gradients(program, None, communication, warn=False).gradients:
         for gradient, name in gradients:
@@ -75,15 +75,9 @@ def coded_gradients(program, communication):
 
 
 def plan_wire(model, mesh, aggregation, dtype):
-    """The Wire of a model that trains; None where gradients travel as they are.
-
-    Raises:
-      UnsupportedError: it is laid out in a way that this has not been made for.
-    """
+    """The Wire of a model that trains; None where gradients travel as they are."""
     if not model.coded:
         return None
-    if mesh.split or mesh.block > 1:
-        raise _unfit("a model of which a copy lies in several workers, or with epl.split")
     coded = {each.gradient: each for each in model.coded}
     groups = {
         group.name: tuple(coded[tensor] for tensor in group.tensors)
@@ -91,12 +85,6 @@ def plan_wire(model, mesh, aggregation, dtype):
         if all(tensor in coded for tensor in group.tensors)
     }
     return Wire(dtype, mesh.copies.num_workers, groups)
-
-
-def _unfit(what):
-    return UnsupportedError(
-        "communication.wire_dtype cannot be used with %s. Leave it at 'float32', or use communication.fp16." % what
-    )
 
 
 def wire_collectives(plan):

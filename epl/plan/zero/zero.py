@@ -10,6 +10,7 @@ import collections
 from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
@@ -186,12 +187,8 @@ def sharing_group(mesh, degree):
             "divides %d. Set zero.degree to such a number, or leave it at 0, which means all."
             % (degree, copies.size, copies.local, copies.local, copies.size, copies.local)
         )
-    if mesh.block > 1 or mesh.split:
-        raise UnsupportedError(
-            "zero.degree=%d, groups of several workers but not of all, cannot be used where a copy of the model lies "
-            "in several workers, or devices divide tensors (epl.split). Set zero.degree to the copies of the model in "
-            "one worker, %d, or leave it at 0, which means all." % (degree, copies.local)
-        )
+    lies = ((composes.OVER_WORKERS, mesh.block > 1), (composes.SPLIT, mesh.split))
+    composes.check([composes.ZERO_GROUPS] + [each for each, is_so in lies if is_so], degree=degree, copies=copies.local)
     return replace(mesh, sharers=degree // copies.local).sharing
 
 
@@ -200,19 +197,6 @@ def with_sharers(mesh, config):
     sharing = sharing_group(mesh, config.zero.degree)
     several = 1 < sharing.num_workers < mesh.copies.num_workers
     return replace(mesh, sharers=sharing.num_workers) if several else mesh
-
-
-def check_zero(config):
-    """Raises UnsupportedError for what `zero.level` does not go together with."""
-    level = config.zero.level
-
-    def refuse(what, advice):
-        raise UnsupportedError("zero.level='%s' cannot be used with %s. %s" % (level, what, advice))
-
-    leave = "or leave zero.level at ''."
-    if level != STATE and config.communication.wire_dtype != "float32":
-        advice = "Use zero.level='v0', which sends gradients as without it, " + leave
-        refuse("communication.wire_dtype='%s'" % config.communication.wire_dtype, advice)
 
 
 def workers_of(zero, model):

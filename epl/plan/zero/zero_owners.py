@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Dict
 
+from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.functions import Functions
@@ -135,10 +136,7 @@ class _Division(object):
     def add(self, call):
         """Divides the updates of a call."""
         if call.between is not None:
-            raise UnsupportedError(
-                "zero.level divides the updates of optimizers, but this program assigns to '%s' what it makes of "
-                "gradients itself. Use an optimizer, or leave zero.level at ''." % call.gradients[0][1]
-            )
+            raise composes.refused(composes.BY_HAND, composes.ZERO, variable=call.gradients[0][1])
         found = []
         for variable, members in self._units(call):
             writes = [w for w in self._graph.in_order(members) if w in self._changes]
