@@ -179,6 +179,11 @@ def job_token(environ, several_machines):
     return given or ("" if several_machines else secrets.token_hex(16))
 
 
+def token_of_attempt(before):
+    """Token of the next attempt of a job, which workers of the one before, whose token is given, cannot know."""
+    return before and secrets.token_hex(16)
+
+
 def worker_environment(environ, addresses, index, gpu_per_worker, gpus, threads, token):
     """All variables of one worker.
 

@@ -1,6 +1,5 @@
 """The running job: one loop that reads output, notices ends and ends what has to end."""
 
-import os
 import select
 import signal
 import time
@@ -27,8 +26,6 @@ STILL_RUNS_S = 30.0
 # The loop looks around at least so often, should a signal be missed.
 _LONGEST_WAIT_S = 0.5
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 class Job:
     """Workers of this machine from their start to their end.
@@ -36,17 +33,23 @@ class Job:
     Args:
       console: `output.Console`.
       guard: `processes.Guard`.
+      stops: `stops.Stops`.
+      notice: `notice.Notice`, by which workers are told that they are to save and to end.
       progress: `progress.Progress`, or None.
+
+    Attributes:
+      peer_grace_s: seconds that peers of a dead worker get to say so.
     """
 
-    def __init__(self, console, guard, progress=None):
+    def __init__(self, console, guard, stops, notice, progress=None):
         self.workers = []
         self.ended = []  # in the order of their ends
-        self.stop_signal = None  # number of the signal that told the launcher to stop
         self._console = console
         self._guard = guard
         self._progress = progress
-        self._stop_requests = 0
+        self._stops = stops
+        self._notice = notice
+        self.peer_grace_s = PEER_GRACE_S
         self._end_at = None  # when to tell the workers to end
         self._kill_at = None
         self._killed_since = None
@@ -54,19 +57,8 @@ class Job:
         self._init_expected_at = time.monotonic() + INIT_EXPECTED_S  # None: somebody has come, or it was said
         self._said_at = 0.0  # when it was said who still runs
         self._held = {}  # workers that are stopped, by index: since when
-        self._wake_read, self._wake_write = os.pipe()
-        for descriptor in (self._wake_read, self._wake_write):
-            os.set_blocking(descriptor, False)
-        self._old_handlers = {}
 
     def __enter__(self):
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for number in _STOP_SIGNALS:
-            # `nohup` makes SIGHUP ignored, and means it. A background shell does so with SIGINT, but whoever sends
-            # that to the launcher by name means it.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self._old_handlers[number] = signal.signal(number, self._on_stop_signal)
-        self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
 
     def __exit__(self, *_):
@@ -76,15 +68,6 @@ class Job:
         for worker in self.workers:
             worker.poll()
             worker.close()
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _on_stop_signal(self, number, _):
-        self.stop_signal = self.stop_signal or number
-        self._stop_requests += 1
 
     def add(self, worker):
         """Take over a worker that has just been started."""
@@ -98,7 +81,7 @@ class Job:
     @property
     def stopping(self):
         """Whether the launcher was told to stop."""
-        return self._stop_requests > 0
+        return self._stops.count > 0
 
     @property
     def came_to_init(self):
@@ -124,7 +107,7 @@ class Job:
 
     def _wait(self, timeout_s):
         poller = select.poll()
-        poller.register(self._wake_read, select.POLLIN)
+        poller.register(self._stops.wake, select.POLLIN)
         if self._console.pending:
             poller.register(self._console.descriptor, select.POLLOUT)
         by_pipe = {worker.pipe: worker for worker in self.workers if worker.open}
@@ -133,8 +116,8 @@ class Job:
         ready = [descriptor for descriptor, _ in poller.poll(timeout_s * 1000)]
         now = time.monotonic()
         for descriptor in ready:
-            if descriptor == self._wake_read:
-                os.read(self._wake_read, 4096)
+            if descriptor == self._stops.wake:
+                self._stops.drain()
             elif descriptor in by_pipe:
                 by_pipe[descriptor].read(now)
             else:
@@ -146,7 +129,7 @@ class Job:
         self._console.write_some()
         if self._console.broken and not self.stopping:
             # Whoever read our output (`| head`) has gone: as for any program, the end.
-            self._on_stop_signal(signal.SIGPIPE, None)
+            self._stops.take(signal.SIGPIPE)
 
     def _next_wait(self):
         now = time.monotonic()
@@ -165,7 +148,7 @@ class Job:
             if worker.poll():
                 self.ended.append(worker)
                 if worker.code and self._end_at is None:
-                    self._end_at = time.monotonic() + PEER_GRACE_S
+                    self._end_at = time.monotonic() + self.peer_grace_s
                     for held in self._stopped_workers():
                         held.stopped = True
 
@@ -242,14 +225,15 @@ class Job:
 
     def _stop_if_due(self):
         now = time.monotonic()
-        if self._stop_requests and self._kill_at is None:
-            self._end_at = now
-        elif all(worker.code is not None for worker in self.workers) and self._kill_at is None:
+        if self._kill_at is None and all(worker.code is not None for worker in self.workers):
             self._end_at = now  # what workers have left running in the background
-        if self._stop_requests > 1 and self._kill_at is not None:
+        elif self._kill_at is None and self.stopping:
+            due = now + self._notice.left_s(self._stops, now)
+            self._end_at = due if self._end_at is None else min(self._end_at, due)
+        if self._stops.count > 1 and self._kill_at is not None:
             self._kill_at = min(self._kill_at, now)
         if self._kill_at is None and self._end_at is not None and now >= self._end_at:
-            wanted = self.stop_signal if self.stop_signal in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM
+            wanted = self._stops.number if self._stops.number in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM
             self._signal_all(wanted)
             self._kill_at = now + processes.KILL_AFTER_S
         elif self._kill_at is not None and now >= self._kill_at:

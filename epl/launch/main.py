@@ -10,12 +10,13 @@ import time
 
 from epl.config.template import template
 from epl.errors import EplError, LaunchError
-from epl.launch import board, environment, flight, machines, notes, processes, progress, version_1
+from epl.launch import board, environment, flight, machines, notes, notice, processes, progress, restarts, version_1
 from epl.launch.advice import address_of
-from epl.launch.job import Job
+from epl.launch.job import PEER_GRACE_S, Job
 from epl.launch.options import parse, script_command
 from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
-from epl.launch.summary import failure_text, nobody_came_text
+from epl.launch.stops import Stops
+from epl.launch.summary import attempt_of, failure_text, nobody_came_text, short_text
 from epl.launch.tracebacks import Known
 from epl.launch.workers import Worker
 
@@ -23,6 +24,10 @@ from epl.launch.workers import Worker
 USAGE_STATUS = 2
 # When all workers ended well, but none of them as a worker of the job.
 NOBODY_CAME_STATUS = 1
+# Where a job may start again, workers get less time for their last words.
+_RESTART_GRACE_S = 1.0
+# Tells programs which attempt of the job this is, from 0.
+ATTEMPT = "EPL_ATTEMPT"
 _OWN_VARIABLES = (
     "TF_CONFIG",
     "EPL_GPU_PER_WORKER",
@@ -102,12 +107,29 @@ class _Preparation:
             shutil.copyfileobj(sys.stdin.buffer, self._given)
             self._given.flush()
         self.token = environment.job_token(os.environ, options.machine_list is not None)
+        self.places = list(range(number))  # of the workers in the first attempt
+        self.attempt = 0
         self.log_dir_is_ours = options.log_dir is None
         if self.log_dir_is_ours:
             self.log_dir = tempfile.mkdtemp(prefix="epl-launch-")
         else:
             self.log_dir = options.log_dir
             os.makedirs(self.log_dir, exist_ok=True)
+
+    def again(self, left_out):
+        """Prepares the next attempt: with addresses and a token of its own, so that nothing of this one comes in.
+
+        Args:
+          left_out: places, in the first attempt, of workers that do not take part.
+        """
+        self.attempt += 1
+        kept = [place for place in self.places if place not in left_out]
+        here = [self.places.index(place) for place in kept]
+        self.gpus = self.gpus and [self.gpus[each] for each in here]
+        self.cores = self.cores and [self.cores[each] for each in here]
+        self.places = kept
+        self.addresses, self.local = machines.place_workers(len(kept))
+        self.token = environment.token_of_attempt(self.token)
 
     def log_path(self, index):
         return os.path.join(self.log_dir, "worker-%d.log" % index)
@@ -143,6 +165,10 @@ class _Preparation:
         if written:
             console.say("the last events of all workers: %s (for https://ui.perfetto.dev)" % path)
 
+    @property
+    def notice_path(self):
+        return os.path.join(self.log_dir, ".notice")
+
     def open_log(self, index):
         """The log, which only this user may read; what is there already under its name has to be a file."""
         path = self.log_path(index)
@@ -153,7 +179,9 @@ class _Preparation:
             raise OSError("%s is no file; a log cannot be written to it" % path)
         os.fchmod(log.fileno(), 0o600)
         if log.tell():
-            log.write(b"=== epl-launch, %s ===\n" % time.strftime("%Y-%m-%d %H:%M:%S").encode("ascii"))
+            attempt = ", attempt %d" % (self.attempt + 1) if self.attempt else ""
+            head = "=== epl-launch, %s%s ===\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), attempt)
+            log.write(head.encode("ascii"))
         return log
 
     def variables(self, options, place):
@@ -173,6 +201,8 @@ class _Preparation:
         if options.bind_address:
             variables["EPL_BIND_ADDRESS"] = options.bind_address
         variables[notes.VARIABLE] = os.path.abspath(self.note_path(self.local[place]))
+        variables[notice.VARIABLE] = os.path.abspath(self.notice_path)
+        variables[ATTEMPT] = str(self.attempt)
         return variables
 
     def headline(self, options):
@@ -199,29 +229,89 @@ def _run(options, plan):
     for name in plan.overruled:
         console.say("%s counts, not %s=%s of the environment" % (options.config, name, os.environ[name]))
     guard = processes.Guard()
-    start_error = None
+    decisions = restarts.Restarts(options.max_restarts, options.min_workers)
+    asked = notice.Notice(plan.notice_path, options.notice_s, console.say)
     try:
-        with Job(console, guard, plan.progress(options)) as job:
-            try:
-                _start(options, plan, console, job)
-            except OSError as error:
-                start_error = error
-                job.abandon()
-            job.run()
+        with Stops() as stops:
+            again = True
+            while again:
+                attempt = _Attempt(options, plan, console, guard, stops, asked)
+                attempt.run(PEER_GRACE_S if not decisions.may_follow else _RESTART_GRACE_S)
+                again = _goes_on(attempt, plan, decisions, console)
+                attempt.clean(not again)
+                if again:
+                    plan.again(decisions.left_out)
     finally:
         guard.close()
-    came_to_init = job.came_to_init
-    plan.write_timeline(job, console)
-    for worker in job.workers:
-        worker.note.remove()
-        board.remove(plan.board_path(worker.index))
-        if worker.stream.log_error is not None:
-            console.say("cannot write %s: %s" % (plan.log_path(worker.index), worker.stream.log_error))
+        asked.remove()
     console.finish()
-    if start_error is not None:
-        sys.stderr.write("epl-launch: error: cannot start a worker: %s\n" % start_error)
+    if attempt.start_error is not None:
+        sys.stderr.write("epl-launch: error: cannot start a worker: %s\n" % attempt.start_error)
         return USAGE_STATUS
-    return _conclude(options, plan, job, came_to_init)
+    return _conclude(options, plan, attempt, decisions, stops)
+
+
+class _Attempt:
+    """One attempt of the job: its workers from their start to their end.
+
+    Attributes:
+      job: the Job.
+      came_to_init: whether any worker has called epl.init().
+      start_error: why a worker could not be started, or None.
+    """
+
+    def __init__(self, options, plan, console, guard, stops, asked):
+        self._options, self._plan, self._console = options, plan, console
+        self.job = Job(console, guard, stops, asked, plan.progress(options))
+        self.came_to_init = False
+        self.start_error = None
+        self._began = time.monotonic()
+
+    def run(self, peer_grace_s):
+        """Until all workers have ended; peers of one that fails get so many seconds to say so."""
+        self.job.peer_grace_s = peer_grace_s
+        with self.job as job:
+            try:
+                _start(self._options, self._plan, self._console, job)
+            except OSError as error:
+                self.start_error = error
+                job.abandon()
+            job.run()
+        self.came_to_init = job.came_to_init
+        self.summary = attempt_of(job, time.monotonic() - self._began)
+
+    def clean(self, last):
+        """Removes what workers have noted; of the last attempt their last events are kept."""
+        if last:
+            self._plan.write_timeline(self.job, self._console)
+        for worker in self.job.workers:
+            worker.note.remove()
+            board.remove(self._plan.board_path(worker.index))
+            if worker.stream.log_error is not None:
+                path = self._plan.log_path(worker.index)
+                self._console.say("cannot write %s: %s" % (path, worker.stream.log_error))
+
+
+def _goes_on(attempt, plan, decisions, console):
+    """Whether another attempt follows; says why it does, or does not."""
+    job = attempt.job
+    cause = job.cause()
+    unended = [worker for worker in job.workers if worker.code is None]
+    if cause is None or job.stopping or unended or attempt.start_error is not None:
+        decisions.attempts.append(attempt.summary)
+        return False
+    again, why = decisions.ended(attempt.summary, plan.places)
+    if again:
+        for line in short_text(cause):
+            console.say(line)
+        number = len(plan.places) - len(set(plan.places) & set(decisions.left_out))
+        console.say(
+            "%sstarting again with %d worker%s (restart %d of at most %d)"
+            % (why + " " if why else "", number, "" if number == 1 else "s", plan.attempt + 1, decisions.limit)
+        )
+    elif why:
+        console.say(why)
+    return again
 
 
 def _start(options, plan, console, job):
@@ -252,30 +342,33 @@ def _start(options, plan, console, job):
             job.add(Worker(index, plan.command, variables, setup, stream, note, stdin))
 
 
-def _conclude(options, plan, job, came_to_init):
+def _conclude(options, plan, attempt, decisions, stops):
     """Say what has to be said at the end; returns the exit status."""
+    job = attempt.job
     running = [worker for worker in job.workers if worker.code is None]
     cause = job.cause()
+    if len(decisions.attempts) > 1:
+        lines = restarts.table(decisions.attempts)
+        sys.stderr.write("".join("epl-launch: %s\n" % line for line in lines))
     if cause is not None:
         sys.stderr.write(failure_text(job.ended, running, plan.log_dir, everything=options.debug))
         sys.stderr.flush()
         return cause.exit_status
-    if not came_to_init and not job.stopping:
+    if not attempt.came_to_init and not job.stopping:
         sys.stderr.write(nobody_came_text(len(plan.addresses), plan.log_dir))
         return NOBODY_CAME_STATUS
     if job.stopping:
         sys.stderr.write(
             "epl-launch: stopped by %s; %s\n"
             % (
-                signal.Signals(job.stop_signal).name,
+                signal.Signals(stops.number).name,
                 "all workers have ended."
                 if not running
                 else "workers that could not be ended: %s." % ", ".join(str(worker.index) for worker in running),
             )
         )
     if plan.log_dir_is_ours:
-        for index in plan.local:
-            if os.path.exists(plan.log_path(index)):
-                os.unlink(plan.log_path(index))
+        for name in os.listdir(plan.log_dir):
+            os.unlink(os.path.join(plan.log_dir, name))
         os.rmdir(plan.log_dir)
-    return 128 + job.stop_signal if job.stopping else 0
+    return 128 + stops.number if job.stopping else 0

@@ -18,7 +18,7 @@ JOINING, JOINED, LEFT = "joining", "joined", "left"
 _LONGEST = 2000  # characters of an error
 
 
-class Failure(collections.namedtuple("Failure", "at error step because follows")):
+class Failure(collections.namedtuple("Failure", "at error step because follows updates", defaults=(None,))):
     """What went wrong at a worker.
 
     Attributes:
@@ -27,6 +27,7 @@ class Failure(collections.namedtuple("Failure", "at error step because follows")
       step: number of the step, or -1.
       because: indices of the workers that are to blame, as far as this one knows; its own is never among them.
       follows: True for what can only come of something else: lost connections, waits in vain, data that has ended.
+      updates: training steps since the program began or restored a checkpoint; None: not known.
     """
 
     __slots__ = ()
@@ -43,10 +44,15 @@ def tell(state, environ, **facts):
     _write(environ, dict(facts, state=state), os.O_TRUNC if state == JOINED else os.O_APPEND)
 
 
-def tell_failure(environ, error, step, because, follows):
+def tell_fact(environ, **facts):
+    """Note, in a worker, what the launcher may want to know besides."""
+    _write(environ, facts, os.O_APPEND)
+
+
+def tell_failure(environ, error, step, because, follows, updates=None):
     """Note, in a worker, that something has gone wrong; arguments as of Failure, `error` is the exception."""
     text = ("%s: %s" % (type(error).__name__, error))[:_LONGEST]
-    note = {"at": time.monotonic(), "error": text, "step": step, "because": sorted(because), "follows": follows}
+    note = dict(at=time.monotonic(), error=text, step=step, because=sorted(because), follows=follows, updates=updates)
     _write(environ, {"failure": note}, os.O_APPEND)
 
 

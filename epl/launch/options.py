@@ -145,6 +145,28 @@ def _parser():
         help="show what all workers print, and tables of EPL's; without it what the first one prints, and errors of "
         "all. The logs have everything",
     )
+    add(
+        "--max_restarts",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
+        help="how often the job starts again, from its last checkpoint, when a worker fails (default 0; "
+        "docs/restarts.md)",
+    )
+    add(
+        "--min_workers",
+        type=_at_least(1),
+        metavar="N",
+        help="start again without a worker that has died two times one after another, with at least so many "
+        "(default: always with all)",
+    )
+    add(
+        "--notice_s",
+        type=_at_least(0),
+        default=0,
+        metavar="S",
+        help="seconds that workers have after SIGTERM to save and to end by themselves (default 0: they are ended)",
+    )
     add("--debug", action="store_true", help="show what is started with which variables, and more after a failure")
     return parser
 
@@ -180,7 +202,25 @@ def parse(arguments):
         raise LaunchError("--gpus names GPUs, but --device cpu asks for none. Leave one of them out.")
     script_command(options.script)
     _set_numbers(options)
+    _check_restarts(options)
     return options
+
+
+def _check_restarts(options):
+    if options.max_restarts and options.machine_list is not None:
+        raise LaunchError(
+            "--max_restarts is for jobs on one machine: launchers of several machines do not agree on attempts in this "
+            "version. Leave it out, and start the command again on all machines; training goes on from the checkpoint."
+        )
+    if options.min_workers is not None and not options.max_restarts:
+        raise LaunchError(
+            "--min_workers is of use together with --max_restarts N, which says how often to start again."
+        )
+    if options.min_workers is not None and options.min_workers > options.num_workers:
+        raise LaunchError(
+            "--min_workers %d is more than the %d of --num_workers. Give at most as many."
+            % (options.min_workers, options.num_workers)
+        )
 
 
 def _set_numbers(options):

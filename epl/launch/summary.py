@@ -3,6 +3,7 @@
 import signal
 
 from epl.launch.advice import address_of
+from epl.launch.restarts import Attempt
 from epl.launch.workers import root_cause
 
 
@@ -40,11 +41,45 @@ def failure_text(ended, running, log_dir, everything=False):
     address = address_of("\n".join(_why(cause)))
     if address is not None:
         lines.append("epl-launch: more about this error: %s" % address)
-    lines.append(
-        "epl-launch: worker %d %s after %.1f s: %s.%s"
-        % (cause.index, "failed" if cause.code else "ended", cause.seconds, cause.ending(), _hint(cause))
-    )
+    lines.append("epl-launch: " + _head(cause))
     return "\n".join(lines + _why(cause)) + "\n"
+
+
+def attempt_of(job, seconds):
+    """The Attempt that a Job of so many seconds was."""
+    cause = job.cause()
+    progress = any(worker.note.fact("trains") for worker in job.workers)
+    if cause is None:
+        ending = "was told to stop" if job.stopping else "all workers ended well"
+        return Attempt(len(job.workers), seconds, None, ending, None, None, progress)
+    failure = cause.failure
+    updates = getattr(failure, "updates", None)
+    position = None if updates is None else updates + max(_restored(worker) for worker in job.workers)
+    return Attempt(len(job.workers), seconds, cause.index, cause.ending(), _own_error(cause), position, progress)
+
+
+def _restored(worker):
+    """The global step of the checkpoint with which a worker began; 0 without one."""
+    return worker.note.fact("restored", 0)
+
+
+def _own_error(cause):
+    """The error of the program that ended a worker, as text; None where it ended in another way."""
+    if not cause.code or cause.stopped_with is not None or cause.signal_number is not None:
+        return None
+    if cause.failure is not None:
+        return None if cause.failure.follows else cause.failure.error
+    return "\n".join(cause.stream.errors.message) or None
+
+
+def short_text(cause):
+    """Lines about an attempt that is followed by another one: the worker that ended it, and its error."""
+    return [_head(cause)] + [line for line in _why(cause) if line.startswith("  | ")]
+
+
+def _head(cause):
+    how = "failed" if cause.code else "ended"
+    return "worker %d %s after %.1f s: %s.%s" % (cause.index, how, cause.seconds, cause.ending(), _hint(cause))
 
 
 def nobody_came_text(num_workers, log_dir):

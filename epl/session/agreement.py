@@ -9,12 +9,14 @@ import collections
 import functools
 import hashlib
 import json
+import os
 import struct
 import time
 import zlib
 
 from epl.env import Env
 from epl.errors import WorkerError
+from epl.launch import notice
 from epl.session import settings
 
 _DIGEST_BYTES = 16
@@ -43,7 +45,7 @@ Vote.__new__.__defaults__ = (TOGETHER, {}, (), False, 0, (), {}, None)
 Agreed = collections.namedtuple("Agreed", "step fresh reader reads done")
 Agreed.__new__.__defaults__ = (None, (), None, None, False)
 
-_TIME = struct.Struct("<d")
+_TOLD = struct.Struct("<d?")  # the time, and whether there is notice that the job has to end
 _STEPS = struct.Struct("<q")
 _ROWS = struct.Struct("<d")
 
@@ -66,16 +68,20 @@ class Agreement(object):
     Attributes:
       clock: seconds on the chief's clock, which nobody sets, at the latest agreement, the same on every worker; None
         before the first.
+      notice: whether, by then, a launcher had given notice that the job has to end; the same on every worker.
     """
 
     def __init__(self):
         self.clock = None
+        self.notice = False
 
     def exchange(self, exchange, block):
-        """All workers' blocks for `block`; the chief's time travels along."""
-        replies = exchange(block + _TIME.pack(time.monotonic()))
-        self.clock = _TIME.unpack(replies[0][-_TIME.size :])[0]
-        return [reply[: -_TIME.size] for reply in replies]
+        """All workers' blocks for `block`; the chief's time travels along, and whether there is notice."""
+        replies = exchange(block + _TOLD.pack(time.monotonic(), notice.given(os.environ)))
+        told = [_TOLD.unpack(reply[-_TOLD.size :]) for reply in replies]
+        self.clock = told[0][0]
+        self.notice = any(each[1] for each in told)
+        return [reply[: -_TOLD.size] for reply in replies]
 
 
 def current_agreement():

@@ -323,7 +323,7 @@ class Driver(LocalRuns):
             if not agreed.fetches and not agreed.targets:
                 return []
             values = self._run_fed(agreed, feeds, options, metadata)
-            self._job.num_updates += agreed.updates
+            self._job.count_updates(agreed.updates)
             self._compare_copies(agreed, self._job.exchange)
             return values
 

@@ -164,6 +164,11 @@ class Job(object):
             self.step += 1
         self.noting.took_step()
 
+    def count_updates(self, number):
+        """So many more runs have changed variables."""
+        self.num_updates += number
+        self.noting.updated(number)
+
     def new_session(self):
         """A number for a session that communicates; sessions with the same number on all workers belong together."""
         self._sessions += 1

@@ -124,7 +124,16 @@ def wrap_saver_hook(wrapper):
 
 def timer_of(hook):
     """(every_secs, every_steps) of the timer that a hook or a listener keeps."""
-    return hook._timer._every_secs, hook._timer._every_steps
+    return limits_of(hook._timer)
+
+
+def limits_of(timer):
+    """(every_secs, every_steps) of a tf.train.SecondOrStepTimer."""
+    return timer._every_secs, timer._every_steps
+
+
+def get_timer(hook):
+    return hook._timer
 
 
 def set_timer(hook, timer):

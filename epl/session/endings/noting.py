@@ -23,6 +23,7 @@ class Noting(object):
         self._following = following
         self._facts = facts
         self._wrong = False  # something has been, since the latest step
+        self._updates = 0  # training steps since the program began or restored a checkpoint
 
     def error(self, error, step):
         """Something has gone wrong here, in the step of that number."""
@@ -30,7 +31,22 @@ class Noting(object):
         if self._cluster.worker_num > 1:
             self._wrong = True
             because, follows = blamed(error, self._cluster.worker_index)
-            notes.tell_failure(os.environ, error, step, because, follows)
+            notes.tell_failure(os.environ, error, step, because, follows, self._updates)
+
+    def updated(self, number):
+        """Variables have changed so many times more."""
+        self._updates += number
+        if number and "trains" not in self._facts:
+            self._tell(trains=True)
+
+    def restored(self, step):
+        """A checkpoint of that global step has been restored."""
+        self._updates = 0
+        self._tell(restored=step)
+
+    def _tell(self, **facts):
+        self._facts.update(facts)
+        notes.tell_fact(os.environ, **facts)
 
     @contextlib.contextmanager
     def errors(self, step):

@@ -12,7 +12,7 @@ from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.endings.file_errors import told
 from epl.session.front_ends.saved import Save, are_several, check_seen
-from epl.session.hooks import driver_of
+from epl.session.hooks import current_job, driver_of
 from epl.session.owned import own
 
 _STEP = re.compile(r"-\d+$")  # at the end of what tf.train.Checkpoint saves
@@ -81,7 +81,11 @@ def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
 def _restore(original, saver, sess, save_path, *args, **kwargs):
     if save_path is not None and are_several() and not is_chief():
         check_seen(save_path)
-    return original(saver, sess, save_path, *args, **kwargs)
+    result = original(saver, sess, save_path, *args, **kwargs)
+    step, here = _STEP.search(str(save_path)), current_job()
+    if step is not None and here is not None:
+        here.noting.restored(int(step.group()[1:]))
+    return result
 
 
 def _save_by_timer(original, *args, **kwargs):

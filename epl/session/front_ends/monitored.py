@@ -1,10 +1,13 @@
 """Monitored sessions of several workers begin with the same state, save at the same steps and end together."""
 
+import os
+
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.record import make_program, record_of
 from epl.env import Env
+from epl.launch import notice
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
 from epl.session.divided import divided_over_workers
@@ -76,8 +79,8 @@ def _create_as_chief(original, creator):
 
 
 def _should_stop(original, monitored):
-    """A worker that stops tells the others, whose next step would wait for it in vain."""
-    stop = original(monitored)
+    """A worker that stops tells the others, whose next step would wait for it in vain. With notice all stop."""
+    stop = original(monitored) or has_notice()
     session = tf_compat.session_of(monitored) if stop else None
     driver = driver_of(session) if session is not None else None
     if driver is not None and trains(session.graph):
@@ -101,6 +104,39 @@ def _training_session(original, *args, **kwargs):
 def _saver_hook(original, hook, *args, **kwargs):
     original(hook, *args, **kwargs)
     share_timer(hook)
+    tf_compat.set_timer(hook, NoticeTimer(tf_compat.get_timer(hook)))
+
+
+def has_notice():
+    """Whether the launcher has given notice that the job has to end; at the end of a step the same on all workers."""
+    return current_agreement().notice if several_workers() else notice.given(os.environ)
+
+
+class NoticeTimer(tf.train.SecondOrStepTimer):
+    """Another timer, which triggers besides when there is notice that the job has to end: once, for that step.
+
+    Args:
+      timer: the other one.
+    """
+
+    def __init__(self, timer):
+        self._timer = timer
+        super().__init__(*tf_compat.limits_of(timer))
+        self._saved = False  # since there was notice
+
+    def reset(self):
+        self._timer.reset()
+
+    def should_trigger_for_step(self, step):
+        due = has_notice() and not self._saved and self._timer.last_triggered_step() != step
+        return due or self._timer.should_trigger_for_step(step)
+
+    def update_last_triggered_step(self, step):
+        self._saved = has_notice()
+        return self._timer.update_last_triggered_step(step)
+
+    def last_triggered_step(self):
+        return self._timer.last_triggered_step()
 
 
 def _stop_hook(original, hook, session, coord):
