@@ -1,8 +1,8 @@
 """What workers run that are killed and started again: restarted.py FOLDER.
 
-They train a small model, data parallel, of batches that follow from the global step, and save every five steps; worker 0
-leaves FOLDER/final.npz. FAULTS is JSON, a list with one fault for each attempt that has one: [worker, what, when]. When
-is seconds from the first step on, or the global step if it is an error. FOLDER/began.<attempt> says at which step an
+They train a small model, data parallel, of batches that follow from the global step, and save every five steps.
+Worker 0 leaves FOLDER/final.npz. FAULTS is JSON, one fault for each attempt that has one: [worker, what, when]. When is
+seconds from the first step on, or the global step if it is an error. FOLDER/began.<attempt> says at which step an
 attempt began.
 """
 
@@ -33,7 +33,7 @@ class Faults(object):
 
     def before(self, step):
         if self._what == "error" and step >= self._when:
-            raise KeyError("no such luck")
+            raise KeyError("no such luck in attempt %d" % ATTEMPT)  # the same one twice would end the job
         if self._what not in (None, "error") and not self._began:
             self._began = True
             threading.Thread(target=self._act, daemon=True).start()

@@ -15,7 +15,8 @@ ATTEMPT = int(os.environ["EPL_ATTEMPT"])
 open(os.environ["EPL_LAUNCH_NOTE"], "a").write('{"trains": true}\\n')
 note("seen.%d" % ATTEMPT, json.dumps([os.environ["EPL_JOB_TOKEN"], os.environ["TF_CONFIG"]]))
 for other in range(len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])):
-    while not os.path.exists(os.path.join(os.environ["NOTES"], "seen.%d-%d" % (ATTEMPT, other))): time.sleep(0.02)
+    seen = os.path.join(os.environ["NOTES"], "seen.%d-%d" % (ATTEMPT, other))
+    while not (os.path.exists(seen) and os.path.getsize(seen)): time.sleep(0.02)
 """
 
 
