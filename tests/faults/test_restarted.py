@@ -31,7 +31,19 @@ def test_random_faults(template, undisturbed, tmp_path, seed):
 
 def test_notice_saves_at_the_next_step(template, tmp_path):
     variables = dict(VARIABLES, STEPS=100000)
-    arguments = ["-m", "epl.launch", "--num_workers", 2, "--device", "cpu", "--notice_s", 100, SCRIPT, tmp_path]
+    arguments = [
+        "-m",
+        "epl.launch",
+        "--num_workers",
+        2,
+        "--device",
+        "cpu",
+        "--notice_s",
+        100,
+        "--verbose",
+        SCRIPT,
+        tmp_path,
+    ]
     job = template.python(arguments, processes.clean_environment(**variables), str(tmp_path / "output"))
     deadline = time.time() + 90
     while not all((tmp_path / ("trains.%d" % index)).exists() for index in (0, 1)):

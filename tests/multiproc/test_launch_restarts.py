@@ -20,6 +20,11 @@ for other in range(len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 """
 
 
+def read(path):
+    with open(path) as file:
+        return json.load(file)
+
+
 def test_attempts_have_nothing_in_common(launch):
     job = launch(
         TRAINS
@@ -41,7 +46,7 @@ if ATTEMPT < 2: time.sleep(1000)
         "worker 1: killed by SIGKILL (signal 9)",
         "all workers ended well",
     ]
-    seen = [[json.loads(text) for text in job.notes("seen.%d" % attempt, 2)] for attempt in range(3)]
+    seen = [[read(path) for path in job.notes("seen.%d" % attempt, 2)] for attempt in range(3)]
     assert all(of_0[0] == of_1[0] for of_0, of_1 in seen)
     assert len({of_0[0] for of_0, _ in seen}) == 3  # tokens
     hosts = [json.loads(of_0[1])["cluster"]["worker"] for of_0, _ in seen]
@@ -63,7 +68,7 @@ def test_a_worker_that_fails_twice_is_left_out(launch):
     status, out, _ = job.wait()
     assert status == 0
     assert "Worker 1 has failed twice one after another and is left out. starting again with 1 worker" in out
-    cluster = json.loads(json.loads(job.notes("seen.2", 1)[0])[1])["cluster"]["worker"]
+    cluster = json.loads(read(job.notes("seen.2", 1)[0])[1])["cluster"]["worker"]
     assert len(cluster) == 1
 
 
