@@ -13,6 +13,7 @@ from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.memory import PARTS
 from epl.plan.facts.merge_points import merged_at
 from epl.plan.facts.names import clone_name, clone_tensor, first_value_name
+from epl.program.collective import CARRIERS
 from epl.program.program import Variable
 
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
@@ -135,54 +136,31 @@ def add_variable(edit, name, values, dtype, added, shape=None):
     return Variable(name, dtype, shape, initializers=(first,), added=added)
 
 
-def all_reduce_node(
-    plan, name, tensors, dtype, scale, slot, tag, workers=None, reduce_op="sum", of=None, lane=None, **options
-):
-    """One EplAllReduce over all instances of a list of tensors; output i is the reduced tensors[i].
+def all_reduce_node(plan, name, tensors, dtype, scale, reduce_op="sum", of=None, **options):
+    """The EplAllReduce of a Collective of the plan, over all instances of a list of tensors; output i is the reduced
+    tensors[i].
 
     `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
-    `lane`: of parts of tensors, see epl.plan.layout.mesh.
     """
-    instances = plan.mesh.givers(lane, plan.stage(tensors[0]))
+    each = plan.collective(name)
+    instances = plan.mesh.givers(each.lane, plan.stage(tensors[0]))
     of = of or functools.partial(instance_tensor, plan)
     inputs = [of(t, i.index) for i in instances for t in tensors]
-    group = plan.group_of(tensors[0])
-    node = make_node(
-        "EplAllReduce",
-        name,
-        inputs,
-        plan.mesh.host_device,
-        N=len(tensors),
-        R=len(instances),
-        num_inputs=len(inputs),
-        T=Type(dtype),
-        comm=group.communicator(slot),
-        tag=tag,
-        workers=group.num_workers if workers is None else workers,
-        reduce_op=reduce_op,
-        scale=float(scale),
-        **options,
-    )
-    return tagged(node, "collective")
+    options.update(N=len(tensors), R=len(instances), num_inputs=len(inputs), reduce_op=reduce_op, scale=float(scale))
+    return collective_node(plan, each, name, inputs, dtype, **options)
 
 
-def all_gather_node(plan, name, tensor, dtype, slot, tag, workers=None, lane=None):
-    """One EplAllGather over all instances of a tensor; `lane`: of parts of it, see epl.plan.layout.mesh."""
-    instances = plan.mesh.givers(lane, plan.stage(tensor))
-    inputs = [instance_tensor(plan, tensor, i.index) for i in instances]
-    group = plan.group_of(tensor)
-    node = make_node(
-        "EplAllGather",
-        name,
-        inputs,
-        plan.mesh.host_device,
-        R=len(instances),
-        T=Type(dtype),
-        comm=group.communicator(slot),
-        tag=tag,
-        workers=group.num_workers if workers is None else workers,
-    )
-    return tagged(node, "collective")
+def all_gather_node(plan, name, tensor, dtype, carrier=None):
+    """The EplAllGather of a Collective of the plan, over all instances of a tensor; `carrier`: its name, if another."""
+    each = plan.collective(name)
+    inputs = [instance_tensor(plan, tensor, i.index) for i in plan.mesh.givers(each.lane, plan.stage(tensor))]
+    return collective_node(plan, each, carrier or name, inputs, dtype, R=len(inputs))
+
+
+def collective_node(plan, each, name, inputs, dtype, **options):
+    """The node of a Collective, on the host: who takes part, by which communicator, is as the plan's list says."""
+    options.update(T=Type(dtype), comm=each.communicator, tag=each.tag, workers=each.workers)
+    return tagged(make_node(CARRIERS[each.operation], name, inputs, plan.mesh.host_device, **options), "collective")
 
 
 def tagged(node, role):

@@ -255,6 +255,12 @@ class Plan(Holding):
             self.__dict__["_collectives"] = collectives_of(self)  # made once; a plan does not change
         return self.__dict__["_collectives"]
 
+    def collective(self, name):
+        """One of them, by its node."""
+        if "_by_name" not in self.__dict__:
+            self.__dict__["_by_name"] = {each.name: each for each in self.collectives}
+        return self.__dict__["_by_name"][name]
+
     def summary(self):
         """A dict of the plan's facts that can be saved as JSON."""
         return {

@@ -135,6 +135,8 @@ CASES = {
     "v0": (dense, FOUR, {"zero__level": "v0"}, [kinds.PARAMETERS, kinds.GRADIENTS]),
     "v1": (dense, FOUR, {"zero__level": "v1"}, [kinds.PARAMETERS, kinds.GRADIENTS]),
     "v1_within_workers": (dense, FOUR, {"zero__level": "v1", "zero__degree": 2}, [kinds.PARAMETERS]),
+    "half_scattered": (dense, TWO, {"communication__fp16": True, "zero__level": "v1"}, [kinds.GRADIENTS]),
+    "ends_of_data": (dense, TWO, {"io__equal_steps": "repeat"}, [kinds.DATA]),
     "v2": (dense, FOUR, {"zero__level": "v2"}, [kinds.PARAMETERS]),
     "v3": (
         dense,

@@ -14,9 +14,8 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.graph.types import FLOAT16, FLOAT32, INT32, INT64
-from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, instance_tensor, rewire, tagged
+from epl.passes.nodes import all_gather_node, all_reduce_node, collective_node, dtype_of, instance_tensor, rewire
 from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
-from epl.plan.facts.names import tag_of
 from epl.plan.zero.zero import scattered_groups
 
 _NOT_FINITE = (
@@ -38,19 +37,8 @@ def aggregate_gradients(program, plan):
             _scatter(graph, edit, plan, scattered[group.name], where, bool(program.scaled))
             continue
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == FLOAT32 else {}
-        edit.add(
-            all_reduce_node(
-                plan,
-                group.name,
-                group.tensors,
-                group.dtype,
-                plan.gradient_scale_of(group.tensors[0]),
-                group.slot,
-                group.tag,
-                lane=group.lane,
-                **fp16,
-            )
-        )
+        scale = plan.gradient_scale_of(group.tensors[0])
+        edit.add(all_reduce_node(plan, group.name, group.tensors, group.dtype, scale, **fp16))
         for index, tensor in enumerate(group.tensors):
             reduced = "%s:%d" % (group.name, index) if index else group.name
             rewire(edit, plan, plan.aggregation.consumers[tensor], reduced, group.lane)
@@ -82,19 +70,16 @@ def _scatter(graph, edit, plan, group, where, judged):
     shares = [sum(in_lines(size, group.dtype) for size in each) for each in counts]
     sizes = all_have(edit, constant(group.name + "/sizes", shares, INT64, host))
     mean = plan.reduce_mean and len(instances) == 1 and not short
-    node = make_node(
-        "EplReduceScatter",
+    node = collective_node(
+        plan,
+        plan.collective(group.name),
         group.name,
         whole + [sizes],
-        host,
+        FLOAT16 if short else group.dtype,
         N=len(whole),
-        T=Type(FLOAT16 if short else group.dtype),
-        comm=copies.communicator(group.slot),
-        tag=group.tag,
-        workers=copies.num_workers,
         reduce_op="mean" if mean else "sum",
     )
-    share = all_have(edit, tagged(node, "collective"))
+    share = all_have(edit, node)
     factor = 1.0 if mean else plan.gradient_scale
     if short:
         share, factor = _whole(edit, plan, group.name, share, judged, all_have), factor / plan.fp16_scale
@@ -178,15 +163,13 @@ def _constant(edit, plan, name, value, dtype):
 def _gather_indices(graph, edit, plan, sparse):
     _, name = sparse.gathered
     dtype = dtype_of(graph, sparse.indices)
-    return edit.add(
-        all_gather_node(plan, name, sparse.indices, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
-    ).name, dtype
+    return edit.add(all_gather_node(plan, name, sparse.indices, dtype)).name, dtype
 
 
 def _gather(graph, edit, plan, sparse):
     name, _ = sparse.gathered
     dtype = dtype_of(graph, sparse.values)
-    gather = all_gather_node(plan, name, sparse.values, dtype, sparse.slot, tag_of(name), lane=sparse.lane)
+    gather = all_gather_node(plan, name, sparse.values, dtype)
     gathered = edit.add(gather).name
     scaled = _scaled(edit, plan, sparse.name, gathered, dtype, plan.gradient_scale_of(sparse.values))
     return scaled, _gather_indices(graph, edit, plan, sparse)[0]
@@ -221,23 +204,20 @@ def _dense_detour(graph, edit, plan, sparse):
                 )
             ).name
         )
-    name, group = sparse.reduced, plan.group_of(sparse.values)
-    reduced = make_node(
-        "EplAllReduce",
+    name = sparse.reduced
+    reduced = collective_node(
+        plan,
+        plan.collective(name),
         name,
         dense,
-        host,
+        dtype,
         N=1,
         R=len(dense),
         num_inputs=len(dense),
-        T=Type(dtype),
-        comm=group.communicator(sparse.slot),
-        tag=tag_of(name),
-        workers=group.num_workers,
         reduce_op="sum",
         scale=plan.gradient_scale_of(sparse.values),
     )
-    edit.add(tagged(reduced, "collective"))
+    edit.add(reduced)
     unique = edit.add(
         make_node("Unique", sparse.name + "/touched", [indices], host, T=Type(index_dtype), out_idx=Type(INT32))
     ).name

@@ -64,7 +64,7 @@ def _average(graph, edit, plan, group):
     for variable, instance, holder in copies:
         edit.add(read_node(holder, read(variable, instance), group.dtype))
     scale = 1.0 / plan.mesh.copies.size
-    edit.add(all_reduce_node(plan, group.name, group.variables, group.dtype, scale, group.slot, group.tag, of=read))
+    edit.add(all_reduce_node(plan, group.name, group.variables, group.dtype, scale, of=read))
     assigned = []
     for variable, instance, holder in copies:
         name = clone_name("%s/assign/%s" % (group.name, variable), instance)
@@ -94,7 +94,7 @@ def _average_overlapped(graph, edit, plan, group, waits):
         added = add_assign_node(holder, own + "/add", edit.add(since).name, dtype)
         waits[apply_average_name()].append(edit.add(added).name)
     scale = 1.0 / plan.mesh.copies.size
-    edit.add(all_reduce_node(plan, stem, group.variables, dtype, scale, group.slot, group.overlapped_tag, of=noted))
+    edit.add(all_reduce_node(plan, stem, group.variables, dtype, scale, of=noted))
 
 
 def _holder(name, like, device, dtype):

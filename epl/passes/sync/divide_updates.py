@@ -13,9 +13,9 @@ from epl.graph import tags
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.types import FLOAT16, FLOAT32, FLOAT64, INT32
-from epl.passes.nodes import assign_node, read_node, tagged, waits_for_own_gradients
+from epl.passes.nodes import assign_node, collective_node, read_node, waits_for_own_gradients
 from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
-from epl.plan.facts.names import clone_name, cloned_name, tag_of
+from epl.plan.facts.names import clone_name, cloned_name
 from epl.plan.memory.apply_groups import APPLY_GROUP
 from epl.plan.zero.zero import gathered_groups
 
@@ -49,15 +49,13 @@ def _gather(program, edit, plan, group, which, where):
     """
     graph, mesh, copies, all_have = program.graph, plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
     if which:
-        name = group.name_in(which)
-        group = replace(group, name=name, tag=tag_of(name))
+        group = replace(group, name=group.name_in(which))
     givers = {giver.index for giver in mesh.givers(group.lane)}
     shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     own = [update for update in group.updates if update.owner in here]
     sends_only = len(mesh.instances) == 1 and all(_has_it(graph, update, here) for update in own)
-    of_group = group.dtype, group.slot, group.tag
-    vector = gather_from_owners(edit, plan, group.name, shares, *of_group, all_have, others_only=sends_only)
+    vector = gather_from_owners(edit, plan, group.name, shares, group.dtype, all_have, others_only=sends_only)
     values = parts(edit, group.name + "/parts", vector, group.shapes, group.dtype, mesh.host_device, all_have)
     found = []
     for place, (update, value) in enumerate(zip(group.updates, values)):
@@ -113,7 +111,7 @@ def _assign(graph, edit, update, instance, name, value, own, all_have):
     )
 
 
-def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, waits=(), others_only=False):
+def gather_from_owners(edit, plan, name, shares, dtype, all_have, waits=(), others_only=False):
     """Adds an all-gather of what copies of the model hold; returns its name.
 
     Args:
@@ -122,7 +120,6 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, wai
       name: of the collective.
       shares: for each copy a list of vectors, at least one; their nodes are in its worker alone.
       dtype: DataType number.
-      slot, tag: as of groups.
       all_have: function that adds a node that all have whose copies these are.
       waits: control inputs.
       others_only: nobody takes what comes of this worker's own vectors.
@@ -130,20 +127,11 @@ def gather_from_owners(edit, plan, name, shares, dtype, slot, tag, all_have, wai
     copies = plan.sharing
     here = plan.zero.of_worker(copies.index)
     own = [vector for rank in here for vector in shares[rank]]
-    gather = make_node(
-        "EplAllGather",
-        name,
-        # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
-        own + ["^" + vector for rank, share in enumerate(shares) if rank not in here for vector in share] + list(waits),
-        plan.mesh.host_device,
-        R=len(own),
-        T=Type(dtype),
-        comm=copies.communicator(slot),
-        tag=tag,
-        workers=copies.num_workers,
-        others_only=others_only,
-    )
-    return all_have(edit, tagged(gather, "collective"))
+    # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
+    others = ["^" + vector for rank, share in enumerate(shares) if rank not in here for vector in share]
+    options = dict(R=len(own), others_only=others_only)
+    gather = collective_node(plan, plan.collective(name), name, own + others + list(waits), dtype, **options)
+    return all_have(edit, gather)
 
 
 def _end(edit, holder, read, add):

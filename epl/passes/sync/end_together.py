@@ -10,7 +10,7 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.graph.types import INT32
 from epl.passes.moved_reads import hand_on, moved
-from epl.passes.nodes import tagged
+from epl.passes.nodes import collective_node, tagged
 from epl.plan.facts.names import clone_name
 
 
@@ -38,22 +38,8 @@ def _agree(graph, edit, plan, each):
     packed = add("Pack", "flags", flags, N=len(flags), T=Type(INT32), axis=0)
     axis = edit.add(constant(each.name + "/axis", 0, INT32, host)).name
     here = add("Max", "here", [packed, axis], T=Type(INT32), Tidx=Type(INT32), keep_dims=False)
-    exchange = make_node(
-        "EplAllReduce",
-        each.name,
-        [here],
-        host,
-        N=1,
-        R=1,
-        num_inputs=1,
-        T=Type(INT32),
-        comm=plan.mesh.copies.communicator(0),
-        tag=each.tag,
-        workers=plan.mesh.copies.num_workers,
-        reduce_op="max",
-        scale=1.0,
-    )
-    edit.add(tagged(exchange, "collective"))
+    options = dict(N=1, R=1, num_inputs=1, reduce_op="max", scale=1.0)
+    edit.add(collective_node(plan, plan.collective(each.name), each.name, [here], INT32, **options))
     end = add("EplEndOfData", "end", [each.name], what=each.iterator)
     for copy, source in zip(used, raw):
         types = graph.nodes[copy].attr["output_types"].list.type[:flag]

@@ -17,7 +17,7 @@ from epl.passes.nodes import instance_tensor, waits_for_own_gradients
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
 from epl.plan.facts.analysis import variable_of
-from epl.plan.facts.names import clone_name, micro_batch_name, tag_of
+from epl.plan.facts.names import clone_name, micro_batch_name
 from epl.plan.zero.zero import elements_of, part_shape
 from epl.rules import effects
 
@@ -58,8 +58,7 @@ def _gather(graph, edit, plan, segment, lane, micro_batch, where):
         shares.append(vectors or [empty(edit, name, segment.dtype, host, add)])
     nodes = [micro_batch_name(name, micro_batch) for name in segment.nodes]
     waits = [text for text in graph.nodes[clone_name(nodes[0], lane or 0)].input if text[0] == "^"]
-    slot = segment.number % plan.mesh.num_communicators
-    vector = gather_from_owners(edit, plan, stem, shares, segment.dtype, slot, tag_of(stem), all_have, waits)
+    vector = gather_from_owners(edit, plan, stem, shares, segment.dtype, all_have, waits)
     in_order = [shapes[place] for place in places]
     for place, value in zip(places, parts(edit, stem + "/parts", vector, in_order, segment.dtype, host, all_have)):
         for instance in plan.mesh.takers(lane):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from epl.graph.build import Type, constant, make_node
 from epl.passes.leave_out import become
-from epl.passes.nodes import tagged
+from epl.passes.nodes import collective_node
 from epl.passes.vectors import Whereabouts
 from epl.plan.facts.names import clone_name
 from epl.plan.zero.zero_sums import owned_sums
@@ -29,25 +29,14 @@ def join_sums(program, plan):
 
 
 def _all_reduce(edit, plan, each, where):
-    copies, host = plan.sharing, plan.mesh.host_device
+    copies = plan.sharing
     here = plan.zero.of_worker(copies.index)
     parts = [_part(edit, plan, each, rank, where) for rank in range(copies.size)]
-    node = make_node(
-        "EplAllReduce",
-        each.name,
-        # All workers have the same nodes, so that they know of the same messages, and each sends its own part.
-        [parts[rank] for rank in here] + ["^" + part for rank, part in enumerate(parts) if rank not in here],
-        host,
-        N=1,
-        R=len(here),
-        num_inputs=len(here),
-        T=Type(each.dtype),
-        comm=copies.communicator(each.slot),
-        tag=each.tag,
-        workers=copies.num_workers,
-        reduce_op="sum",
-    )
-    return where.of_stage(each.joined)(edit, tagged(node, "collective"))
+    # All workers have the same nodes, so that they know of the same messages, and each sends its own part.
+    inputs = [parts[rank] for rank in here] + ["^" + part for rank, part in enumerate(parts) if rank not in here]
+    options = dict(N=1, R=len(here), num_inputs=len(here), reduce_op="sum")
+    node = collective_node(plan, plan.collective(each.name), each.name, inputs, each.dtype, **options)
+    return where.of_stage(each.joined)(edit, node)
 
 
 def _part(edit, plan, each, rank, where):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import BOOL, INT32
-from epl.passes.nodes import tagged
+from epl.passes.nodes import collective_node
 from epl.passes.vectors import Whereabouts, everywhere
 from epl.plan.facts.names import clone_name
 from epl.plan.precision.verdicts import stages_verdicts
@@ -34,11 +34,11 @@ def join_verdicts(program, plan):
 
 
 def _agree(graph, edit, plan, agreement, where):
-    host, copies = plan.mesh.host_device, plan.sharing
+    copies = plan.sharing
     here = plan.zero.of_worker(copies.index)
     said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
-    reduce = _least(agreement, inputs, host, copies.communicator(agreement.slot), len(here), copies.num_workers)
+    reduce = _least(plan, agreement, inputs, len(here))
     flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.num_owned)}
     _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
@@ -55,30 +55,17 @@ def _agree_in_pipeline(edit, plan, verdict, where):
     flags = {clone_name(name, i.index) for name, _, _ in verdict.flags for i in plan.mesh.instances}
     if shared:
         inputs = [said[group.index]] + ["^" + name for place, name in enumerate(said) if place != group.index]
-        reduce = _least(verdict, inputs, host, group.communicator(0), 1, group.num_workers)
+        reduce = _least(plan, verdict, inputs, 1)
         _take(edit, plan, verdict, everywhere(edit, reduce), flags)
     else:
-        reduce = _least(verdict, said, host, group.communicator(0), len(said), group.num_workers)
+        reduce = _least(plan, verdict, said, len(said))
         _take(edit, plan, verdict, edit.add(reduce).name, flags)
 
 
-def _least(verdict, inputs, host, communicator, copies, workers):
-    """The all-reduce that gives the least of all numbers: of `copies` inputs here, of `workers` workers."""
-    reduce = make_node(
-        "EplAllReduce",
-        verdict.name,
-        inputs,
-        host,
-        N=1,
-        R=copies,
-        num_inputs=copies,
-        T=Type(INT32),
-        comm=communicator,
-        tag=verdict.tag,
-        workers=workers,
-        reduce_op="min",
-    )
-    return tagged(reduce, "collective")
+def _least(plan, verdict, inputs, copies):
+    """The all-reduce that gives the least of all numbers: of `copies` inputs here."""
+    options = dict(N=1, R=copies, num_inputs=copies, reduce_op="min")
+    return collective_node(plan, plan.collective(verdict.name), verdict.name, inputs, INT32, **options)
 
 
 def _take(edit, plan, agreement, least, flags):

@@ -21,14 +21,13 @@ def merge_outputs(program, plan):
     edit = graph.editor()
     for merge in plan.merges:
         dtype = dtype_of(graph, merge.source)
-        workers = plan.group_of(merge.source).num_workers if merge.over_workers else 1
         if merge.how == "concat":
             add_rows(
                 edit,
                 merge.name,
                 dtype,
                 merge.tensor,
-                lambda name, dtype: all_gather_node(plan, name, merge.source, dtype, 0, merge.tag, workers),
+                lambda name, dtype, each=merge: all_gather_node(plan, each.name, each.source, dtype, name),
             )
             continue
         if merge.how == "mean" and dtype not in types.FLOAT_TYPES:
@@ -44,5 +43,5 @@ def merge_outputs(program, plan):
         here = len(plan.mesh.givers(stage=plan.stage(merge.source)))
         copies = plan.num_copies(merge.source) if merge.over_workers else here
         scale = 1.0 / copies if merge.how == "mean" else 1.0
-        edit.add(all_reduce_node(plan, merge.name, [merge.source], dtype, scale, 0, merge.tag, workers))
+        edit.add(all_reduce_node(plan, merge.name, [merge.source], dtype, scale))
     return program.with_graph(edit.finish())

@@ -7,7 +7,6 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
 
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.passes.rows import add_rows
-from epl.plan.facts.names import tag_of
 
 
 def merge_state(program, plan):
@@ -22,19 +21,7 @@ def merge_state(program, plan):
             continue
         mean = group.how == "mean"
         reduce_op, scale = ("sum", 1.0 / plan.num_copies(group.values[0])) if mean else (group.how, 1.0)
-        edit.add(
-            all_reduce_node(
-                plan,
-                group.name,
-                group.values,
-                group.dtype,
-                scale,
-                group.slot,
-                group.tag,
-                reduce_op=reduce_op,
-                lane=group.lane,
-            )
-        )
+        edit.add(all_reduce_node(plan, group.name, group.values, group.dtype, scale, reduce_op))
         for index, consumer in enumerate(group.consumers):
             rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name, group.lane)
     return program.with_graph(edit.finish())
@@ -49,6 +36,6 @@ def _gather_rows(graph, edit, plan, group):
             name,
             dtype,
             tensor,
-            lambda n, d, of=tensor, called=name: all_gather_node(plan, n, of, d, group.slot, tag_of(called)),
+            lambda n, d, of=tensor, called=name: all_gather_node(plan, called, of, d, n),
         )
         rewire(edit, plan, [consumer], name)

@@ -13,7 +13,7 @@ gradient with respect to each.
 from epl.graph.build import Type, constant, make_node
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
-from epl.plan.facts.names import clone_name, tag_of
+from epl.plan.facts.names import clone_name
 from epl.plan.sync.batch_norm import SyncedMean
 
 
@@ -27,7 +27,7 @@ def sync_batch_norm(program, plan):
         if isinstance(norm, SyncedMean):
             dtype = dtype_of(graph, norm.tensor)
             scale = 1.0 / plan.mesh.copies.size
-            edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale, norm.slot, norm.tag))
+            edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale))
             rewire(edit, plan, norm.consumers, norm.name)
         else:
             _forward(edit, plan, norm)
@@ -116,7 +116,7 @@ def _epsilon(node):
 def _forward(edit, plan, norm):
     name = norm.collective(norm.node)
     copies = list(_copies(edit, plan, norm.node))
-    gather = all_gather_node(plan, name, norm.node, FLOAT32, norm.slot, tag_of(name))
+    gather = all_gather_node(plan, name, norm.node, FLOAT32)
     inputs = []
     for index, (node, b) in enumerate(copies):
         x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, FLOAT32)
@@ -162,7 +162,7 @@ def _backward(edit, plan, norm, gradient):
     name = norm.collective(gradient)
     copies = list(_copies(edit, plan, gradient))
     scale = 1.0 / plan.mesh.copies.size
-    reduce = all_reduce_node(plan, name, [gradient, gradient], FLOAT32, scale, norm.slot, tag_of(name))
+    reduce = all_reduce_node(plan, name, [gradient, gradient], FLOAT32, scale)
     parts = []
     for index, (node, b) in enumerate(copies):
         g, x, _, mean, _ = _data_inputs(node)[:5]
