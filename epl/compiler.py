@@ -23,6 +23,7 @@ from epl.passes.copies.own_copies import own_copies
 from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
 from epl.passes.copies.share_batches import share_batches
+from epl.passes.messages import with_messages
 from epl.passes.model.add_residuals import add_residuals
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
@@ -47,7 +48,7 @@ from epl.passes.model.shorten_gradients import shorten_gradients
 from epl.passes.model.take_values import take_values
 from epl.passes.model.transpose_operands import transpose_operands
 from epl.passes.model.weigh_losses import weigh_losses
-from epl.passes.promises import PROMISES
+from epl.passes.promises import PROMISES, VARIANTS
 from epl.passes.promises.kept import in_order
 from epl.passes.sync.aggregate import aggregate_gradients
 from epl.passes.sync.average import average_variables
@@ -60,7 +61,7 @@ from epl.passes.sync.gather_batches import gather_batches
 from epl.passes.sync.gather_parameters import gather_parameters
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
-from epl.passes.sync.join_shards import join_shards
+from epl.passes.sync.join_shards import join_shards, with_wholes
 from epl.passes.sync.join_sums import join_sums
 from epl.passes.sync.join_verdicts import join_verdicts
 from epl.passes.sync.merge_outputs import merge_outputs
@@ -226,6 +227,32 @@ def _planned(runner, program, config, cluster):
     return replace(program, plan=make_plan(program, config, cluster))
 
 
+def with_sent(program, messages):
+    """The variant of a worker's Program that has its nodes of further messages; the same object if it has them.
+
+    Raises:
+      PassError: as `compile` does.
+    """
+    return _variant(program, "with_messages", with_messages(program, messages))
+
+
+def with_whole_tensors(program, tensors):
+    """The variant of a worker's Program that has the wholes of tensors of which each device has a part; the same object
+    if it has them.
+
+    Raises:
+      UnsupportedError: of a tensor there is no whole.
+      PassError: as `compile` does.
+    """
+    return _variant(program, "with_wholes", with_wholes(program, program.plan, tensors))
+
+
+def _variant(program, name, after):
+    if after is not program:
+        _Runner(program, None, is_checked=True).check(name, program, after, program.plan)
+    return after
+
+
 def mesh_of_program(program, config, cluster):
     """The Mesh that `compile` would give a program, without the rest."""
     target = Target(config, cluster)
@@ -239,15 +266,17 @@ class _Runner(object):
     Args:
       program: the Program before the first pass.
       dump_dir: a folder, or None.
+      is_checked: whether the graph is known to be well formed as it is.
 
     Raises:
       PassError: the graph is not well formed as it is.
     """
 
-    def __init__(self, program, dump_dir):
+    def __init__(self, program, dump_dir, is_checked=False):
         self._dump_dir = dump_dir
         self._done = []
-        self._check(program, None, "the user's graph", None, None)
+        if not is_checked:
+            self._check(program, None, "the user's graph", None, None)
         if dump_dir:
             os.makedirs(dump_dir, exist_ok=True)
             with open(os.path.join(dump_dir, "captured.pbtxt"), "w") as out:
@@ -256,15 +285,19 @@ class _Runner(object):
     def run(self, pass_, program, plan):
         """What a pass makes of a program."""
         name, after = pass_.__name__, pass_(program, plan)
+        self.check(name, program, after, plan)
+        return after
+
+    def check(self, name, program, after, plan):
+        """Raises PassError for a pass that has left a graph that is not well formed, or broken its promise."""
         where = "after the pass '%s'" % name
         if after.graph is not program.graph:
-            self._check(after, program.graph, where, PROMISES.get(name), plan)
+            self._check(after, program.graph, where, PROMISES.get(name) or VARIANTS.get(name), plan)
             if self._dump_dir:
                 _dump(after.graph, program.graph, self._dump_dir, len(self._done), name)
         if after.order is not program.order:
             self._refuse(where, in_order(after))
         self._done.append(name)
-        return after
 
     def _check(self, program, before, where, promise, plan):
         problems = lint(program.graph, tf_compat.op_def, changed_since=before, represented=program.representatives)

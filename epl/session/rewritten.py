@@ -8,8 +8,6 @@ from epl.capture.record import make_program
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags, types
 from epl.graph.index import canonical_tensor, node_of
-from epl.passes.messages import with_messages
-from epl.passes.sync.join_shards import with_wholes
 from epl.passes.worker.broadcast import sync_orders
 from epl.plan.exchange.order import keys_of_shards
 from epl.plan.facts.analysis import variable_of
@@ -119,7 +117,7 @@ class Rewritten(object):
 
     def add_messages(self, messages):
         """Makes sure that this worker has its nodes of some messages."""
-        self.program = with_messages(self.program, messages)
+        self.program = compiler.with_sent(self.program, messages)
 
     def remote_read(self, rows, reader, worker):
         """What this worker runs so that another one of its pipeline can read; `rows` of that one, see `rows`."""
@@ -153,9 +151,8 @@ class Rewritten(object):
 
     def _add_wholes(self, fetches):
         """Makes sure that there is the whole of each tensor that is fetched and of which devices have parts."""
-        plan = self.plan
         divided = [shown for shown in map(self._shown, fetches) if self.is_divided(shown)]
-        program = with_wholes(self.program, plan, divided) if divided else self.program
+        program = compiler.with_whole_tensors(self.program, divided) if divided else self.program
         if program is self.program:
             return
         self.program, self.graph = program, program.whole

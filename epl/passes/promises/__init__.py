@@ -48,6 +48,11 @@ class Promise:
 
 # A pass that is to do what is not said here says it first. What copies operations of the user's may copy any: a program
 # that is refused without need is worse than a copy that is not noticed.
+# Of what makes variants of a worker's program, by what is fetched.
+VARIANTS = {
+    "with_messages": Promise(allows([EXCHANGE])),
+    "with_wholes": Promise(allows([PLAIN, EXCHANGE])),
+}
 PROMISES = {
     # On the one copy of the model.
     "add_stages": Promise(allows(sets=True)),

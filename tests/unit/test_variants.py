@@ -1,0 +1,41 @@
+"""What is made of a worker's program by what is fetched: by the compiler, checked as passes are."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl import compiler
+from epl.errors import PassError
+from epl.plan.facts.names import whole_name
+from tests.helpers import planning
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def split():
+    with planning.capture(seed=1) as graph:
+        x = tf.placeholder(tf.float32, [None, 4])
+        with epl.split(2):
+            hidden = tf.tanh(tf.matmul(x, tf.get_variable("kernel", [4, 4])), name="hidden")
+            loss = tf.reduce_mean(tf.square(hidden))
+        planning.sgd(loss)
+    return planning.compiled(graph, 1, 2)
+
+
+def test_the_whole_of_what_is_divided_is_added_once(split):
+    assert "hidden" in split.partitioned.placements
+    variant = compiler.with_whole_tensors(split, ["hidden:0"])
+    assert whole_name("hidden") in variant.graph.nodes and whole_name("hidden") not in split.graph.nodes
+    assert compiler.with_whole_tensors(variant, ["hidden:0"]) is variant
+
+
+def test_a_variant_that_does_more_is_refused(split, monkeypatch):
+    def cut_off(program, plan, tensors):
+        edit = program.graph.editor()
+        edit.node("hidden").op = "Sigmoid"
+        return program.with_graph(edit.finish())
+
+    monkeypatch.setattr(compiler, "with_wholes", cut_off)
+    with pytest.raises(PassError, match="after the pass 'with_wholes'"):
+        compiler.with_whole_tensors(split, ["hidden:0"])
