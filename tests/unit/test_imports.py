@@ -55,6 +55,7 @@ ROOMS = {
         "pipeline": 4,
         "zero": 5,
         "exchange": 6,
+        "estimate": 6.5,
         "report": 7,
         "": 8,
     },

@@ -108,10 +108,10 @@ def forward_costs(graph, names, spec_of, machine=NOMINAL, unknown_size=UNKNOWN_S
     for name in forward:
         node, used = graph.nodes[name], outputs.get(name, [name])
         inputs = [canonical_tensor(text) for text in node.input if text[0] != "^"]
-        flops = _FLOPS[node.op](node, inputs, used[0], sizes) if node.op in _FLOPS else 0
+        flops = ARITHMETIC[node.op](node, inputs, used[0], sizes) if node.op in ARITHMETIC else 0
         num_bytes = _traffic(node.op, inputs, used, sizes)
         seconds = gradient_s = weight_s = 0.0
-        if node.op not in _FREE:
+        if node.op not in FREE:
             arithmetic = flops / device.flops_per_s(flops) if flops else 0.0
             seconds = device.start_s + max(arithmetic, num_bytes / device.memory_bytes_per_s)
             if name in trained and name in from_variables and sizes.spec(used[0]).dtype in types.FLOAT_TYPES:
@@ -244,10 +244,10 @@ def _backward(forward_s, heavy, of_data, of_variables):
 
 def _traffic(op, inputs, outputs, sizes):
     """Bytes that an operation reads and writes."""
-    if op in _FREE:
+    if op in FREE:
         return 0
     written = sum(sizes.num_bytes(tensor) for tensor in outputs)
-    if op in _READS_SLICE:  # reads of its first input only what it gives on
+    if op in READS_SLICE:  # reads of its first input only what it gives on
         return 2 * written
     return written + sum(sizes.num_bytes(tensor) for tensor in inputs)
 
@@ -324,7 +324,8 @@ def _einsum(node, inputs, output, sizes):
     return 2 * _count(dims.values()) if len(inputs) > 1 else 0
 
 
-_FLOPS = {
+# Operation type to a function of (node, tensors that it takes, tensor that it makes, what knows their shapes).
+ARITHMETIC = {
     "MatMul": _matmul("transpose_a"),
     "SparseMatMul": _matmul("transpose_a"),
     "BatchMatMul": _matmul("adj_x"),
@@ -340,13 +341,13 @@ _FLOPS = {
     "Conv3DBackpropFilterV2": _convolution(None, 2),
 }
 
-HEAVY = frozenset(_FLOPS)
+HEAVY = frozenset(ARITHMETIC)
 
 _DATA = effects.DIFFERING | effects.PLACEHOLDERS
 
 # They do nothing to data: names for the same memory, constants, questions about shapes.
 _SHAPE_ONLY = tensors.SHAPE_ONLY | {"BroadcastGradientArgs"}
-_FREE = (
+FREE = (
     tensors.VIEWS
     | _SHAPE_ONLY
     | effects.VARIABLES
@@ -357,7 +358,7 @@ _FREE = (
     | frozenset(["NextIteration", "RefNextIteration", "LoopCond"])
     | frozenset(["Const", "NoOp", "ReadVariableOp", "Assert", "IsVariableInitialized", "VarIsInitializedOp"])
 )
-_READS_SLICE = frozenset(
+READS_SLICE = frozenset(
     [
         "Gather",
         "GatherV2",

@@ -21,9 +21,9 @@ from epl.rules import effects, tensors
 PARTS = "EplParts"
 _LARGEST = 8
 
-_VIEWS = tensors.IN_MEMORY_OF_INPUT | {PARTS}
+VIEWS = tensors.IN_MEMORY_OF_INPUT | {PARTS}
 # TensorFlow's kernels of these give their result in the memory of an input that nobody else uses.
-_IN_PLACE = frozenset(
+IN_PLACE = frozenset(
     """
     Add AddV2 AddN Sub Mul Div RealDiv DivNoNan Maximum Minimum SquaredDifference Pow BiasAdd Neg Square Sqrt Rsqrt Exp
     Log Tanh Sigmoid Relu Relu6 Elu Selu Softplus Abs Sign Sin Cos Erf Reciprocal Inv Softmax LogSoftmax Cast
@@ -37,7 +37,7 @@ _PASSED_OVER = frozenset(["StopGradient", "PreventGradient", "Snapshot", "NoOp"]
 _NEEDS_IDENTITY = effects.VARIABLES | frozenset(["Switch", "Merge"])
 _NO_MEMORY = effects.VARIABLES | frozenset(["Const", "NoOp"])
 # TensorFlow runs these at once. It takes all others for long until it has run them some ninety times, however short.
-_AT_ONCE = _VIEWS | _OF_SHAPES | frozenset(["Const", "NoOp", "VarHandleOp", "ControlTrigger", "LoopCond"])
+_AT_ONCE = VIEWS | _OF_SHAPES | frozenset(["Const", "NoOp", "VarHandleOp", "ControlTrigger", "LoopCond"])
 # TensorFlow's order is partly by chance: so many are gone through.
 ORDERS = 16
 
@@ -176,7 +176,7 @@ class _Run(object):
 
     def _is_view(self, name):
         node = self._graph.nodes[name]
-        return name in self._views or node.op in _VIEWS
+        return name in self._views or node.op in VIEWS
 
     def _step(self, name):
         """Runs one operation: makes its outputs, gives back the inputs that nobody needs any more."""
@@ -241,7 +241,7 @@ class _Run(object):
                 return  # of a variable, a constant or what is fed
             if tags.HOST in node.attr and shared.device != device:
                 shared = None  # it has come from there
-        elif node.op in _IN_PLACE and index == 0:
+        elif node.op in IN_PLACE and index == 0:
             # Twice among the inputs, it has two uses left.
             shared = next(
                 (b for b in taken if b is not None and b.uses == 1 and b.size == size and b.device == device), None

@@ -8,11 +8,14 @@ import runpy
 import sys
 
 from epl.capture.record import make_program
+from epl.cluster.machine import machine
 from epl.compiler import compile as compile_program
 from epl.env import Env
 from epl.errors import EplError
+from epl.plan.estimate.estimate import estimate
 from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report import memory_page, placements_page, web
+from epl.plan.report.estimate_table import estimate_facts, estimate_table
 from epl.plan.report.exchanges_table import exchanges_table, facts
 from epl.plan.report.table import plan_table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
@@ -106,6 +109,12 @@ def parser():
     made.add_argument("--version", action="version", version="epl.plan of EPL %s" % __version__)
     made.add_argument("--num_workers", type=_positive, default=1, help="worker processes (default: 1)")
     made.add_argument("--gpu_per_worker", type=_positive, default=1, help="devices of each worker (default: 1)")
+    made.add_argument(
+        "--machine",
+        metavar="NAME|FILE",
+        help="for which devices and links the step is estimated: nominal, V100, A100, H100, H200, CPU, or a file "
+        "(docs/search.md; default: cluster.machine)",
+    )
     made.add_argument("--json", action="store_true", help="print the plan as JSON")
     made.add_argument(
         "--rows", type=_positive, default=16, help="devices to list before the rest is summed up (default: 16)"
@@ -188,6 +197,8 @@ def show(graph, options):
         if options.memory is not None or options.report:
             memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)
         exchanges = foretell_exchanges(program, batch)
+        on = machine(options.machine) if options.machine else None
+        estimated = estimate(program.source, env.cluster, on, batch) if program.apply_calls else None
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -209,9 +220,12 @@ def show(graph, options):
             return _REFUSED
     if options.json:
         summary = dict(program.plan.summary(), **facts(program, exchanges))
+        summary["estimate"] = estimate_facts(estimated) if estimated is not None else None
         print(json.dumps(summary, indent=2, sort_keys=True))
     else:
         print(plan_table(program.plan, program, options.rows))
+        if estimated is not None:
+            print(estimate_table(estimated))
         told = exchanges_table(program, exchanges, options.rows)
         if told:
             print(told)
