@@ -120,6 +120,12 @@ def merges_of(tf_graph):
     return merges
 
 
+def version_of(tf_graph):
+    """What differs once a graph has grown, or once the program has said of more values that they are merged."""
+    merged = sum(map(len, record_of(tf_graph).merges.values()))
+    return tf_compat.graph_version(tf_graph), merged + sum(len(tf_graph.get_collection_ref(k)) for k in GraphKeys.ALL)
+
+
 def make_program(tf_graph):
     """The Program of the graph as it stands now."""
     record = record_of(tf_graph)

@@ -5,6 +5,7 @@ import threading
 import time
 
 from epl import tf_compat
+from epl.capture.record import version_of
 from epl.communicators import library
 from epl.plan.facts.names import copy_name, sync_name
 from epl.session import first_gradients, out_of_memory, replicas
@@ -208,7 +209,7 @@ class Driver(LocalRuns):
                 self._steps.clear()
 
     def _step(self, fetches, targets, feeds, whole=False):
-        if self._rewritten is None or self._rewritten.version != tf_compat.graph_version(self._graph):
+        if self._rewritten is None or self._rewritten.version != version_of(self._graph):
             self._job.background.finish()
             self._rewrite()
         key = (fetches, targets, feeds, whole)

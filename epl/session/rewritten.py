@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import replace
 
 from epl import compiler, tf_compat
-from epl.capture.record import make_program
+from epl.capture.record import make_program, version_of
 from epl.communicators.library import collectives_on_gpu
 from epl.graph import collector, tags, types
 from epl.graph.index import canonical_tensor, node_of
@@ -47,7 +47,7 @@ class Rewritten(object):
 
     @collector.paused()
     def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None, at=None):
-        self.version = tf_compat.graph_version(tf_graph)
+        self.version = version_of(tf_graph)
         on_gpu = collectives_on_gpu(cluster, config)
         program = make_program(tf_graph)
         program = program if role is None else replace(program, role=role)

@@ -225,6 +225,7 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
                 evaluated = sess.run(loss, mine)
                 assert all(np.array_equal(states[0][n], v) for n, v in common.state(sess).items()), "it trained"
             value, _ = sess.run([loss, train_op], mine)
+            assert step != 1 or np.shape(value) == np.shape(evaluated), (value, evaluated)  # nothing is close to all
             assert step != 1 or np.allclose(value, evaluated, rtol=1e-5), (value, evaluated)
             losses.append(value)
             states.append(common.state(sess))
