@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.graph import tags
+from epl.plan.facts.names import recomputed_name
 from tests.helpers.planning import capture, compiled
 from tests.unit.test_recompute import AUTO, check, data, dense, minimize
 
@@ -80,3 +81,17 @@ def test_micro_batches_of_stages_each_keep_their_own():
         program = compiled(graph, 1, STAGES, **values)
     copies = [n for n in program.graph.nodes if "epl_recompute/" in n and n.endswith("dense_4/Tanh")]
     assert len(copies) == 3 and not any(n.endswith("epl_recompute/dense_5/Tanh") for n in program.graph.nodes)
+
+
+@pytest.mark.parametrize("synchronised", [True, False])
+def test_statistics_of_data_that_are_synchronised_are_not_taken_again(synchronised):
+    """No gradient goes to what only data is made of, but what is made of it is computed again."""
+    with capture() as graph:
+        x = tf.layers.batch_normalization(data(), training=True, fused=False, name="norm")
+        for i in range(6):
+            x = dense(x, 8, i)
+        minimize(tf.reduce_mean(tf.square(x)))
+    program = compiled(graph, 2, 1, communication__sync_batch_norm=synchronised, **AUTO)
+    again = [name for name in program.graph.nodes if name.startswith(recomputed_name("norm"))]
+    assert any("batchnorm" in name for name in again)
+    assert any("moments" in name for name in again) == (not synchronised)

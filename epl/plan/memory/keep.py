@@ -14,7 +14,8 @@ from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.memory.forward import Forward
 from epl.plan.memory.recompute import recomputation
 from epl.plan.memory.segments import Chain, Span
-from epl.rules import effects, tensors
+from epl.plan.sync.batch_norm import statistics_of
+from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 _MIB = 1 << 20
@@ -98,15 +99,7 @@ def _check_first_gradients(program):
 
 def _synchronised(graph, config):
     """Statistics that batch normalisation takes over all replicas: a copy of one replica's would not be the same."""
-    if not config.communication.sync_batch_norm:
-        return frozenset()
-    found = set(graph.find(tensors.FUSED_NORMS.__contains__))
-    for node in graph.nodes.values():
-        if tags.FORWARD_OP in node.attr:
-            source = graph.nodes.get(tags.get_str(node, tags.FORWARD_OP))
-            if source is not None and source.op == "Mean":
-                found.add(source.name)
-    return frozenset(found)
+    return statistics_of(graph) if config.communication.sync_batch_norm else frozenset()
 
 
 def _collected(program, forward):

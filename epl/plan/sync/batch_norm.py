@@ -163,6 +163,12 @@ def plan_batch_norm(model, analysis, stage_of=None, num_communicators=1):
     return tuple(replace(each, slot=(stage_of or {}).get(each.anchor, 0) % num_communicators) for each in found)
 
 
+def statistics_of(graph):
+    """Names of the nodes whose results all replicas would have in common: fused normalisations, and moments."""
+    fused = graph.find(tensors.FUSED_NORMS.__contains__)
+    return frozenset(fused).union(*_moments(Bodies(graph).main))
+
+
 def _refuse(name, why):
     raise UnsupportedError(
         "communication.sync_batch_norm: the batch normalisation '%s' %s, where workers cannot agree on when it runs. "
