@@ -21,6 +21,7 @@ from dataclasses import replace
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import make_node
+from epl.graph.control_flow import frames_of
 from epl.graph.index import Edges, Graph, canonical_tensor, format_input, node_of
 from epl.graph.types import HANDLES
 from epl.passes.holders import holders_of, is_shared
@@ -124,6 +125,7 @@ def _own(graph, plan, part):
                 _hand_in_own(edit.node(name), nodes)
             _receive(edit.node(name), received, waits)
         _leave_groups(edit, name, nodes)
+    waits.enter_later()
     copies = add_copies(graph, edit, part)
     for message in part.messages:
         if message.source == part.index:
@@ -150,7 +152,7 @@ def _receive(node, received, waits):
         if waits.is_here(node_of(text)):
             (control if text[0] == "^" else data).append(text)
         elif text[0] == "^":
-            control.extend(waits.instead_of(text[1:]))
+            control.extend(waits.instead_of(text[1:], node))
         else:
             data.append(received[canonical_tensor(text), node.name])
     del node.input[:]
@@ -189,18 +191,33 @@ class _Waits(object):
         self._plan = plan
         self._part = part
         self._made = {}  # another worker's node to what stands for it here
+        self._frames = frames_of(graph)
+        self._loops = collections.defaultdict(dict)  # what loops wait for that have waits inside, by their frames
         changes = [name for name in graph.find(effects.is_write) if part.index in part.holders.get(name, ())]
         self._after = graph.descendants(changes + _read_before(graph, plan, changes))
 
     def is_here(self, name):
         return self._part.is_here(name)
 
-    def instead_of(self, name):
-        """Control inputs: none, or what waits for this worker's nodes that the other's node follows."""
+    def instead_of(self, name, waiting):
+        """Control inputs of a node: none, or what waits for this worker's nodes that the other's node follows."""
         if name not in self._after:
             return []
         self._stand_in(name)
-        return self._made[name]
+        around = self._frames.get(waiting.name, ())
+        if len(around) <= (waiting.op in effects.ENTERS):
+            return self._made[name]
+        # What stands outside of a loop cannot be waited for inside of it: the loop begins later instead.
+        self._loops[around[0]].update(dict.fromkeys(self._made[name]))
+        return []
+
+    def enter_later(self):
+        """Lets loops wait for what would have been waited for inside of them."""
+        for name, around in self._frames.items() if self._loops else ():
+            waits = self._loops.get(around[0]) if len(around) == 1 else None
+            if waits and self._graph.nodes[name].op in effects.ENTERS and self.is_here(name):
+                known = self._edit.peek(name).input
+                self._edit.node(name).input.extend([text for text in waits if text not in known])
 
     def _stand_in(self, root):
         """Finds what stands for a node, and for those that it needs."""
