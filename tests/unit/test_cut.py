@@ -14,9 +14,13 @@ from epl.capture.record import make_program
 from epl.communicators import library
 from epl.config import Config
 from epl.errors import PassError, UnsupportedError
+from epl.graph.control_flow import frames_of
 from epl.graph.index import node_of
+from epl.rules.effects import ENTERS
 from epl.session.parts import communicators, fetched_messages, needed_messages, own_targets, own_tensor
 from tests.helpers import planning
+from tests.helpers.control_flow import control_flow
+from tests.helpers.programs import random_models
 
 pytestmark = pytest.mark.either_line
 
@@ -304,3 +308,38 @@ def test_collectives_of_the_program_are_refused(monkeypatch):
             planning.sgd(tf.reduce_mean(tf.square(x)))
     with pytest.raises(UnsupportedError, match="'mine' .EplAllReduce. is a collective .* lie in several workers"):
         planning.plan_of(graph, workers=2, devices=1)
+
+
+def waiting_inside(graph):
+    """(node of a loop, what it waits for) where cutting has let it wait for what stands for several others."""
+    return [
+        (name, producer)
+        for name in frames_of(graph)
+        if graph.nodes[name].op not in ENTERS
+        for producer, _ in graph.inputs[name]
+        if producer.startswith("epl_after/")
+    ]
+
+
+def test_loops_that_all_workers_count_wait_for_nothing_outside():
+    """How often a loop goes round follows from constants, so both workers count it; what it pushes only one does."""
+    with control_flow("v1"), planning.capture() as graph:
+        loss, _ = random_models.named("random_model_5007")(lambda stage: epl.replicate(1), 2)
+        planning.sgd(loss)
+    options = dict(gradient_checkpoint__type="auto", pipeline__num_micro_batch=2)
+    for worker in range(2):
+        program = planning.compiled(graph, 2, 1, worker, **options)
+        loops = [name for name, node in program.graph.nodes.items() if node.op == "LoopCond"]
+        assert "epl_recompute/block_3/while/LoopCond" in loops
+        assert not waiting_inside(program.graph)
+
+
+@pytest.mark.parametrize("seed", [5006, 5027])
+def test_averages_of_a_micro_batch_wait_for_no_backward_pass(seed):
+    """What normalises a batch does not use the averages that it is given, so it may be computed again behind them."""
+    with control_flow("v1"), planning.capture() as graph:
+        loss, _ = random_models.named("random_model_%d" % seed)(lambda stage: epl.replicate(1), 2)
+        planning.sgd(loss)
+    program = planning.compiled(graph, 1, 2, gradient_checkpoint__type="auto", pipeline__num_micro_batch=2)
+    again = [name for name in program.graph.nodes if name.startswith("epl_recompute/")]
+    assert any(program.graph.nodes[name].op == "FusedBatchNormV3" for name in again)

@@ -68,7 +68,7 @@ def plan_recomputation(program, config, analysis, costs_of):
         [node_of(canonical_tensor(text)) for gradient, _ in call.gradients for text in gradient if text]
         for call in program.apply_calls
     ]
-    plan = recomputation(forward, analysis, kept, calls)
+    plan = recomputation(forward, analysis, kept, calls, config.pipeline.num_micro_batch > 1)
     _tell_of_loops(forward.loops, plan)
     return plan
 

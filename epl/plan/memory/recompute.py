@@ -72,7 +72,7 @@ class Recomputation:
         return sum(len(group.nodes) for group in self.groups)
 
 
-def recomputation(forward, analysis, kept, calls=()):
+def recomputation(forward, analysis, kept, calls=(), micro_batches=False):
     """What has to be computed again when only some tensors are kept.
 
     Args:
@@ -80,6 +80,8 @@ def recomputation(forward, analysis, kept, calls=()):
       analysis: the graph's Analysis.
       kept: canonical names of tensors that are kept, besides those that cannot be computed again.
       calls: for each call of an optimizer the names of the nodes that make its gradients.
+      micro_batches: whether a step has several, of which one may begin its forward pass, and so wait for what the one
+        before has changed in its own, before that one comes to its backward pass.
 
     Returns:
       A Recomputation.
@@ -87,7 +89,7 @@ def recomputation(forward, analysis, kept, calls=()):
     fixed, levels = set(), _levels(_waiting_for_gradients(forward.graph, forward.loops))
     together = forward.loops.together()
     while True:
-        plan, offenders = _groups(forward, analysis, levels, kept, fixed)
+        plan, offenders = _groups(forward, analysis, levels, kept, fixed, micro_batches)
         if not offenders:
             return replace(plan, groups=_one_after_the_other(forward, analysis, levels, plan, calls))
         fixed = fixed.union(offenders, *(nodes for nodes in together if nodes & offenders))
@@ -141,7 +143,7 @@ def _users(graph, plan):
     return found
 
 
-def _groups(forward, analysis, levels, kept, fixed):
+def _groups(forward, analysis, levels, kept, fixed, micro_batches):
     """(Recomputation, nodes that read variables which change before their turn and so cannot be repeated)."""
     graph = forward.graph
 
@@ -167,7 +169,9 @@ def _groups(forward, analysis, levels, kept, fixed):
         triggers, level = _triggers(graph, forward, levels, follows[number], names, loops)
         if not triggers:
             continue  # its turn comes at once: the tensors of the forward pass serve
-        before, reading, changed_reads = _changes_after(graph, analysis, levels, level, nodes, forward.loops, loops)
+        before, reading, changed_reads = _changes_after(
+            graph, analysis, levels, level, nodes, forward.loops, loops, micro_batches
+        )
         perhaps = _in_branches(graph, nodes)
         offenders |= changed_reads
         own = {text for name in nodes for text in taken[name]}
@@ -329,7 +333,7 @@ def _triggers(graph, forward, levels, follows, users, loops):
     return triggers[:_MAX_TRIGGERS], level
 
 
-def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
+def _changes_after(graph, analysis, levels, level, nodes, loops, moved, micro_batches):
     """((what has to run before, change of a variable that the group reads) pairs where the change comes after the
     group, nodes of the group that read such a variable and stand in no loop, those that read what may have changed
     before).
@@ -337,10 +341,11 @@ def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
     Args:
       loops: all Loops.
       moved: list of each Loop whose accumulators go to its copy.
+      micro_batches: as of `recomputation`.
     """
     readers = collections.defaultdict(set)
     for name in nodes:
-        for producer, index in graph.inputs[name]:
+        for producer, index in _looked_at(graph, name):
             variable = _variable_read(graph, producer) if index >= 0 else None
             if variable is not None:
                 readers[variable].add(name)
@@ -348,12 +353,21 @@ def _changes_after(graph, analysis, levels, level, nodes, loops, moved):
     for write in analysis.writes if readers else ():
         variable = variable_of(graph, write)
         if variable in readers:
-            if levels[write] < level:
+            in_forward_pass = tags.phase(graph.nodes[write]) == tags.FORWARD
+            if levels[write] < level and not (micro_batches and in_forward_pass):
                 before.extend((end, write) for end in _ends(graph, nodes, readers[variable], loops, moved))
                 reading |= readers[variable] - loops.of.keys()
             else:
                 changed_reads |= readers[variable]
     return before, reading, changed_reads
+
+
+def _looked_at(graph, name):
+    """The inputs of a node, but for the averages which a fused normalisation of a batch is given and does not use."""
+    node, inputs = graph.nodes[name], graph.inputs[name]
+    own = node.op in tensors.FUSED_NORMS and node.attr["is_training"].b
+    averages = own and ("exponential_avg_factor" not in node.attr or node.attr["exponential_avg_factor"].f == 1.0)
+    return [each for place, each in enumerate(inputs) if not (averages and place in (3, 4))]
 
 
 def _ends(graph, nodes, readers, loops, moved):
