@@ -25,6 +25,7 @@ from epl.session.agreement import (
 from epl.session.ahead import Ahead
 from epl.session.endings import file_errors
 from epl.session.endings.data_end import check_repeated, data_has_ended, last_of, metadata_of, no_data
+from epl.session.endings.no_value import check_values
 from epl.session.endings.peer_errors import FromPeer, for_programs
 from epl.session.every_nth import EveryNth
 from epl.session.inner import InnerSession, View, divides, fed_to, looks_on, of_program, one_copy_serves
@@ -87,6 +88,7 @@ class Driver(LocalRuns):
         began = following.begins(step)
         try:
             values = self._run_call(step, fetches, targets, feeds, run_options, metadata)
+            check_values(self._graph, fetches, values)
         except BaseException:
             following.ends(began)
             raise

@@ -66,6 +66,11 @@ def test_nested_fetches(plain, two_devices):
     assert_same_nest(got, want)
 
 
+def test_branches_that_were_not_taken_have_no_value(plain, two_devices):
+    want, got = plain(SESSIONS + "not_taken"), two_devices(SESSIONS + "not_taken")
+    assert got == want == [(), "no value", "no value", "no value", (0,)]
+
+
 @pytest.mark.parametrize("program", ["queues", "generator"])
 def test_every_row_is_consumed_once(plain, two_devices, program):
     want, got = plain(SESSIONS + program), two_devices(SESSIONS + program)

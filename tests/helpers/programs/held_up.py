@@ -19,7 +19,7 @@ FAULT, AT = os.path.join(FOLDER, "fault"), os.path.join(FOLDER, "at")
 
 
 def fault():
-    """The fault that is asked for now, or None."""
+    """The fault that is asked for, or None."""
     try:
         with open(FAULT) as stream:
             return stream.read().strip() or None

@@ -376,3 +376,24 @@ def late_summaries(epl):
         saver = tf.train.Saver()
         sess.run(train_op, feeds.of(2))
         return common.state(sess), len(text) > 0, saver.saver_def.filename_tensor_name
+
+
+def not_taken(epl):
+    """What fetches of branches come to: a value, or the first words of the error."""
+    common.init(epl)
+    feeds = common.Feeds(epl)
+    loss = common.classifier(feeds.x, feeds.labels)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    taken = tf.reduce_sum(feeds.x) < 1e9
+    other, this = tf.raw_ops.Switch(data=tf.constant(2.0), pred=taken)
+    text, _ = tf.raw_ops.Switch(data=tf.constant(["a"]), pred=taken)
+    empty = tf.boolean_mask(tf.cast(feeds.labels, tf.float32), feeds.labels < 0)
+    found, x = [], common.batch(0, 4)
+    with common.session() as sess:
+        common.initialize(sess)
+        for fetches in (this, other, text, [train, other], empty):
+            try:
+                found.append(np.shape(sess.run(fetches, {feeds.x: x[0], feeds.labels: x[1]})))
+            except tf.errors.InvalidArgumentError:
+                found.append("no value")
+    return found
