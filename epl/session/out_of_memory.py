@@ -95,9 +95,12 @@ def _advice(captured, program, config, cluster, batch, source):
             continue
         try:
             changed = compiler.compile(captured, Config(dict(config.to_dict(), **keys), {}), cluster)
-            other = _peak(changed, foretell_program(changed, of, orders=1)[0])
+            others, not_counted = foretell_program(changed, of, orders=1)
         except EplError:
             continue  # what the model cannot have is no advice
+        if _further(not_counted, unknown):
+            continue  # nor is what only looks small, as the sizes of other tensors are not known there
+        other = _peak(changed, others)
         if other < _LEAST * peak:
             found.append((other, "  %s: %s instead of %s" % (text, bytes_text(other), bytes_text(peak))))
     if found:
@@ -134,6 +137,11 @@ def _changes(config, cluster, batch):
         yield {"amp.level": "O1", "amp.dtype": "float16"}, batch
     if config.optimizer.num_apply_group == 1:
         yield {"optimizer.num_apply_group": 8}, batch
+
+
+def _further(names, known):
+    """Whether some tensors are copies of none of those that are known."""
+    return any(not any(name == each or name.endswith("/" + each) for each in known) for name in names)
 
 
 def _peak(program, devices):
