@@ -100,14 +100,14 @@ def _launch(command, payload):
                     break
                 sys.stdout.write(data.replace(_ERASE, _BLANK).decode("utf-8", "replace"))
                 sys.stdout.flush()
-            status = process.wait()
+            status = process.wait(_END_S)
         except BaseException:  # Ctrl-C in a notebook, most often
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(_END_S)
             raise
         finally:
             process.stdout.close()

@@ -1,9 +1,11 @@
 """`epl-launch`: from the command line to the exit status."""
 
+import contextlib
 import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,9 +148,15 @@ class _Preparation:
         paths = {index: self.board_path(index) for index in self.local}
         return progress.Progress(mode, paths, len(self.addresses), time.monotonic())
 
+    @contextlib.contextmanager
     def stdin(self):
-        """Standard input of one worker, open for reading: what was given (--stdin), from its beginning, or nothing."""
-        return open(os.devnull if self._given is None else "/proc/self/fd/%d" % self._given.fileno(), "rb")
+        """Standard input of one worker, as subprocess takes it: what was given (--stdin), from its beginning, or
+        nothing."""
+        if self._given is None:
+            yield subprocess.DEVNULL
+        else:
+            with open("/proc/self/fd/%d" % self._given.fileno(), "rb") as stream:
+                yield stream
 
     def write_timeline(self, job, console):
         """After a bad end: the last events of the workers, beside the logs."""

@@ -251,8 +251,9 @@ def _shortened(names):
 
 def _watched(step, fetches, rewritten, user_graph):
     """(place of a loss among the fetches, place of the global step); None for what is not among them."""
-    global_step = tf.train.get_global_step(user_graph)
-    name = None if global_step is None else global_step.op.name
+    # Not tf.train.get_global_step, which refuses a variable that only has the name of one.
+    counters = user_graph.get_collection(tf.GraphKeys.GLOBAL_STEP)
+    name = counters[0].op.name if len(counters) == 1 else None
     names = [node_of(fetch) for fetch in fetches]
     at = next((place for place, each in enumerate(names) if name and (each + "/").startswith(name + "/")), None)
     if not step.optimizes:

@@ -13,6 +13,7 @@ from epl.launch import notes
 from epl.session.endings.blame import awaited, because_of, blamed
 from epl.session.endings.noting import Noting
 from epl.session.endings.peer_errors import FromPeer
+from epl.session.following import Following
 
 
 @pytest.mark.parametrize(
@@ -95,12 +96,12 @@ def notes_of_the_launcher(tmp_path, monkeypatch):
 
 @pytest.fixture(name="noting")
 def noting_of_worker_1():
-    return Noting(Cluster(worker_num=2, worker_index=1, hosts=("a:1", "b:1")), patience=7)
+    return Noting(Cluster(worker_num=2, worker_index=1, hosts=("a:1", "b:1")), Following({}), patience=7)
 
 
 def test_what_is_noted(launcher, noting):
     assert launcher.state == "" and launcher.failure is None
-    with noting.waiting_for_all():
+    with noting.waiting_for_all("init"):
         assert launcher.state == notes.JOINING
     assert launcher.state == notes.JOINED and launcher.fact("patience") == 7
     noting.error(KeyError("no such luck"), 4)

@@ -12,7 +12,7 @@ from epl.config import composes
 from epl.errors import ConfigError, UnsupportedError
 from tests.helpers import pairs
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.either_line
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAIRS = tuple(itertools.combinations(composes.FEATURES, 2))

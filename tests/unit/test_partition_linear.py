@@ -19,7 +19,7 @@ from tests.helpers.planning import capture
 from tests.unit.test_partition_rules import CHOICES, build
 from tests.unit.test_partition_rules import RULES as MAKERS
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.either_line
 
 _CASES = 12  # of each maker, and three of each operation that it chooses from
 # What the other makers have no case of.

@@ -21,7 +21,7 @@ from epl.plan.report import strategies
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op, sgd, variable
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.either_line
 
 FLOAT32, INT32, INT64 = 1, 3, 9
 LOCAL = {"local_sgd__k_steps": 8}

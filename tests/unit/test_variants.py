@@ -9,7 +9,7 @@ from epl.errors import PassError
 from epl.plan.facts.names import whole_name
 from tests.helpers import planning
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.either_line
 
 
 @pytest.fixture(scope="module")

@@ -266,6 +266,9 @@ BESIDE = {
     ("session/ahead.py", "ends_within"): "for a thread of this process, in slices, between which others are looked at",
     ("session/background.py", "finish"): "for a thread of this process, which communicates and so has deadlines",
     ("session/front_ends/saved.py", "_look"): "for a disk to show a file, by a deadline; no worker is waited for",
+    ("launch/function.py", "_launch"): "for the launcher, once it has closed its output, by a deadline",
+    ("launch/stacks.py", "ask"): "for a process of this machine to write a file, by a deadline",
+    ("launch/top.py", "_watch"): "a pause between two looks at files",
     ("launch/processes.py", "end_sessions"): "for processes of this machine to end, by a deadline",
     ("launch/processes.py", "close"): "for the guard, a process of this machine, to end, by a deadline",
 }
