@@ -106,7 +106,7 @@ def test_what_is_noted(launcher, noting):
     assert launcher.state == notes.JOINED and launcher.fact("patience") == 7
     noting.error(KeyError("no such luck"), 4)
     found = launcher.failure
-    assert found[1:] == ("KeyError: 'no such luck'", 4, [], False)
+    assert found[1:] == ("KeyError: 'no such luck'", 4, [], False, 0)
     noting.error(OF_2, 4)
     assert launcher.failure == found
     noting.left()
