@@ -145,7 +145,10 @@ def test_one_page_has_all_parts(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("EPL_DEVICE", "gpu")
     Env.get().reset(epl.Config({"cluster.colocate_split_and_replicate": True}))
     path = tmp_path / "report.html"
-    assert preview.show(graph, preview.parser().parse_args(["--report", str(path), "some/train.py"])) == 0
+    assert (
+        preview.show(graph, preview.parser().parse_args(["--report", str(path), "--machine", "V100", "some/train.py"]))
+        == 0
+    )
     text = path.read_text(encoding="utf-8")
     headings = re.findall(r'<h2 class="part">(.*?)</h2>', text)
     assert [each.split(":")[0] for each in headings] == [
@@ -155,6 +158,13 @@ def test_one_page_has_all_parts(tmp_path, monkeypatch, capsys):
         "What is divided, and what is exchanged",
     ]
     assert re.findall(r'<a href="#(.*?)">', text) == re.findall(r'<section class="part" id="(.*?)">', text)
-    for words in ("1 model replica on 1 worker x 2 GPU", "idle (bubble)", "foretold: peak", "is made whole for"):
+    for words in (
+        "1 model replica on 1 worker x 2 GPU",
+        "Estimated for V100",
+        "Each device has ",
+        "idle (bubble)",
+        "foretold: peak",
+        "is made whole for",
+    ):
         assert words in text
     assert not re.search(r"(?i)https?:|<link|<img|@import|url\(", text)

@@ -203,10 +203,11 @@ def show(graph, options):
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
     pages = [("--timeline", options.timeline, picture)]
+    capacity = on.device.memory_bytes if on is not None else None
     if options.memory:
         title = "Memory of a training step of %s" % os.path.basename(options.script)
         charts = job_charts(memory, env.cluster.worker_num)
-        pages.append(("--memory", options.memory, memory_page.memory_page(charts, title)))
+        pages.append(("--memory", options.memory, memory_page.memory_page(charts, title, capacity)))
     if options.placements:
         if program.partitioned is None:
             print("--placements: no tensor of this program is divided over devices; use epl.split.", file=sys.stderr)
@@ -214,7 +215,9 @@ def show(graph, options):
         title = "What is divided in %s over %d devices" % (os.path.basename(options.script), program.partitioned.shards)
         pages.append(("--placements", options.placements, placements_page.placements_page(program, exchanges, title)))
     if options.report:
-        pages.append(("--report", options.report, _report(program, schedule, memory, exchanges, options)))
+        costs = estimate_table(estimated) if estimated is not None else ""
+        page = _report(program, costs, schedule, memory, capacity, exchanges, options)
+        pages.append(("--report", options.report, page))
     for option, path, page in pages:
         if page is not None and not _written(option, path, page):
             return _REFUSED
@@ -237,18 +240,14 @@ def show(graph, options):
     return 0
 
 
-def _report(program, schedule, memory, exchanges, options):
+def _report(program, costs, schedule, memory, capacity, exchanges, options):
     """The page of all that is known of a plan."""
     worker_num = Env.get().cluster.worker_num
-    parts = [("Plan", _text(plan_table(program.plan, program, options.rows)))]
+    parts = [("Plan", _text("\n".join(filter(None, [plan_table(program.plan, program, options.rows), costs]))))]
     if schedule is not None:
         parts.append(("Schedule: " + schedule[0], schedule[1]))
-    parts.append(
-        (
-            "Memory",
-            _text(job_table(memory, worker_num, options.rows)) + memory_page.part(job_charts(memory, worker_num)),
-        )
-    )
+    charts = memory_page.part(job_charts(memory, worker_num), capacity)
+    parts.append(("Memory", _text(job_table(memory, worker_num, options.rows)) + charts))
     if program.partitioned is not None:
         parts.append(("What is divided, and what is exchanged", placements_page.part(program, exchanges)))
     elif exchanges:
