@@ -14,7 +14,7 @@ ALONE = $(PYTEST) -m alone
 HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format csrc clean
+.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format site csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -55,6 +55,11 @@ format: ## format Python and C++
 	@scripts/setup_env.sh lint
 	@.venv/lint/bin/ruff check -q --select I --fix . && .venv/lint/bin/ruff format .
 	@git ls-files -co --exclude-standard 'csrc/*.h' 'csrc/*.cc' | xargs -r .venv/lint/bin/clang-format -i
+
+site: ## build the pages of docs/, the examples' and a reference of all public names into build/site
+	@scripts/setup_env.sh docs
+	@.venv/docs/bin/mkdocs build --strict
+	@echo "build/site/index.html: open it in a browser; no server is needed"
 
 csrc: ## build the native part in place
 	@scripts/lines.sh 'python epl/communicators/build.py'

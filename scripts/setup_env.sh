@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Makes the environment .venv/LINE: virtual environment, TensorFlow, test requirements, the native part, `epl-launch`.
 #
-#   scripts/setup_env.sh tf1|tf2|lint
+#   scripts/setup_env.sh tf1|tf2|lint|docs
 #
 # Does only what is missing or out of date; stamps in the environment hold digests of what each step was made from.
 # Exit status: 0 ready; 3 this line has no Python here, so it may be skipped; anything else: a step failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-line=${1:?usage: setup_env.sh tf1|tf2|lint}
+line=${1:?usage: setup_env.sh tf1|tf2|lint|docs}
 env=.venv/$line
+is_tools() { [ "$line" = lint ] || [ "$line" = docs ]; } # environments without TensorFlow and EPL
 say() { echo "[$line] $*"; }
 
 digest() { cat "$@" | sha256sum | cut -c1-64; }
@@ -48,7 +49,7 @@ find_python() {
       3)
         version=$([ "$line" = tf1 ] && echo 3.7 || echo 3.11)
         say "Install one (pyenv install $version; conda create -n py$version python=$version; uv python install" \
-          "$version)$([ "$line" = lint ] || echo " or name one: PYTHON_${line^^}=/path/to/python")." >&2
+          "$version)$(is_tools || echo " or name one: PYTHON_${line^^}=/path/to/python")." >&2
         ;;
       4) say "On Debian: apt-get install python${version}-venv" >&2 && status=3 ;;
     esac
@@ -82,12 +83,12 @@ pip_install() {
 
 install_requirements() {
   local requirements=(requirements/build.txt "requirements/$line.txt") wanted filtered
-  [ "$line" = lint ] && requirements=("requirements/$line.txt")
+  is_tools && requirements=("requirements/$line.txt")
   wanted=$(digest "${requirements[@]}")
   if current requirements "$wanted"; then
     return
   fi
-  if [ "$line" != lint ]; then
+  if ! is_tools; then
     pip_install -r requirements/build.txt
     say "installing TensorFlow and what the tests need; this takes some minutes the first time"
   fi
@@ -158,7 +159,7 @@ install_project() {
 
 make_venv
 install_requirements
-if [ "$line" != lint ]; then
+if ! is_tools; then
   build_native
   install_project
 fi

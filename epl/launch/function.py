@@ -37,7 +37,8 @@ def run(function, num_workers=1, gpu_per_worker=1, args=(), kwargs=None, options
       function: any that takes no arguments but these; lambdas and functions of a notebook's cells too.
       num_workers: worker processes.
       gpu_per_worker: devices of each: GPUs, or CPU devices where there are not enough.
-      args, kwargs: for the function, the same in each worker.
+      args: for the function, the same in each worker.
+      kwargs: by name, the same.
       options: further options of epl-launch, such as `["--verbose", "--config", "run.yaml"]`.
 
     Returns:
@@ -46,7 +47,7 @@ def run(function, num_workers=1, gpu_per_worker=1, args=(), kwargs=None, options
     Raises:
       LaunchError: the workers cannot be started, or the function cannot be sent to them.
       WorkerError: a worker ended without an error of Python's; says how.
-      Any error that the function raises, of the worker that began it; its cause is the traceback in the worker.
+      Exception: whatever the function raises, of the worker that began it; its cause is the traceback in the worker.
     """
     payload = _payload(function, args, kwargs or {})
     with tempfile.TemporaryDirectory(prefix="epl-run-") as folder:  # for this user alone

@@ -74,7 +74,9 @@ class LambOptimizer(_LayerWise):
 
     Args:
       learning_rate: a number, a tensor, or a function that returns either.
-      beta1, beta2, epsilon: as above.
+      beta1: as above.
+      beta2: as above.
+      epsilon: as above.
       weight_decay: as above.
       exclude_from_weight_decay: regular expressions; variables in whose name one of them is found get neither decay nor
         a ratio. For BERT: ["LayerNorm", "layer_norm", "bias"].
@@ -162,7 +164,9 @@ class LarsOptimizer(_LayerWise):
 
     Args:
       learning_rate: a number, a tensor, or a function that returns either.
-      momentum, lars_coeff, epsilon: as above.
+      momentum: as above.
+      lars_coeff: as above.
+      epsilon: as above.
       weight_decay: as above.
       exclude_from_weight_decay: regular expressions; variables in whose name one of them is found get neither decay nor
         a rate of their own. For ResNet: ["batch_normalization", "bias"].

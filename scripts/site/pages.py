@@ -1,0 +1,105 @@
+"""Pages of the site that are made from what lies elsewhere, and links that lead out of docs/; a hook of mkdocs.yml."""
+
+import ast
+import os
+import posixpath
+import re
+
+from mkdocs.structure.files import File
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Public names that stand in modules of their own.
+MODULES = ("epl.errors", "epl.optimizers", "epl.ops", "epl.profiler")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as page:
+        return page.read()
+
+
+def copied():
+    """Pages that are files of the repository outside of docs/: {path on the site: path in the repository}."""
+    pages = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+    for name in sorted(os.listdir(os.path.join(ROOT, "examples"))):
+        if os.path.exists(os.path.join(ROOT, "examples", name, "README.md")):
+            pages["examples/%s.md" % name] = "examples/%s/README.md" % name
+    return pages
+
+
+def public_names():
+    """What `import epl` offers, sorted, as full names; `epl.errors` too, whose classes programs catch."""
+    for node in ast.parse(read("epl/__init__.py")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            names = ["epl." + name for name in ast.literal_eval(node.value) if "version" not in name.lower()]
+    return sorted(set(names) | set(MODULES), key=str.lower)
+
+
+def reference():
+    """{path on the site: text} of a page for each public name."""
+    pages = {}
+    for name in public_names():
+        pages["reference/%s.md" % name] = "---\ntitle: %s\n---\n\n::: %s\n" % (name, name)
+    return pages
+
+
+def on_config(config):
+    """Adds to the navigation what is made here."""
+    examples = [page for page in copied() if page.startswith("examples/")]
+    config["nav"] += [
+        {"Examples": [{posixpath.basename(page)[:-3]: page} for page in examples]},
+        {"Reference": [{name: "reference/%s.md" % name} for name in public_names()]},
+        {"The project": [{"Contributing": "contributing.md"}, {"Changes": "changelog.md"}]},
+    ]
+    return config
+
+
+def on_files(files, config):
+    """Adds the pages that are made here."""
+    for page, source in copied().items():
+        files.append(File.generated(config, page, content=read(source)))
+    for page, text in reference().items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def relinked(markdown, page, source, pages):
+    """A page's text with links to where things are on the site.
+
+    Args:
+      markdown: the text, with links as they are in the repository.
+      page, source: its paths on the site and in the repository.
+      pages: {path in the repository: path on the site}.
+
+    Returns:
+      The text. Of a link to what the site does not have, such as a source file, what it says is left.
+    """
+
+    def link(match):
+        image, text, target = match.groups()
+        path, hash_sign, anchor = target.partition("#")
+        if not path or ":" in path:
+            return match.group(0)
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if there not in pages:
+            return text if not image and os.path.exists(os.path.join(ROOT, there)) else match.group(0)
+        path = posixpath.relpath(pages[there], posixpath.dirname(page) or ".")
+        return "%s[%s](%s%s%s)" % (image, text, path, hash_sign, anchor)
+
+    kept, parts = 0, []
+    for block in BLOCK.finditer(markdown):
+        parts += [LINK.sub(link, markdown[kept : block.start()]), block.group(0)]
+        kept = block.end()
+    return "".join(parts) + LINK.sub(link, markdown[kept:])
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Makes links fit the site, and chooses the language of what surrounds a page."""
+    sources = copied()
+    pages = {"docs/" + file.src_uri: file.src_uri for file in files if file.src_uri not in sources}
+    pages.update({source: name for name, source in sources.items()})
+    pages["examples"] = pages["docs"] = "index.md"
+    name = page.file.src_uri
+    config["theme"]["language"] = "zh" if name.startswith("zh/") else "en"
+    return relinked(markdown, name, sources.get(name, "docs/" + name), pages)
