@@ -1,11 +1,23 @@
 """The programs that stand on pages of docs/, as they stand there."""
 
+import os
+
 import numpy as np
 import pytest
 
-from tests.helpers.programs import pages
+from tests.helpers import processes
+from tests.helpers.programs import fragments, pages
 
 PAGE = "migrating.md"
+PAGES = sorted(name for name in os.listdir(os.path.join(processes.REPOSITORY, "docs")) if name.endswith(".md"))
+FRAGMENTS = [(page, i) for page in ["../README.md"] + PAGES for i in range(len(fragments.on(page)))]
+# What needs another layout than one process with two devices, by a word of it.
+LAYOUTS = {
+    "epl.ops.send": (2, 1),
+    "replicate(device_count=2, name=": (3, 1),
+    "pipeline.num_stages": (1, 4),
+    "with epl.split": (1, 4),
+}
 
 
 def by_hand():
@@ -27,3 +39,11 @@ def test_programs_of_the_page(jobs, tmp_path, name, layout):
 
 def test_two_runs_show_updates_that_race(plain, tmp_path):
     assert plain("tests.helpers.programs.pages:run", "troubleshooting.md", "twice.py", str(tmp_path)) == ["weight"]
+
+
+@pytest.mark.parametrize("page, number", FRAGMENTS, ids=str)
+def test_fragments_of_pages(jobs, page, number):
+    text = fragments.on(page)[number]
+    layout = next((LAYOUTS[word] for word in LAYOUTS if word in text), (1, 2))
+    for loss, variables in jobs[layout]("tests.helpers.programs.fragments:run", page, number):
+        assert np.isfinite(loss) and variables

@@ -5,8 +5,11 @@ import os
 import re
 
 import pytest
+import yaml
 
+from epl.cluster.machine import from_dict
 from epl.config.keys import CATEGORIES, keys
+from epl.launch import options
 
 pytestmark = pytest.mark.once
 
@@ -171,6 +174,34 @@ def test_keys_on_pages_exist():
     for page in files("docs", ".md"):
         for name in re.findall(r"`\"?([a-z_]+\.[a-z0-9_]+)(?:`|=|\")", read(page)):
             assert name in known or name.split(".")[0] not in CATEGORIES or name.endswith(OTHERS), (page, name)
+
+
+def launches(text):
+    """The launcher's own options in each `epl-launch …` of a page, a list of names for each."""
+    for command in re.findall(r"(?:^|`|&& )epl-launch ([^`#\\\n]*(?:\\\n[^`#\\\n]*)*)", text, re.MULTILINE):
+        own = re.split(r"\s[\w./]+\.(?:sh|py)\b", " " + command)[0]
+        yield re.findall(r"(?<=\s)--[\w-]+", own)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_of_epl_launch_on_pages_exist(page):
+    known = set(re.findall(r"--\w+", options._parser().format_help()))
+    assert [name for names in launches(read(page)) for name in names if name not in known] == []
+
+
+def test_an_option_that_epl_launch_does_not_have_is_noticed():
+    text = "Call `epl-launch --num_worker 2 run.sh --epochs 3`.\n\nepl-launch --gpus 0,1 \\\n  --what run.sh"
+    assert list(launches(text)) == [["--num_worker"], ["--gpus", "--what"]]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_yaml_can_be_read(page):
+    for block in re.findall(r"```yaml\n(.*?)```", read(page), re.DOTALL):
+        values = yaml.safe_load(block)
+        if "links" in values:
+            assert from_dict(values).name == values["name"]
+        else:
+            assert values["kind"] in ("TFJob", "MPIJob", "Job"), values
 
 
 def test_getting_started_shows_the_quick_start():

@@ -10,8 +10,13 @@ BLOCK = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
 
 def on(page):
     """dict of file name to text: the whole programs of a page."""
-    with open(os.path.join(processes.REPOSITORY, "docs", page), encoding="utf-8") as text:
-        return dict(BLOCK.findall(text.read()))
+    return dict(BLOCK.findall(text_of("docs/" + page)))
+
+
+def text_of(page):
+    """The text of a page, by its path in the repository."""
+    with open(os.path.join(processes.REPOSITORY, page), encoding="utf-8") as text:
+        return text.read()
 
 
 def run(epl, page, name, folder):
