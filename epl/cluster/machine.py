@@ -1,7 +1,7 @@
 """What devices and the links between them can do, measured or given: plain data, without TensorFlow.
 
-A Machine is a name (`machine("V100")`) or a file that one writes by hand. All that plans decide by cost goes by one of
-them; where none is named, by `NOMINAL`.
+A Machine is a name (`machine("V100")`), what `python -m epl.calibrate` has measured, or a file that one writes by hand.
+All that plans decide by cost goes by one of them; where none is named, by `NOMINAL`.
 """
 
 import difflib
@@ -13,8 +13,11 @@ from typing import Optional, Tuple
 
 import yaml
 
+from epl.cluster.fingerprint import hardware, machine_file
 from epl.errors import ConfigError
 
+# What `python -m epl.calibrate` has measured on this hardware, as a name.
+MEASURED = "measured"
 # Where a link is: between devices of a worker, between workers of a host, between hosts.
 WORKER, HOST, NETWORK = "worker", "host", "network"
 LINKS = (WORKER, HOST, NETWORK)
@@ -182,11 +185,19 @@ def machine(text):
     """The Machine of a name, or of a file.
 
     Args:
-      text: one of `names()`, in any case, or a path that ends in .yaml, .yml or .json.
+      text: one of `names()`, in any case; "measured" for what `python -m epl.calibrate` keeps of this hardware; or a
+        path that ends in .yaml, .yml or .json.
 
     Raises:
-      ConfigError: there is neither; or the file cannot be read, or lacks a figure, which is named.
+      ConfigError: there is none of them; or the file cannot be read, or lacks a figure, which is named.
     """
+    if text.lower() == MEASURED:
+        text = machine_file()
+        if not os.path.isfile(text):
+            raise ConfigError(
+                "nothing has been measured on this machine (%s): there is no file %s. Run python -m epl.calibrate, or "
+                "name another machine: %s." % (", ".join(hardware()), text, ", ".join(_NAMED))
+            )
     known = {name.lower(): name for name in _NAMED}
     if text.lower() in known:
         return _NAMED[known[text.lower()]]
@@ -194,7 +205,7 @@ def machine(text):
         near = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.5)
         raise ConfigError(
             "There is no machine '%s'.%s Known are %s; a file with one ends in .yaml or .json."
-            % (text, " Did you mean '%s'?" % known[near[0]] if near else "", ", ".join(_NAMED))
+            % (text, " Did you mean '%s'?" % known[near[0]] if near else "", ", ".join((*_NAMED, MEASURED)))
         )
     try:
         with open(text, encoding="utf-8") as file:
@@ -202,6 +213,15 @@ def machine(text):
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError("The machine file %s cannot be read: %s" % (text, error))
     return from_dict(values, "The machine file %s" % text)
+
+
+def measured():
+    """The Machine that `python -m epl.calibrate` keeps of this hardware; None where it has not run.
+
+    Raises:
+      ConfigError: the file cannot be read, or lacks a figure.
+    """
+    return machine(MEASURED) if os.path.isfile(machine_file()) else None
 
 
 def from_dict(values, what="The machine"):

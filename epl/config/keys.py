@@ -202,7 +202,8 @@ KEYS = (
         STRING,
         "",
         "What devices and links can do, by which stages, recomputation and split tensors are chosen: a name, such as "
-        '"A100", or the path of a file that ends in .yaml or .json (docs/search.md). "": nominal figures.',
+        '"A100"; "measured" for what `python -m epl.calibrate` has found on this hardware; or the path of a file that '
+        'ends in .yaml or .json (docs/search.md). "": nominal figures.',
     ),
     Key("cluster.colocate_split_and_replicate", BOOL, False, "Let split and replicate TaskGraphs share devices."),
     Key(

@@ -20,6 +20,7 @@ LEVELS = {
     "session": 5,
     "tf1": 5,  # for programs; they may know nothing of the rest
     "profiler": 5.5,  # session hooks for users
+    "calibrate": 6.5,  # a command that starts workers, which are programs
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
