@@ -6,14 +6,12 @@ made of what they leave; they get a Target in its place.
 
 import collections
 import contextlib
-import itertools
 import os
 from dataclasses import replace
 
 from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags
-from epl.graph.index import format_input
 from epl.graph.lint import lint
 from epl.passes.copies.clone import clone_instances
 from epl.passes.copies.cross_borders import cross_borders
@@ -198,11 +196,23 @@ def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, meas
         plan = with_link(plan, program, config, measure_link())
     plan = replace(plan, job_seed=job_seed, collectives_on_gpu=collectives_on_gpu)
     plan = replace(plan, strategies=strategies_of(program, plan, config))
-    program = replace(program, plan=plan)
-    program = replace(program, source=program)
     with at("rewriting the graph"):
-        for pass_ in PASSES:
-            program = runner.run(pass_, program, program.plan)
+        return _rewritten(runner, replace(program, plan=plan))
+
+
+def rewritten(program):
+    """What one worker runs: a new Program, of one with its plan (`source` of what `compile` gives, out of a file say).
+
+    Raises:
+      PassError: as `compile` does.
+    """
+    return _rewritten(_Runner(program, None), program)
+
+
+def _rewritten(runner, program):
+    program = replace(program, source=program)
+    for pass_ in PASSES:
+        program = runner.run(pass_, program, program.plan)
     return program
 
 
@@ -318,8 +328,7 @@ def _with_tables(program):
     """The GraphDef of a captured Program, whose tables of shapes and of forward operations become tags."""
     graph_def = program.graph.to_graph_def(tf_compat.GraphDef)
     for node in graph_def.node:
-        specs = (program.spec_of(format_input(node.name, index)) for index in itertools.count())
-        shapes = [spec.shape for spec in itertools.takewhile(lambda spec: spec is not None, specs)]
+        shapes = [spec.shape for spec in program.specs.get(node.name, ())]
         if any(shape is not None for shape in shapes):
             node.attr[tags.SHAPES].s = tags.shapes_text(shapes).encode()
         forward = program.forward_op(node.name)

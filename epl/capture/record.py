@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.capture.keys import GraphKeys
-from epl.capture.specs import Specs
+from epl.capture.specs import specs_of
 from epl.errors import CaptureError
 from epl.graph import tags
 from epl.graph.index import Graph
@@ -41,7 +41,7 @@ class Record(object):
         self.local_variables = set()
         self.block = None  # number of the block marked with epl.recompute() that is open
         self.num_blocks = 0
-        self.shapes = {}  # operation -> the shapes of its outputs, see Specs
+        self.shapes = {}  # operation -> the shapes of its outputs, see specs_of
         self.forward_of = {}  # operation -> the one for whose gradient it was made
         self._equal_shapes = {}  # equal ones are one object
         self.hints = {}  # operation -> {number of an output: (where it is to lie, the call that says so)}
@@ -143,8 +143,8 @@ def make_program(tf_graph):
         gradient_calls=list(record.gradient_calls),
         merges=merges_of(tf_graph),
         role=record.role,
-        spec_of=Specs(graph, dict(record.shapes)),
-        forward_op=dict(record.forward_of).get,
+        specs=specs_of(graph, record.shapes),
+        forward_of=dict(record.forward_of),
         checkpoints=[t.name for t in tf_graph.get_collection(_CHECKPOINTS) if isinstance(t, tf.Tensor)],
         stateful=tf_compat.stateful_types(_types(graph)),
     )

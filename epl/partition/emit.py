@@ -79,7 +79,7 @@ class Emit(object):
             whole += "_"
         made = [constant(whole, each, dtype, self._for.device) for each in values]
         if any(each != values[0] for each in values):
-            self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)
+            self.per_shard[whole] = "value", tuple(map(_value_of, made))
         return self._keep(made[0])
 
     def number(self, name, value, dtype):
@@ -91,7 +91,7 @@ class Emit(object):
         written = FLOAT64 if dtype == FLOAT64 else FLOAT32  # a third is another number in each of them
         made = [constant(whole, float(each), written, self._for.device) for each in values]
         if any(each != values[0] for each in values):
-            self.per_shard[whole] = "value", tuple(each.attr["value"] for each in made)
+            self.per_shard[whole] = "value", tuple(map(_value_of, made))
         self._keep(made[0])
         return self.cast(whole, written, dtype)
 
@@ -260,3 +260,8 @@ def replaced(emit, text, known, rank, dtype):
 
 def text_of(tensor):
     return format_input(*tensor)
+
+
+def _value_of(node):
+    """The value of a constant, as an AttrValue's bytes."""
+    return node.attr["value"].SerializeToString(deterministic=True)

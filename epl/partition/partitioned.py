@@ -1,7 +1,7 @@
 """What a partition gives: one graph for all shards, with what differs between them."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, Tuple
+from typing import Dict, Tuple
 
 from epl.graph.index import Graph
 from epl.program.placement import Placement
@@ -65,7 +65,7 @@ class Partitioned:
       graph: what each shard runs. All tensors of the graph that was partitioned are in it under their names.
       shards: how many run it.
       placements: canonical tensor name to Placement, of those that are not whole.
-      per_shard: node to (name of an attribute, its values by shard).
+      per_shard: node to (name of an attribute, its values by shard, each an AttrValue's bytes).
       collectives: all ShardCollectives, in the order of the graph.
       without_rule: all WholeInputs.
       brought: of tensors that were brought into another place, their canonical names to (that of the tensor in the
@@ -75,7 +75,7 @@ class Partitioned:
     graph: Graph
     shards: int
     placements: Dict[str, Placement]
-    per_shard: Dict[str, Tuple[str, Tuple[Any, ...]]]
+    per_shard: Dict[str, Tuple[str, Tuple[bytes, ...]]]
     collectives: Tuple[ShardCollective, ...]
     without_rule: Tuple[WholeInputs, ...]
     brought: Dict[str, Tuple[str, Placement]]
@@ -85,5 +85,5 @@ def for_shard(partitioned, shard):
     """The Graph of one shard, counted from 0, with everything filled in that is its own."""
     edit = partitioned.graph.editor()
     for name, (key, values) in partitioned.per_shard.items():
-        edit.node(name).attr[key].CopyFrom(values[shard])
+        edit.node(name).attr[key].ParseFromString(values[shard])
     return edit.finish()

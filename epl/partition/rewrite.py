@@ -79,10 +79,8 @@ def _write_variable(emit, node, placement):
     values = []
     for size in shard_sizes(node.attr["shape"].shape.dim[placement.dim].size, emit.shards):
         copy.attr["shape"].shape.dim[placement.dim].size = size
-        value = type(copy.attr["shape"])()
-        value.CopyFrom(copy.attr["shape"])
-        values.append(value)
-    copy.attr["shape"].CopyFrom(values[0])
+        values.append(copy.attr["shape"].SerializeToString(deterministic=True))
+    copy.attr["shape"].ParseFromString(values[0])
     if any(value != values[0] for value in values):
         emit.per_shard[node.name] = "shape", tuple(values)
     emit.keep(copy)

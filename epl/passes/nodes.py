@@ -7,7 +7,7 @@ from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.index import node_of, parse_input
 from epl.graph.types import INT32, INT64
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.memory import PARTS
@@ -15,6 +15,7 @@ from epl.plan.facts.merge_points import merged_at
 from epl.plan.facts.names import clone_name, clone_tensor, first_value_name
 from epl.program.collective import CARRIERS
 from epl.program.program import Variable
+from epl.program.specs import specs_like
 
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
 _TYPED = EXCHANGES | {"EplTranspose", PARTS}
@@ -55,30 +56,23 @@ def with_originals(program, originals, dtype=None):
       originals: dict of node that was added to the node, or tensor, whose shape it has.
       dtype: DataType number of all of them; None: as the originals.
     """
-    spec_of, forward_op = program.spec_of, program.forward_op
-
-    def own_spec_of(name):
-        node, index = parse_input(name)
-        if node not in originals:
-            return spec_of(name)
-        original, place = parse_input(originals[node])
-        spec = spec_of(format_input(original, index or place))
-        return spec if spec is None or dtype is None else spec._replace(dtype=dtype)
-
-    def own_forward_op(name):
-        return forward_op(node_of(originals[name]) if name in originals else name)
-
-    return replace(
-        program, spec_of=spec_of and own_spec_of, forward_op=own_forward_op if forward_op is not None else None
-    )
+    specs, forward_of = dict(program.specs), dict(program.forward_of)
+    for node, text in originals.items():
+        own, original = specs_like(program.specs, text), node_of(text)
+        specs[node] = own if dtype is None else tuple(spec and spec._replace(dtype=dtype) for spec in own)
+        if original in program.forward_of:
+            forward_of[node] = program.forward_of[original]
+    return replace(program, specs=specs, forward_of=forward_of)
 
 
 def with_specs(program, specs):
     """A Program that knows the shapes of some tensors that were added: a dict of canonical names to TensorSpecs."""
-    known = program.spec_of
-    if known is None or not specs:
-        return program
-    return replace(program, spec_of=lambda name: specs.get(name) or known(name))
+    known = dict(program.specs)
+    for tensor, spec in specs.items():
+        node, index = parse_input(tensor)
+        own = known.get(node, ()) + (None,) * (index + 1)
+        known[node] = own[:index] + (spec,) + known.get(node, ())[index + 1 :]
+    return replace(program, specs=known)
 
 
 def read_node(holder, name, dtype):

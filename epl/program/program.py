@@ -2,10 +2,11 @@
 
 import collections
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
-from epl.graph.index import Graph
+from epl.graph.index import Graph, parse_input
 from epl.program.placement import OWN, WHOLE, Placement
+from epl.program.specs import TensorSpec
 
 # A gradient: `values` is the tensor of a dense one; a sparse one (IndexedSlices) has `indices` besides.
 Gradient = collections.namedtuple("Gradient", "values indices")
@@ -244,8 +245,8 @@ class Program:
       compressed: the Compressed gradients; none where there is one worker.
       coded: the Coded gradients; none where there is one worker.
       checked: the CheckedGradients that a session compares in its first step, in the order in which they become ready.
-      spec_of: function from a canonical tensor name to its epl.plan.cost.cost.TensorSpec, or None.
-      forward_op: function from a node's name to that of the operation whose gradient it computes, or None.
+      specs: node to a tuple with the TensorSpec of each output, None where nothing is known of one; see `spec_of`.
+      forward_of: node to the operation whose gradient it computes.
       automatic: the epl.plan.pipeline.auto_stages.AutoStages where EPL chose the stages, else None.
       micro_batches: the Unrolled that says which nodes have a copy for each micro-batch; None before the copies.
       representatives: node to another one of which it is a copy: its type, the types that it takes and gives, and its
@@ -285,8 +286,8 @@ class Program:
     compressed: Tuple[Compressed, ...] = ()
     coded: Tuple[Coded, ...] = ()
     checked: Tuple[CheckedGradient, ...] = ()
-    spec_of: Optional[Callable] = None
-    forward_op: Optional[Callable] = None
+    specs: Dict[str, Tuple[Optional[TensorSpec], ...]] = field(default_factory=dict)
+    forward_of: Dict[str, str] = field(default_factory=dict)
     automatic: Optional[Any] = None
     micro_batches: Optional[Any] = None
     representatives: Dict[str, str] = field(default_factory=dict)
@@ -310,6 +311,16 @@ class Program:
     def has(self, name):
         """Whether this worker has a node of `whole`."""
         return self.part is None or self.part.is_here(name)
+
+    def spec_of(self, tensor):
+        """The TensorSpec of a tensor of the one copy of the model, by name; None where nothing is known of it."""
+        name, index = parse_input(tensor)
+        specs = self.specs.get(name, ())
+        return specs[index] if index < len(specs) else None
+
+    def forward_op(self, name):
+        """The operation whose gradient a node computes, or None."""
+        return self.forward_of.get(name)
 
     def with_graph(self, graph):
         """The same with another graph; the same object for the same graph."""

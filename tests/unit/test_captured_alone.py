@@ -1,13 +1,13 @@
-"""A captured model is planned and compiled from its tagged GraphDef and plain records alone."""
+"""Captured models and their plans are plain data: written to files and read elsewhere, they come to the same graphs."""
 
 import hashlib
 import json
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
-from dataclasses import fields
+import zipfile
+from fractions import Fraction
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -16,22 +16,22 @@ from google.protobuf import text_format
 import epl
 from epl import compiler, tf_compat
 from epl.capture.record import make_program, record_of
-from epl.capture.specs import Specs
 from epl.config import Config
+from epl.env import Env
+from epl.errors import PlanError
 from epl.graph import tags
-from epl.graph.index import Graph
-from epl.program.program import Program
+from epl.program import files
+from epl.session.front_ends import preview
 from tests.helpers.planning import capture, variable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_NOT_RECORDS = ("graph", "spec_of")
 
 
-def dense_layers(count):
-    x = tf.placeholder(tf.float32, [None, 8], "x")
+def dense_layers(count, width=8):
+    x = tf.placeholder(tf.float32, [None, width], "x")
     for layer in range(count):
         with tf.name_scope("layer_%d" % layer):
-            x = tf.nn.dropout(tf.nn.relu(tf.matmul(x, variable("w%d" % layer, [8, 8]))), rate=0.1, seed=layer)
+            x = tf.nn.dropout(tf.nn.relu(tf.matmul(x, variable("w%d" % layer, [width, width]))), rate=0.1, seed=layer)
     tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(x)), tf.train.get_or_create_global_step())
 
 
@@ -44,9 +44,9 @@ def of_two_stages():
     tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
 
 
-def divided():
+def divided(width=8):
     with epl.split(device_count=2):
-        dense_layers(2)
+        dense_layers(2, width)
 
 
 # The model, the configuration, and the devices of each of two workers.
@@ -55,60 +55,103 @@ MODELS = {
     "recomputation": (lambda: dense_layers(2), {"gradient_checkpoint.type": "auto"}, 1),
     "stages of different counts": (of_two_stages, {"pipeline.num_micro_batch": 2}, 3),
     "split": (divided, {}, 2),
+    "split, shards of different sizes": (lambda: divided(7), {}, 2),
+    "ZeRO, 16 bits": (lambda: dense_layers(2), {"zero.level": "v3", "amp.level": "O1", "amp.dtype": "float16"}, 2),
 }
 
 
-def stored(build):
-    """(the captured Program, itself as bytes)."""
-    with capture() as graph:
-        build()
-    program = make_program(graph)
-    records = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in _NOT_RECORDS}
-    graph_def = program.graph.to_graph_def(tf.GraphDef).SerializeToString()
-    return program, pickle.dumps((graph_def, record_of(graph).shapes, records))
-
-
-def loaded(data):
-    graph_def, shapes, records = pickle.loads(data)
-    graph = Graph.from_graph_def(tf_compat.GraphDef.FromString(graph_def))
-    return Program(graph=graph, spec_of=Specs(graph, shapes), **records)
-
-
 def compiled(program, keys, devices):
-    """The plan, and a digest of all that the second worker gets."""
+    """What the second worker gets."""
     cluster = epl.Cluster(worker_num=2, worker_index=1, gpu_num_per_worker=devices)
-    made = compiler.compile(program, Config(dict(keys), {}), cluster)
-    nodes = [node.SerializeToString(deterministic=True) for node in made.graph.to_graph_def(tf.GraphDef).node]
-    return [made.plan.to_json(), len(nodes), hashlib.sha256(b"".join(nodes)).hexdigest()]
+    return compiler.compile(program, Config(dict(keys), {}), cluster)
+
+
+def said(program):
+    """The plan, and a digest of the graph."""
+    nodes = [node.SerializeToString(deterministic=True) for node in program.graph.to_graph_def(tf.GraphDef).node]
+    return [program.plan.to_json(), len(nodes), hashlib.sha256(b"".join(nodes)).hexdigest()]
+
+
+def path_of(folder, name, kind):
+    return os.path.join(str(folder), "%d.%s" % (list(MODELS).index(name), kind))
 
 
 _CHILD = """
-    import json, pickle, sys
+    import json, sys
     import tensorflow.compat.v1 as tf
-    from tests.unit.test_captured_alone import MODELS, compiled, loaded
+    from epl import compiler, tf_compat
+    from epl.program import files
+    from tests.unit.test_captured_alone import MODELS, compiled, path_of, said
 
     def refused(*args, **kwargs):
         raise AssertionError("a tf.Graph or a session was made")
 
     tf.Graph.__init__ = tf.Session.__init__ = refused
-    models = pickle.load(sys.stdin.buffer)
-    print(json.dumps({name: compiled(loaded(data), *MODELS[name][1:]) for name, data in models.items()}))
+
+    def read(name, kind):
+        return files.read(path_of(sys.argv[1], name, kind), tf_compat.GraphDef)
+
+    captured = {name: said(compiled(read(name, "captured"), *MODELS[name][1:])) for name in MODELS}
+    planned = {name: said(compiler.rewritten(read(name, "planned"))) for name in MODELS}
+    print(json.dumps([captured, planned]))
 """
 
 
 @pytest.mark.once
-def test_another_process_makes_the_same_plan_and_graph_of_what_was_captured():
-    programs = {name: stored(build) for name, (build, _, _) in MODELS.items()}
-    here = {name: compiled(program, *MODELS[name][1:]) for name, (program, _) in programs.items()}
+def test_another_process_makes_the_same_graphs_of_captured_programs_and_of_plans_in_files(tmp_path):
+    here = {}
+    for name, (build, keys, devices) in MODELS.items():
+        with capture() as graph:
+            build()
+        program = make_program(graph)
+        made = compiled(program, keys, devices)
+        files.write(path_of(tmp_path, name, "captured"), program, tf_compat.GraphDef)
+        files.write(path_of(tmp_path, name, "planned"), made.source, tf_compat.GraphDef)
+        here[name] = said(made)
+        read = files.read(path_of(tmp_path, name, "planned"), tf_compat.GraphDef)
+        assert read.plan.variables == made.source.plan.variables and read.plan.mesh == made.source.plan.mesh
+        assert read.source is None and read.plan.collectives == made.source.plan.collectives
     child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_CHILD)],
-        input=pickle.dumps({name: data for name, (_, data) in programs.items()}),
+        [sys.executable, "-c", textwrap.dedent(_CHILD), str(tmp_path)],
         stdout=subprocess.PIPE,
         cwd=ROOT,
+        env=dict(os.environ, PYTHONHASHSEED="3"),
         timeout=300,
         check=True,
     )
-    assert json.loads(child.stdout.decode().splitlines()[-1]) == here
+    assert json.loads(child.stdout.decode().splitlines()[-1]) == [here, here]
+
+
+def refused(path, records):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("records.json", records)
+    with pytest.raises(PlanError) as caught:
+        files.read(path, tf_compat.GraphDef)
+    return str(caught.value)
+
+
+@pytest.mark.once
+def test_what_is_no_file_of_a_program_is_refused(tmp_path):
+    path = str(tmp_path / "saved")
+    with open(path, "w") as file:
+        file.write("text")
+    with pytest.raises(PlanError, match="holds no program that this version of EPL can read"):
+        files.read(path, tf_compat.GraphDef)
+    assert "its format is 99, and 1 is expected" in refused(path, "[99, 1]")
+    assert "'os:system' is no record of EPL" in refused(path, '[1, ["record", "os:system", "true"]]')
+    assert "epl.compiler.compile is no record" in refused(path, '[1, ["record", "epl.compiler:compile", 1]]')
+    assert "'lambda' is no kind of value" in refused(path, '[1, ["lambda"]]')
+
+
+@pytest.mark.once
+def test_files_keep_each_kind_of_value_and_refuse_others(tmp_path):
+    path = str(tmp_path / "saved")
+    value = {(1, "a"): [b"\x00", None, 1.5, True], "s": frozenset(["b", "a"]), "i": {2}, "third": Fraction(1, 3)}
+    files.write(path, value, tf_compat.GraphDef)
+    assert files.read(path, tf_compat.GraphDef) == value
+    with pytest.raises(TypeError, match="function is no record"):
+        files.write(path, {"made": lambda: None}, tf_compat.GraphDef)
+    assert files.read(path, tf_compat.GraphDef) == value and os.listdir(str(tmp_path)) == ["saved"]
 
 
 def all_kinds():
@@ -179,3 +222,19 @@ def test_a_written_graph_has_what_was_captured_as_tags(tmp_path):
     forward = {node.name: tags.get_str(node, tags.FORWARD_OP, None) for node in written.node}
     assert forward == {name: program.forward_op(name) for name in forward}
     assert "layer_0/MatMul" in forward.values()
+
+
+@pytest.mark.once
+def test_the_command_saves_the_program_with_its_plan(tmp_path, capsys, monkeypatch):
+    with capture() as graph:
+        dense_layers(1)
+    monkeypatch.setenv("EPL_GPU_PER_WORKER", "2")
+    monkeypatch.setenv("EPL_DEVICE", "gpu")
+    Env.get().reset(Config({}))
+    path = str(tmp_path / "saved.epl")
+    assert preview.show(graph, preview.parser().parse_args(["--save", path, "train.py"])) == 0
+    program = files.read(path, tf_compat.GraphDef)
+    assert program.plan.mesh.copies.size == 2 and compiler.rewritten(program).source is program
+    missing = str(tmp_path / "missing" / "saved.epl")
+    assert preview.show(graph, preview.parser().parse_args(["--save", missing, "train.py"])) == 2
+    assert "--save %s cannot be written: No such file or directory" % missing in capsys.readouterr().err

@@ -22,7 +22,7 @@ def fill_shards(program, plan):
             for copy in program.micro_batches.copies(name):
                 own = clone_name(copy, instance.index)
                 if own in graph.nodes:
-                    edit.node(own).attr[key].CopyFrom(values[instance.shard])
+                    edit.node(own).attr[key].ParseFromString(values[instance.shard])
     first_of = {}
     for instance in plan.mesh.instances:
         first_of.setdefault(instance.data, instance.index)

@@ -349,7 +349,7 @@ class _Division(Shards):
             apply_calls=calls,
             computed=computed,
             gradient_calls=numbers,
-            spec_of=program.spec_of and self._spec_of(),
+            specs=self._specs_with_shards(),
         )
 
     def _pairs(self, gradients, pairs):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
-from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.index import node_of
 from epl.graph.types import BOOL, INT32
 from epl.partition.checkpoints import slice_text
 from epl.passes.leave_out import become
@@ -15,6 +15,7 @@ from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_kinds import ROWS
 from epl.plan.zero.parameters import JOIN
 from epl.plan.zero.zero_rows import WHOLE, rows_of_spec
+from epl.program.specs import specs_like
 from epl.rules import effects
 
 
@@ -190,20 +191,13 @@ class Shards(object):
         controls = [text for text in own.input if text[0] == "^"]
         become(own, "All", inputs + controls, Tidx=Type(INT32), keep_dims=False)
 
-    def _spec_of(self):
-        """The Program's function of this name, which knows the shapes of shards."""
-        specs, before, sizes = self._specs, self._program.spec_of, self._rows.sizes
-
-        def spec_of(tensor):
-            name, index = parse_input(tensor)
-            if name not in specs:
-                return before(tensor)
-            whole, kind, shard = specs[name]
-            return rows_of_spec(
-                before(whole if index == 0 else format_input(node_of(whole), index)), kind, sizes[shard]
-            )
-
-        return spec_of
+    def _specs_with_shards(self):
+        """The Program's `specs`, with those of shards."""
+        known, sizes = dict(self._program.specs), self._rows.sizes
+        for name, (tensor, kind, shard) in self._specs.items():
+            specs = specs_like(self._program.specs, tensor)
+            known[name] = tuple(rows_of_spec(spec, kind, sizes[shard]) for spec in specs)
+        return known
 
 
 def variable_node(name, dtype, shape):

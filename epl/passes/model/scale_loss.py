@@ -20,11 +20,11 @@ from epl.graph.lazy import copy_of
 from epl.graph.types import BOOL, FLOAT32, INT32
 from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
-from epl.plan.cost.cost import TensorSpec
 from epl.plan.facts.names import PREFIX
 from epl.plan.precision.loss_scale import plan_loss_scale
 from epl.plan.precision.sixteen_bits import FLOAT16
 from epl.program.program import Added, Unscaled, Verdict
+from epl.program.specs import TensorSpec
 
 _DYNAMIC = "dynamic"
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from epl import tf_compat
 from epl.graph import tags, types
 from epl.graph.build import Type, make_node, set_attr
-from epl.graph.index import canonical_tensor, node_of
+from epl.graph.index import node_of
 from epl.graph.types import FLOAT32
 from epl.plan.cost.cost import UNKNOWN_SIZE
 from epl.plan.facts.names import PREFIX
@@ -142,8 +142,7 @@ class _Transpositions(object):
         return self._edit.add(made).name
 
     def _shape(self, text):
-        spec_of = self._program.spec_of
-        spec = spec_of(canonical_tensor(text)) if spec_of is not None else None
+        spec = self._program.spec_of(text)
         if spec is None or spec.shape is None or len(spec.shape) != 2:
             return None
         return tuple(UNKNOWN_SIZE if dim is None or dim < 0 else dim for dim in spec.shape)

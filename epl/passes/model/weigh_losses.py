@@ -15,7 +15,6 @@ from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, with_originals, with_specs
-from epl.plan.cost.cost import TensorSpec
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_states import RATIO, SUM
@@ -25,6 +24,7 @@ from epl.plan.pipeline.micro_batches import has_micro_batches
 from epl.plan.plan import mesh_of
 from epl.plan.sync.loss_terms import plan_losses
 from epl.program.program import LOSSES, MEANS
+from epl.program.specs import TensorSpec
 
 
 def weigh_losses(program, target):

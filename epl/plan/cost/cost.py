@@ -13,11 +13,8 @@ from typing import Any, FrozenSet
 from epl.cluster.machine import NOMINAL, Machine
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
+from epl.program.specs import TensorSpec
 from epl.rules import effects, tensors
-
-# shape: tuple of ints, -1 where unknown, or None when the rank is unknown; dtype: DataType number.
-TensorSpec = collections.namedtuple("TensorSpec", "shape dtype")
-
 
 # What a dimension that the graph does not know (the batch, usually) counts as.
 UNKNOWN_SIZE = 32

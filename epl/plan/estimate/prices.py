@@ -4,10 +4,11 @@ import collections
 
 from epl.graph import tags, types
 from epl.partition.partitioned import EXCHANGES
-from epl.plan.cost.cost import ARITHMETIC, FREE, READS_SLICE, TensorSpec
+from epl.plan.cost.cost import ARITHMETIC, FREE, READS_SLICE
 from epl.plan.cost.own_bytes import whole_of
 from epl.plan.memory.offload import TO_DEVICE
 from epl.program.placement import WHOLE
+from epl.program.specs import TensorSpec
 from epl.rules import effects
 
 _NOTHING = TensorSpec((), 0)

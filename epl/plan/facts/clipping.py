@@ -165,7 +165,7 @@ class _Search(object):
                 between.append(source)
                 stack.extend(self._inputs(source))
                 continue
-            spec = self._program.spec_of(tensor) if self._program.spec_of is not None else None
+            spec = self._program.spec_of(tensor)
             if not isinstance(self._of(tensor), str) or spec is None or spec.shape is None or len(spec.shape):
                 return None
             if tensor in self._computed or source != tensor:

@@ -137,8 +137,7 @@ class _Kinds(object):
         return Held(SAME, shape)
 
     def _is_number(self, text):
-        spec_of = self._program.spec_of
-        spec = spec_of(canonical_tensor(text)) if spec_of is not None else None
+        spec = self._program.spec_of(text)
         return spec is not None and spec.shape is not None and len(spec.shape) == 0
 
     def _result(self, node, texts, taken):

@@ -34,7 +34,7 @@ def cut_evenly(sized, splits):
 
 def known_bytes(model, tensor):
     """Bytes of a tensor of a Program; None where its shape is not known, be it of a batch of any size."""
-    spec = model.spec_of(tensor) if model.spec_of is not None else None
+    spec = model.spec_of(tensor)
     if spec is None or spec.shape is None or any(dim < 0 for dim in spec.shape):
         return None
     count = types.DTYPE_BYTES.get(types.base(spec.dtype), 4)

@@ -53,7 +53,7 @@ def known_rows(program, cloned):
       program: a Program with one copy of the model.
       cloned: names of the nodes that every copy of it has.
     """
-    if program.spec_of is None:
+    if not program.specs:
         return None
     sizes = _sizes(program, cloned, effects.SOURCES) or _sizes(program, cloned, effects.PLACEHOLDERS)
     if not sizes or None in sizes:

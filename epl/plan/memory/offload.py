@@ -186,7 +186,7 @@ def _is_sum_of_gradients(graph, node, parameters):
 
 
 def _is_scalar(program, tensor):
-    spec = program.spec_of(whole_of(program, tensor)) if program.spec_of is not None else None
+    spec = program.spec_of(whole_of(program, tensor))
     return spec is not None and spec.shape == ()
 
 

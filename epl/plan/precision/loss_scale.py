@@ -205,5 +205,5 @@ def _scaled(program, group):
 
 
 def _is_float(program, tensor):
-    spec = program.spec_of(tensor) if program.spec_of is not None else None
+    spec = program.spec_of(tensor)
     return spec is None or spec.dtype in _FLOATS

@@ -37,7 +37,7 @@ def table(program, decisions, casts):
 
 
 def _saved(program, name):
-    spec = program.spec_of(name) if program.spec_of is not None else None
+    spec = program.spec_of(name)
     if spec is None or spec.shape is None:
         return 0
     count = 1

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 
+from epl import tf_compat
 from epl.capture.record import make_program
 from epl.cluster.machine import machine
 from epl.compiler import compile as compile_program
@@ -18,6 +19,7 @@ from epl.plan.report import memory_page, placements_page, web
 from epl.plan.report.estimate_table import estimate_facts, estimate_table
 from epl.plan.report.exchanges_table import exchanges_table, facts
 from epl.plan.report.table import plan_table
+from epl.program.files import write
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_charts, job_table
 from epl.session.front_ends.pictures import schedule_page, schedule_part
@@ -140,6 +142,11 @@ def parser():
         help="write one web page with all of it: the plan, the schedule, memory, and what is divided and exchanged",
     )
     made.add_argument(
+        "--save",
+        metavar="FILE",
+        help="write the program with its plan, by which epl.compiler.rewritten makes the graph elsewhere",
+    )
+    made.add_argument(
         "--batch",
         type=_positive,
         help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
@@ -202,6 +209,8 @@ def show(graph, options):
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
+    if options.save and not _saved(program.source, options.save):
+        return _REFUSED
     pages = [("--timeline", options.timeline, picture)]
     capacity = on.device.memory_bytes if on is not None else None
     if options.memory:
@@ -258,6 +267,16 @@ def _report(program, costs, schedule, memory, capacity, exchanges, options):
 
 def _text(lines):
     return "<pre>%s</pre>" % html.escape(lines)
+
+
+def _saved(program, path):
+    """Writes a Program with its plan; whether that was possible."""
+    try:
+        write(path, program, tf_compat.GraphDef)
+    except OSError as error:
+        print("--save %s cannot be written: %s" % (path, error.strerror), file=sys.stderr)
+        return False
+    return True
 
 
 def _written(option, path, page):
