@@ -64,7 +64,7 @@ def begin(run, plan, values, step):
       values: the session's Values.
       step: the Step.
     """
-    missing = step.added - values.valued
+    missing = step.changes.added - values.valued
     if not missing:
         return
     nodes = []
@@ -76,11 +76,16 @@ def begin(run, plan, values, step):
     values.begun(missing, frozenset(name for name in missing if not plan.is_sent(name)))
 
 
-def restore(run, plan, values, step, feeds):
-    """Gives added variables what the checkpoint holds of them from which a step has read others; arguments as for
-    `begin`, and what the program fed."""
+def restore(run, plan, values, restores, feeds):
+    """Gives added variables what the checkpoint holds of them from which a step has read others.
+
+    Args:
+      run, plan, values: as for `begin`.
+      restores: dict of variable to the tensor that is the name of the checkpoint.
+      feeds: what the program fed, by tensor.
+    """
     fed = {canonical_tensor(name): value for name, value in feeds.items()}
-    for variable, prefix in step.restores.items():
+    for variable, prefix in restores.items():
         path = fed[prefix] if prefix in fed else run((), [], (prefix + ":0",), ())[0]
         known = plan.variables[variable]
         value = _held_in(path, known, plan)

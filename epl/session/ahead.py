@@ -58,11 +58,11 @@ class Ahead(object):
         self._loads = {}  # name to _Load
         self._lock = threading.Lock()
 
-    def take(self, step, run):
+    def take(self, reading, run):
         """Waits until a step's batches are on their devices, and begins to read those of the next.
 
         Args:
-          step: a Step, which takes them when it is run.
+          reading: the Reading of the step, which takes them when it is run.
           run: function that runs operations of the session, by a tuple of their names.
 
         Returns:
@@ -74,21 +74,21 @@ class Ahead(object):
         """
         began = time.time()
         with self._lock:
-            for each in step.restarts:
+            for each in reading.restarts:
                 load = self._loads.pop(each.load, None)
                 if load is not None:
                     load.finish(self._check_others)
                 run((each.clear,))
-            for each in step.loads:
+            for each in reading.loads:
                 if each.load not in self._loads:
                     self._loads[each.load] = _Load(run, each.load)
-            for each in step.loads:
+            for each in reading.loads:
                 try:
                     self._loads[each.load].outcome(self._check_others)
                 except tf_compat.tf.errors.OpError:  # nothing has been read
                     del self._loads[each.load]
                     raise
-            for each in step.loads:
+            for each in reading.loads:
                 self._loads[each.load] = _Load(run, each.load)
         return began, time.time()
 

@@ -21,7 +21,7 @@ class FirstGradients(object):
 
     def of(self, step):
         """The CheckedGradients that a Step computes and that have not been compared."""
-        return [each for each in step.checked if each not in self._done] if step.view is None else []
+        return [each for each in step.run.checked if each not in self._done] if step.view is None else []
 
     def tensors(self, step):
         """Names of what a Step has to fetch for them, besides its own."""

@@ -144,7 +144,7 @@ class Following(object):
     def begins(self, step):
         """A call begins; returns what `ends` wants: when that was, or None for one of a thread beside."""
         if threading.get_ident() != self._thread:
-            if not step.optimizes:
+            if not step.changes.trains:
                 return None
             self._thread = threading.get_ident()
             self.board["thread"] = self._thread
@@ -161,8 +161,8 @@ class Following(object):
         """Says what a call runs, so that others know what it is in; of many kinds, only of the first ones."""
         kind = self._kinds[step] = len(self._kinds)
         if kind < _MOST_KINDS:
-            ran = [node_of(name) for name in step.fetches + step.targets]
-            self._told.append([_shortened(ran), _shortened(step.sources)])
+            ran = [node_of(name) for name in step.run.fetches + step.targets]
+            self._told.append([_shortened(ran), _shortened(step.reading.sources)])
             self.board.say(kinds=self._told)
         return kind
 
@@ -179,8 +179,8 @@ class Following(object):
             self._ended = now
         if step is None:
             return
-        if step.optimizes:
-            steps = numbers[_STEPS] = numbers[_STEPS] + step.repeats
+        if step.changes.trains:
+            steps = numbers[_STEPS] = numbers[_STEPS] + step.run.repeats
             numbers[_LAST] = now
             if self._ended is None:
                 self._first(now)
@@ -217,7 +217,7 @@ class Following(object):
 
     def takes(self, step, feeds, rewritten):
         """A training step is fed something, or takes a batch itself: how many rows, before the first of its kind."""
-        if not step.optimizes or step in self._watched:
+        if not step.changes.trains or step in self._watched:
             return
         mesh, graph = rewritten.plan.mesh, rewritten.program.source.graph
         fed = [
@@ -256,7 +256,7 @@ def _watched(step, fetches, rewritten, user_graph):
     name = counters[0].op.name if len(counters) == 1 else None
     names = [node_of(fetch) for fetch in fetches]
     at = next((place for place, each in enumerate(names) if name and (each + "/").startswith(name + "/")), None)
-    if not step.optimizes:
+    if not step.changes.trains:
         return None, at
     nodes = rewritten.program.source.graph.nodes.values()
     losses = {

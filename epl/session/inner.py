@@ -184,13 +184,13 @@ class InnerSession(object):
             self._runners[key] = runner
         return runner(values, metadata)
 
-    def options_of_many(self, step):
-        """Serialized RunOptions for a step that is run many times on end (execution.steps_per_run); None: the usual.
+    def options_of_many(self, run):
+        """Serialized RunOptions for a Run that is made many times on end (execution.steps_per_run); None: the usual.
 
         On one core operations run one after the other anyhow. Of a short step it takes longer to wake the thread for
         them than to run them.
         """
-        return tf_compat.on_calling_thread() if self._one_core and step.is_simple else None
+        return tf_compat.on_calling_thread() if self._one_core and run.is_simple else None
 
     def close(self):
         self._runners.clear()
@@ -225,17 +225,17 @@ def of_program(step, fetched):
 
     They may lie in the memory of reference variables, which the next step overwrites.
     """
-    return [own_copy(value) for value in fetched] if step.may_alias else fetched
+    return [own_copy(value) for value in fetched] if step.run.may_alias else fetched
 
 
-def divides(step, feeds):
-    """Whether all rows that a step is fed divide evenly."""
-    divided = _divided(step, feeds)
+def divides(feeding, feeds):
+    """Whether all rows that a step is fed, as its Feeding says, divide evenly."""
+    divided = _divided(feeding, feeds)
     if any(rows % count for _, rows, count in divided):
         return False
-    found = _in_one_piece(step, feeds, divided)
-    if found is not None and not step.told:
-        step.told = True
+    found = _in_one_piece(feeding, feeds, divided)
+    if found is not None and not feeding.told:
+        feeding.told = True
         _LOG.warning(
             "'%s' has a fixed first dimension and is fed as many rows as '%s', %d: one copy of the model in this "
             "worker computes the batch in one piece. Leave that dimension open (tf.placeholder(dtype, [None, ...])) to "
@@ -248,10 +248,10 @@ def divides(step, feeds):
     return found is None
 
 
-def one_copy_serves(rewritten, step, feeds):
-    """Whether one copy of the model may compute what a Step is fed and does not divide; says so when it first does."""
+def one_copy_serves(rewritten, feeding, feeds):
+    """Whether one copy of the model may compute what is fed and does not divide; says so when it first does."""
     serves = why_divided(rewritten.plan) is None
-    uneven = [each for each in _divided(step, feeds) if each[1] % each[2]]
+    uneven = [each for each in _divided(feeding, feeds) if each[1] % each[2]]
     if serves and uneven and not rewritten.told:
         rewritten.told = True
         _LOG.info(
@@ -264,16 +264,16 @@ def one_copy_serves(rewritten, step, feeds):
     return serves
 
 
-def _divided(step, feeds):
+def _divided(feeding, feeds):
     """(name, rows, number of parts) of what is fed and divided."""
-    counts = [(name, copies[0][2]) for name, copies in zip(feeds, step.feeds) if copies]
-    return [(name, _rows(name, feeds, step, count), count) for name, count in counts if count > 1]
+    counts = [(name, copies[0][2]) for name, copies in zip(feeds, feeding.copies) if copies]
+    return [(name, _rows(name, feeds, feeding, count), count) for name, count in counts if count > 1]
 
 
-def _in_one_piece(step, feeds, divided):
+def _in_one_piece(feeding, feeds, divided):
     """(name, its rows, what is divided beside it, number of parts) of a batch that has a placeholder of a fixed shape,
     so that it cannot be divided, as the rest is of which it has the rows; None where there is none."""
-    for name in step.fixed if divided else ():
+    for name in feeding.fixed if divided else ():
         rows = np.shape(feeds[name])[0]
         for other, known, count in divided:
             if rows == known > 1:
@@ -281,8 +281,8 @@ def _in_one_piece(step, feeds, divided):
     return None
 
 
-def _check_in_one_piece(step, feeds, plan):
-    found = _in_one_piece(step, feeds, _divided(step, feeds)) if step.fixed else None
+def _check_in_one_piece(feeding, feeds, plan):
+    found = _in_one_piece(feeding, feeds, _divided(feeding, feeds)) if feeding.fixed else None
     if found is not None:
         name, rows, other, count = found
         raise UnsupportedError(
@@ -293,10 +293,10 @@ def _check_in_one_piece(step, feeds, plan):
         )
 
 
-def _rows(name, feeds, step, count):
+def _rows(name, feeds, feeding, count):
     """How many rows a fed value has that are to be divided by `count`; 0 of a scalar."""
-    if name in step.sparse:
-        return step.sparse[name].rows(feeds, count)
+    if name in feeding.sparse:
+        return feeding.sparse[name].rows(feeds, count)
     return len(feeds[name]) if np.ndim(feeds[name]) else 0
 
 
@@ -332,12 +332,12 @@ def looks_on(step, plan):
       plan: its Plan.
     """
     mesh = plan.mesh
-    changes = step.updates or step.initialises or step.communicates
-    divided = changes or step.reads or step.takes_several
-    return not (mesh.is_even or mesh.block > 1 or divided) and step.is_fed_a_batch
+    changes = step.changes.writes or step.changes.initialises or step.traffic.communicates
+    divided = changes or step.reading.sources or step.run.several_rows
+    return not (mesh.is_even or mesh.block > 1 or divided) and step.feeding.has_batch
 
 
-def divide(name, feeds, own, count, step, plan):
+def divide(name, feeds, own, count, feeding, plan):
     """Of `count` equal slices of the rows of a fed value those whose numbers are in the range `own`; scalars are handed
     on whole.
 
@@ -348,7 +348,7 @@ def divide(name, feeds, own, count, step, plan):
     value = feeds[name]
     if count == 1 or np.ndim(value) == 0:
         return value
-    size = _rows(name, feeds, step, count)
+    size = _rows(name, feeds, feeding, count)
     if size % count:
         of = "copies of the model in this worker"
         if plan.mesh.weights:
@@ -360,7 +360,7 @@ def divide(name, feeds, own, count, step, plan):
             % (name, size, count, of, size, count, size // count, size % count, why_divided(plan), count)
         )
     begin, end = [edge * (size // count) for edge in (own.start, own.stop)]
-    return step.sparse[name].part(feeds, begin, end) if name in step.sparse else value[begin:end]
+    return feeding.sparse[name].part(feeds, begin, end) if name in feeding.sparse else value[begin:end]
 
 
 def fed_to(step, feeds, kept, plan):
@@ -375,14 +375,15 @@ def fed_to(step, feeds, kept, plan):
     Raises:
       ValueError, UnsupportedError: what `divide` raises; a batch of a fixed shape would have to be divided.
     """
-    _check_in_one_piece(step, feeds, plan)
+    feeding, gates = step.feeding, step.run.open_gates
+    _check_in_one_piece(feeding, feeds, plan)
     names, values = list(kept), list(kept.values())
-    for fed, copies in zip(feeds, step.feeds):
+    for fed, copies in zip(feeds, feeding.copies):
         for name, own, count in copies:
             names.append(name)
-            values.append(divide(fed, feeds, own, count, step, plan))
-    names.extend(step.open_gates)
-    values.extend(_NOTHING for _ in step.open_gates)
+            values.append(divide(fed, feeds, own, count, feeding, plan))
+    names.extend(gates)
+    values.extend(_NOTHING for _ in gates)
     return tuple(names), values
 
 

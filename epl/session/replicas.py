@@ -36,7 +36,7 @@ class Checks(object):
 
     def is_due(self, step):
         """Counts a Step that was run, if it trains; whether copies are to be compared after it."""
-        if not step.updated:
+        if not step.changes.updated:
             return False
         self.num_trained += 1
         return self.num_trained % self._every == 0

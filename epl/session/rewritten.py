@@ -17,7 +17,7 @@ from epl.rules import effects
 from epl.session import settings
 from epl.session.described import describe, told_hints
 from epl.session.parts import communicators, wanted_messages
-from epl.session.step import RemoteRead, Step
+from epl.session.step import remote_read, step_of
 
 
 class Rewritten(object):
@@ -124,7 +124,7 @@ class Rewritten(object):
         key = tuple(map(tuple, rows))
         if key not in self._remote_reads:
             wanted = wanted_messages(self.part, key, self._sent_by, reader, worker)
-            self._remote_reads[key] = RemoteRead(self, wanted)
+            self._remote_reads[key] = remote_read(self, wanted)
         return self._remote_reads[key]
 
     def rows(self, messages):
@@ -135,19 +135,20 @@ class Rewritten(object):
         """A digest of the node that makes a tensor of this worker's pipeline."""
         return hashlib.sha256(describe(self.part.whole.nodes[node_of(tensor)]).encode()).hexdigest()[:16]
 
-    def step(self, fetches, targets, feeds):
+    def step(self, fetches, targets, feeds, view=None):
         """What has to run for a call of the session.
 
         Args:
           fetches: tensor names.
           targets: operation names.
           feeds: names of the fed tensors.
+          view: how the session calls the nodes; None: by their names.
 
         Returns:
           A Step.
         """
         self._add_wholes(fetches)
-        return Step(self, fetches, targets, feeds)
+        return step_of(self, fetches, targets, feeds, view)
 
     def _add_wholes(self, fetches):
         """Makes sure that there is the whole of each tensor that is fetched and of which devices have parts."""

@@ -234,7 +234,7 @@ def trained(worker, optimizer=None, rate=0.1, rows=3, shard=0, config=None, **kw
 
 def test_data_may_differ():
     assert trained(0).fingerprint == trained(1, shard=1).fingerprint
-    assert trained(0).communicates
+    assert trained(0).traffic.communicates
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_only_the_chief_fetches_a_summary():
         planning.sgd(loss, name="train")
         rewritten = Rewritten(graph, Config(), planning.cluster(2, 1), 0)
     plain, more = rewritten.step((), ("train",), ()), rewritten.step((loss.name,), ("train",), ())
-    assert plain.fingerprint == more.fingerprint and plain.orders == more.orders
+    assert plain.fingerprint == more.fingerprint and plain.traffic.orders == more.traffic.orders
 
 
 def test_a_session_that_is_over_for_one_worker_is_over_for_all():

@@ -12,6 +12,7 @@ from epl.errors import ConfigError, GradientError
 from epl.graph.index import parse_input
 from epl.program.program import CheckedGradient
 from epl.session.first_gradients import FirstGradients
+from epl.session.step import Run
 from tests.helpers.checks import assert_same
 from tests.helpers.planning import ROWS, capture, compiled, control_flow
 from tests.unit.test_recompute import attention, branches, convolutions, dense, loops, minimize, mlp, with_dropout
@@ -122,9 +123,9 @@ def test_what_is_no_number_differs_from_numbers():
 def test_each_is_compared_once():
     class Step(object):
         view = None
-        checked = [CheckedGradient("w", "g", "h"), CheckedGradient("v", "e", "f")]
+        run = Run(checked=(CheckedGradient("w", "g", "h"), CheckedGradient("v", "e", "f")))
 
-    assert compare([1.0], [1.0]).of(Step) == Step.checked[1:]
+    assert compare([1.0], [1.0]).of(Step) == list(Step.run.checked[1:])
 
 
 def test_gradients_that_depend_on_other_copies():

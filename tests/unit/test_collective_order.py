@@ -51,7 +51,7 @@ def of_worker(layout, strategy, index, micro_batches=3):
     if rewritten.part is not None:
         # A message goes out when its tensor is there.
         tags.update((m.tag, m.tensor.split(":")[0]) for m in rewritten.part.messages)
-    return rewritten.graph, [[tags[t] for t in order] for order in step.orders.values()], rewritten.keys
+    return rewritten.graph, [[tags[t] for t in order] for order in step.traffic.orders.values()], rewritten.keys
 
 
 @pytest.mark.parametrize("layout, strategy", CASES)

@@ -13,7 +13,7 @@ from epl.config import Config
 from epl.errors import UnsupportedError
 from epl.session import inner, rewritten
 from epl.session.execution import session_proto
-from epl.session.step import Step
+from epl.session.step import step_of
 from tests.helpers import planning
 from tests.helpers.planning import capture, plan_of
 
@@ -91,7 +91,7 @@ def test_what_is_short():
         grown = tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x + 1.0), [tf.constant(0), loss])[1]
         many = tf.add_n([tf.constant(float(i)) for i in range(1000)])
     made = rewritten.Rewritten(graph, Config({}, {}), planning.cluster(devices=1), 0)
-    found = [Step(made, (each.name,), (train.name,), ()).is_simple for each in (loss, grown, many)]
+    found = [step_of(made, (each.name,), (train.name,), ()).run.is_simple for each in (loss, grown, many)]
     assert found == [True, False, False]
 
 

@@ -84,13 +84,13 @@ def test_an_evaluation_waits_for_no_training():
     config = Config({"pipeline.num_micro_batch": 3})
     rewritten = Rewritten(graph, config, planning.cluster(1, 1), 0)
     evaluation = rewritten.step((loss.name,), (), ())
-    stop = {node_of(gate) for gate in evaluation.open_gates}
-    needed = rewritten.graph.ancestors([node_of(t) for t in evaluation.fetches], stop=stop)
+    stop = {node_of(gate) for gate in evaluation.run.open_gates}
+    needed = rewritten.graph.ancestors([node_of(t) for t in evaluation.run.fetches], stop=stop)
     ops = {rewritten.graph.nodes[n].op for n in needed}
     assert not evaluation.targets and "TanhGrad" not in ops and "AssignSub" not in ops
     assert len([n for n in needed if rewritten.graph.nodes[n].op == "IteratorGetNext"]) == 3
     training = rewritten.step((), (train.name,), ())
-    assert training.open_gates == ()
+    assert training.run.open_gates == ()
     assert {micro_batch_name(update.op.name, m) for m in (1, 2)} <= set(training.targets)
 
 

@@ -66,7 +66,7 @@ def _values(sess):
     driver = driver_of(sess)
     copies = len(driver.rewritten.plan.mesh.instances)
     names = tuple(clone_name(v + "/read", i) + ":0" for v in (COUNT, OWN) for i in range(copies))
-    values = [value.tolist() for value in driver._read(names)]  # pylint: disable=protected-access
+    values = [value.tolist() for value in driver.read(names)]
     return {COUNT: values[:copies], OWN: values[copies:]}
 
 

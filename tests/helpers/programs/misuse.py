@@ -53,7 +53,7 @@ def drifting(epl, every):
         try:
             for step in range(8):
                 if step == 4 and index == count - 1:
-                    driver_of(sess)._inner.run((), [], (), (changed.initializer.name,), None, None)
+                    driver_of(sess)._versions.run_targets((changed.initializer.name,))
                 sess.run(train, feeds.of(step))
                 done += 1
         except epl.errors.WorkerError as error:

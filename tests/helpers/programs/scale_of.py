@@ -16,6 +16,6 @@ def read(sess, number=0):
         return None
     copies = [i.index for i in driver.rewritten.plan.mesh.instances]
     tensors = [tuple(clone_name(name, i) + ":0" for name in names) for i in copies]
-    known = [tuple(v.item() for v in driver._read(each)) for each in tensors]  # pylint: disable=protected-access
+    known = [tuple(v.item() for v in driver.read(each)) for each in tensors]
     assert len(set(known)) == 1, known
     return known[0]

@@ -246,7 +246,7 @@ def without_seed(epl, device_count, steps=2):
             session.run(step, _feeds(x, labels, number))
         driver = epl.session.hooks.driver_of(session)
         names = [name for name in driver.graph.nodes if name.endswith("hidden")]
-        return [driver._read((name + ":0",))[0] for name in names if driver.graph.nodes[name].op == "VariableV2"]
+        return [driver.read((name + ":0",))[0] for name in names if driver.graph.nodes[name].op == "VariableV2"]
 
 
 def different_data(epl, device_count):

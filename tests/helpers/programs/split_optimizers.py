@@ -76,7 +76,7 @@ def trains(epl, device_count, name, resource=False, kind="plain", averaged=False
 
     def look(session):
         if epl and not divided:
-            plan = epl.session.hooks.driver_of(session)._rewritten.plan
+            plan = epl.session.hooks.driver_of(session).rewritten.plan
             divided.extend(sorted(v for v in plan.variables if plan.placed(v).is_divided))
 
     return history_of([loss, logits], step, feeds, after=look), divided

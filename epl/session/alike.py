@@ -1,0 +1,60 @@
+"""What must be the same on every worker so that the collectives of a call fit together."""
+
+import hashlib
+
+from epl.graph.index import node_of
+from epl.session.described import describe, settings
+
+# What is received for a checkpoint takes nothing here; its name says which variable's part it is.
+_FOR_FILES = ("EplBroadcastSend", "EplBroadcastReceive")
+
+
+def lines(rewritten, traffic, writes):
+    """A line for each thing that must be the same.
+
+    These are the settings, the hints, the collectives, and the nodes of the user's graph that collectives and updates
+    of variables depend on; of those that only updates depend on (a learning rate, say) the constants' values too.
+
+    Args:
+      rewritten: the Rewritten.
+      traffic: the Traffic of the call.
+      writes: operations by which it changes variables.
+    """
+    users, plan = rewritten.program.source.graph, rewritten.plan
+    updates = users.ancestors(writes, stop=rewritten.differing)
+    compared = users.ancestors(rewritten.in_one_copy(_compared(rewritten, traffic)) | _gathered(plan, traffic))
+    compared -= updates
+    return (
+        rewritten.settings
+        + [settings(plan)]
+        + ["hint: %s %s" % hint for hint in sorted(rewritten.hints.items())]
+        + plan.data.facts()
+        + list(traffic.names)
+        + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in traffic.messages]
+        + [describe(users.nodes[name], with_value=name in updates) for name in users.in_order(compared | updates)]
+    )
+
+
+def digest_of(lines_):
+    """16 bytes that tell such lines from others."""
+    digest = hashlib.sha256()
+    for line in lines_:
+        digest.update(line.encode())
+        digest.update(b"\n")
+    return digest.digest()[:16]
+
+
+def _compared(rewritten, traffic):
+    """Nodes on which the workers must agree: the collectives, and what messages carry."""
+    nodes = rewritten.graph.nodes
+    collectives = [name for name in traffic.names if name in nodes and nodes[name].op not in _FOR_FILES]
+    return collectives + [node_of(message.tensor) for message in traffic.messages]
+
+
+def _gathered(plan, traffic):
+    """What reads parameters that are gathered; a worker's own gather takes those that it holds alone."""
+    collectives, found = set(traffic.collectives), set()
+    for segment in plan.zero.segments if plan.zero is not None else ():
+        if any(segment.gather_of(lane) in collectives for lane in plan.lanes_of(segment.variables[0])):
+            found.update(segment.reads)
+    return found
