@@ -14,7 +14,7 @@ ALONE = $(PYTEST) -m alone
 HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format site csrc clean
+.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format site wheels csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -60,6 +60,9 @@ site: ## build the pages of docs/, the examples' and a reference of all public n
 	@scripts/setup_env.sh docs
 	@.venv/docs/bin/mkdocs build --strict
 	@echo "build/site/index.html: open it in a browser; no server is needed"
+
+wheels: ## make a wheel for each line in dist/, and try it in a fresh environment (minutes)
+	@scripts/lines.sh 'scripts/wheels.sh'
 
 csrc: ## build the native part in place
 	@scripts/lines.sh 'python epl/communicators/build.py'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of a Python that can make a virtual environment for a line.
 #
-#   scripts/find_python.sh tf1|tf2|lint|docs
+#   scripts/find_python.sh tf1|tf2|lint|docs|wheels
 #
 # Looks at the variable PYTHON_TF1 or PYTHON_TF2, then on PATH, in pyenv, conda and uv. A candidate counts only if it
 # runs (pyenv puts shims on PATH that do not) and has what a virtual environment needs.
@@ -9,13 +9,13 @@
 # On 4 the interpreter's path is printed too. The reason is on standard error.
 set -euo pipefail
 
-line=${1:?usage: find_python.sh tf1|tf2|lint|docs}
+line=${1:?usage: find_python.sh tf1|tf2|lint|docs|wheels}
 case $line in
   tf1) versions="3.7" named=${PYTHON_TF1:-} variable=PYTHON_TF1 ;;
   tf2) versions="3.11 3.10 3.9" named=${PYTHON_TF2:-} variable=PYTHON_TF2 ;;
   lint) versions="3.11 3.12 3.13 3.10 3.9 3.8 3.7" named="" variable="" ;;
-  docs) versions="3.11 3.12 3.13 3.10" named="" variable="" ;;
-  *) echo "find_python.sh: '$line' is no line; it is tf1, tf2, lint or docs" >&2; exit 1 ;;
+  docs | wheels) versions="3.11 3.12 3.13 3.10" named="" variable="" ;;
+  *) echo "find_python.sh: '$line' is no line; it is tf1, tf2, lint, docs or wheels" >&2; exit 1 ;;
 esac
 
 # Prints "ok PATH" or "no-venv PATH" for an interpreter of one of the versions $2..., nothing for others. PATH is the

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Makes the environment .venv/LINE: virtual environment, TensorFlow, test requirements, the native part, `epl-launch`.
 #
-#   scripts/setup_env.sh tf1|tf2|lint|docs
+#   scripts/setup_env.sh tf1|tf2|lint|docs|wheels
 #
 # Does only what is missing or out of date; stamps in the environment hold digests of what each step was made from.
 # Exit status: 0 ready; 3 this line has no Python here, so it may be skipped; anything else: a step failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-line=${1:?usage: setup_env.sh tf1|tf2|lint|docs}
+line=${1:?usage: setup_env.sh tf1|tf2|lint|docs|wheels}
 env=.venv/$line
-is_tools() { [ "$line" = lint ] || [ "$line" = docs ]; } # environments without TensorFlow and EPL
+is_tools() { [[ $line =~ ^(lint|docs|wheels)$ ]]; } # environments without TensorFlow and EPL
 say() { echo "[$line] $*"; }
 
 digest() { cat "$@" | sha256sum | cut -c1-64; }

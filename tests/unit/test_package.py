@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -116,3 +117,21 @@ def test_versions_are_said_alike():
     for tool, repository in (("ruff", "ruff-pre-commit"), ("clang-format", "mirrors-clang-format")):
         rev = re.search(repository + r"\n\s+rev: v(\S+)", hooks).group(1)
         assert "\n%s==%s\n" % (tool, rev) in pinned
+
+
+@pytest.mark.once
+def test_a_release_says_its_version_everywhere():
+    released = runpy.run_path(os.path.join(REPOSITORY, "scripts", "release.py"))["released"]
+    before = {
+        "CHANGELOG.md": "# Changes\n\n## 1.2.0 (unreleased)\n\n- New.\n\n## 1.1.0 (2025-01-01)\n\n- Old.\n",
+        "CITATION.cff": "title: EPL\nversion: 1.1.0\ndate-released: 2025-01-01\n",
+        "epl/version.py": '"""Version."""\n\n__version__ = "1.1.0"\n',
+    }
+    after = released(before, "1.2.0", "2026-05-31")
+    assert after == {
+        "CHANGELOG.md": before["CHANGELOG.md"].replace("unreleased", "2026-05-31"),
+        "CITATION.cff": "title: EPL\nversion: 1.2.0\ndate-released: 2026-05-31\n",
+        "epl/version.py": '"""Version."""\n\n__version__ = "1.2.0"\n',
+    }
+    with pytest.raises(ValueError, match=r"has to begin with '## 1.3.0 \(unreleased\)'"):
+        released(before, "1.3.0", "2026-05-31")
