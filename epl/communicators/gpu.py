@@ -52,12 +52,18 @@ def uses_nccl(cluster, config):
                 'Leave it at "auto", or start the workers with GPUs.'
             )
         return False
+    problem = nccl_problem(config)
+    if problem and communication.backend == "nccl":
+        raise CommunicationError('communication.backend is "nccl", but %s' % problem)
+    return not problem
+
+
+def nccl_problem(config):
+    """Why this process cannot load NCCL, in words; "" if it can."""
     nccl, cuda = library_paths(config)
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     code = native.comm().epl_find_nccl(_text(nccl), _text(cuda), error, len(error))
-    if code != native.OK and communication.backend == "nccl":
-        raise CommunicationError('communication.backend is "nccl", but %s' % error.value.decode("utf-8", "replace"))
-    return code == native.OK
+    return "" if code == native.OK else error.value.decode("utf-8", "replace")
 
 
 def device_number(cluster):

@@ -61,6 +61,8 @@ def main(argv=None):
         options = parse(sys.argv[1:] if argv is None else list(argv))
         if options.write_config:
             return _write_config(options.write_config)
+        if options.doctor:
+            return _doctor(options)
         job = _Preparation(options)
     except (EplError, OSError) as error:
         sys.stderr.write("epl-launch: error: %s\n" % error)
@@ -81,6 +83,16 @@ def _write_config(path):
         raise LaunchError("--write_config %s: there is such a file already. Give another name." % path) from None
     sys.stdout.write("wrote %s: set keys in it, then epl-launch --config %s ...\n" % (path, path))
     return 0
+
+
+def _doctor(options):
+    """Runs epl.doctor, which knows what launchers need not: TensorFlow, the native part, programs."""
+    workers = options.for_workers
+    if options.num_workers is None:
+        number = 2 if options.machine_list is None else len(machines.read_machines(options.machine_list))
+        workers = workers + ["--num_workers", str(number)]
+    command = [sys.executable, "-m", "epl.doctor"] + options.folders + ["--"] + workers
+    return subprocess.run(command, check=False).returncode
 
 
 class _Preparation:

@@ -85,6 +85,12 @@ def _parser():
         help="write such a file to begin with: the keys that people set most, each with its meaning; start nothing",
     )
     add(
+        "--doctor",
+        action="store_true",
+        help="look at all that a job needs of this machine, an all-reduce between two workers included, or between all "
+        "of --machine_list; folders for checkpoints may follow in the place of the script",
+    )
+    add(
         "--machine_list",
         "--ips",
         metavar="LIST",
@@ -172,10 +178,11 @@ def _parser():
 
 
 def parse(arguments):
-    """Options of the launcher with the two more attributes `script` (a path) and `script_arguments` (a list).
+    """Options of the launcher with the two more attributes `script` (a path) and `script_arguments` (a list); with
+    --doctor instead `folders` and `for_workers`, the launcher's other options, two lists.
 
     Raises:
-      LaunchError: unknown option, wrong value, missing or unusable script (which --write_config needs not).
+      LaunchError: unknown option, wrong value, missing or unusable script (which --write_config and --doctor need not).
       SystemExit: `--help`.
     """
     parser = _parser()
@@ -191,7 +198,9 @@ def parse(arguments):
             "--tf1 is for TensorFlow 2.15, which needs Python 3.9 to 3.11; this is Python %d.%d, whose TensorFlow 1.15 "
             "runs the script as it is. Leave --tf1 out." % sys.version_info[:2]
         )
-    if options.write_config:
+    if options.doctor:
+        options.folders, options.for_workers = rest, [each for each in arguments[:split] if each != "--doctor"]
+    if options.write_config or options.doctor:
         return options
     if not rest:
         raise LaunchError("no script is given. Usage: epl-launch --num_workers N --gpu_per_worker M script.sh")

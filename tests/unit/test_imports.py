@@ -21,6 +21,7 @@ LEVELS = {
     "tf1": 5,  # for programs; they may know nothing of the rest
     "profiler": 5.5,  # session hooks for users
     "calibrate": 6.5,  # a command that starts workers, which are programs
+    "doctor": 6.5,  # the same
     "capture": 4,
     "compiler": 4.5,
     "passes": 4,
