@@ -145,7 +145,7 @@ def jobs(template, tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     started = {
         name: Job(template.python, folder, plain=True) if name == "plain" else Job(template.python, folder, *name)
-        for name in ("plain", (1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (3, 1), (4, 1))
+        for name in ("plain", (1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (3, 1), (4, 1), (4, 2), (8, 1))
     }
     yield started
     for job in started.values():

@@ -36,7 +36,7 @@ def dtype_of(graph, tensor):
         return _OF_STRINGS[node.op]
     if node.op == SEND_ROWS and index == 1:
         return INT64
-    if (tags.ROLE in node.attr or node.op in _TYPED) and node.attr["T"].type:
+    if (tags.ROLE in node.attr or node.op in _TYPED) and "T" in node.attr and node.attr["T"].type:
         return node.attr["T"].type  # made by a pass
     definition = tf_compat.op_def(node.op)
     if definition is None:

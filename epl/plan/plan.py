@@ -28,7 +28,7 @@ from epl.plan.input.equal_steps import Repeated, find_repeated
 from epl.plan.input.prefetch import Prefetched, find_prefetched
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import make_mesh, mesh_as_marked
-from epl.plan.layout.mesh import DATA, Mesh, one_instance
+from epl.plan.layout.mesh import DATA, STAGE, Mesh, one_instance
 from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
 from epl.plan.layout.placements import place_variables
 from epl.plan.layout.stages import stages_of, used_taskgraphs
@@ -241,7 +241,7 @@ class Plan:
         keeper, one after the other, with the places of a pipeline in each."""
         if not self.shares_among_workers:
             return self.mesh.pipeline
-        return self.sharing if self.mesh.pipeline.num_workers == 1 else self.mesh.everyone
+        return self.sharing if self.mesh.pipeline.num_workers == 1 else self.mesh.group(DATA, STAGE)
 
     def only_holder(self, variable):
         """The one worker that has a variable, or that of the first copy of a pipeline where each copy has it, or the
@@ -249,7 +249,7 @@ class Plan:
         placed, first = self.placed(variable), 0
         if self.is_kept(variable):
             first = self.mesh.copies.workers[placed.data.rank // self.zero.local]
-            first -= self.mesh.shard_group.index if self.shards_span_workers else 0
+            first -= self.mesh.shard_group.index * self.mesh.block if self.shards_span_workers else 0
         elif placed.stage.kind != "owned":
             return None
         return first - first % self.mesh.block + max(0, placed.stage.rank) if self.mesh.block > 1 else first

@@ -2,11 +2,9 @@
 
 import hashlib
 
+from epl.graph import tags
 from epl.graph.index import node_of
 from epl.session.described import describe, settings
-
-# What is received for a checkpoint takes nothing here; its name says which variable's part it is.
-_FOR_FILES = ("EplBroadcastSend", "EplBroadcastReceive")
 
 
 def lines(rewritten, traffic, writes):
@@ -47,8 +45,9 @@ def digest_of(lines_):
 def _compared(rewritten, traffic):
     """Nodes on which the workers must agree: the collectives, and what messages carry."""
     nodes = rewritten.graph.nodes
-    collectives = [name for name in traffic.names if name in nodes and nodes[name].op not in _FOR_FILES]
-    return collectives + [node_of(message.tensor) for message in traffic.messages]
+    names = list(traffic.names) + [node_of(message.tensor) for message in traffic.messages]
+    # A part of a variable for a checkpoint is received or sent; its name says which one it is.
+    return [name for name in names if name in nodes and tags.SAVER not in nodes[name].attr]
 
 
 def _gathered(plan, traffic):

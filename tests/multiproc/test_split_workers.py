@@ -356,13 +356,15 @@ def test_micro_batches_and_recomputation(plain, two_workers, two_by_two):
             check(history, reference)
 
 
+@pytest.mark.parametrize("layout", [(2, 2), (4, 1)])
 @pytest.mark.parametrize("optimizer, kinds, resource, options", STAGES)
-def test_stages(plain, two_by_two, tmp_path, optimizer, kinds, resource, options):
+def test_stages(plain, jobs, tmp_path, layout, optimizer, kinds, resource, options):
+    """A part goes through stages in one worker, or in several."""
     folders = [str(tmp_path / name) for name in ("plain", "split")]
     list(map(os.mkdir, folders))
     reference = plain(SPLIT + "stages", 1, optimizer, kinds, resource, folders[0])
     options = dict(CLIPPED, **options)
-    for history in two_by_two(SPLIT + "stages", 2, optimizer, kinds, resource, folders[1], **options):
+    for history in jobs[layout](SPLIT + "stages", 2, optimizer, kinds, resource, folders[1], **options):
         check(history, reference)
     check_contents(plain, folders)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.layout.layout import make_mesh
-from epl.plan.layout.mesh import DATA
+from epl.plan.layout.mesh import DATA, STAGE
 from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 
@@ -138,6 +138,53 @@ def test_groups_of_what_is_split(divided):
         assert len({g.communicator(0) for g in groups}) == len(groups)
         for group in groups:
             assert mesh.joined(group.communicator(0)) == (None if group.num_workers == workers else group)
+
+
+# (workers, devices a worker, stages, shards, together) where the stages of a copy lie in several workers.
+OVER_WORKERS = [
+    case
+    for case in itertools.product((2, 4, 6, 8, 12), (1, 2, 4), (2, 3, 4), (2, 3, 4), (True, False))
+    if case[0] * case[1] % (case[2] * case[3]) == 0
+    and even(case[2], case[0], case[1], case[4])
+    and (case[1] % case[2] or not case[4])
+]
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(st.sampled_from(OVER_WORKERS))
+def test_groups_of_stages_that_are_split(case):
+    """Of those that have a stage, `copies` have the same part of it, `shard_group` the parts of one copy."""
+    workers, devices, num_scopes, shards, together = case
+    taskgraphs = [TaskGraph(i, "split", shards) for i in range(num_scopes)]
+    columns = len(of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)[0].instances)
+    if shards % columns and columns % shards:
+        with pytest.raises(UnsupportedError, match="would end in the middle of"):
+            of_all_workers(taskgraphs, workers, devices, together=together)
+        return
+    meshes = of_all_workers(taskgraphs, workers, devices, together=together)
+    has = [{(i.data, i.shard) for i in mesh.instances} for mesh in meshes]
+    for worker, mesh in enumerate(meshes):
+        own, place = has[worker], worker % mesh.block
+        alike = [w for w in range(workers) if w % mesh.block == place]
+        datas, parts = [{each[axis] for each in own} for axis in (0, 1)]
+        groups = {
+            "copies": [w for w in alike if {shard for _, shard in has[w]} == parts],
+            "shard_group": [w for w in alike if {data for data, _ in has[w]} == datas],
+            "everywhere": alike,
+            "pipeline": [w for w in range(workers) if has[w] == own],
+        }
+        for name, members in groups.items():
+            group = getattr(mesh, name)
+            assert list(group.workers) == members and group.workers[group.index] == worker
+        assert mesh.copies.size == mesh.shape["data"] and mesh.shard_group.size == shards
+        owning = mesh.group(DATA, STAGE)
+        assert list(owning.workers) == [w for w in range(workers) if {shard for _, shard in has[w]} == parts]
+        assert owning.index == mesh.copies.index * mesh.block + place
+        numbers = [getattr(mesh, name).communicator(1) for name in groups]
+        assert len(set(numbers)) == len(numbers) and mesh.everyone.communicator(1) not in numbers
+        for name in groups:
+            group = getattr(mesh, name)
+            assert mesh.joined(group.communicator(0)) == group
 
 
 def places(workers, devices, num_scopes, together, worker=0):

@@ -147,8 +147,11 @@ def test_layouts():
     with pytest.raises(PlanError, match="needs 4 devices .* or set cluster.colocate_split_and_replicate to let all"):
         planning.compiled(graph, workers=2, devices=1)
     for options in ({"devices": 1}, {"devices": 2, "cluster__device_place_prefer_intra_node": False}):
-        with pytest.raises(UnsupportedError, match="2 scopes .* all stages that a part goes through must lie in one"):
-            planning.compiled(graph, workers=4, **options)
+        plan = planning.compiled(graph, workers=4, **options).plan
+        assert plan.mesh.pipeline.num_workers == 2 and plan.mesh.shape["data"] == options["devices"]
+        assert plan.shards_span_workers == (options["devices"] == 1)
+    with pytest.raises(UnsupportedError, match="3 devices each, 3 for each of 2 stages in 2 neighbours: 2 is neither"):
+        planning.compiled(graph, workers=4, devices=3, cluster__device_place_prefer_intra_node=False)
     assert planning.compiled(graph, cluster__colocate_split_and_replicate=True).plan.mesh.num_shards == 2
     with planning.capture() as graph:
         train(classifier())

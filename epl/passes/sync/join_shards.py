@@ -253,7 +253,10 @@ class _Join(object):
         """For each instance its part of a dimension of what all have whole."""
         count = self._plan.mesh.num_shards
         text = self._add("SplitV", [whole, sizes, self._integers(dim)], num_split=count, Tlen=Type(INT32))
-        return [format_input(text, instance.shard) for instance in self._replica]
+        own = [format_input(text, instance.shard) for instance in self._replica]
+        if self._plan.mesh.pipeline.num_workers == 1:
+            return own
+        return [self._add("Identity", [part]) for part in own]  # a message is called the same, whichever part it has
 
     def _shard_sizes(self, whole, dim, size):
         """A vector: how much of a dimension each shard has; size: of the whole of it, -1 where it is not known."""

@@ -29,7 +29,7 @@ def join_verdicts(program, plan):
     for agreement in found:
         _agree(graph, edit, plan, agreement, where)
     for verdict in of_stages:
-        _agree_in_pipeline(edit, plan, verdict, where)
+        _agree_in_pipeline(graph, edit, plan, verdict, where)
     return replace(program.with_graph(edit.finish()), plan=where.planned())
 
 
@@ -43,16 +43,19 @@ def _agree(graph, edit, plan, agreement, where):
     _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
 
-def _agree_in_pipeline(edit, plan, verdict, where):
+def _agree_in_pipeline(graph, edit, plan, verdict, where):
     """Each worker hands in what it says itself: cutting leaves it that, unless owners share state."""
+    joined = _joined(graph, verdict)
     host, group, places = plan.mesh.host_device, plan.owning_group, range(plan.mesh.pipeline.num_workers)
     shared, said = plan.zero is not None, []
     for copy in range(verdict.copies):
         for place in places:
             stem = "%s/from_%d" % (verdict.name, len(said))
             add = where.of_worker(place, copy) if verdict.copies > 1 else where.of_place(place)
-            said.append(_number(edit, stem, verdict.flags_of(place, copy), host, add))
-    flags = {clone_name(name, i.index) for name, _, _ in verdict.flags for i in plan.mesh.instances}
+            flags = sorted({joined.get(flag, flag) for flag in verdict.flags_of(place, copy)})
+            said.append(_number(edit, stem, flags, host, add))
+    named = [joined.get(name, name) for name, _, _ in verdict.flags]
+    flags = {clone_name(name, i.index) for name in named for i in plan.mesh.instances}
     if shared:
         inputs = [said[group.index]] + ["^" + name for place, name in enumerate(said) if place != group.index]
         reduce = _least(plan, verdict, inputs, 1)
@@ -60,6 +63,17 @@ def _agree_in_pipeline(edit, plan, verdict, where):
     else:
         reduce = _least(plan, verdict, said, len(said))
         _take(edit, plan, verdict, edit.add(reduce).name, flags)
+
+
+def _joined(graph, verdict):
+    """dict of flags of which each device says something else, as it has a part of the gradient (epl.split), to the node
+    that has what all devices say."""
+    flags, found = {name for name, _, _ in verdict.flags}, {}
+    for producer, index in graph.inputs[verdict.packed]:
+        if index >= 0 and producer not in flags:
+            made_of = graph.ancestors([producer], stop=flags, data_only=True) & flags
+            found.update((flag, producer) for flag in made_of)
+    return found
 
 
 def _least(plan, verdict, inputs, copies):

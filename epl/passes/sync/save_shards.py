@@ -3,14 +3,20 @@ r"""Lets checkpoints take large divided variables (epl.split) from the devices t
     w -> SaveV2   becomes   w, w/1 of this worker -> SaveV2 of worker 0, which has slices of one tensor
                             w, w/1 of worker 1 -> EplBroadcastSend     EplBroadcastReceive, ... -> SaveV2
 
-`epl.passes.worker.save_by_file` lets worker 0 receive a few parts at a time.
+`epl.passes.worker.save_by_file` lets worker 0 receive a few parts at a time. Where the stages of a pipeline lie in
+several workers, those that have a stage do this among themselves, and the first of them gives the parts on:
+
+                            w -> EplBroadcastSend      EplBroadcastReceive -> Identity, to worker 0 by a message
+
+In other pipelines an empty tensor has the name of the Identity, so that all of them have the same messages.
 """
 
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
+from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.types import INT32
 from epl.partition.checkpoints import slice_text
 from epl.partition.conversion import shard_sizes, shard_starts
 from epl.passes.nodes import instance_tensor, tagged
@@ -26,13 +32,13 @@ def save_shards(program, plan):
     """In each SaveV2, slices in the place of what is divided and was not gathered for it."""
     if program.partitioned is None:
         return program
-    graph, edit, keepers = program.graph, program.graph.editor(), dict(plan.keepers)
+    graph, edit, found = program.graph, program.graph.editor(), (dict(plan.owners), dict(plan.keepers))
     for name in graph.find(lambda op: op == "SaveV2"):
         saved = saved_by(edit.peek, graph.nodes[name])
         placements = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
         if any(placement is not None and placement.kind == "sharded" for placement in placements):
-            _Save(program, plan, edit, name, keepers).take(saved, placements)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, keepers=keepers))
+            _Save(program, plan, edit, name, *found).take(saved, placements)
+    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=found[0], keepers=found[1]))
 
 
 class _Save(object):
@@ -41,11 +47,12 @@ class _Save(object):
     Args:
       program, plan, edit: as in other passes.
       name: of the SaveV2.
-      keepers: as of the Plan; gets what is added.
+      owners, keepers: as of the Plan; get what is added.
     """
 
-    def __init__(self, program, plan, edit, name, keepers):
-        self._program, self._plan, self._edit, self._name, self._keepers = program, plan, edit, name, keepers
+    def __init__(self, program, plan, edit, name, owners, keepers):
+        self._program, self._plan, self._edit, self._name = program, plan, edit, name
+        self._owners, self._keepers = owners, keepers
         self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
 
     def take(self, saved, placements):
@@ -69,7 +76,7 @@ class _Save(object):
                     value = self._shard(text, dtype, *divmod(shard, lanes))
                     piece = slice_text(shape, placement.dim, starts[shard], sizes[shard])
                     kept.extend([(value, name, piece, dtype)] if value is not None else [])
-        if self._plan.mesh.shard_group.index == _CHIEF:
+        if self._plan.mesh.shard_group.index == _CHIEF or self._plan.mesh.pipeline.num_workers > 1:
             save_instead(self._edit, self._name, self._stem, kept)
         else:  # it writes no file, see `write_once`
             self._edit.node(self._name).input.extend("^" + wait for wait in self._waits)
@@ -79,7 +86,8 @@ class _Save(object):
         group = self._plan.mesh.shard_group
         own = instance_tensor(self._plan, text, self._replica[lane].index)
         if worker == _CHIEF:
-            return own if group.index == _CHIEF else None
+            value = own if group.index == _CHIEF else "^" + node_of(own)
+            return self._given_on("%s/of_%d_%d/%s" % (self._stem, worker, lane, node_of(text)), text, value, dtype)
         sends = worker == group.index
         name = "%s/from_%d_%d/%s" % (self._stem, worker, lane, node_of(text))
         attrs = dict(T=Type(dtype), comm=group.communicator(0), tag=tag_of(name), collective_name=name)
@@ -92,6 +100,38 @@ class _Save(object):
         set_attr(node, tags.PHASE, tags.SAVE)
         set_attr(node, tags.SAVER, self._name)
         self._waits.append(self._edit.add(tagged(node, OF_SHARDS)).name)
+        self._stay(name, text)
+        value = name if group.index == _CHIEF else "^" + name
+        return self._given_on(name.replace("/from_", "/of_", 1), text, value, dtype)
+
+    def _given_on(self, name, text, value, dtype):
+        """A tensor where this worker has all stages; else what comes to worker 0 by a message.
+
+        Args:
+          name: of the node that is sent.
+          text: what is saved.
+          value: a tensor, what this worker writes of it; or "^" and what it sends for it instead.
+          dtype: of it.
+        """
+        writes = value[0] != "^"
+        if self._plan.mesh.pipeline.num_workers == 1:
+            return value if writes else None
+        host = self._plan.mesh.host_device
+        # Whatever is sent, it comes at the same place of all workers' order.
+        dims = self._edit.add(constant(name + "/dims", [0], INT32, host)).name
+        if writes:
+            node = make_node("Identity", name, [value, "^" + dims], host, T=Type(dtype))
+        else:
+            node = make_node("Empty", name, [dims, value], host, dtype=Type(dtype), init=False)
+        set_attr(node, tags.PHASE, tags.SAVE)
+        set_attr(node, tags.SAVER, self._name)
+        self._edit.add(tagged(node, "join"))
+        self._stay(name, text)
+        return name
+
+    def _stay(self, name, text):
+        """A node that is added for the sake of a tensor is where that is."""
+        if node_of(text) in self._owners:
+            self._owners[name] = self._owners[node_of(text)]
         if self._plan.zero is not None:  # a part that another copy of the model owns comes here first
             self._keepers[name] = _CHIEF
-        return name if group.index == _CHIEF else None

@@ -57,7 +57,7 @@ def _slot(plan, variable):
         group = _group(plan, variable)
         return None if group is None else group.communicator(0)
     if placed.is_divided or placed.stage.kind == "owned":
-        group = plan.group_of(variable)
+        group = _group(plan, variable)
         return group.communicator(0) if group.num_workers > 1 else None
     return 0 if mesh.num_workers > 1 else None
 
@@ -69,7 +69,8 @@ def _group(plan, variable):
     """
     mesh = plan.mesh
     if not plan.is_kept(variable):
-        return plan.group_of(variable)
+        whole = plan.shards_span_workers and not plan.placed(variable).is_divided
+        return mesh.everywhere if whole else plan.group_of(variable)
     if mesh.sharers:
         return mesh.around
     return mesh.shard_group if plan.shards_span_workers and not plan.placed(variable).is_divided else None

@@ -51,8 +51,6 @@ def make_mesh(
     _check_devices(stages, depth, cluster, split)
     if weights:
         _check_weights(weights, stages, shards, split)
-    if split:
-        _check_split(stages, depth, cluster, prefer_intra_node)
     if uneven:
         places = _stage_by_stage(stages, per_worker)
     else:
@@ -65,6 +63,8 @@ def make_mesh(
             % (depth, cluster.worker_num, per_worker, _devices_of_copy(stages, depth) // shards)
         )
     block = 1 + max(worker for column in places for worker, _ in column)
+    if split:
+        _check_split(shards, len(places), depth, per_worker, block)
     worker = cluster.worker_index if worker_index is None else worker_index
     instances = []
     for index, column in enumerate(places):
@@ -139,36 +139,29 @@ def _check_weights(weights, stages, shards, split):
         )
 
 
-def _check_split(stages, depth, cluster, prefer_intra_node):
-    """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for."""
-    shards, per_worker = stages[0].device_count, cluster.gpu_num_per_worker
-    spread = depth > 1 and not prefer_intra_node and cluster.worker_num > 1
-    if per_worker % depth or spread:
-        raise UnsupportedError(
-            "a model with epl.split(%d) has %d scopes (%s), which are the stages of a pipeline: all stages that a part "
-            "goes through must lie in one worker in this version, and these lie in several. Start workers whose number "
-            "of devices is a multiple of %d%s, or set cluster.colocate_split_and_replicate to let the scopes share the "
-            "same devices."
-            % (
-                shards,
-                len(stages),
-                ", ".join(s.name for s in stages),
-                depth,
-                ", leave cluster.device_place_prefer_intra_node at True" if spread else "",
-            )
-        )
-    columns = per_worker // depth
+def _check_split(shards, columns, depth, per_worker, block):
+    """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for.
+
+    Args:
+      shards: devices that divide a tensor.
+      columns: of a block of workers, for each stage of a pipeline.
+      depth: stages with devices of their own.
+      per_worker: devices of a worker.
+      block: workers of a block.
+    """
     if shards % columns and columns % shards:
+        each = ", %d for each of %d stages" % (columns, depth) if depth > 1 else ""
         raise UnsupportedError(
             "epl.split(%d) does not fit workers with %d devices each%s: %d is neither a divisor nor a multiple of %d, "
-            "so that a copy of the model would end in the middle of a worker. Start workers whose number of devices is "
+            "so that a copy of the model would end in the middle of %s. Start workers whose number of devices is "
             "one of these, or use another device_count."
             % (
                 shards,
                 per_worker,
-                ", %d for each of %d stages" % (columns, depth) if depth > 1 else "",
+                each if block == 1 else each + " in %d neighbours" % block,
                 shards,
                 columns,
+                "a worker" if block == 1 else "them",
             )
         )
 

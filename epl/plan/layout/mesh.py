@@ -301,30 +301,42 @@ class Mesh:
         if set(axes) == {DATA, SHARD}:
             workers = range(place, self.num_workers, step)
             # Where these are all workers, they have the communicators of all.
-            return Group(workers, self.block_index, instances, count if step > 1 else 0, axes)
+            slots = (3 if self.split else 1) * count if step > 1 else 0
+            return Group(workers, self.block_index, instances, slots, axes)
         if set(axes) == {STAGE}:
             first = self.worker_index - place
             # The last communicators, as the stages need a number of their own.
-            before = 1 + max(self._numbers.values()) if self.is_spread else 1
+            before = 1 + max(self._numbers.values()) if self.is_spread else 3 if self.split else 1
             return Group(range(first, first + step), place, step, (1 + before) * count if step > 1 else 0, axes)
-        if self.split and set(axes) in ({SHARD}, {DATA}):
-            # The devices of a copy of the model lie in so many neighbouring workers.
-            span, worker = -(-self.num_shards // len(self.instances)), self.worker_index
-            both = 1 < span < self.num_workers  # else one of the two groups is within workers, the other has them all
-            if set(axes) == {SHARD}:
-                first = worker - worker % span
-                size, slots = self.lanes * span, 2 * count if both else 0
-                return Group(range(first, first + span), worker % span, size, slots, axes)
-            workers = range(worker % span, self.num_workers, span)
-            size = len(self.instances) // self.lanes * len(workers)
-            return Group(workers, worker // span, size, count if both else 0, axes)
+        if self.split and set(axes) in ({SHARD}, {DATA}, {DATA, STAGE}):
+            return self._of_shards(axes)
+        if not self.split and set(axes) == {DATA, STAGE}:
+            return self.everyone
         raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
+
+    def _of_shards(self, axes):
+        """The Group along some axes where devices divide tensors: a copy of the model is in neighbouring blocks."""
+        span, block, step, count = self.blocks_of_copy, self.block_index, self.block, self.num_communicators
+        place, part = self.worker_index % step, block % span
+        local = len(self.instances) // self.lanes  # copies of the model that a block has instances of
+        # Where one of the two groups is within workers, the other one may have all of them.
+        apart = step > 1 or 1 < span < self.num_workers
+        if set(axes) == {SHARD}:
+            first = (block - part) * step + place
+            workers = range(first, first + span * step, step)
+            return Group(workers, part, self.lanes * span, 2 * count if apart else 0, axes)
+        if set(axes) == {DATA}:
+            workers = range(part * step + place, self.num_workers, span * step)
+            return Group(workers, block // span, local * len(workers), count if apart else 0, axes)
+        copies = range(part * step, self.num_workers, span * step)
+        workers = tuple(first + other for first in copies for other in range(step))
+        return Group(workers, workers.index(self.worker_index), local * len(workers), 0, axes)
 
     def joined(self, slot):
         """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
         for those of all workers."""
         if self.split:
-            groups = [self.copies, self.shard_group]
+            groups = [self.copies, self.shard_group, self.everywhere, self.pipeline]
         else:
             groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
             groups += [self.sharing, self.around] if self.sharers else []
