@@ -175,8 +175,7 @@ def _refusals():
     # Keys that contradict each other: `value` and `default` are those of `key`, `own` that of the other one.
     refuse(
         LOCAL_SGD,
-        [AMP, AUTO, CHECK_REPLICAS, CLIP_AFTER, FP16, REDUCE_SUM, SPARSE_AS_DENSE, SYNC_BN, WIRE, STEPS]
-        + [MICRO_BATCHES, ZERO],
+        [AMP, AUTO, CHECK_REPLICAS, CLIP_AFTER, FP16, REDUCE_SUM, SPARSE_AS_DENSE, SYNC_BN, WIRE, STEPS] + [ZERO],
         "%(key)s=%(value)r cannot be used with local_sgd.k_steps=%(own)d, where each copy of the model trains by "
         "itself "
         "between averages. Leave %(key)s at %(default)r, or local_sgd.k_steps at 0.",

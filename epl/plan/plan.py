@@ -388,14 +388,16 @@ def make_plan(model, config, cluster):
     several = has_micro_batches(model, config)
     if several or mesh.copies.size > 1:
         gradients = plan_aggregation(model, analysis, communication, link, apart, lanes=mesh.lanes)
-    if several:
-        micro_batches = plan_micro_batches(model, config, analysis, gradients)
-    local_sgd = drift = None
+    local_sgd, losses, drift = None, [], None
     if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
         local_sgd = plan_local_sgd(model, analysis, mesh, config)
         # Gradients may do without the value of the loss, which each copy computes for the length of periods.
-        analysis = with_copies_of(model, analysis, [node_of(loss) for loss, _ in local_sgd.losses])
+        losses = [node_of(loss) for loss, _ in local_sgd.losses]
+        analysis = with_copies_of(model, analysis, losses)
         check_effects(model, analysis.cloned, config.graph.harmless_ops)
+    if several:
+        micro_batches = plan_micro_batches(model, config, analysis, gradients, losses)
+    if local_sgd is not None:
         merges = merges_of(model)
     elif mesh.copies.size > 1:
         aggregation = gradients

@@ -104,7 +104,8 @@ class LocalRuns(object):
                 with job.telling_others():
                     job.check_others()
                     values = self._taken(step, feeds, run_options, metadata)
-                    values = local.without_losses(values, len(step.run.losses), len(plan.mesh.instances))
+                    copies = len(plan.mesh.instances) * versions.rewritten.micro_batches.count
+                    values = local.without_losses(values, len(step.run.losses), copies)
                 job.took_step()
                 if local.taken(plan.local_sgd):
                     self._end_period()

@@ -74,7 +74,7 @@ class LocalSteps(object):
 
         Args:
           values: list of arrays.
-          count: number of losses, of all copies of the model in this worker.
+          count: number of losses, of all micro-batches of all copies of the model in this worker.
           copies: number of these.
         """
         if not count:

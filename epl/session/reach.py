@@ -6,7 +6,7 @@ from typing import Dict, FrozenSet, Tuple
 from epl.graph.functions import CALLS
 from epl.graph.index import node_of
 from epl.plan.facts.analysis import variable_of
-from epl.plan.facts.names import clone_name, clone_tensor, micro_batch_name
+from epl.plan.facts.names import clone_name, clone_tensor, micro_batch_name, micro_batch_tensor
 from epl.rules import effects
 from epl.session.added import begun_with
 
@@ -108,14 +108,24 @@ def _initial(plan, nodes, fed):
 def _losses_behind(rewritten, nodes):
     """The losses of which gradients are among `nodes`, whether or not the program fetches them.
 
-    Those of all copies of the model here, where the call changes what these average.
+    Those of all copies of the model here, where the call changes what these average, and of all their micro-batches: of
+    each loss as many.
     """
-    plan = rewritten.plan
+    plan, micro_batches = rewritten.plan, rewritten.micro_batches
     found = sorted({loss for loss, seed in plan.local_sgd.losses if seed in nodes})
     changed = {variable_of(rewritten.graph, write) for write in nodes & rewritten.writes}
     copies = [i.index for i in plan.mesh.instances] if changed & plan.averaged else [0]
     copied = plan.analysis.cloned
-    return tuple(clone_tensor(loss, i if node_of(loss) in copied else 0) for i in copies for loss in found)
+    numbers = range(micro_batches.count)
+    return tuple(
+        clone_tensor(
+            micro_batch_tensor(loss, m if node_of(loss) in micro_batches.nodes else 0),
+            i if node_of(loss) in copied else 0,
+        )
+        for i in copies
+        for m in numbers
+        for loss in found
+    )
 
 
 def _several_copies(rewritten, nodes):

@@ -31,6 +31,24 @@ def test_two_workers(plain, two_workers, optimizer, resource):
         assert_same_training(got, rank)
 
 
+@pytest.mark.parametrize("optimizer, resource", [("momentum", True), ("rows", False)])
+def test_micro_batches(plain, two_workers, optimizer, resource):
+    """Each copy takes a step with the mean gradient of its own micro-batches."""
+    want, _ = plain(PROGRAMS + "simulate", 2, optimizer, EVERY_THIRD)
+    config = dict(PERIOD, **{"pipeline.num_micro_batch": 2})
+    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", config, optimizer, resource=resource), want):
+        assert_same_training(got, rank)
+
+
+def test_sums_over_the_rows_of_micro_batches(plain, two_workers):
+    """They count as often as a copy has micro-batches, not copies."""
+    want, _ = plain(PROGRAMS + "simulate", 2, "summed", EVERY_THIRD)
+    config = dict(PERIOD, **{"pipeline.num_micro_batch": 2})
+    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", config, "summed"), want):
+        for own, whole in pairs(got["states"], rank["states"]):
+            assert_same_state(own, whole)
+
+
 @pytest.mark.parametrize("resource", [False, True])
 def test_sparse_gradients_and_recomputation(plain, two_workers, resource):
     want, _ = plain(PROGRAMS + "simulate", 2, "rows", EVERY_THIRD)
@@ -58,10 +76,11 @@ def test_the_numbers_of_a_simulation_in_numpy(jobs, workers, average_slots):
         assert_same_training(got, rank, atol=1e-5)  # biases are small sums of large terms, here in float64
 
 
-@pytest.mark.parametrize("workers, devices", [(2, 1), (4, 1), (2, 2)])
-def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers, devices):
-    """With several devices in a worker the losses of all of them decide."""
-    results = jobs[workers, devices](PROGRAMS + "train", ADAPTIVE, "momentum")
+@pytest.mark.parametrize("workers, devices, micro_batches", [(2, 1, 1), (4, 1, 1), (2, 2, 1), (2, 1, 2), (2, 2, 2)])
+def test_adaptive_periods_are_those_of_a_simulation_in_numpy(jobs, workers, devices, micro_batches):
+    """With several devices in a worker the losses of all of them decide, and those of all micro-batches."""
+    config = dict(ADAPTIVE, **{"pipeline.num_micro_batch": micro_batches})
+    results = jobs[workers, devices](PROGRAMS + "train", config, "momentum")
     want, ends = simulated_adaptive(results[0][1], workers * devices, 0, STEPS)
     assert len(set(np.diff(ends))) > 1
     for worker, (got, _) in enumerate(results):
@@ -83,9 +102,9 @@ def test_adaptive_periods_begin_again_from_a_checkpoint(plain, two_workers, tmp_
         assert_states(again, resumed, rank)
 
 
-@pytest.mark.parametrize("workers, resource", [(2, False), (4, True)])
-def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resource):
-    config = dict(LATE, **{"local_sgd.begin_step": 2})
+@pytest.mark.parametrize("workers, resource, micro_batches", [(2, False, 1), (4, True, 1), (2, True, 2)])
+def test_late_averages_are_those_of_a_simulation_in_numpy(jobs, workers, resource, micro_batches):
+    config = dict(LATE, **{"local_sgd.begin_step": 2, "pipeline.num_micro_batch": micro_batches})
     results = jobs[workers, 1](PROGRAMS + "train", config, "momentum", resource=resource)
     want = simulated_late(results[0][1], workers, 2, 0, STEPS)
     for rank, (got, _) in enumerate(results):

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
             "local_sgd.overlap=True cannot be used with local_sgd.adaptive=True",
         ),
         ({"local_sgd.k_steps": 2, "communication.fp16": True}, "cannot be used with local_sgd.k_steps=2"),
-        ({"local_sgd.k_steps": 2, "pipeline.num_micro_batch": 2}, "cannot be used with local_sgd.k_steps=2"),
+        ({"local_sgd.k_steps": 2, "communication.fp16": True}, "cannot be used with local_sgd.k_steps=2"),
         ({"communication.wire_dtype": "int8", "communication.fp16": True}, "two forms for the same gradients"),
         ({"communication.fp16_scale": 64}, "has no effect while communication.fp16=False"),
         ({"dgc.clip_norm": 1.0}, "dgc.clip_norm=1.0 has no effect without dgc.sparsity"),

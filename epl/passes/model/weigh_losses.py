@@ -36,12 +36,14 @@ def weigh_losses(program, target):
     merges, reported = _merges(program)
     program = replace(program, merges=merges)
     config = target.config
-    if program.role is not None or config.local_sgd.k_steps or not (program.apply_calls or reported):
+    if program.role is not None or not (program.apply_calls or reported):
         return program
     used = used_taskgraphs(program)
     mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
     micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
-    if mesh.copies.size * micro_batches == 1:
+    # With local_sgd nothing is averaged but what a copy of the model has of its own micro-batches.
+    copies = 1 if config.local_sgd.k_steps else mesh.copies.size
+    if copies * micro_batches == 1:
         return program
     losses = plan_losses(program, analyse(program), reported)
     weighs = config.communication.gradients_reduce_method == "auto" and not user_collectives(program.graph)
@@ -54,7 +56,7 @@ def weigh_losses(program, target):
     stage_of = stages_of(program, used) if len(mesh.stages) == len(used) else {}
     weighing = _Weighing(program)
     for number, loss in enumerate(losses):
-        parts = mesh.copies.size // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
+        parts = copies // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
         weighed = [term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed]
         if weighed and parts > 1:
             weighing.add(loss, weighed, parts, "%s_loss_%d" % (PREFIX, number), loss.tensor in reported)

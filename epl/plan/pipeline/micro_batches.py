@@ -111,7 +111,7 @@ def has_micro_batches(program, config):
     return config.pipeline.num_micro_batch > 1 and program.role is None and bool(program.apply_calls or program.merges)
 
 
-def plan_micro_batches(model, config, analysis, aggregation):
+def plan_micro_batches(model, config, analysis, aggregation, losses=()):
     """The MicroBatches of a program that has some.
 
     Args:
@@ -119,6 +119,7 @@ def plan_micro_batches(model, config, analysis, aggregation):
       config: an epl.Config.
       analysis: its Analysis.
       aggregation: its Aggregation; how gradients are grouped does not matter here.
+      losses: nodes of which each micro-batch computes its own besides.
 
     Raises:
       UnsupportedError: the model cannot be divided; says where and why.
@@ -127,7 +128,8 @@ def plan_micro_batches(model, config, analysis, aggregation):
     writes = tuple(changing_writes(model, analysis, aggregation))
     gradients = _accumulated(graph, aggregation)
     merged = merged_outputs(model)
-    ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t] + list(writes) + merged
+    ends = [node_of(t) for g in gradients for t in (g.values, g.indices) if t]
+    ends += list(writes) + merged + list(losses)
     inside = graph.ancestors(ends, stop=graph.nodes.keys() - analysis.cloned) & analysis.cloned
     state = _State(graph, writes)
     accumulated = merged_edges(aggregation, ())

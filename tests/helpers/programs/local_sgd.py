@@ -30,6 +30,8 @@ def _model(feeds, optimizer, resource=False):
         if optimizer == "normed":  # moving averages besides
             hidden = tf.layers.batch_normalization(feeds.x, training=True, momentum=0.7)
             loss += tf.reduce_mean(tf.square(m.dense(hidden, 1, "beside", seed=5)))
+        if optimizer == "summed":
+            loss += 1e-2 * tf.reduce_sum(tf.square(m.dense(feeds.x, 1, "beside", seed=5)))
         if optimizer == "rows":  # sparse gradients besides
             table = m.variable("table", [10, 3], seed=6)
             loss += tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, feeds.labels) - 1))
@@ -130,6 +132,8 @@ def train(epl, config, optimizer, steps=STEPS, resource=False):
     common.init(epl, config)
     feeds = common.Feeds(epl)
     loss, update, _ = _model(feeds, optimizer, resource)
+    if config.get("pipeline.num_micro_batch", 1) > 1 and epl.Env.get().cluster.gpu_num_per_worker == 1:
+        epl.add_to_collection(loss, epl.GraphKeys.LOCAL_MEAN_OBJECTS)
     # Of graphs as they are, XLA makes clusters with operations of several CPU devices, which it then refuses.
     return common.trained(feeds, loss, update, steps, as_it_is="execution.xla" not in config)
 
