@@ -18,6 +18,7 @@ from epl.launch import notes
 from epl.session import hooks as _session_hooks
 from epl.session.front_ends import chief as _chief
 from epl.session.front_ends import estimator as _estimator
+from epl.session.front_ends import intact as _intact
 from epl.session.front_ends import keras as _keras
 from epl.session.front_ends import monitored as _monitored
 
@@ -74,6 +75,7 @@ def init(config: Optional[Config] = None) -> None:
     _capture_hooks.install()
     _session_hooks.install()
     _chief.install()
+    _intact.install()
     _monitored.install()
     _estimator.install()
     _keras.install()

@@ -58,6 +58,7 @@ TITLES = {
     "estimator": "Estimator",
     "execution": "Execution",
     "gradient_checkpoint": "Gradient checkpointing",
+    "checkpoint": "Checkpoints",
     "graph": "The graph",
     "io": "Input files",
     "local_sgd": "LocalSGD",

@@ -469,6 +469,13 @@ KEYS = (
         minimum=1,
     ),
     Key(
+        "checkpoint.verify",
+        BOOL,
+        True,
+        "Read the newest checkpoint of a folder once, checksums included, before it is restored; one that is damaged "
+        "gives way to the one before it, with a warning. False: take the one that the folder's state file names.",
+    ),
+    Key(
         "graph.harmless_ops",
         STRING,
         "",

@@ -1,7 +1,10 @@
 """Optimizers, monitored sessions and their hooks."""
 
+import sys
+
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import basic_session_run_hooks as hooks_module
+from tensorflow.python.training import checkpoint_management as checkpoint_module
 from tensorflow.python.training import monitored_session as monitored_session_module
 from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import session_manager as session_manager_module
@@ -70,6 +73,27 @@ def chief_session(creator):
 def wrap_chief_session_creator(wrapper):
     """`wrapper(original, creator)` around how monitored sessions that initialise or restore are made."""
     wrap(monitored_session_module.ChiefSessionCreator, "create_session", wrapper)
+
+
+def wrap_get_checkpoint_state(wrapper):
+    """Around every spelling of tf.train.get_checkpoint_state, through which the newest checkpoint is found."""
+    # 2.15 has it in another place, and the module of 1.15 for old programs.
+    own = sys.modules[tf.train.latest_checkpoint.__module__]
+    for module in (own, checkpoint_module, training_module) + public("train"):
+        if "get_checkpoint_state" in dir(module):
+            wrap(module, "get_checkpoint_state", wrapper)
+
+
+def problem_of_checkpoint(path):
+    """Reads all of a checkpoint, checksums included, tensor by tensor; why it cannot be read, or None if it can."""
+    try:
+        reader = tf.train.NewCheckpointReader(path)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    # Which of them it is depends on TensorFlow's version and on what is wrong.
+    except (tf.errors.OpError, RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
+        return str(getattr(error, "message", error)).splitlines()[0]
+    return None
 
 
 def checkpoint_of(creator):
