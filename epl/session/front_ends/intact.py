@@ -1,7 +1,7 @@
 """The newest checkpoint is taken only if it can be read; else the one before it, with a warning.
 
-A machine that is lost while it writes, a disk that forgets, somebody who copies files by hand: the state file of a folder
-then names a checkpoint of which parts are missing or changed. TensorFlow would end there, or in each attempt of a job.
+A machine that is lost while it writes, a disk that forgets, somebody who copies files by hand: the state file of a
+folder then names a checkpoint of which parts are missing or changed. TensorFlow would end there, in each attempt anew.
 """
 
 import logging
