@@ -85,10 +85,11 @@ def _from_environment(environ, skip):
 class _Category:
     """The keys of one category as attributes."""
 
-    __slots__ = ("_values", "_name")
+    __slots__ = ("_values", "_given", "_name")
 
-    def __init__(self, values, name):
+    def __init__(self, values, given, name):
         object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_given", given)
         object.__setattr__(self, "_name", name)
 
     def _full_name(self, attribute):
@@ -105,6 +106,7 @@ class _Category:
     def __setattr__(self, attribute, value):
         name = self._full_name(attribute)
         self._values[name] = keys()[name].check(value)
+        self._given.add(name)
 
     def __dir__(self):
         return [key.attribute for key in keys().values() if key.category == self._name]
@@ -132,9 +134,10 @@ class Config:
     def __init__(self, param_dict: Optional[Dict[str, Any]] = None, environ: Optional[Mapping[str, str]] = None):
         given = _checked_dict(param_dict, "")
         values = {key.name: key.default for key in keys().values()}
-        values.update(_from_environment(os.environ if environ is None else environ, skip=given))
+        given = dict(_from_environment(os.environ if environ is None else environ, skip=given), **given)
         values.update(given)
         object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_given", set(given))
         self.validate()
 
     def validate(self) -> None:
@@ -153,7 +156,7 @@ class Config:
             raise AttributeError(name)
         if name not in CATEGORIES:
             raise UnknownAttributeError(_unknown_category(name))
-        return _Category(self._values, name)
+        return _Category(self._values, self._given, name)
 
     def __setattr__(self, name, value):
         if name in CATEGORIES:
@@ -165,6 +168,21 @@ class Config:
 
     def __dir__(self):
         return sorted(set(CATEGORIES) | set(super().__dir__()))
+
+    @property
+    def given(self):
+        """Names of the keys that somebody has set: in the dict, in the environment, or since as attributes."""
+        return frozenset(self._given)
+
+    def replaced(self, values: Dict[str, Any]) -> "Config":
+        """A new Config with other values of some keys, none of which count as given for that.
+
+        Raises:
+          ConfigError: as `Config`.
+        """
+        made = Config(dict(self._values, **values), {})
+        object.__setattr__(made, "_given", set(self._given))
+        return made
 
     def to_dict(self) -> Dict[str, Any]:
         """A new dict of all keys and their values."""
@@ -201,12 +219,19 @@ class Config:
     __hash__ = None  # it can be changed
 
     def __reduce__(self):
-        return (Config, (self.to_dict(), {}))
+        return (_copied, (self.to_dict(), self.given))
 
     def __repr__(self):
         """Shows the keys that differ from their defaults."""
         defaults = keys()
         return "Config(%r)" % {name: value for name, value in self._values.items() if value != defaults[name].default}
+
+
+def _copied(values, given):
+    """A Config of all values, of which some were given: `Config.__reduce__`."""
+    made = Config(values, {})
+    object.__setattr__(made, "_given", set(given))
+    return made
 
 
 def read_yaml(path):

@@ -489,7 +489,36 @@ KEYS = (
         "auto.auto_parallel",
         BOOL,
         False,
-        "Let EPL cut a model without scopes into the stages of a pipeline, by estimated time.",
+        "Let EPL cut a model without scopes into the stages of a pipeline, by estimated time. Without "
+        "pipeline.num_stages it chooses the whole plan, as auto.search does.",
+    ),
+    Key(
+        "auto.search",
+        BOOL,
+        False,
+        "At the first run choose the plan of which a step takes least, by estimate (docs/search.md): stages, "
+        "micro-batches, ZeRO, recomputation, offload. Keys that are set, and scopes, stay as they are.",
+    ),
+    Key(
+        "auto.memory_limit_mb",
+        NUMBER,
+        0.0,
+        "MiB of a device that a plan which EPL chooses may take. 0: what the machine says that its devices have.",
+        minimum=0.0,
+    ),
+    Key(
+        "auto.batch",
+        INTEGER,
+        0,
+        "Rows of a training step over all devices, for the choice of a plan where the program leaves them open. 0: "
+        "the first run takes 32 for each device.",
+        minimum=0,
+    ),
+    Key(
+        "auto.amp",
+        BOOL,
+        False,
+        "Let the choice of a plan set amp.level, which changes numbers.",
     ),
 ) + STRATEGIES
 

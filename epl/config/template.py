@@ -15,7 +15,13 @@ OFTEN = (
     ("Mixed precision: docs/mixed_precision.md", ("amp.level", "amp.dtype", "amp.loss_scale")),
     (
         "Stages and plans that EPL chooses, and devices: docs/pipelines.md, docs/concepts.md",
-        ("auto.auto_parallel", "pipeline.num_stages", "cluster.colocate_split_and_replicate"),
+        (
+            "auto.auto_parallel",
+            "auto.search",
+            "auto.memory_limit_mb",
+            "pipeline.num_stages",
+            "cluster.colocate_split_and_replicate",
+        ),
     ),
     (
         "Data: docs/data.md",

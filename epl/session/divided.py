@@ -1,16 +1,22 @@
 """How a program that is still being built will lie on the devices."""
 
+import os
+
 from epl.capture.record import make_program, record_of
 from epl.compiler import mesh_of_program
 from epl.env import Env
 from epl.plan.layout.layout import is_split
 from epl.plan.zero.zero import sharing_group
+from epl.session.chosen import choose_plan
+from epl.session.hooks import PREVIEW, job
 
 
 def divided_over_workers(tf_graph):
     """Whether no worker has all that is to be restored of a graph's training: stages or parts of tensors lie in several
     workers, state is divided, or each has residuals of its own."""
     env = Env.get()
+    if not os.environ.get(PREVIEW):
+        choose_plan(tf_graph, env.config, env.cluster, job())
     if env.config.dgc.save_residuals and env.cluster.worker_num > 1:
         return True
     if env.config.zero.level and env.cluster.worker_num > 1:

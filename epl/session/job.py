@@ -29,6 +29,7 @@ from epl.session.following import Following
 _LOG = logging.getLogger("epl")
 
 _SETTINGS_KEY = "job/settings/%d"  # after how many calls of epl.init
+_DECISION_KEY = "job/decision/%d/%d"  # the same, and the decision's number
 _LINK_KEY = "job/link/%d"  # after how many calls of epl.init
 # How long a worker whose communication broke waits to hear why.
 _CAUSE_WAIT_S = 3.0
@@ -85,6 +86,7 @@ class Job(object):
         self._exchanges = 0  # in this generation
         self._met = (0, -1)  # generation and number of the latest meeting
         self._link = None
+        self._decisions = 0
         self.seed = 0
         self.pool = None
         if cluster.worker_num > 1:
@@ -215,6 +217,27 @@ class Job(object):
                         raise
                     raise raised from None
             return self._link
+
+    def decided(self, what, decide):
+        """What worker 0 decides for all workers, who come to this in the same order; others wait for it.
+
+        Args:
+          what: is chosen, in words that go on after "worker 0 to choose".
+          decide: function that returns it as bytes, called in worker 0. It raises nothing.
+
+        Raises:
+          CommunicationError, WorkerError: worker 0 is gone, or did not decide in time.
+        """
+        if self._client is None:
+            return decide()
+        self._decisions += 1
+        key = _DECISION_KEY % (self._generation // _GENERATIONS_PER_INIT, self._decisions)
+        if self._index == 0:
+            made = decide()
+            self._client.set(key, made)
+            return made
+        limit_s = self._config.communication.start_timeout_s
+        return self._wait(key, "worker 0 to choose %s" % what, 0, limit_s=limit_s)
 
     def _begin_generation(self):
         """The next one, if this one has ended."""

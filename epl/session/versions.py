@@ -2,6 +2,7 @@
 
 from epl.capture.record import version_of
 from epl.communicators import library
+from epl.session.chosen import choose_plan
 from epl.session.inner import InnerSession, View, looks_on, own_copy
 from epl.session.rewritten import Rewritten
 from epl.session.shown import show_plan
@@ -96,6 +97,7 @@ class Versions(object):
     def _rewrite(self):
         # No lock is held: workers may have to measure their link, for which they wait for each other.
         job = self._job
+        choose_plan(self.graph, self._config, self._cluster, job)
         about = self.graph, self._config, self._cluster, job.seed, job.measure_link
         rewritten = Rewritten(*about, at=job.following.preparing)
         with self._lock:

@@ -161,6 +161,10 @@ def test_documented_keys_have_their_documented_defaults():
         "io.shard_dataset": False,
         "graph.harmless_ops": "",
         "auto.auto_parallel": False,
+        "auto.search": False,
+        "auto.memory_limit_mb": 0.0,
+        "auto.batch": 0,
+        "auto.amp": False,
     }
 
 

@@ -24,6 +24,7 @@ LEVELS = {
     "doctor": 6.5,  # the same
     "capture": 4,
     "compiler": 4.5,
+    "search": 4.75,  # makes plans with the compiler, for sessions and commands
     "passes": 4,
     "optimizers": 3.5,  # for users, and in the place of their own
     "ops": 4,  # epl.ops: collectives for users

@@ -47,9 +47,9 @@ class Exchanged(object):
         local, size = collective.devices // max(1, collective.workers), collective.num_bytes or 0
         found = 0.0
         if local > 1:
-            found += self._over(self._machine.worker, collective.operation, local, collective.device_bytes or 0)
+            found += self.over(self._machine.worker, collective.operation, local, collective.device_bytes or 0)
         if collective.workers > 1:
-            found += self._over(self.between_workers, collective.operation, collective.workers, size)
+            found += self.over(self.between_workers, collective.operation, collective.workers, size)
         return found
 
     @property
@@ -58,6 +58,7 @@ class Exchanged(object):
         return self._machine.host if self._hosts == 1 else self._machine.network
 
     @staticmethod
-    def _over(link, operation, ranks, size):
+    def over(link, operation, ranks, size):
+        """Seconds of an operation of so many ranks, which hand in `size` bytes each, over a ring of one Link."""
         sent = _SENT.get(operation, lambda ranks: 0.0)(ranks) * size
         return link.latency_s * math.ceil(math.log2(ranks)) + sent / link.bytes_per_s

@@ -20,9 +20,13 @@ from epl.plan.report.estimate_table import estimate_facts, estimate_table
 from epl.plan.report.exchanges_table import exchanges_table, facts
 from epl.plan.report.table import plan_table
 from epl.program.files import write
+from epl.search.search import is_wanted, machine_for, search
+from epl.search.shown import table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_charts, job_table
 from epl.session.front_ends.pictures import schedule_page, schedule_part
+from epl.session.front_ends.searched import show_search
+from epl.session.front_ends.written import written
 from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
 from epl.version import __version__
 
@@ -39,7 +43,9 @@ examples:
   python -m epl.plan --memory memory.html --batch 64 train.py
                                         what memory a step will need, by kind, and a picture of it (a name.html)
   python -m epl.plan --gpu_per_worker 4 --report report.html train.py
-                                        all of these on one page"""
+                                        all of these on one page
+  python -m epl.plan --search --num_workers 4 --gpu_per_worker 8 --machine A100 --batch 512 train.py
+                                        the best plans for 32 devices, and run.yaml with the keys of the best"""
 _REFUSED = 2
 
 
@@ -65,7 +71,7 @@ def main(argv=None):
     try:
         runpy.run_path(options.script, run_name="__main__")
     except Preview as preview:
-        return show(preview.graph, options)
+        return show_search(preview.graph, options) if options.search else show(preview.graph, options)
     except NotStarted:
         print(
             "%s runs a session, or computes gradients, without epl.init() or before it, as it would on one device, so "
@@ -152,6 +158,20 @@ def parser():
         help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
         "tf.data sets make, where that is a constant, else %d)" % DEFAULT_BATCH,
     )
+    made.add_argument(
+        "--search",
+        action="store_true",
+        help="look for the plan of which a step takes least: print the best, and write a file of keys for epl-launch "
+        "(docs/search.md); --batch counts the rows of a step over all devices then",
+    )
+    made.add_argument(
+        "--memory_limit_mb", type=_above_zero, help="of --search: MiB of a device (default: what the machine has)"
+    )
+    made.add_argument("--amp", action="store_true", help="of --search: 16 bits may be chosen, which change numbers")
+    made.add_argument("--run_file", metavar="FILE", default="run.yaml", help="of --search (default: run.yaml)")
+    made.add_argument(
+        "--pareto", metavar="FILE", help="of --search: write a web page with a picture of time over memory"
+    )
     made.add_argument("script", help="a Python script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     return made
@@ -178,6 +198,13 @@ def _positive(text):
     return value
 
 
+def _above_zero(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("%s is not a number above 0" % text)
+    return value
+
+
 def _environment(options):
     hosts = ["127.0.0.1:%d" % (20000 + i) for i in range(options.num_workers)]
     return {
@@ -193,16 +220,20 @@ def show(graph, options):
     """Prints the plan of a tf.Graph and writes what the options ask for; returns the exit status."""
     env = Env.get()
     try:
-        captured = make_program(graph)
-        program = compile_program(captured, env.config, env.cluster)
+        captured, config, chosen = make_program(graph), env.config, None
+        if is_wanted(captured, config, env.cluster):
+            rows = config.auto.batch or DEFAULT_BATCH * env.cluster.total_gpu_num  # as at the first run
+            chosen = search(captured, config, env.cluster, machine_for(config, env.cluster), rows)
+            config = config.replaced(chosen.best.values)
+        program = compile_program(captured, config, env.cluster)
         picture, schedule = None, None
         if options.timeline:
-            picture = schedule_page(program, env.config.pipeline, options.script, batch=options.batch)
+            picture = schedule_page(program, config.pipeline, options.script, batch=options.batch)
         if options.report and program.apply_calls:
-            schedule = schedule_part(program, env.config.pipeline, batch=options.batch)
+            schedule = schedule_part(program, config.pipeline, batch=options.batch)
         memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
         if options.memory is not None or options.report:
-            memory = foretell_job(captured, program, env.config, env.cluster, batch, options.rows)
+            memory = foretell_job(captured, program, config, env.cluster, batch, options.rows)
         exchanges = foretell_exchanges(program, batch)
         on = machine(options.machine) if options.machine else None
         estimated = estimate(program.source, env.cluster, on, batch) if program.apply_calls else None
@@ -228,13 +259,15 @@ def show(graph, options):
         page = _report(program, costs, schedule, memory, capacity, exchanges, options)
         pages.append(("--report", options.report, page))
     for option, path, page in pages:
-        if page is not None and not _written(option, path, page):
+        if page is not None and not written(option, path, page):
             return _REFUSED
     if options.json:
         summary = dict(program.plan.summary(), **facts(program, exchanges))
         summary["estimate"] = estimate_facts(estimated) if estimated is not None else None
         print(json.dumps(summary, indent=2, sort_keys=True))
     else:
+        if chosen is not None:
+            print(table(chosen, options.rows))
         print(plan_table(program.plan, program, options.rows))
         if estimated is not None:
             print(estimate_table(estimated))
@@ -275,23 +308,5 @@ def _saved(program, path):
         write(path, program, tf_compat.GraphDef)
     except OSError as error:
         print("--save %s cannot be written: %s" % (path, error.strerror), file=sys.stderr)
-        return False
-    return True
-
-
-def _written(option, path, page):
-    """Writes a file, which has all of it or what it had before; whether that was possible."""
-    folder, name = os.path.split(os.path.realpath(path))
-    temporary = os.path.join(folder, ".%s.%d.tmp" % (name, os.getpid()))
-    try:
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(page)
-            os.replace(temporary, os.path.join(folder, name))
-        finally:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
-    except OSError as error:
-        print("%s %s cannot be written: %s" % (option, path, error.strerror), file=sys.stderr)
         return False
     return True
