@@ -1,7 +1,7 @@
 """From a captured program to what a worker runs: all rewrites in their order, and the runner that checks each of them.
 
 A pass is a function `(program, plan) -> program`. Those on the one copy of the model come before the plan, which is
-made of what they leave; they get a Target in its place.
+made of what they leave; each of them gets the decision that it carries out in its place.
 """
 
 import collections
@@ -38,6 +38,7 @@ from epl.passes.model.order_products import order_products
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
+from epl.passes.model.place_hints import place_hints
 from epl.passes.model.recompute import recompute
 from epl.passes.model.repeat_data import repeat_data
 from epl.passes.model.scale_loss import scale_loss
@@ -81,34 +82,57 @@ from epl.passes.worker.save import save_by_file
 from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
 from epl.passes.worker.write_once import write_once
+from epl.plan.layout.fixed_batch import plan_rows
+from epl.plan.layout.layout import mesh_of
+from epl.plan.layout.products import plan_products
+from epl.plan.layout.shards import plan_hints, plan_shards
 from epl.plan.layout.stages import used_taskgraphs
-from epl.plan.plan import make_plan, mesh_of, with_link
+from epl.plan.layout.transpositions import plan_transpositions
+from epl.plan.memory.checked_gradients import plan_checks
+from epl.plan.memory.keep import plan_recompute
+from epl.plan.memory.offload import plan_offload
+from epl.plan.memory.offload_kept import plan_kept
+from epl.plan.pipeline.auto_stages import plan_stages
+from epl.plan.plan import make_plan, with_link
+from epl.plan.precision.loss_scale import plan_scaling
+from epl.plan.precision.sixteen_bits import plan_casts
 from epl.plan.report.strategies import strategies_of
+from epl.plan.sync.loss_weights import plan_loss_weights
+from epl.plan.sync.merge_marks import plan_merges
+from epl.plan.sync.residuals import plan_residuals
+from epl.plan.sync.short_gradients import plan_short_gradients
+from epl.plan.zero.divided import plan_clipping, plan_divided_rows, plan_parameters, plan_values
 from epl.program.target import Target
 
 _DUMP_DIR = "EPL_DUMP_DIR"
 
-# On the one copy of the model, before anything is planned: (program, target) -> program.
-ON_ONE_COPY = (
-    add_stages,  # first: what else is decided for the model may differ by stage
-    divide_rows,  # after stages, as it is for models of one; before all that asks how the model lies on devices
-    weigh_losses,  # after what says how many copies there are; before all that changes how a loss is computed
-    mixed_precision,  # after stages, as each casts for itself; changes numbers
-    scale_loss,  # after casts, whose gradients it scales; changes numbers only where gradients are not finite
-    recompute,  # after stages, as each computes again what is its own; after casts, so that it keeps 16-bit tensors
-    check_gradients,  # needs what is computed again
-    shorten_gradients,  # after what compares gradients; changes numbers
-    add_residuals,  # after all that changes which tensor an optimizer takes
-    mark_merges,  # after all that changes gradients, and before they are divided
-    order_products,  # before parts, which are made of what it leaves; changes how products are rounded
-    partition_shards,  # it sees all that is computed
-    transpose_operands,  # after parts, whose rules know nothing of what it adds; changes how products are rounded
-    offload,  # after parts, of which each lies in host memory by itself
-    offload_kept,  # what lies on the host already need not be kept there
-    take_values,  # after what changes how parameters are taken
-    divide_clipping,  # after all that changes gradients; before updates are divided, of which it makes what clips part
-    divide_variables,  # after all that asks how an optimizer computes; of parameters, their values
-    divide_parameters,  # last: it looks for all that computes with parameters
+# What is decided of the one copy of the model, and the pass that does it. A decision is made of what the passes before
+# it have left: (program, target) -> a frozen record, or None where nothing is to be done; the plan keeps it. The pass
+# only carries it out: (program, decision) -> program.
+Feature = collections.namedtuple("Feature", "decide apply")
+FEATURES = (
+    Feature(plan_stages, add_stages),  # first: what else is decided for the model may differ by stage
+    Feature(plan_rows, divide_rows),  # after stages, as it is for models of one; before how the model lies on devices
+    Feature(plan_loss_weights, weigh_losses),  # after what says how many copies there are; before losses change
+    Feature(plan_casts, mixed_precision),  # after stages, as each casts for itself; changes numbers
+    Feature(plan_scaling, scale_loss),  # after casts, whose gradients it scales; changes not finite numbers only
+    Feature(plan_recompute, recompute),  # after stages, each has its own; after casts, so that it keeps 16-bit tensors
+    Feature(plan_checks, check_gradients),  # needs what is computed again
+    Feature(plan_short_gradients, shorten_gradients),  # after what compares gradients; changes numbers
+    Feature(plan_residuals, add_residuals),  # after all that changes which tensor an optimizer takes
+    Feature(plan_merges, mark_merges),  # after all that changes gradients, and before they are divided
+    Feature(plan_products, order_products),  # before parts, made of what it leaves; changes how products are rounded
+    Feature(plan_hints, place_hints),
+    Feature(plan_shards, partition_shards),  # it sees all that is computed
+    Feature(plan_transpositions, transpose_operands),  # after parts, whose rules do not know what it adds
+    Feature(plan_offload, offload),  # after parts, of which each lies in host memory by itself
+    Feature(plan_kept, offload_kept),  # what lies on the host already need not be kept there
+    Feature(plan_values, take_values),  # after what changes how parameters are taken
+    Feature(
+        plan_clipping, divide_clipping
+    ),  # after all that changes gradients; before updates, which it becomes part of
+    Feature(plan_divided_rows, divide_variables),  # after all that asks how an optimizer computes
+    Feature(plan_parameters, divide_parameters),  # last: it looks for all that computes with parameters
 )
 
 # Between the two the plan is made. (program, plan) -> program.
@@ -231,10 +255,18 @@ def planned(program, config, cluster):
 
 
 def _planned(runner, program, config, cluster):
-    target = Target(config, cluster)
-    for pass_ in ON_ONE_COPY:
-        program = runner.run(pass_, program, target)
-    return replace(program, plan=make_plan(program, config, cluster))
+    target = _target(config, cluster)
+    decisions = {}
+    for decide, apply in FEATURES:
+        decision = decide(program, target)
+        if decision is not None:
+            decisions[decide.__name__] = decision
+        program = runner.run(apply, program, decision) if decision is not None else runner.skip(apply, program)
+    return replace(program, plan=replace(make_plan(program, config, cluster), decisions=decisions))
+
+
+def _target(config, cluster):
+    return Target(config, cluster, tf_compat.op_def, tf_compat.has_kernel_of_type, tf_compat.uses_onednn())
 
 
 def with_sent(program, messages):
@@ -265,8 +297,9 @@ def _variant(program, name, after):
 
 def mesh_of_program(program, config, cluster):
     """The Mesh that `compile` would give a program, without the rest."""
-    target = Target(config, cluster)
-    program = divide_rows(add_stages(program, target), target)
+    for decide, apply in FEATURES[:2]:  # stages, and rows that devices divide
+        decision = decide(program, _target(config, cluster))
+        program = apply(program, decision) if decision is not None else program
     return mesh_of(used_taskgraphs(program), config, cluster)
 
 
@@ -297,6 +330,11 @@ class _Runner(object):
         name, after = pass_.__name__, pass_(program, plan)
         self.check(name, program, after, plan)
         return after
+
+    def skip(self, pass_, program):
+        """The program as it is: for this one the pass has nothing to do."""
+        self._done.append(pass_.__name__)
+        return program
 
     def check(self, name, program, after, plan):
         """Raises PassError for a pass that has left a graph that is not well formed, or broken its promise."""

@@ -2,6 +2,7 @@
 
 from tensorflow.core.framework import node_def_pb2
 
+from epl.graph import tags
 from epl.graph.types import FLOAT32, FLOAT64, INT32, INT64, STRING, UINT64
 
 
@@ -73,3 +74,14 @@ def set_attr(node, key, value):
         attr.list.i.extend(value)
     else:
         attr.CopyFrom(value)
+
+
+def become(node, op, inputs, **attrs):
+    """Makes of a node another one of the same name, with its tags."""
+    made = make_node(op, node.name, inputs, **attrs)
+    for key in [key for key in node.attr if not key.startswith(tags.PREFIX)]:
+        del node.attr[key]
+    node.op = op
+    node.input[:] = made.input
+    for key, value in made.attr.items():
+        node.attr[key].CopyFrom(value)

@@ -1,7 +1,7 @@
 """What is known of a partition before it is made."""
 
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet
+from typing import Dict, FrozenSet, Optional
 
 from epl.cluster.machine import NOMINAL, Machine
 from epl.program.placement import Placement
@@ -20,6 +20,7 @@ class Marks:
       rows: nodes that compute on a batch, of which each shard is to compute its rows.
       batches: nodes that give the batch.
       machine: what the devices and the links between them can do, by which costs are compared.
+      scope: "file:line" of the scope that is to hold variables which can be divided, if there is one.
     """
 
     shards: int
@@ -30,3 +31,4 @@ class Marks:
     rows: FrozenSet[str] = frozenset()
     batches: FrozenSet[str] = frozenset()
     machine: Machine = NOMINAL
+    scope: Optional[str] = None

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.cluster.machine import Link
-from epl.errors import PlanError, UnsupportedError
 from epl.graph import types
 from epl.graph.index import node_of
 from epl.plan.exchange.collectives import collectives_of
@@ -27,13 +26,13 @@ from epl.plan.input.data import DataPlan, plan_data
 from epl.plan.input.equal_steps import Repeated, find_repeated
 from epl.plan.input.prefetch import Prefetched, find_prefetched
 from epl.plan.layout.features import check_features
-from epl.plan.layout.layout import make_mesh, mesh_as_marked
+from epl.plan.layout.layout import mesh_of
 from epl.plan.layout.mesh import DATA, STAGE, Mesh, one_instance
 from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
 from epl.plan.layout.placements import place_variables
-from epl.plan.layout.stages import stages_of, used_taskgraphs
+from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
 from epl.plan.pipeline.borders import copied_for_borders, plan_borders
-from epl.plan.pipeline.micro_batches import MicroBatches, has_micro_batches, of_micro_batches, plan_micro_batches
+from epl.plan.pipeline.micro_batches import MicroBatches, of_micro_batches, plan_micro_batches
 from epl.plan.sync.batch_norm import plan_batch_norm
 from epl.plan.sync.dgc import Dgc, plan_dgc
 from epl.plan.sync.gradients import Aggregation, plan_aggregation
@@ -93,6 +92,8 @@ class Plan:
       strategies: the epl.plan.report.strategies.Strategies that are in force.
       partitioned: the epl.partition.partitioned.Partitioned of a model that is split; None for others.
       borders: tensor to how it comes to a stage with another number of devices, see epl.plan.pipeline.borders.
+      decisions: name of the function that has decided (epl.compiler.FEATURES) to what was done to the one copy of the
+        model before.
     """
 
     mesh: Mesh
@@ -133,6 +134,7 @@ class Plan:
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
     borders: Dict[str, str] = field(default_factory=dict)
+    decisions: Dict[str, object] = field(default_factory=dict)
 
     @property
     def reduce_mean(self):
@@ -486,22 +488,6 @@ def make_plan(model, config, cluster):
         ),
         link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
     )
-
-
-def mesh_of(taskgraphs, config, cluster, trains=True):
-    """The Mesh of a model that has these TaskGraphs as its stages.
-
-    What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
-    """
-    try:
-        mesh = mesh_as_marked(taskgraphs, config, cluster)
-    except (PlanError, UnsupportedError):
-        if trains:
-            raise
-        mesh = make_mesh([], cluster, num_communicators=config.communication.num_communicators)
-    # Without GPUs the host, as which the first CPU device serves, does not compute too what is moved away from it.
-    offloads = config.offload.level or config.gradient_checkpoint.offload
-    return replace(mesh, first_device=1) if offloads and mesh.device_type == "CPU" else mesh
 
 
 def with_link(plan, model, config, link):

@@ -9,9 +9,9 @@ from epl.config import Config
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.passes.model.add_stages import add_stages
+from epl.plan.layout.layout import mesh_of
 from epl.plan.layout.stages import stages_of, used_taskgraphs
-from epl.plan.pipeline.auto_stages import automatic_taskgraphs
-from epl.plan.plan import mesh_of
+from epl.plan.pipeline.auto_stages import automatic_taskgraphs, plan_stages
 from epl.program.target import Target
 from tests.helpers import planning
 
@@ -21,7 +21,8 @@ AUTO = Config({"auto.auto_parallel": True})
 def test_operations_and_their_gradients_get_the_stage():
     with planning.capture() as graph:
         planning.sgd(planning.layers(count=4))
-    model = add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
+    program = make_program(graph)
+    model = add_stages(program, plan_stages(program, Target(AUTO, planning.cluster(1, 2))))
     assert [choice.stage for choice in model.automatic.choices] == [0, 1] and len(model.taskgraphs) == 2
     stage = stages_of(model, used_taskgraphs(model))
     for number, expected in ((0, 0), (3, 1)):
@@ -34,7 +35,7 @@ def test_what_is_fed_with_a_fixed_shape_is_named():
     with planning.capture() as graph:
         planning.sgd(planning.layers(count=4, x=tf.placeholder(tf.float32, [8, 4], "rows")))
     with pytest.raises(PlanError, match="is fed with a shape that is fixed .'rows'.*Leave the first dimension"):
-        add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
+        plan_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
 
 
 @pytest.mark.parametrize("devices, config", [(1, AUTO), (2, Config())])
@@ -42,7 +43,7 @@ def test_nothing_to_choose(devices, config):
     with planning.capture() as graph:
         planning.sgd(planning.layers())
     program = make_program(graph)
-    assert add_stages(program, Target(config, planning.cluster(1, devices))) is program
+    assert plan_stages(program, Target(config, planning.cluster(1, devices))) is None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -50,7 +51,7 @@ def test_one_device_a_worker_is_said_not_to_be_cut(caplog, workers):
     """It was ignored without a word."""
     with planning.capture() as graph:
         planning.sgd(planning.layers())
-    add_stages(make_program(graph), Target(AUTO, planning.cluster(workers, 1)))
+    plan_stages(make_program(graph), Target(AUTO, planning.cluster(workers, 1)))
     assert "auto.auto_parallel=True cuts nothing here" in caplog.text and "Set pipeline.num_stages" in caplog.text
 
 
@@ -72,4 +73,4 @@ def test_scopes_and_automatic_stages_do_not_go_together():
         with epl.replicate(device_count=1, name="mine"):
             planning.sgd(planning.layers())
     with pytest.raises(PlanError, match="without scopes, but this one has 1 .'mine' at .*test_automatic.py"):
-        add_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))
+        plan_stages(make_program(graph), Target(AUTO, planning.cluster(1, 2)))

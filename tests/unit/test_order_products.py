@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import epl
 from epl.capture.record import make_program
-from epl.passes.model.order_products import order_products, swapped
+from epl.passes.model.order_products import order_products
+from epl.plan.layout.products import plan_products, swapped
 from tests.helpers.planning import capture
 
 pytestmark = pytest.mark.either_line
@@ -65,7 +66,8 @@ def _equations(split):
             loss = tf.reduce_mean(tf.square(tf.einsum("blw,wf->blf", x, w)))
         tf.train.GradientDescentOptimizer(0.1).minimize(loss)
     program = make_program(graph)
-    found = order_products(program, None).graph
+    equations = plan_products(program, None)
+    found = order_products(program, equations).graph if equations else program.graph
     return [
         (found.nodes[n].attr["equation"].s, list(found.nodes[n].input)) for n in program.graph.find("Einsum".__eq__)
     ]

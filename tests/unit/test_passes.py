@@ -382,7 +382,7 @@ def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
     with pytest.raises(PassError) as caught:
         compile_with(graph)
     text = str(caught.value)
-    before = ", ".join(each.__name__ for each in compiler.ON_ONE_COPY + (place,))
+    before = ", ".join(each.__name__ for each in tuple(f.apply for f in compiler.FEATURES) + (place,))
     assert "after the pass 'break_it' (ran before: %s)" % before in text and before.startswith("add_stages, ")
     assert "'%s' has the input 'gone', which does not exist" % loss.op.name in text and "1 further problem" in text
 

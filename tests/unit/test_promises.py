@@ -17,7 +17,7 @@ from tests.helpers.planning import capture, variable
 
 pytestmark = pytest.mark.either_line
 
-PASSES = [each.__name__ for each in compiler.ON_ONE_COPY + compiler.PASSES]
+PASSES = [each.__name__ for each in tuple(feature.apply for feature in compiler.FEATURES) + compiler.PASSES]
 
 
 def test_each_pass_has_a_promise():
@@ -213,13 +213,12 @@ def test_a_pass_that_does_not_do_its_work(monkeypatch, name, spoil, config, said
         spoiled.append(name)
         return spoil(program, after)
 
-    for passes in ("ON_ONE_COPY", "PASSES"):
-        for place, right in enumerate(getattr(compiler, passes)):
-            if right.__name__ == name:
-                wrong.__name__ = name
-                found = list(getattr(compiler, passes))
-                found[place] = wrong
-                monkeypatch.setattr(compiler, passes, tuple(found))
-                with pytest.raises(PassError, match="after the pass '%s' .*%s" % (name, said)):
-                    planning.compiled(graph, 2, 2, **config)
+    passes = [feature.apply for feature in compiler.FEATURES] + list(compiler.PASSES)
+    (right,) = [pass_ for pass_ in passes if pass_.__name__ == name]
+    wrong.__name__ = name
+    features = tuple(each._replace(apply=wrong) if each.apply is right else each for each in compiler.FEATURES)
+    monkeypatch.setattr(compiler, "FEATURES", features)
+    monkeypatch.setattr(compiler, "PASSES", tuple(wrong if each is right else each for each in compiler.PASSES))
+    with pytest.raises(PassError, match="after the pass '%s' .*%s" % (name, said)):
+        planning.compiled(graph, 2, 2, **config)
     assert spoiled == [name]

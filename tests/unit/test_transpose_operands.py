@@ -11,6 +11,7 @@ from epl import tf_compat
 from epl.capture.record import make_program
 from epl.communicators.library import load
 from epl.passes.model.transpose_operands import transpose_operands
+from epl.plan.layout.transpositions import plan_transpositions
 from epl.program.target import Target
 from tests.helpers.planning import capture, cluster
 
@@ -54,7 +55,11 @@ def test_what_is_no_transposition(shape, perm, text):
 def passed(graph, device_type="CPU"):
     """The Graph that the pass makes of what was captured."""
     load()
-    return transpose_operands(make_program(graph), Target(None, cluster(device_type=device_type))).graph
+    program = make_program(graph)
+    decided = plan_transpositions(
+        program, Target(None, cluster(device_type=device_type), uses_onednn=tf_compat.uses_onednn())
+    )
+    return (transpose_operands(program, decided) if decided is not None else program).graph
 
 
 def values(graph_def, names, feeds):

@@ -7,40 +7,17 @@ What concerns one variable becomes part of the optimizer's update of it, which t
 reduce-scatter brings that to the owner alone. `epl.passes.sync.join_sums` joins the parts of a sum.
 """
 
-import logging
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, set_attr
-from epl.passes.leave_out import become
-from epl.plan.facts.analysis import analyse
-from epl.plan.facts.clipping import find_clipping
-from epl.plan.layout.stages import used_taskgraphs
-from epl.plan.plan import mesh_of
-from epl.plan.zero.zero import STATE
+from epl.graph.build import Type, become, set_attr
 from epl.program.program import RowSum
 
-_LOG = logging.getLogger("epl")
 
-
-def divide_clipping(program, target):
-    """The program whose owners clip; the same program where nothing is clipped after it is aggregated, or where all
-    copies have to have whole gradients for it."""
-    config = target.config
-    if config.zero.level in ("", STATE) or not config.communication.clip_after_allreduce or program.role is not None:
-        return program
-    if program.scaled or program.short or program.partitioned is not None or program.merge_points is not None:
-        return program
-    if any(call.between is not None for call in program.apply_calls):
-        return program
-    used = used_taskgraphs(program)
-    if len(used) > 1 or mesh_of(used, config, target.cluster).copies.size == 1:
-        return program
-    analysis = analyse(program)
-    for call in program.apply_calls:
-        found = find_clipping(program, analysis, call)
-        if found is not None:
-            program = _divided(program, found)
+def divide_clipping(program, clippings):
+    """The program whose owners clip, as some epl.plan.facts.clipping.Clippings say."""
+    for clipping in clippings:
+        program = _divided(program, clipping)
     return program
 
 

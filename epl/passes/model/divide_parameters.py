@@ -15,35 +15,15 @@ Once there are copies of the model, segments become collectives. The nodes are o
 optimizer leaves alone; it takes Identity out of a graph.
 """
 
-import logging
 from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.passes.nodes import with_originals
-from epl.plan.facts.analysis import analyse
-from epl.plan.layout.stages import used_taskgraphs
-from epl.plan.plan import mesh_of
-from epl.plan.zero.parameters import LEVELS, find_divisible, plan_segments
-
-_LOG = logging.getLogger("epl")
-_MIB = 1 << 20
 
 
-def divide_parameters(program, target):
-    """Adds the segments, by which plans know what is divided; nothing with one copy of the model."""
-    zero = target.config.zero
-    if zero.level not in LEVELS or not program.apply_calls or program.role is not None:
-        return program
-    if mesh_of(used_taskgraphs(program), target.config, target.cluster).copies.size == 1:
-        return program
-    analysis = analyse(program)
-    found = find_divisible(program, analysis)
-    if found.whole:
-        first = next(iter(found.whole))
-        others = " and %d other parameters stay" % (len(found.whole) - 1) if len(found.whole) > 1 else " stays"
-        _LOG.warning("zero.level: '%s'%s whole on every device: %s.", first, others, found.whole[first])
-    segments = plan_segments(program, analysis, found.reads, zero.level, zero.segment_mb * _MIB)
+def divide_parameters(program, segments):
+    """Adds the nodes of epl.plan.zero.parameters.Segments, by which plans know what is divided."""
     edit, originals = program.graph.editor(), {}
     for segment in segments:
         for name, read, users in zip(segment.nodes, segment.reads, segment.users):

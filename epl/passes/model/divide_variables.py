@@ -19,20 +19,14 @@ import logging
 from dataclasses import replace
 
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.build import Type, become, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.types import BOOL, INT32, INT64
-from epl.passes.leave_out import become, gate, gate_of, ungated
+from epl.passes.leave_out import gate
 from epl.passes.model.row_shards import Shards, variable_node
 from epl.passes.nodes import assign_node, dtype_of, read_node
-from epl.plan.facts.analysis import analyse
-from epl.plan.layout.owners import owners_of
-from epl.plan.layout.stages import stages_of, used_taskgraphs
-from epl.plan.plan import mesh_of
-from epl.plan.zero.parameters import LEVELS, find_divisible, uses_of
-from epl.plan.zero.zero import sharing_group
-from epl.plan.zero.zero_owners import Places
-from epl.plan.zero.zero_rows import WHOLE, divided_rows
+from epl.plan.zero.zero_rows import WHOLE
+from epl.program.gates import gate_of, ungated
 from epl.program.program import Gradient, RowsOf, RowSum, Variable
 from epl.rules import effects
 
@@ -41,41 +35,14 @@ _LOG = logging.getLogger("epl")
 _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSub")}
 
 
-def divide_variables(program, target):
-    """The program in which large variables have shards; the same program where state comes out even without."""
-    config = target.config
-    if not config.zero.level or not program.apply_calls or program.role is not None:
-        return program
-    apart = config.offload.level or config.dgc.sparsity or config.communication.wire_dtype != "float32"
-    if apart or any(call.between is not None for call in program.apply_calls):
-        return program
-    used = used_taskgraphs(program)
-    mesh = mesh_of(used, config, target.cluster)
-    if mesh.copies.size == 1 or mesh.is_spread or program.partitioned is not None:
-        return program
-    bare = ungated(program) if program.scaled else program
-    size, analysis = sharing_group(mesh, config.zero.degree).size, analyse(bare)
-    places = Places(owners_of(bare, analysis, stages_of(bare, used), mesh))
-    uses = {}
-    if config.zero.level in LEVELS:
-        uses = uses_of(bare, analysis, find_divisible(bare, analysis).reads, config.zero.level)
-    whole = _clipped_parameters(bare, config) if uses else frozenset()
-    for rows in divided_rows(bare, analysis, size, places, uses, whole):
+def divide_variables(program, divided):
+    """The program in which large variables have shards, for each of some epl.plan.zero.zero_rows.Rows."""
+    for rows in divided:
         gates = {name: verdict for name, verdict in gate_of(program).items() if name in rows.region}
         program = ungated(program, gates.__contains__) if gates else program
         program = _Division(program, rows, gates).done()
         _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))
     return program
-
-
-def _clipped_parameters(program, config):
-    """Variables of which gradients are aggregated before the program clips them: those take rows of the whole, which no
-    device has where parameters are divided."""
-    if not (config.communication.clip_after_allreduce or program.scaled or program.short):
-        return frozenset()
-    computed = {canonical_tensor(gradient.values) for gradient, _ in program.computed}
-    pairs = [pair for call in program.apply_calls for pair in call.gradients]
-    return frozenset(v for gradient, v in pairs if canonical_tensor(gradient.values) not in computed)
 
 
 def _told(rows):

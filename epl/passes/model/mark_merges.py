@@ -12,45 +12,19 @@ from epl.graph.build import Type, make_node
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.facts.analysis import analyse
-from epl.plan.facts.consistency import check_after_all_reduce, check_updates
 from epl.plan.facts.merge_points import MergePoints
 from epl.plan.facts.merging import MEAN, SUM
 from epl.plan.facts.names import PREFIX
-from epl.plan.layout.layout import is_split
-from epl.plan.layout.stages import used_taskgraphs
-from epl.plan.pipeline.micro_batches import has_micro_batches
-from epl.plan.plan import mesh_of
-from epl.plan.sync.gradients import find_gradients, plan_aggregation
-from epl.plan.sync.state import plan_state
 from epl.program.program import Gradient
 
 
-def mark_merges(program, target):
-    """The program with its MergePoints; the same program where nothing is divided or nothing merged.
-
-    Raises:
-      CaptureError, PlanError: copies of the model would drift apart; as of models that are not divided.
-    """
-    config, taskgraphs = target.config, used_taskgraphs(program)
-    if program.role is not None or not is_split(taskgraphs):
-        return program
-    mesh = mesh_of(taskgraphs, config, target.cluster)
-    if mesh.copies.size == 1 and not has_micro_batches(program, config):
-        return program
-    analysis = analyse(program)
-    link = target.cluster.machine.link_between(target.cluster.hosts)
-    aggregation = plan_aggregation(program, analysis, config.communication, link)
-    if config.communication.clip_after_allreduce or program.scaled or program.short:
-        check_after_all_reduce(program, analysis, aggregation)
-    state = plan_state(program, analysis, aggregation)
-    check_updates(program, analysis, aggregation, state)
-    found = find_gradients(program, analysis, config.communication, warn=False)
+def mark_merges(program, merged):
+    """The program with its MergePoints, for an epl.plan.sync.merge_marks.Merged."""
     marking = _Marking(program)
     points = MergePoints(
-        marking.gradients(found),
-        marking.state(state),
-        marking.outputs(program.merges, program.loss_sources),
+        marking.gradients(merged),
+        marking.state(merged.state),
+        marking.outputs(merged.outputs),
         tuple(marking.whole),
     )
     short = {canonical_tensor(n): program.short[t] for n, t in marking.originals.items() if t in program.short}
@@ -72,16 +46,15 @@ class _Marking(object):
         self.edit = program.graph.editor()
         self.originals, self.whole = {}, []
 
-    def gradients(self, found):
+    def gradients(self, merged):
         points, made = [], {}
-        for call, gradients in found.gradients:
-            for gradient, variable in gradients:
-                values, indices = (text and canonical_tensor(text) for text in gradient)
-                if indices is not None:
-                    made[indices] = self._put(indices, found.consumers[indices], is_whole=True)
-                op = "Identity" if indices is None else ROWS_OF_COPY
-                made[values] = self._put(values, found.consumers[values], op)
-                points.append((call, Gradient(made[values], made.get(indices)), variable))
+        for call, gradient, variable in merged.gradients:
+            values, indices = (text and canonical_tensor(text) for text in gradient)
+            if indices is not None:
+                made[indices] = self._put(indices, merged.consumers[indices], is_whole=True)
+            op = "Identity" if indices is None else ROWS_OF_COPY
+            made[values] = self._put(values, merged.consumers[values], op)
+            points.append((call, Gradient(made[values], made.get(indices)), variable))
         return tuple(points)
 
     def state(self, groups):
@@ -92,9 +65,8 @@ class _Marking(object):
             found.append(replace(group, values=tuple(nodes), consumers=tuple((node, 0) for node in nodes)))
         return tuple(found)
 
-    def outputs(self, merges, sources):
-        tensors = sorted({canonical_tensor(tensor) for names in merges.values() for tensor in names})
-        return {tensor: self._put(sources.get(tensor, tensor), [], is_whole=True) for tensor in tensors}
+    def outputs(self, sources):
+        return {tensor: self._put(source, [], is_whole=True) for tensor, source in sources.items()}
 
     def _put(self, tensor, consumers, op="Identity", is_whole=False):
         source = self._graph.nodes[node_of(tensor)]

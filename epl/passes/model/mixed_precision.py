@@ -12,40 +12,28 @@ import collections
 import logging
 from dataclasses import replace
 
-from epl import tf_compat
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.lazy import copy_of
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
-from epl.plan.precision.precision import O2, is_weight
-from epl.plan.precision.sixteen_bits import choose_sixteen_bits
+from epl.plan.precision.precision import is_weight
 from epl.plan.report.precision_table import table
 
 _LOG = logging.getLogger("epl")
 
 
-def mixed_precision(program, target):
-    """Casts, where amp.level asks for it.
-
-    Raises:
-      PlanError, UnsupportedError: see epl.plan.precision.sixteen_bits.choose_sixteen_bits.
-    """
-    amp = target.config.amp
-    if not amp.level:
-        return program
-    chosen, decisions = choose_sixteen_bits(
-        program, target.config, target.cluster.device_type, tf_compat.op_def, tf_compat.has_kernel_of_type
-    )
-    program = replace(program, sixteen_bits=chosen)
+def mixed_precision(program, casting):
+    """Casts, as an epl.plan.precision.sixteen_bits.Casting says."""
+    decisions = casting.precision
+    program = replace(program, sixteen_bits=casting.chosen)
     if not decisions.computed:
         return program
-    casts = _Casts(program, decisions, lasting=amp.level == O2)
+    casts = _Casts(program, casting)
     graph = casts.make()
-    if amp.debug_log:
+    if casting.is_told:
         _LOG.info("Mixed precision:\n%s", table(program, decisions, casts.added))
     checkpoints = [_in_16_bits(decisions, tensor) for tensor in program.checkpoints]
     return with_originals(replace(program, graph=graph, checkpoints=checkpoints), casts.originals, decisions.dtype)
@@ -65,18 +53,17 @@ class _Casts(object):
 
     Args:
       program: the Program.
-      decisions: its Precision.
-      lasting: a weight is cast once, for the forward and the backward pass.
+      casting: its Casting.
 
     Attributes:
       originals: node that was added to the tensor of the program whose value it has.
       added: (node that takes a cast, cast) pairs.
     """
 
-    def __init__(self, program, decisions, lasting):
-        self._graph, self._decisions, self._lasting = program.graph, decisions, lasting
+    def __init__(self, program, casting):
+        self._graph, self._decisions, self._lasting = program.graph, casting.precision, casting.lasting
         self._edit = self._graph.editor()
-        self._loops = analyse(program).in_control_flow
+        self._loops = casting.in_control_flow
         self._first = {}
         self.originals, self.added = {}, []
 

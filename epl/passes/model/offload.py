@@ -15,24 +15,15 @@ from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of
 from epl.passes.nodes import dtype_of
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
-from epl.plan.memory.offload import TO_DEVICE, plan_offload
+from epl.plan.memory.offload import TO_DEVICE
 
 _LOG = logging.getLogger("epl")
 
 
-def offload(program, target):
-    """Tags what is to lie and run on the host, and adds the copies.
-
-    Raises:
-      UnsupportedError: see epl.plan.memory.offload.plan_offload.
-    """
-    level = target.config.offload.level
-    if not level:
-        return program
+def offload(program, plan):
+    """Tags what is to lie and run on the host, and adds the copies, as an epl.plan.memory.offload.Offload says."""
     graph = program.graph
-    plan = plan_offload(program, level, analyse(program).in_control_flow)
     edit = graph.editor()
     for name in graph.in_order(plan.host):
         set_attr(edit.node(name), tags.HOST, True)

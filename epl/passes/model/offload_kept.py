@@ -9,19 +9,15 @@ import logging
 
 from epl.graph.index import node_of
 from epl.passes.model.offload import add_copies, on_host
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
-from epl.plan.memory.offload_kept import plan_kept
 
 _LOG = logging.getLogger("epl")
 
 
-def offload_kept(program, target):
-    """Adds a node on the host for each tensor that waits there, and the copies that the backward pass gets of it."""
-    if not target.config.gradient_checkpoint.offload or not program.computed:
-        return program
+def offload_kept(program, plan):
+    """Adds a node on the host for each tensor that waits there, and the copies that the backward pass gets of it, as an
+    epl.plan.memory.offload_kept.Kept says."""
     graph = program.graph
-    plan = plan_kept(program, analyse(program))
     edit, kept = graph.editor(), {}
     for number, tensor in enumerate(plan.tensors):
         name = "%s_kept/%d/%s" % (PREFIX, number, node_of(tensor))

@@ -17,28 +17,12 @@ from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.types import FLOAT32
 from epl.passes.template import Template
-from epl.plan.cost.cost import forward_costs
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import recomputed_name
-from epl.plan.memory.keep import is_asked_for, plan_recomputation
 
 
-def recompute(program, target):
-    """Gives the backward pass copies of parts of the forward pass, where the configuration or the program asks for it.
-
-    Raises:
-      PlanError, UnsupportedError: see epl.plan.memory.keep.plan_recomputation.
-    """
-    if not is_asked_for(program, target.config):
-        return program
-    analysis = analyse(program)
-    plan = plan_recomputation(
-        program,
-        target.config,
-        analysis,
-        lambda: forward_costs(program.graph, analysis.cloned, program.spec_of, target.cluster.machine),
-    )
-    return program.with_graph(with_copies(program.graph, plan))
+def recompute(program, recomputation):
+    """Gives the backward pass copies of parts of the forward pass."""
+    return program.with_graph(with_copies(program.graph, recomputation))
 
 
 def with_copies(graph, plan):

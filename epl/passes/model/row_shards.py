@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.build import Type, become, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import BOOL, INT32
 from epl.partition.checkpoints import slice_text
-from epl.passes.leave_out import become
 from epl.passes.nodes import assign_node, read_node
 from epl.passes.saved import save_instead, saved_by
 from epl.plan.facts.analysis import analyse

@@ -12,7 +12,6 @@ Writes run on the taken side of a branch; what waited for them waits for both si
 from dataclasses import replace
 
 from epl import tf_compat
-from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
@@ -21,28 +20,15 @@ from epl.graph.types import BOOL, FLOAT32, INT32
 from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
 from epl.plan.facts.names import PREFIX
-from epl.plan.precision.loss_scale import plan_loss_scale
-from epl.plan.precision.sixteen_bits import FLOAT16
 from epl.program.program import Added, Unscaled, Verdict
 from epl.program.specs import TensorSpec
 
-_DYNAMIC = "dynamic"
 
-
-def scale_loss(program, target):
-    """Scales, where the program computes in float16 and does not do so itself.
-
-    Raises:
-      UnsupportedError: see epl.plan.precision.loss_scale.plan_loss_scale; or an operation that updates a variable gives
-        a value.
-    """
-    amp = target.config.amp
-    half = program.sixteen_bits is not None and program.sixteen_bits.name == FLOAT16
-    if not half or amp.loss_scale == 1 or not program.apply_calls:
-        return program
+def scale_loss(program, scaling):
+    """Scales, as an epl.plan.precision.loss_scale.Scaling says."""
     variables, originals, verdicts, unscaled, specs = dict(program.variables), {}, [], {}, {}
-    for index, scaled in enumerate(plan_loss_scale(program)):
-        one = _Scale(program, amp, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
+    for index, scaled in enumerate(scaling.scaled):
+        one = _Scale(program, scaling, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
         program = replace(program, graph=one.make())
         variables.update((variable.name, variable) for variable in one.variables)
         originals.update(one.originals)
@@ -58,8 +44,8 @@ class _Scale(object):
 
     Args:
       program: as it stands.
-      amp: the configuration's `amp` part.
-      scaled: a Scaled of it.
+      scaling: its Scaling.
+      scaled: one of the Scaled of that.
       prefix: of the names of nodes.
 
     Attributes:
@@ -70,9 +56,9 @@ class _Scale(object):
       specs: the TensorSpecs of the scale, of what judges gradients and of what guards writes, by tensor.
     """
 
-    def __init__(self, program, amp, scaled, prefix):
+    def __init__(self, program, scaling, scaled, prefix):
         self._spec_of, self.specs = program.spec_of, {}
-        self._graph, self._amp, self._scaled, self._prefix = program.graph, amp, scaled, prefix
+        self._graph, self._scaling, self._scaled, self._prefix = program.graph, scaling, scaled, prefix
         self._edit = program.graph.editor()
         self.variables, self.originals = [], {}
         self._casts = {}
@@ -80,12 +66,12 @@ class _Scale(object):
 
     def make(self):
         """The new Graph."""
-        dynamic = self._amp.loss_scale == _DYNAMIC
+        dynamic = self._scaling.scale is None
         if dynamic:
             self._add_variables()
             scale = self._read("scale", FLOAT32)
         else:
-            scale = self._edit.add(constant(self._name("scale"), float(self._amp.loss_scale), FLOAT32)).name
+            scale = self._edit.add(constant(self._name("scale"), self._scaling.scale, FLOAT32)).name
         self._multiply_seeds(scale)
         inverse = self._edit.add(make_node("Reciprocal", self._name("inverse"), [scale], T=Type(FLOAT32))).name
         self.specs.update({scale: TensorSpec((), FLOAT32), inverse: TensorSpec((), FLOAT32)})
@@ -123,7 +109,7 @@ class _Scale(object):
 
     def _add_variables(self):
         added = Added(self._scaled.beside)
-        first = float(self._amp.init_loss_scale)
+        first = self._scaling.first
         for name, value, dtype in (("scale", first, FLOAT32), ("good_steps", 0, INT32), ("bad_steps", 0, INT32)):
             self.variables.append(add_variable(self._edit, self._name(name), value, dtype, added))
 
@@ -133,15 +119,15 @@ class _Scale(object):
 
     def _adapt(self, scale, finite):
         """The node that has run when the scale and the counts of steps are what they are to be for the next one."""
-        amp = self._amp
+        scaling = self._scaling
         zero, one = self._constant("zero", 0, INT32), self._constant("one", 1, INT32)
         least = self._constant("least", 1.0, FLOAT32)
-        good, to_grow = self._count("good_steps", one, amp.incr_every_n_steps)
-        bad, to_shrink = self._count("bad_steps", one, amp.decr_every_n_nan_or_inf)
-        grown = self._ratio("grown", scale, amp.incr_ratio)
+        good, to_grow = self._count("good_steps", one, scaling.grows_after)
+        bad, to_shrink = self._count("bad_steps", one, scaling.shrinks_after)
+        grown = self._ratio("grown", scale, scaling.growth)
         in_range = self._node("IsFinite", "grown/is_finite", [grown], T=Type(FLOAT32))
         grown = self._select("grown/in_range", in_range, grown, scale, FLOAT32)
-        shrunk = self._ratio("shrunk", scale, amp.decr_ratio)
+        shrunk = self._ratio("shrunk", scale, scaling.shrinkage)
         shrunk = self._node("Maximum", "shrunk/at_least_1", [shrunk, least], T=Type(FLOAT32))
         after_good = self._select("after_good", to_grow, grown, scale, FLOAT32)
         after_bad = self._select("after_bad", to_shrink, shrunk, scale, FLOAT32)
@@ -296,12 +282,6 @@ class _Scale(object):
         graph, edit = self._graph, self._edit
         node = graph.nodes[write]
         kinds = types.output_dtypes(node, tf_compat.op_def(node.op))
-        if kinds and (len(kinds) > 1 or not types.is_reference(kinds[0])):
-            raise UnsupportedError(
-                "amp.dtype=\"float16\" leaves out updates whose gradients are not finite, but '%s' (%s) gives a value "
-                'besides. Set amp.dtype="bfloat16", or amp.loss_scale=1 and scale the loss in the program.'
-                % (write, node.op)
-            )
         control = ["^" + adapted] if adapted else []
         if kinds:
             own = copy_of(edit.peek(write))

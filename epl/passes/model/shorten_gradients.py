@@ -9,35 +9,20 @@ computed in float32, such as that of a bias, is cast to 16 bits first.
 
 from dataclasses import replace
 
-from epl.config import composes
-from epl.graph import tags, types
+from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
 from epl.plan.facts.names import PREFIX
-from epl.plan.precision.precision import DTYPES, O2
-from epl.plan.sync.gradients import returned_gradients
 from epl.program.program import Gradient, Unscaled
 
 
-def shorten_gradients(program, target):
-    """The Program whose dense gradients of float32 variables are aggregated in 16 bits.
-
-    Raises:
-      UnsupportedError: the program assigns to variables what it makes of gradients itself.
-    """
-    amp = target.config.amp
-    if amp.level != O2 or not program.apply_calls:
-        return program
-    by_hand = [call for call in program.apply_calls if call.between is not None]
-    if by_hand:
-        raise composes.refused(composes.BY_HAND, composes.O2, variable=by_hand[0].gradients[0][1])
-    short = _Short(program, DTYPES[program.sixteen_bits.name])
-    for call, gradients in returned_gradients(program):
-        for gradient, variable, consumers in gradients:
-            if gradient.indices is None and types.base(program.variables[variable].dtype) == FLOAT32:
-                short.add(call, canonical_tensor(gradient.values), consumers)
+def shorten_gradients(program, decided):
+    """The Program whose gradients are aggregated as an epl.plan.sync.short_gradients.ShortGradients says."""
+    short = _Short(program, decided.dtype)
+    for call, tensor, consumers in decided.gradients:
+        short.add(call, tensor, consumers)
     return short.program()
 
 
@@ -59,14 +44,12 @@ class _Short(object):
         """Lets those that take a gradient for a call take what is made of its 16-bit form.
 
         Args:
-          call: the ApplyCall.
+          call: number of the ApplyCall.
           tensor: canonical name, as tf.gradients returned it.
           consumers: (node, input position) pairs.
         """
-        if self._program.scaled and tensor not in self._program.unscaled:
-            return  # where the scale is on it is not known: a branch returns it
         known = self._program.unscaled.get(tensor, Unscaled(tensor, None))
-        stem = "%s_gradient_16_bits/%s/call_%d" % (PREFIX, tensor.replace(":", "_output_"), call.index)
+        stem = "%s_gradient_16_bits/%s/call_%d" % (PREFIX, tensor.replace(":", "_output_"), call)
         short, near = self._short_form(tensor, known.scaled), self._graph.nodes[node_of(tensor)]
         whole = make_node("Cast", stem, [short], near.device, SrcT=Type(self._dtype), DstT=Type(FLOAT32))
         made = self._add(whole, near, tags.APPLY, tensor, call)
@@ -96,7 +79,7 @@ class _Short(object):
         if tags.TASKGRAPH in near.attr:
             set_attr(node, tags.TASKGRAPH, near.attr[tags.TASKGRAPH].i)
         if call is not None:
-            set_attr(node, tags.APPLY_CALL, call.index)
+            set_attr(node, tags.APPLY_CALL, call)
         known = self._cast_to_16_bits if call is None else self._cast_to_32_bits
         known[node.name] = tensor
         return self._edit.add(node).name

@@ -8,33 +8,21 @@ from epl.graph.build import Type, constant, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import INT32
 from epl.passes.nodes import read_node
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
-from epl.plan.layout.stages import used_taskgraphs
-from epl.plan.plan import mesh_of
-from epl.plan.zero.parameters import LEVELS, LOOKUPS, SHAPES, after_updates, find_divisible, is_read
+from epl.plan.zero.parameters import LOOKUPS, SHAPES, is_read
 
 
-def take_values(program, target):
-    """The program in which what can be divided is taken by its reads alone; the same one with one copy of the model."""
-    if target.config.zero.level not in LEVELS or not program.apply_calls or program.role is not None:
-        return program
-    if mesh_of(used_taskgraphs(program), target.config, target.cluster).copies.size == 1:
-        return program
-    analysis = analyse(program)
-    return _with_values(program, analysis, find_divisible(program, analysis).reads)
-
-
-def _with_values(program, analysis, variables):
-    """The Program in which what is to compute on all devices takes values of some variables, and not these themselves.
+def take_values(program, values):
+    """The Program in which what is to compute on all devices takes values of some variables, and not these themselves:
+    epl.plan.zero.divided.Values.
 
     Rows are looked up in the value, and shapes are known. What comes after an update gets a read of its own, which
     waits for what it waits for: of a read before the update, the device that holds a reference variable alone sees the
     new value.
     """
-    graph, after_update = program.graph, after_updates(program, analysis)
+    graph, after_update = program.graph, values.after_updates
     edit = graph.editor()
-    for variable in variables:
+    for variable in values.variables:
         holder, known = graph.nodes[variable], program.variables[variable]
         dtype = types.base(known.dtype)
         for consumer, position in _takers(graph, variable):

@@ -9,44 +9,25 @@ of transposed operands is also the transposed product of both in the other order
 made of it.
 """
 
-from dataclasses import replace
-
-from epl import tf_compat
-from epl.graph import tags, types
+from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import FLOAT32
-from epl.plan.cost.cost import UNKNOWN_SIZE
 from epl.plan.facts.names import PREFIX
-from epl.plan.facts.row_kinds import constant_of
-from epl.plan.layout.layout import is_split
-from epl.plan.layout.stages import used_taskgraphs
-from epl.rules import tensors
-
-_FLAGS = ("transpose_a", "transpose_b")
-# A product gains as much as moving one of its elements takes from about so many multiplications for each.
-_WORTH = 256
-# TensorFlow's graph optimizer joins transpositions with one another, and those of matrices with products.
-_TRANSPOSES = frozenset(["Transpose", "ConjugateTranspose", "Conj"])
-_MULTIPLIES = _TRANSPOSES | tensors.PRODUCTS
+from epl.plan.layout.transpositions import FLAGS
 
 
-def transpose_operands(program, target):
-    """The Program whose operands lie as the kernels take them, where something is split on CPUs.
-
-    Elsewhere nothing changes: a product may be rounded otherwise.
-    """
-    if target.cluster.device_type != "CPU" or tf_compat.uses_onednn() or not is_split(used_taskgraphs(program)):
-        return program
-    work = _Transpositions(program)
-    for name in program.graph.find("Transpose".__eq__):
-        work.take_over(name)
-    for name in program.graph.find("MatMul".__eq__):
-        work.multiply(name)
-    return work.finish()
+def transpose_operands(program, transpositions):
+    """The Program whose operands lie as the kernels take them: epl.plan.layout.transpositions.Transpositions."""
+    edits = _Edits(program)
+    for name, order in transpositions.kernels.items():
+        edits.take_over(name, order)
+    for name in program.graph.in_order(transpositions.turned + transpositions.operands):
+        edits.multiply(name, name in transpositions.turned)
+    return edits.finish()
 
 
-class _Transpositions(object):
+class _Edits(object):
     """Edits a Program.
 
     Args:
@@ -58,51 +39,21 @@ class _Transpositions(object):
         self._edit = program.graph.editor()
 
     def finish(self):
-        return replace(self._program, graph=self._edit.finish())
+        return self._program.with_graph(self._edit.finish())
 
-    def take_over(self, name):
+    def take_over(self, name, order):
         """EPL's kernel in the place of a Transpose that stays one."""
-        graph, node = self._graph, self._graph.nodes[name]
-        order = self._order(node_of(node.input[1]))
-        if order is None or order == sorted(order):
-            return
-        others = [node_of(node.input[0])] + [consumer for consumer, _ in graph.consumers.get(name, ())]
-        if any(graph.nodes[other].op in (_MULTIPLIES if _turns_matrices(order) else _TRANSPOSES) for other in others):
-            return
-        if types.DTYPE_BYTES.get(node.attr["T"].type, 0) not in (1, 2, 4, 8):
-            return
-        self._becomes(name, node.input[:1], order)
+        self._becomes(name, self._graph.nodes[name].input[:1], list(order))
 
-    def _order(self, name):
-        """The numbers of a transposition's dimensions, where they are known; its gradient takes them inverted."""
-        node = self._graph.nodes[name]
-        inverse = node.op == "InvertPermutation"
-        order = constant_of(self._graph, node_of(node.input[0]) if inverse else name)
-        if order is None or sorted(order) != list(range(len(order))):
-            return None
-        return [order.index(dim) for dim in range(len(order))] if inverse else order
-
-    def multiply(self, name):
+    def multiply(self, name, is_turned):
         """A product of operands as they are, and transpositions."""
         node = self._graph.nodes[name]
-        flags = [node.attr[flag].b for flag in _FLAGS]
-        if not any(flags) or node.attr["T"].type != FLOAT32:
-            return
-        made, first, second = [self._shape(text) for text in [name] + list(node.input[:2])]
-        if made is None or (first is None and second is None):
-            return
-        inner = first[0 if flags[0] else 1] if first is not None else second[1 if flags[1] else 0]
-        rows, columns = made
-        sizes = [rows * inner, inner * columns]
-        direct = sum(size for size, flag in zip(sizes, flags) if flag)
-        turned = sum(size for size, flag in zip(sizes, flags) if not flag) + rows * columns
-        if rows * inner * columns < _WORTH * min(direct, turned):
-            return
-        if turned < direct:
+        flags = [node.attr[flag].b for flag in FLAGS]
+        if is_turned:
             self._turn(node, flags)
             return
         own = self._edit.node(name)
-        for position, (flag, each) in enumerate(zip(flags, _FLAGS)):
+        for position, (flag, each) in enumerate(zip(flags, FLAGS)):
             if flag:
                 own.input[position] = self._transposed(node, position)
                 set_attr(own, each, False)
@@ -140,14 +91,3 @@ class _Transpositions(object):
         made = make_node(op, name, inputs, node.device, T=Type(FLOAT32), **attrs)
         tags.inherit(made, node, (tags.TASKGRAPH, tags.PHASE, tags.APPLY_CALL))
         return self._edit.add(made).name
-
-    def _shape(self, text):
-        spec = self._program.spec_of(text)
-        if spec is None or spec.shape is None or len(spec.shape) != 2:
-            return None
-        return tuple(UNKNOWN_SIZE if dim is None or dim < 0 else dim for dim in spec.shape)
-
-
-def _turns_matrices(order):
-    """The last two dimensions change places, and no others do."""
-    return order[:-2] + order[:-3:-1] == list(range(len(order)))

@@ -15,67 +15,23 @@ from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, with_originals, with_specs
-from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
-from epl.plan.facts.row_states import RATIO, SUM
-from epl.plan.facts.user_collectives import user_collectives
-from epl.plan.layout.stages import stages_of, used_taskgraphs
-from epl.plan.pipeline.micro_batches import has_micro_batches
-from epl.plan.plan import mesh_of
-from epl.plan.sync.loss_terms import plan_losses
-from epl.program.program import LOSSES, MEANS
+from epl.plan.facts.row_states import SUM
 from epl.program.specs import TensorSpec
 
 
-def weigh_losses(program, target):
-    """The program with its Losses, and with weights where communication.gradients_reduce_method="auto" asks for them.
-
-    Where nothing is averaged nothing is weighed; nor where the program has collectives of its own, by which it may have
-    made sums of all copies already.
-    """
-    merges, reported = _merges(program)
-    program = replace(program, merges=merges)
-    config = target.config
-    if program.role is not None or not (program.apply_calls or reported):
+def weigh_losses(program, weights):
+    """The program with its Losses and their weights, as an epl.plan.sync.loss_weights.LossWeights says."""
+    program = replace(program, merges=weights.merges)
+    if weights.losses is None:
         return program
-    used = used_taskgraphs(program)
-    mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
-    micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
-    # With local_sgd nothing is averaged but what a copy of the model has of its own micro-batches.
-    copies = 1 if config.local_sgd.k_steps else mesh.copies.size
-    if copies * micro_batches == 1:
+    program = replace(program, losses=weights.losses)
+    if not weights.weighed:
         return program
-    losses = plan_losses(program, analyse(program), reported)
-    weighs = config.communication.gradients_reduce_method == "auto" and not user_collectives(program.graph)
-    # Of several micro-batches the first would wait for what all of them count, of stages one for what a later one does.
-    adds_up = weighs and micro_batches == 1 and len(mesh.stages) == 1
-    losses = tuple(replace(loss, is_weighed=adds_up and _counts_numbers(program, loss)) for loss in losses)
-    program = replace(program, losses=losses)
-    if not weighs:
-        return program
-    stage_of = stages_of(program, used) if len(mesh.stages) == len(used) else {}
     weighing = _Weighing(program)
-    for number, loss in enumerate(losses):
-        parts = copies // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
-        weighed = [term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed]
-        if weighed and parts > 1:
-            weighing.add(loss, weighed, parts, "%s_loss_%d" % (PREFIX, number), loss.tensor in reported)
+    for weighed in weights.weighed:
+        weighing.add(weighed)
     return weighing.program()
-
-
-def _counts_numbers(program, loss):
-    """Whether what the quotients of a Loss are divided by are single float32 numbers."""
-    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO and term.by]
-    return all(spec is not None and spec.shape == () and spec.dtype == FLOAT32 for spec in specs)
-
-
-def _merges(program):
-    """(collections of what is merged, canonical names of the losses among it). A loss is merged as a mean."""
-    merges = dict(program.merges)
-    reported = [format_input(*parse_input(tensor)) for tensor in merges.pop(LOSSES, ())]
-    if reported:
-        merges[MEANS] = list(dict.fromkeys(list(merges.get(MEANS, ())) + reported))
-    return merges, reported
 
 
 class _Weighing(object):
@@ -90,10 +46,10 @@ class _Weighing(object):
         self._edit = program.graph.editor()
         self._originals, self._specs, self._sources, self._counts = {}, {}, {}, []
 
-    def add(self, loss, terms, parts, prefix, is_reported):
-        """Counts sums `parts` times, and quotients by their share of what all parts count."""
-        made = {}
-        for consumer, position, term in self._edges(loss, terms):
+    def add(self, weighed):
+        """Counts sums so many times as there are parts, and quotients by their share of what all parts count."""
+        made, parts, prefix = {}, weighed.parts, "%s_loss_%d" % (PREFIX, weighed.number)
+        for consumer, position, term in weighed.edges:
             text = self._graph.nodes[consumer].input[position]
             if (text, term) not in made:
                 name = "%s/gradient_%d" % (prefix, len(made))
@@ -102,23 +58,8 @@ class _Weighing(object):
                     name, text, self._weight(term, parts, prefix, near), near, tags.BACKWARD
                 )
             self._edit.set_input(consumer, position, made[text, term])
-        if is_reported:
-            self._sources[loss.tensor] = self._reported(loss, terms, parts, prefix)
-
-    def _edges(self, loss, terms):
-        """(node, input position, Term) of where gradients come to some Terms of a Loss."""
-        graph, forward_op = self._graph, self._program.forward_op
-        inside = graph.descendants(loss.seeds, data_only=True)
-        backward = [n for n in graph.in_order(inside) if tags.phase(graph.nodes[n]) == tags.BACKWARD]
-        triples = [(name, p, each) for name in backward for p, each in enumerate(graph.inputs[name]) if each.index >= 0]
-        if loss.kinds == {SUM}:
-            return [(name, position, terms[0]) for name, position, each in triples if each.node in loss.seeds]
-        of_node = {node_of(term.tensor): term for term in terms}
-        return [
-            (name, position, of_node[forward_op(name)])
-            for name, position, each in triples
-            if forward_op(name) in of_node and each.node in inside and forward_op(each.node) != forward_op(name)
-        ]
+        if weighed.is_reported:
+            self._sources[weighed.loss.tensor] = self._reported(weighed.loss, weighed.terms, parts, prefix)
 
     def _weight(self, term, parts, prefix, near):
         """The tensor by which a Term is multiplied."""

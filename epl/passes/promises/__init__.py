@@ -34,7 +34,7 @@ class Promise:
 
     Attributes:
       footprint: the Footprint.
-      kept: function from a Graph and what the pass was given, a Plan or a Target, to a list of problems; or None.
+      kept: function from a Graph and what the pass was given, the Plan or its decision, to a list of problems; or None.
     """
 
     footprint: Footprint
@@ -70,6 +70,7 @@ PROMISES = {
     "add_residuals": Promise(allows([PLAIN, VARIABLE, WRITE])),
     "mark_merges": Promise(allows([PLAIN], rewires=True)),
     "order_products": Promise(allows(rewires=True, sets=True)),
+    "place_hints": Promise(allows([PLAIN], rewires=True)),
     "partition_shards": Promise(allows([PLAIN, READ], "Identity IdentityN".split(), rewires=True, sets=True)),
     "transpose_operands": Promise(allows([PLAIN], ["EplTranspose"], rewires=True, sets=True)),
     "offload": Promise(allows([PLAIN], rewires=True, sets=True)),

@@ -7,8 +7,7 @@ r"""Adds up what owners of rows know of all elements of a variable, such as a no
 
 from dataclasses import replace
 
-from epl.graph.build import Type, constant, make_node
-from epl.passes.leave_out import become
+from epl.graph.build import Type, become, constant, make_node
 from epl.passes.nodes import collective_node
 from epl.passes.vectors import Whereabouts
 from epl.plan.facts.names import clone_name

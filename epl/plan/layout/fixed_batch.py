@@ -15,21 +15,20 @@ from epl.plan.layout.stages import used_taskgraphs
 from epl.rules import effects
 
 
-def with_divided_rows(program, colocate):
-    """The program with TaskGraphs of the kind ROWS where its devices have to divide operations by rows; else the same.
+def plan_rows(program, target):
+    """TaskGraphs of the kind ROWS in the place of a program's, where its devices divide operations by rows; else None.
 
     Args:
       program: a Program with one copy of the model.
-      colocate: all TaskGraphs share the same devices (cluster.colocate_split_and_replicate).
+      target: its Target.
     """
-    used = used_taskgraphs(program)
+    used, colocate = used_taskgraphs(program), target.config.cluster.colocate_split_and_replicate
     if program.role is not None or not program.apply_calls or not used or len(used) > 1 and not colocate:
-        return program
+        return None
     if any(t.kind != "replicate" or t.device_count == 1 for t in used) or not _is_fixed(program):
-        return program
+        return None
     indices = {t.index for t in used}
-    taskgraphs = [replace(t, kind=ROWS) if t.index in indices else t for t in program.taskgraphs]
-    return replace(program, taskgraphs=taskgraphs)
+    return tuple(replace(t, kind=ROWS) if t.index in indices else t for t in program.taskgraphs)
 
 
 def _is_fixed(program):

@@ -1,11 +1,13 @@
 """Lays the stages of a model out over the devices of a cluster."""
 
+from dataclasses import replace
 from functools import reduce
 from math import gcd
 
 from epl.config import composes
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.layout.mesh import Instance, Mesh, Stage
+from epl.plan.layout.stages import used_taskgraphs
 
 # The kind of a TaskGraph of `epl.replicate` whose devices divide each operation by rows (epl.plan.layout.fixed_batch).
 ROWS = "rows"
@@ -97,6 +99,27 @@ def mesh_as_marked(taskgraphs, config, cluster):
         num_communicators=config.communication.num_communicators,
         weights=config.cluster.device_weights,
     )
+
+
+def mesh_of(taskgraphs, config, cluster, trains=True):
+    """The Mesh of a model that has these TaskGraphs as its stages.
+
+    What does not train is laid out on what there is, as if it were marked with nothing, if it does not fit otherwise.
+    """
+    try:
+        mesh = mesh_as_marked(taskgraphs, config, cluster)
+    except (PlanError, UnsupportedError):
+        if trains:
+            raise
+        mesh = make_mesh([], cluster, num_communicators=config.communication.num_communicators)
+    # Without GPUs the host, as which the first CPU device serves, does not compute too what is moved away from it.
+    offloads = config.offload.level or config.gradient_checkpoint.offload
+    return replace(mesh, first_device=1) if offloads and mesh.device_type == "CPU" else mesh
+
+
+def num_copies(program, target, trains=True):
+    """How many copies of a Program's model there are on the cluster of an epl.program.target.Target."""
+    return mesh_of(used_taskgraphs(program), target.config, target.cluster, trains).copies.size
 
 
 def is_split(taskgraphs):

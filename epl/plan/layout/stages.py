@@ -17,6 +17,11 @@ def used_taskgraphs(model):
     return [t for t in model.taskgraphs if t.index not in waiting]
 
 
+def has_micro_batches(program, config):
+    """Whether a step has several micro-batches, and anything to train or to merge."""
+    return config.pipeline.num_micro_batch > 1 and program.role is None and bool(program.apply_calls or program.merges)
+
+
 def stages_of(model, used):
     """dict of node to stage: its TaskGraph's; a node without one goes where its first tagged neighbour is.
 

@@ -9,6 +9,8 @@ import logging
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
+from epl.plan.cost.cost import forward_costs
+from epl.plan.facts.analysis import analyse
 from epl.plan.facts.rounds import of_all_rounds
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.memory.forward import Forward
@@ -28,6 +30,19 @@ def is_asked_for(program, config):
 
 def _has_marks(graph):
     return any(tags.RECOMPUTE in node.attr for node in graph.nodes.values())
+
+
+def plan_recompute(program, target):
+    """The Recomputation of a program, or None; raises as `plan_recomputation`."""
+    if not is_asked_for(program, target.config):
+        return None
+    analysis = analyse(program)
+    return plan_recomputation(
+        program,
+        target.config,
+        analysis,
+        lambda: forward_costs(program.graph, analysis.cloned, program.spec_of, target.cluster.machine),
+    )
 
 
 def plan_recomputation(program, config, analysis, costs_of):

@@ -17,6 +17,7 @@ from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.own_bytes import own_part, own_sizes, whole_of
+from epl.plan.facts.analysis import analyse
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.rules import effects, tensors
 
@@ -59,19 +60,19 @@ class Offload:
     copies: Tuple[Copy, ...]
 
 
-def plan_offload(program, level, in_control_flow):
-    """The Offload of a program.
+def plan_offload(program, target):
+    """The Offload of a program, where offload.level asks for one; else None.
 
-    Args:
-      program: an epl.program.program.Program, with one copy of the model.
-      level: "v0": the trainable variables, and what an operation of the optimizer takes together with them, which for
-        most of TensorFlow's optimizers are all slots; "v1": all that optimizers keep and compute.
-      in_control_flow: nodes inside a loop or a branch of control flow v1.
+    At level "v0" the trainable variables lie on the host, and what an operation of the optimizer takes together with
+    them, which for most of TensorFlow's optimizers are all slots; at "v1" all that optimizers keep and compute.
 
     Raises:
       UnsupportedError: there are trainable variables, but none of them can lie on the host.
     """
-    graph = program.graph
+    level = target.config.offload.level
+    if not level:
+        return None
+    graph, in_control_flow = program.graph, analyse(program).in_control_flow
     calls = {node.name for node in Functions(graph.library).callers(graph.nodes.values())}
     variables, host, staying = _variables(program, calls)
     if level == "v1":

@@ -6,6 +6,7 @@ from typing import Tuple
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.cost.own_bytes import own_sizes
+from epl.plan.facts.analysis import analyse
 from epl.plan.memory.forward import Forward
 from epl.plan.memory.offload import Copy, copies
 from epl.rules import effects, tensors
@@ -29,16 +30,16 @@ class Kept:
     copies: Tuple[Copy, ...]
 
 
-def plan_kept(program, analysis):
-    """The Kept of a program, whose recomputation, if it has any, is there already.
-
-    Args:
-      program: an epl.program.program.Program, with one copy of the model.
-      analysis: its Analysis.
+def plan_kept(program, target):
+    """The Kept of a program, whose recomputation, if it has any, is there already; None where
+    gradient_checkpoint.offload does not ask for one.
 
     What stays on the device: parameters, and what is made of them alone; what is kept in loops and branches; what the
     first layer of the backward pass takes, as its turn comes at once.
     """
+    if not target.config.gradient_checkpoint.offload or not program.computed:
+        return None
+    analysis = analyse(program)
     graph, bytes_of, inside = program.graph, own_sizes(program), analysis.in_control_flow
     waiting = Forward(graph, analysis, program.stateful).from_data - inside
     sizes, host = {}, {name for name, node in graph.nodes.items() if tags.HOST in node.attr}

@@ -7,8 +7,8 @@ from typing import Dict, Tuple
 from epl.errors import PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.plan.cost.cost import stage_costs
-from epl.plan.facts.analysis import batch_placeholder
+from epl.plan.cost.cost import forward_costs, stage_costs
+from epl.plan.facts.analysis import analyse, batch_placeholder, is_large_constant
 from epl.plan.pipeline.pieces import row_of_pieces
 from epl.plan.text import bytes_text, columns
 from epl.program.program import TaskGraph
@@ -69,6 +69,51 @@ class AutoStages:
         if self.shared:
             lines.append("  used by several stages: %s" % _listed(self.shared))
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What makes stages of a model without scopes.
+
+    Attributes:
+      chosen: the AutoStages.
+      taskgraphs: one TaskGraph for each stage.
+      taskgraph_of: node to the number of its TaskGraph, backward pass included.
+    """
+
+    chosen: AutoStages
+    taskgraphs: Tuple[TaskGraph, ...]
+    taskgraph_of: Dict[str, int]
+
+
+def plan_stages(program, target):
+    """The Staging of a program, where auto.auto_parallel asks for one; else None.
+
+    There are `pipeline.num_stages`; without a number, as many as a worker has devices.
+
+    Raises:
+      PlanError: the model has scopes, or cannot be cut; says why.
+    """
+    taskgraphs = automatic_taskgraphs(target.config, target.cluster) if program.apply_calls else []
+    if not taskgraphs:
+        return None
+    if program.taskgraphs:
+        scopes = ", ".join("'%s' at %s" % (t.name or t.kind, t.where) for t in program.taskgraphs)
+        raise PlanError(
+            "auto.auto_parallel=True lets EPL choose the stages of a model without scopes, but this one has %d (%s). "
+            "Remove the scopes and the default strategy, or set auto.auto_parallel to False."
+            % (len(program.taskgraphs), scopes)
+        )
+    analysis = analyse(program)
+    costs = forward_costs(program.graph, analysis.cloned, program.spec_of, target.cluster.machine)
+    chosen = choose_stages(program.graph, costs, len(taskgraphs), analysis.in_control_flow)
+    found = {}
+    for name, node in program.graph.nodes.items():
+        # What tf.gradients made for an operation goes where that is.
+        stage = chosen.stage_of.get(name, chosen.stage_of.get(program.forward_op(name)))
+        if stage is not None and not is_large_constant(node):
+            found[name] = stage
+    return Staging(chosen, tuple(taskgraphs), found)
 
 
 def automatic_taskgraphs(config, cluster):

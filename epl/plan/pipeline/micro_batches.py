@@ -106,11 +106,6 @@ def of_micro_batches(found, micro_batches):
     return found + tuple(each for each in further if each is not None)
 
 
-def has_micro_batches(program, config):
-    """Whether a step has several micro-batches, and anything to train or to merge."""
-    return config.pipeline.num_micro_batch > 1 and program.role is None and bool(program.apply_calls or program.merges)
-
-
 def plan_micro_batches(model, config, analysis, aggregation, losses=()):
     """The MicroBatches of a program that has some.
 

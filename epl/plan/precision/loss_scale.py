@@ -6,7 +6,7 @@ is judged together has a scale of its own.
 """
 
 from dataclasses import dataclass
-from typing import FrozenSet, Tuple
+from typing import FrozenSet, Optional, Tuple
 
 from epl.config import composes
 from epl.errors import UnsupportedError
@@ -15,6 +15,8 @@ from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.analysis import analyse
 
+FLOAT16 = "float16"
+_DYNAMIC = "dynamic"
 _FLOATS = frozenset(types.FLOAT_TYPES)
 _INSTEAD = 'Set amp.dtype="bfloat16", which needs no loss scale, or amp.loss_scale=1 and scale the loss in the program.'
 
@@ -40,6 +42,62 @@ class Scaled:
     judged: Tuple[Tuple[str, int], ...]
     writes: Tuple[str, ...]
     beside: str
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How a loss is scaled.
+
+    Attributes:
+      scaled: a Scaled for each scale.
+      scale: the number; None where it adapts.
+      first: of one that adapts, the first value.
+      grows_after, shrinks_after: steps without and with infinite gradients after which it changes.
+      growth, shrinkage: by which it is multiplied then.
+    """
+
+    scaled: Tuple[Scaled, ...]
+    scale: Optional[float]
+    first: float
+    grows_after: int
+    shrinks_after: int
+    growth: float
+    shrinkage: float
+
+
+def plan_scaling(program, target):
+    """The Scaling of a program that computes in float16 and does not scale its loss itself; else None.
+
+    Raises:
+      UnsupportedError: as `plan_loss_scale`; or an operation that updates a variable gives a value.
+    """
+    amp = target.config.amp
+    half = program.sixteen_bits is not None and program.sixteen_bits.name == FLOAT16
+    if not half or amp.loss_scale == 1 or not program.apply_calls:
+        return None
+    scaled = tuple(plan_loss_scale(program))
+    for write in [write for each in scaled for write in each.writes]:
+        _check_can_be_left_out(program.graph.nodes[write], target.op_def)
+    return Scaling(
+        scaled,
+        None if amp.loss_scale == _DYNAMIC else float(amp.loss_scale),
+        float(amp.init_loss_scale),
+        amp.incr_every_n_steps,
+        amp.decr_every_n_nan_or_inf,
+        float(amp.incr_ratio),
+        float(amp.decr_ratio),
+    )
+
+
+def _check_can_be_left_out(node, op_def):
+    """Raises UnsupportedError for a write that gives something that others may take."""
+    kinds = types.output_dtypes(node, op_def(node.op))
+    if kinds and (len(kinds) > 1 or not types.is_reference(kinds[0])):
+        raise UnsupportedError(
+            "amp.dtype=\"float16\" leaves out updates whose gradients are not finite, but '%s' (%s) gives a value "
+            'besides. Set amp.dtype="bfloat16", or amp.loss_scale=1 and scale the loss in the program.'
+            % (node.name, node.op)
+        )
 
 
 def plan_loss_scale(program):

@@ -1,14 +1,16 @@
 """Which 16 bits a program computes in, and why (amp.dtype="auto")."""
 
 from dataclasses import dataclass
+from typing import FrozenSet
 
 from epl.config import composes
 from epl.config.keys import keys
 from epl.errors import UnsupportedError
-from epl.plan.precision.loss_scale import plan_loss_scale
-from epl.plan.precision.precision import NoKernel, plan_precision
+from epl.plan.facts.analysis import analyse
+from epl.plan.precision.loss_scale import FLOAT16, plan_loss_scale
+from epl.plan.precision.precision import O2, NoKernel, Precision, plan_precision
 
-AUTO, BFLOAT16, FLOAT16 = "auto", "bfloat16", "float16"
+AUTO, BFLOAT16 = "auto", "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,37 @@ class SixteenBits:
 
     def __str__(self):
         return "%s, as %s" % (self.name, self.why) if self.why else self.name
+
+
+@dataclass(frozen=True)
+class Casting:
+    """What is cast.
+
+    Attributes:
+      chosen: the SixteenBits.
+      precision: the Precision.
+      lasting: a weight is cast once, for the forward and the backward pass.
+      in_control_flow: nodes inside a loop or a branch of control flow v1.
+      is_told: casts are written to the log, as a table.
+    """
+
+    chosen: SixteenBits
+    precision: Precision
+    lasting: bool
+    in_control_flow: FrozenSet[str]
+    is_told: bool
+
+
+def plan_casts(program, target):
+    """The Casting of a program, where amp.level asks for one; else None; raises as `choose_sixteen_bits`."""
+    amp = target.config.amp
+    if not amp.level:
+        return None
+    chosen, precision = choose_sixteen_bits(
+        program, target.config, target.cluster.device_type, target.op_def, target.has_kernel
+    )
+    inside = analyse(program).in_control_flow if precision.computed else frozenset()
+    return Casting(chosen, precision, amp.level == O2, inside, amp.debug_log)
 
 
 def choose_sixteen_bits(program, config, device_type, op_def, has_kernel):

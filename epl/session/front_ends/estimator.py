@@ -9,8 +9,8 @@ from epl.capture.collections import report_loss
 from epl.capture.record import record_of
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.plan.layout.layout import mesh_of
 from epl.plan.pipeline.auto_stages import automatic_taskgraphs
-from epl.plan.plan import mesh_of
 from epl.program.program import ALONE, EACH_WORKER
 from epl.session.divided import divided_over_workers
 from epl.session.front_ends.chief import is_chief, several_workers

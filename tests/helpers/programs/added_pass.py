@@ -21,12 +21,14 @@ COUNT, OWN = "added/count", "added/own"
 INT32, FLOAT = 3, 1
 
 
-def add_two(program, target):
-    """The pass."""
+def plan_two(program, target):
+    """Beside which variable they come, or None."""
     del target
-    if not program.apply_calls:
-        return program
-    beside = program.apply_calls[0].gradients[0][1]
+    return program.apply_calls[0].gradients[0][1] if program.apply_calls else None
+
+
+def add_two(program, beside):
+    """The pass."""
     edit = program.graph.editor()
     found = [
         add_variable(edit, COUNT, 5, INT32, Added(beside)),
@@ -53,12 +55,12 @@ def add_two(program, target):
 
 @contextlib.contextmanager
 def _with_the_pass():
-    before = compiler.ON_ONE_COPY
-    compiler.ON_ONE_COPY = before + (add_two,)
+    before = compiler.FEATURES
+    compiler.FEATURES = before + (compiler.Feature(plan_two, add_two),)
     try:
         yield
     finally:
-        compiler.ON_ONE_COPY = before
+        compiler.FEATURES = before
 
 
 def _values(sess):

@@ -1,0 +1,116 @@
+"""How terms of losses are weighed, so that the mean over copies of the model is what one device computes."""
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Tuple
+
+from epl.graph import tags
+from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.types import FLOAT32
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.row_states import RATIO, SUM
+from epl.plan.facts.user_collectives import user_collectives
+from epl.plan.layout.layout import mesh_of
+from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
+from epl.plan.sync.loss_terms import Loss, Term, plan_losses
+from epl.program.program import LOSSES, MEANS
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A loss whose terms are weighed.
+
+    Attributes:
+      number: of the loss.
+      loss: the Loss.
+      terms: those of its Terms that are.
+      parts: how many parts of the batch there are.
+      edges: (node, input position, Term) of where gradients come to these.
+      is_reported: the loss is merged, too.
+    """
+
+    number: int
+    loss: Loss
+    terms: Tuple[Term, ...]
+    parts: int
+    edges: Tuple[Tuple[str, int, Term], ...]
+    is_reported: bool
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What is decided of a program's losses.
+
+    Attributes:
+      merges: collections of what is merged; a loss is merged as a mean.
+      losses: all Losses; None where nothing is averaged.
+      weighed: the Weighed among them.
+    """
+
+    merges: Dict[str, List[str]]
+    losses: Optional[Tuple[Loss, ...]] = None
+    weighed: Tuple[Weighed, ...] = ()
+
+
+def plan_loss_weights(program, target):
+    """The LossWeights of a program: weights where communication.gradients_reduce_method="auto" asks for them.
+
+    Where nothing is averaged nothing is weighed; nor where the program has collectives of its own, by which it may have
+    made sums of all copies already.
+    """
+    merges, reported = _merges(program)
+    program, config = replace(program, merges=merges), target.config
+    if program.role is not None or not (program.apply_calls or reported):
+        return LossWeights(merges)
+    used = used_taskgraphs(program)
+    mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
+    micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
+    # With local_sgd nothing is averaged but what a copy of the model has of its own micro-batches.
+    copies = 1 if config.local_sgd.k_steps else mesh.copies.size
+    if copies * micro_batches == 1:
+        return LossWeights(merges)
+    losses = plan_losses(program, analyse(program), reported)
+    weighs = config.communication.gradients_reduce_method == "auto" and not user_collectives(program.graph)
+    # Of several micro-batches the first would wait for what all of them count, of stages one for what a later one does.
+    adds_up = weighs and micro_batches == 1 and len(mesh.stages) == 1
+    losses = tuple(replace(loss, is_weighed=adds_up and _counts_numbers(program, loss)) for loss in losses)
+    if not weighs:
+        return LossWeights(merges, losses)
+    stage_of, found = stages_of(program, used) if len(mesh.stages) == len(used) else {}, []
+    for number, loss in enumerate(losses):
+        parts = copies // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
+        terms = tuple(term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed)
+        if terms and parts > 1:
+            edges = tuple(_edges(program, loss, terms))
+            found.append(Weighed(number, loss, terms, parts, edges, loss.tensor in reported))
+    return LossWeights(merges, losses, tuple(found))
+
+
+def _counts_numbers(program, loss):
+    """Whether what the quotients of a Loss are divided by are single float32 numbers."""
+    specs = [program.spec_of(term.by) for term in loss.terms if term.kind == RATIO and term.by]
+    return all(spec is not None and spec.shape == () and spec.dtype == FLOAT32 for spec in specs)
+
+
+def _merges(program):
+    """(collections of what is merged, canonical names of the losses among it)."""
+    merges = dict(program.merges)
+    reported = [format_input(*parse_input(tensor)) for tensor in merges.pop(LOSSES, ())]
+    if reported:
+        merges[MEANS] = list(dict.fromkeys(list(merges.get(MEANS, ())) + reported))
+    return merges, reported
+
+
+def _edges(program, loss, terms):
+    """(node, input position, Term) of where gradients come to some Terms of a Loss."""
+    graph, forward_op = program.graph, program.forward_op
+    inside = graph.descendants(loss.seeds, data_only=True)
+    backward = [n for n in graph.in_order(inside) if tags.phase(graph.nodes[n]) == tags.BACKWARD]
+    triples = [(name, p, each) for name in backward for p, each in enumerate(graph.inputs[name]) if each.index >= 0]
+    if loss.kinds == {SUM}:
+        return [(name, position, terms[0]) for name, position, each in triples if each.node in loss.seeds]
+    of_node = {node_of(term.tensor): term for term in terms}
+    return [
+        (name, position, of_node[forward_op(name)])
+        for name, position, each in triples
+        if forward_op(name) in of_node and each.node in inside and forward_op(each.node) != forward_op(name)
+    ]
