@@ -172,7 +172,7 @@ def rewire(edit, plan, consumers, replacement, lane=None):
       replacement: an input string, or a function from an instance's index to one.
       lane: of parts of tensors, whose instances alone are meant (epl.plan.layout.mesh); None: all.
     """
-    givers = {giver.index for giver in plan.mesh.givers(lane)} if plan.mesh.split else None
+    served = {instance.index for instance in plan.mesh.served(lane)}
     for instance in plan.mesh.takers(lane):
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
@@ -183,7 +183,7 @@ def rewire(edit, plan, consumers, replacement, lane=None):
             edit.set_input(consumer, position, text)
             # Where devices of a copy have the same, one gives it for all. Who takes it waits for its own: a variable
             # may be changed only after what its own gradient was to wait for has read it.
-            if givers is not None and instance.index not in givers:
+            if instance.index in served:
                 edit.node(consumer).input.append("^" + own)
 
 

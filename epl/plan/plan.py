@@ -27,7 +27,7 @@ from epl.plan.input.equal_steps import Repeated, find_repeated
 from epl.plan.input.prefetch import Prefetched, find_prefetched
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import mesh_of
-from epl.plan.layout.mesh import DATA, STAGE, Mesh, one_instance
+from epl.plan.layout.mesh import DATA, STAGE, Mesh, in_one_piece, one_instance
 from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
 from epl.plan.layout.placements import place_variables
 from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
@@ -207,7 +207,7 @@ class Plan:
 
     def num_copies(self, tensor):
         """How many copies of what makes a tensor all workers have, of those that hold the same."""
-        return self.group_of(tensor).size
+        return self.mesh.num_merged(self.stage(tensor))
 
     @property
     def shards_span_workers(self):
@@ -311,8 +311,10 @@ class Plan:
         return self._gradient_scale(self.stage(gradient))
 
     def _gradient_scale(self, stage):
-        mesh, span = self.mesh, self.mesh.span(stage)
-        return float(span) / (mesh.copies.size if self.reduce_mean else 1 if mesh.split else mesh.num_shards)
+        mesh = self.mesh
+        if self.reduce_mean or mesh.whole:
+            return 1.0 / (mesh.num_merged(stage) if self.reduce_mean else 1)
+        return float(mesh.span(stage)) / (1 if mesh.split else mesh.num_shards)
 
     def bytes_per_step(self):
         """Bytes of tensors that one worker hands to collectives in one training step, on average in the long run."""
@@ -375,6 +377,8 @@ def make_plan(model, config, cluster):
     role = _role(model, mesh)
     if role is not None:
         mesh = one_instance(mesh, role == ALONE)
+    elif model.whole_batches:
+        mesh = in_one_piece(mesh)
     analysis = analyse(model)
     communication = config.communication
     check_features(model, config, mesh, role)

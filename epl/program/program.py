@@ -235,6 +235,8 @@ class Program:
       gradient_calls: for each of these the number of its call of tf.gradients.
       merges: collection key (epl.GraphKeys) to tensor names.
       role: ALONE, EACH_WORKER, or None for a graph that all copies of the model compute.
+      whole_batches: the first copy of the model in each worker computes its batches for all, in one piece, and the
+        others only make their part of the updates.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
       sixteen_bits: the epl.plan.precision.sixteen_bits.SixteenBits with amp.level, else None.
       scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
@@ -277,6 +279,7 @@ class Program:
     gradient_calls: List[int] = field(default_factory=list)
     merges: Dict[str, List[str]] = field(default_factory=dict)
     role: Optional[str] = None
+    whole_batches: bool = False
     checkpoints: List[str] = field(default_factory=list)
     sixteen_bits: Optional[Any] = None
     scaled: Tuple[Verdict, ...] = ()

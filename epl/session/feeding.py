@@ -80,7 +80,7 @@ def _copies(rewritten, name, reach):
         return [(name, _WHOLE, 1)]
     if plan.partitioned is not None:
         return _copies_of_shards(rewritten, name)
-    is_batch = _is_batch(rewritten.program.source.graph, name)
+    is_batch = _is_divided(rewritten, name)
     # Where stages have different numbers of devices, rows that are only looked at are those of the first copy too.
     looked_at = is_batch and not plan.mesh.is_even
     holding = plan.instances_with(node)
@@ -118,7 +118,7 @@ def _copies_of_shards(rewritten, name):
     instances = plan.instances_with(node_of(name))
     replicas = sorted({instance.data for instance in instances})
     count = micro_batches.count if node_of(name) in micro_batches.nodes else 1
-    is_batch, fed = _is_batch(rewritten.program.source.graph, name), []
+    is_batch, fed = _is_divided(rewritten, name), []
     for instance in instances:
         for m in range(count):
             micro_batch = replicas.index(instance.data) * count + m
@@ -135,6 +135,11 @@ def _weighed(rewritten, names):
         return ()
     parts = sum(mesh.weights[instance.shard] for instance in mesh.instances) * rewritten.micro_batches.count
     return tuple((name, parts) for name in names if _is_batch(graph, name))
+
+
+def _is_divided(rewritten, name):
+    """Whether the copies of the model divide what is fed."""
+    return not rewritten.plan.mesh.whole and _is_batch(rewritten.program.source.graph, name)
 
 
 def _is_batch(graph, tensor):

@@ -307,7 +307,7 @@ def why_divided(plan):
       plan: the Plan.
     """
     mesh = plan.mesh
-    if mesh.num_shards > 1 and not mesh.split and (mesh.num_workers > 1 or plan.zero is not None):
+    if mesh.num_shards > 1 and not mesh.split and mesh.num_workers > 1:
         return "several devices share a batch (epl.replicate(%d))" % plan.mesh.num_shards
     if plan.user_collectives:
         return "its collective '%s' (epl.ops) is one of all copies" % plan.user_collectives[0].label
@@ -315,8 +315,6 @@ def why_divided(plan):
         return "with io.prefetch_to_device each copy has its batch of the data sets already"
     if plan.local_sgd is not None:
         return "with local_sgd each copy takes steps of its own"
-    if plan.zero is not None and plan.zero.local > 1:
-        return "with zero.level the copies of the model in a worker divide the updates of variables"
     return None
 
 

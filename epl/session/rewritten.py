@@ -29,8 +29,9 @@ class Rewritten(object):
       job_seed: a number that all workers share.
       measure_link: function that returns the Link between the workers, called where groups of gradients follow from
         it; None: as is assumed for where the workers are.
-      at: as epl.compiler.compile takes it.
       role: what the graph is for, where that is not as it was captured (epl.program.program).
+      whole: the first copy of the model in each worker computes batches for all.
+      at: as epl.compiler.compile takes it.
 
     Attributes:
       program: the Program of this worker.
@@ -46,11 +47,11 @@ class Rewritten(object):
     told = False
 
     @collector.paused()
-    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None, at=None):
+    def __init__(self, tf_graph, config, cluster, job_seed, measure_link=None, role=None, whole=False, at=None):
         self.version = version_of(tf_graph)
         on_gpu = collectives_on_gpu(cluster, config)
         program = make_program(tf_graph)
-        program = program if role is None else replace(program, role=role)
+        program = replace(program, role=program.role if role is None else role, whole_batches=whole)
         self.program = compiler.compile(program, config, cluster, job_seed, on_gpu, measure_link, at=at)
         self.plan = self.program.plan
         self.graph = self.program.whole
@@ -242,6 +243,12 @@ class Rewritten(object):
         """{variable: the worker that alone holds it} of those that one of several workers holds."""
         holders = ((name, self.plan.only_holder(name)) for name in self.plan.placements)
         return {name: holder for name, holder in holders if holder is not None}
+
+    @property
+    def state_owners(self):
+        """{variable: the copy of the model, by rank, that updates it} where copies divide updates (zero.level)."""
+        zero = self.plan.zero
+        return {update.variable: update.owner for update in zero.updates} if zero is not None else {}
 
     def sync_orders(self, variables):
         """{slot: tags of collectives, in order}: with these, variables that this worker has get the chief's values."""

@@ -49,7 +49,7 @@ class Runner(object):
         names, values, run, reading = (), [], step.run, step.reading
         if feeds or step.changes.saved or run.open_gates:
             names, values = fed_to(step, feeds, self._local.fed(step.changes.saved), self._versions.plan)
-        if step.is_whole:
+        if step.leaves_copies:
             self._values.changed_here(step.changes.touched)
         fetches = run.fetches + reading.times if reading.times else run.fetches
         if run.checked:

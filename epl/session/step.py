@@ -78,6 +78,11 @@ class Step(object):
         """Whether it is computed in one piece, by one copy of the model."""
         return self.view is not None
 
+    @property
+    def leaves_copies(self):
+        """Whether what it changes is changed in that copy alone of those in this worker."""
+        return self.is_whole and not self._rewritten.plan.mesh.whole
+
     def alone(self):
         """The same for a step that only reads and is run for this worker: nobody else gets what it fetches."""
         step = copy.copy(self)

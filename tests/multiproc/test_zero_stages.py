@@ -120,9 +120,3 @@ def test_a_monitored_session(plain, jobs, tmp_path):
     np.testing.assert_allclose(results[0][1], losses, rtol=1e-6)
     tensors, kept = plain("tests.helpers.programs.sessions:read_checkpoint", str(tmp_path))
     assert kept[-1] == "model.ckpt-4" and {"embedding", "layer_3/kernel/Adam_1", "global_step"} <= set(tensors)
-
-
-def test_batches_that_do_not_divide_are_refused_where_copies_share_a_worker(two_devices):
-    """One copy alone cannot make updates that others have the state of."""
-    with pytest.raises(Exception, match="batch of 7, which cannot be divided evenly .*with zero.level the copies"):
-        two_devices("tests.helpers.programs.sessions:uneven", [8, 7], zero__level="v1")

@@ -20,7 +20,7 @@ def test_fixed_placeholders_have_the_rows_of_open_ones(plain, two_devices, two_w
 
 def test_fixed_placeholders_that_would_have_to_be_divided(two_devices):
     with pytest.raises(RemoteError) as caught:
-        two_devices(LOSSES + "fixed_beside_open", 4, {"zero.level": "v1"})
+        two_devices(LOSSES + "fixed_beside_open", 4, {"local_sgd.k_steps": 2})
     assert "UnsupportedError" in caught.value.bases
     assert "'observations:0' is fed 4 rows, as many as 'labels:0', which is divided over the 2" in caught.value.message
     assert "Leave the first dimension open" in caught.value.message

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.layout.layout import make_mesh
-from epl.plan.layout.mesh import DATA, STAGE
+from epl.plan.layout.mesh import DATA, STAGE, in_one_piece
 from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 
@@ -340,3 +340,14 @@ def test_the_mean_over_copies_of_different_weights(weights, replicas, apart):
             own = rows[instance.data * sum(weights) :][begin:end]
             products.append(float(sum(own) / len(own)) * factor)
     assert sum(products) / len(products) == pytest.approx(float(sum(rows) / len(rows)))
+
+
+def test_one_copy_in_each_worker_computes_whole_batches():
+    for scopes_of, lanes in (([], 1), ([TaskGraph(0, "split", 2)], 2)):
+        mesh = make_mesh(scopes_of, cluster(2, 4))
+        whole = in_one_piece(mesh)
+        assert whole.instances == mesh.instances and whole.takers(0) == mesh.takers(0)
+        assert whole.active == mesh.instances[:lanes] and mesh.active == mesh.instances
+        assert whole.givers(0) == mesh.instances[:1] and len(mesh.givers(0)) == 4 // lanes
+        assert whole.num_merged() == 2 and mesh.num_merged() == 8 // lanes
+        assert whole.served(0) == mesh.instances[1:lanes]

@@ -18,7 +18,7 @@ from epl.rules import effects
 def share_batches(program, plan):
     """Puts an EplBatchShare between each output of a data source and its consumers; nothing to do for one share."""
     graph = program.graph
-    if plan.mesh.num_shards == 1 or plan.mesh.split:
+    if plan.mesh.num_shards == 1 or plan.mesh.split or plan.mesh.whole:
         return program
     edit = graph.editor()
     sources = [n for n in graph.in_order(plan.analysis.cloned) if graph.nodes[n].op in effects.SOURCES]

@@ -50,7 +50,7 @@ def _gather(program, edit, plan, group, which, where):
     graph, mesh, copies, all_have = program.graph, plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
     if which:
         group = replace(group, name=group.name_in(which))
-    givers = {giver.index for giver in mesh.givers(group.lane)}
+    served = {instance.index for instance in mesh.served(group.lane)}
     shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     own = [update for update in group.updates if update.owner in here]
@@ -70,7 +70,7 @@ def _gather(program, edit, plan, group, which, where):
             if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
                 own = [clone_name(write, plan.copy_for(write, instance.index)) for write in update.writes]
             assign = _assign(graph, edit, update, instance.index, name, value, own, all_have)
-            if mesh.split and instance.index not in givers:
+            if instance.index in served:
                 assign.input.extend(waits_for_own_gradients(program, update.variable, instance.index))
             found[-1][instance.index] = all_have(edit, assign)
     return found

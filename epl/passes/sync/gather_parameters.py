@@ -76,7 +76,7 @@ def _update_after_takers(program, edit, plan):
         if variable not in zero.parameters or plan.placed(variable).is_divided or is_resource:
             continue
         writes = sorted(name for name in update.members if effects.is_write(graph.nodes[name].op))
-        for instance in plan.mesh.instances:
+        for instance in plan.mesh.active:
             waits = waits_for_own_gradients(program, variable, instance.index)
             for name in writes:
                 if variable_of(graph, name) == variable:

@@ -26,7 +26,7 @@ def sync_batch_norm(program, plan):
     for norm in plan.batch_norms:
         if isinstance(norm, SyncedMean):
             dtype = dtype_of(graph, norm.tensor)
-            scale = 1.0 / plan.mesh.copies.size
+            scale = 1.0 / plan.num_copies(norm.tensor)
             edit.add(all_reduce_node(plan, norm.name, [norm.tensor], dtype, scale))
             rewire(edit, plan, norm.consumers, norm.name)
         else:
@@ -99,7 +99,7 @@ class _Builder(object):
 
 def _copies(edit, plan, name):
     """(instance, this editor's own NodeDef of the instance's copy, Builder)."""
-    for instance in plan.mesh.instances:
+    for instance in plan.mesh.active:
         node = edit.node(clone_name(name, instance.index))
         prefix = clone_name("epl_batch_norm/%s/local" % name, instance.index)
         yield node, _Builder(edit, node, prefix)
@@ -127,7 +127,7 @@ def _forward(edit, plan, norm):
         inputs.append(x)
     edit.add(gather)
     for (node, b), x in zip(copies, inputs):
-        _normalise(b, node, x, name, plan.mesh.copies.size)
+        _normalise(b, node, x, name, plan.num_copies(norm.node))
 
 
 def _normalise(b, node, x, gathered, instances):
@@ -161,7 +161,7 @@ def _inverse(b, node, variance):
 def _backward(edit, plan, norm, gradient):
     name = norm.collective(gradient)
     copies = list(_copies(edit, plan, gradient))
-    scale = 1.0 / plan.mesh.copies.size
+    scale = 1.0 / plan.num_copies(gradient)
     reduce = all_reduce_node(plan, name, [gradient, gradient], FLOAT32, scale)
     parts = []
     for index, (node, b) in enumerate(copies):

@@ -112,6 +112,8 @@ class Mesh:
         as they are together. Empty: all have one.
       sharers: neighbouring workers that hold the state of optimizers once among them, where these are neither one nor
         all (`zero.degree`); else 0.
+      whole: of the copies of the model in a worker the first one alone computes, all rows that the worker has; the
+        others hold variables.
     """
 
     num_workers: int
@@ -127,6 +129,7 @@ class Mesh:
     first_device: int = 0
     weights: Tuple[int, ...] = ()
     sharers: int = 0
+    whole: bool = False
 
     @property
     def shape(self):
@@ -263,16 +266,31 @@ class Mesh:
         """How many different parts of divided tensors this worker's instances have."""
         return min(self.num_shards, len(self.instances)) if self.split else 1
 
+    @property
+    def active(self):
+        """The instances that compute what becomes of a batch."""
+        return self.instances[: self.lanes] if self.whole else self.instances
+
     def givers(self, lane=None, stage=0):
         """The instances that bring what copies of a stage merge: those of a lane; without one, one for each copy of
         the model here, as all of its devices have the same."""
         if not self.split:
-            return self.computing(stage)
-        return self.instances[lane or 0 :: self.lanes]
+            return self.computing(stage)[: 1 if self.whole else None]
+        return self.active[lane or 0 :: self.lanes]
+
+    def num_merged(self, stage=0):
+        """How many copies of a stage all workers have whose results are merged."""
+        group = self.holding(stage)
+        return group.num_workers if self.whole else group.size
+
+    def served(self, lane=None):
+        """The instances for which another device of their copy brings what they compute too."""
+        givers = self.givers(lane)
+        return tuple(i for i in self.active if i not in givers) if self.split else ()
 
     def takers(self, lane=None):
         """The instances that take what has been merged."""
-        return self.instances if lane is None else self.givers(lane)
+        return self.instances if lane is None else self.instances[lane :: self.lanes]
 
     @property
     def shard_group(self):
@@ -387,3 +405,9 @@ def one_instance(mesh, alone):
         instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices, workers=workers),),
         block=1,
     )
+
+
+def in_one_piece(mesh):
+    """The same with one copy of the model in each worker that computes whole batches, while the others hold variables,
+    and make the updates that they make otherwise."""
+    return replace(mesh, whole=True, weights=())

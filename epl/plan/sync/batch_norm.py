@@ -105,7 +105,7 @@ class SyncedNorm:
 
     def collectives(self, plan):
         """The Collectives of the statistics, and of the gradients."""
-        copies = len(plan.mesh.instances)
+        copies = len(plan.mesh.active)
         handed_in = self.num_bytes * copies if self.num_bytes is not None else None
         found = [_collective(plan, self, ALL_GATHER, self.collective(self.node), self.node, handed_in, tags.FORWARD)]
         for name in self.gradients:

@@ -10,6 +10,7 @@ from epl.plan.facts.analysis import analyse
 from epl.plan.facts.row_states import RATIO, SUM
 from epl.plan.facts.user_collectives import user_collectives
 from epl.plan.layout.layout import mesh_of
+from epl.plan.layout.mesh import in_one_piece
 from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
 from epl.plan.sync.loss_terms import Loss, Term, plan_losses
 from epl.program.program import LOSSES, MEANS
@@ -63,9 +64,10 @@ def plan_loss_weights(program, target):
         return LossWeights(merges)
     used = used_taskgraphs(program)
     mesh = mesh_of(used, config, target.cluster, trains=bool(program.apply_calls))
+    mesh = in_one_piece(mesh) if program.whole_batches else mesh
     micro_batches = config.pipeline.num_micro_batch if has_micro_batches(program, config) else 1
     # With local_sgd nothing is averaged but what a copy of the model has of its own micro-batches.
-    copies = 1 if config.local_sgd.k_steps else mesh.copies.size
+    copies = 1 if config.local_sgd.k_steps else mesh.num_merged()
     if copies * micro_batches == 1:
         return LossWeights(merges)
     losses = plan_losses(program, analyse(program), reported)
@@ -77,7 +79,8 @@ def plan_loss_weights(program, target):
         return LossWeights(merges, losses)
     stage_of, found = stages_of(program, used) if len(mesh.stages) == len(used) else {}, []
     for number, loss in enumerate(losses):
-        parts = copies // mesh.span(stage_of.get(node_of(loss.tensor), 0)) * micro_batches
+        copies = 1 if config.local_sgd.k_steps else mesh.num_merged(stage_of.get(node_of(loss.tensor), 0))
+        parts = copies * micro_batches
         terms = tuple(term for term in loss.terms if term.kind == SUM or term.kind == RATIO and loss.is_weighed)
         if terms and parts > 1:
             edges = tuple(_edges(program, loss, terms))

@@ -309,7 +309,7 @@ def uneven_failures(epl):
     return errors
 
 
-def uneven(epl, sizes, micro_batches=1, stages=1, **config):
+def uneven(epl, sizes, micro_batches=1, stages=1, optimizer="momentum", **config):
     """Trains with batches of different sizes; a metric is updated, and rows are fetched, in the same runs.
 
     Over several stages every worker is fed all rows. `config`: further keys, with `__` for the dot.
@@ -326,7 +326,8 @@ def uneven(epl, sizes, micro_batches=1, stages=1, **config):
         logits = tf.layers.dense(hidden, common.CLASSES, kernel_initializer=tf.glorot_uniform_initializer(seed=2))
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=feeds.labels, logits=logits))
     accuracy, update = tf.metrics.accuracy(feeds.labels, tf.argmax(logits, -1))
-    train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=tf.train.get_or_create_global_step())
+    makers = {"momentum": tf.train.MomentumOptimizer(0.1, 0.9), "adam": tf.train.AdamOptimizer(0.01)}
+    train_op = makers[optimizer].minimize(loss, global_step=tf.train.get_or_create_global_step())
     rows = common.rows_everywhere(epl, tf.gather(feeds.x, 0, axis=1))
     loss = common.mean_everywhere(epl, loss)
     losses, states, metrics, seen = [], [], [], []

@@ -160,3 +160,35 @@ def bert_by_an_estimator(epl, folder, config=None, steps=3):
     estimator = tf.estimator.Estimator(_bert, config=estimators.run_config(folder))
     estimator.train(data, hooks=[hook])
     return {"losses": hook.losses, "state": estimators.variables(estimator)[-1]}
+
+
+def uneven(epl, sizes, strategy, config):
+    """Trains with batches of different sizes a model with a table, batch normalisation and clipped gradients.
+
+    Args:
+      strategy: "split" and "replicate" over two devices; None: each device has a copy of the model.
+    """
+    common.init(epl, config)
+    if strategy:
+        epl.set_default_strategy(getattr(epl, strategy)(2))
+    feeds = common.Feeds(epl)
+    table = tf.get_variable("table", [common.CLASSES, 4], initializer=tf.glorot_uniform_initializer(seed=5))
+    x = tf.concat([feeds.x, tf.nn.embedding_lookup(table, feeds.labels)], 1)
+    hidden = tf.layers.dense(x, 8, kernel_initializer=tf.glorot_uniform_initializer(seed=1))
+    hidden = tf.layers.batch_normalization(hidden, momentum=0.9, training=True)
+    logits = tf.layers.dense(hidden, common.CLASSES, kernel_initializer=tf.glorot_uniform_initializer(seed=2))
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=feeds.labels, logits=logits))
+    optimizer = m.OPTIMIZERS["adam"]()
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
+    clipped, _ = tf.clip_by_global_norm(gradients, 0.5)
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = optimizer.apply_gradients(zip(clipped, variables), tf.train.get_or_create_global_step())
+    loss = common.mean_everywhere(epl, loss)
+    losses, states = [], []
+    with common.session() as sess:
+        common.initialize(sess)
+        for number, size in enumerate(sizes):
+            x, labels = (common.share(epl, column) for column in common.batch(number, size))
+            losses.append(sess.run([loss, train_op], {feeds.x: x, feeds.labels: labels})[0])
+            states.append(common.state(sess))
+    return {"losses": losses, "states": states}
