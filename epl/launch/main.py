@@ -12,7 +12,19 @@ import time
 
 from epl.config.template import template
 from epl.errors import EplError, LaunchError
-from epl.launch import board, environment, flight, machines, notes, notice, processes, progress, restarts, version_1
+from epl.launch import (
+    board,
+    environment,
+    flight,
+    machines,
+    notes,
+    notice,
+    processes,
+    progress,
+    record,
+    restarts,
+    version_1,
+)
 from epl.launch.advice import address_of
 from epl.launch.job import PEER_GRACE_S, Job
 from epl.launch.options import parse, script_command
@@ -129,6 +141,10 @@ class _Preparation:
         else:
             self.log_dir = options.log_dir
             os.makedirs(self.log_dir, exist_ok=True)
+        self.record = None
+        if options.report is not None:
+            devices = _devices_text(options.gpu_per_worker, self.gpus)
+            self.record = record.Record(self.command, len(self.addresses), devices, self.log_dir)
 
     def again(self, left_out):
         """Prepares the next attempt: with addresses and a token of its own, so that nothing of this one comes in.
@@ -158,7 +174,7 @@ class _Preparation:
         """The Progress of this machine's workers."""
         mode = progress.mode_of(options.progress, os.environ, sys.stdout.isatty())
         paths = {index: self.board_path(index) for index in self.local}
-        return progress.Progress(mode, paths, len(self.addresses), time.monotonic())
+        return progress.Progress(mode, paths, len(self.addresses), time.monotonic(), self.record)
 
     @contextlib.contextmanager
     def stdin(self):
@@ -223,17 +239,15 @@ class _Preparation:
         variables[notes.VARIABLE] = os.path.abspath(self.note_path(self.local[place]))
         variables[notice.VARIABLE] = os.path.abspath(self.notice_path)
         variables[ATTEMPT] = str(self.attempt)
+        if self.record is not None and self.local[place] == 0:
+            variables[record.PARTS] = os.path.abspath(self.record.parts_path)
         return variables
 
     def headline(self, options):
-        devices = options.gpu_per_worker
-        kind = "GPU" if self.gpus else "CPU device"
-        text = "%d worker%s with %d %s%s each" % (
+        text = "%d worker%s with %s each" % (
             len(self.addresses),
             "" if len(self.addresses) == 1 else "s",
-            devices,
-            kind,
-            "" if devices == 1 else "s",
+            _devices_text(options.gpu_per_worker, self.gpus),
         )
         if self.why_not_gpus:
             text += " (%s)" % self.why_not_gpus
@@ -241,6 +255,10 @@ class _Preparation:
             text += "; this machine runs workers %d to %d" % (self.local[0], self.local[-1])
         kept = ", kept if something fails" if self.log_dir_is_ours else ""
         return "%s. Logs%s: %s/worker-<index>.log" % (text, kept, self.log_dir)
+
+
+def _devices_text(count, gpus):
+    return "%d %s%s" % (count, "GPU" if gpus else "CPU device", "" if count == 1 else "s")
 
 
 def _run(options, plan):
@@ -264,11 +282,23 @@ def _run(options, plan):
     finally:
         guard.close()
         asked.remove()
+    if plan.record is not None:
+        console.say(_written_report(options, plan, attempt, decisions))
     console.finish()
     if attempt.start_error is not None:
         sys.stderr.write("epl-launch: error: cannot start a worker: %s\n" % attempt.start_error)
         return USAGE_STATUS
     return _conclude(options, plan, attempt, decisions, stops)
+
+
+def _written_report(options, plan, attempt, decisions):
+    """Writes the page of the run; returns what is said of it."""
+    cause = attempt.job.cause()
+    try:
+        problem = plan.record.write(options.report, decisions.attempts, short_text(cause) if cause is not None else [])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    return "no page of the run: %s" % problem if problem else "the page of the run: %s" % options.report
 
 
 class _Attempt:
@@ -304,6 +334,8 @@ class _Attempt:
         """Removes what workers have noted; of the last attempt their last events are kept."""
         if last:
             self._plan.write_timeline(self.job, self._console)
+            if self._plan.record is not None:
+                self._plan.record.ended({each.index: self._plan.board_path(each.index) for each in self.job.workers})
         for worker in self.job.workers:
             worker.note.remove()
             board.remove(self._plan.board_path(worker.index))
@@ -354,7 +386,8 @@ def _start(options, plan, console, job):
             )
         everything = options.debug or "TF_CPP_MIN_LOG_LEVEL" in os.environ
         shown = EVERYTHING if options.verbose or options.debug else OWN if place == 0 else ERRORS
-        stream = Stream(index, console, plan.open_log(index), everything, known, shown)
+        lines = plan.record.warnings.take if plan.record is not None else None
+        stream = Stream(index, console, plan.open_log(index), everything, known, shown, lines)
         note = notes.Note(plan.note_path(index))
         board.remove(plan.board_path(index))  # of an earlier job
         setup = processes.child_setup(cores)

@@ -146,6 +146,12 @@ def _parser():
         "(auto, default); always the one (line) or the other (plain); or nothing (off)",
     )
     add(
+        "--report",
+        metavar="FILE",
+        help="write a page of the run, however it ends: its course, where time went, its last steps, warnings, the "
+        "plan",
+    )
+    add(
         "--verbose",
         action="store_true",
         help="show what all workers print, and tables of EPL's; without it what the first one prints, and errors of "
@@ -210,6 +216,8 @@ def parse(arguments):
     if options.gpus and options.device == "cpu":
         raise LaunchError("--gpus names GPUs, but --device cpu asks for none. Leave one of them out.")
     script_command(options.script)
+    if options.report is not None and not os.path.isdir(os.path.dirname(os.path.abspath(options.report))):
+        raise LaunchError("--report %s: there is no such folder. Make it, or name another." % options.report)
     _set_numbers(options)
     _check_restarts(options)
     return options

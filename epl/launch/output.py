@@ -137,9 +137,10 @@ class Stream:
       everything: show noise of TensorFlow's too, times and whole tracebacks, which otherwise are in the log alone.
       known: the errors that the workers of this console have shown; None: none.
       shown: EVERYTHING; OWN: without tables of EPL's; ERRORS: only errors, and what EPL warns of.
+      lines: called with each whole line, text; None: nobody wants them.
     """
 
-    def __init__(self, worker, console, log=None, everything=False, known=None, shown=EVERYTHING):
+    def __init__(self, worker, console, log=None, everything=False, known=None, shown=EVERYTHING, lines=None):
         self._worker = worker
         self._console = console
         self._log = log
@@ -149,7 +150,7 @@ class Stream:
         self._after_return = False  # a "\n" now would belong to the "\r" before
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
-        self._shown = shown
+        self._shown, self._lines = shown, lines
         self._errors = Tracebacks(worker, Known())  # to know what of the output belongs to one
         self._in_table = False
         self._noise = None if everything else Noise()
@@ -199,7 +200,10 @@ class Stream:
             self._tail_line += self._line[: _TAIL_LINE_BYTES - len(self._tail_line)]
         if ends:
             self._tail.append(bytes(self._tail_line))
-            self.errors.take(self._tail_line.decode("utf-8", "replace"))
+            text = self._tail_line.decode("utf-8", "replace")
+            self.errors.take(text)
+            if self._lines is not None:
+                self._lines(text)
             self._tail_line.clear()
         self._begun = not ends
         self._since = None

@@ -35,9 +35,10 @@ class Progress(object):
       paths: dict of each worker of this machine to its board's path.
       num_workers: of the job.
       began: when it did, by time.monotonic().
+      record: a record.Record that gets every look too, or None.
     """
 
-    def __init__(self, mode, paths, num_workers, began):
+    def __init__(self, mode, paths, num_workers, began, record=None):
         self._mode = mode
         self._paths = paths
         self._num_workers = num_workers
@@ -46,14 +47,19 @@ class Progress(object):
         self._plain_at = began + _FIRST_PLAIN_S
         self._history = collections.deque()  # (when, {worker: Seen})
         self._latest = {}
+        self._record = record
         self._looks = {}  # the latest diagnosis.Looks, of a job that has not moved for a while
 
     def show(self, console, now):
         """Shows it if that is due."""
-        if self._mode == OFF or now < self._look_at:
+        if self._mode == OFF and self._record is None or now < self._look_at:
             return
         self._look_at = now + _LOOK_S
         text = self.text(now)
+        if self._record is not None:
+            self._record.add(self._latest)
+        if self._mode == OFF:
+            return
         if self._mode == LINE:
             console.status(text)
         elif now >= self._plain_at:
@@ -143,7 +149,7 @@ def training(seen, then, num_workers):
     parts = [_steps_text(first)]
     if first.loss is not None:
         parts.append("loss %.4g" % first.loss)
-    rate = _rate(seen, then)
+    rate = rate_of(seen, then)
     if rate:
         parts.append(_rate_text(rate, first.rows, num_workers))
         if first.total is not None and first.total > first.step:
@@ -183,7 +189,7 @@ def _number(value):
     return "{:,.0f}".format(value) if value >= 100 else "%.3g" % value
 
 
-def _rate(seen, then):
+def rate_of(seen, then):
     """Steps a second between two looks, of the first worker that has made some between them; 0.0: none has."""
     for worker in sorted(seen):
         before, after = then.get(worker), seen[worker]

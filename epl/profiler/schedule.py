@@ -8,8 +8,8 @@ import sys
 from epl.env import Env
 from epl.plan.pipeline.schedule import FORWARD, Action
 from epl.plan.pipeline.simulate import Slot, timeline_of
+from epl.plan.report.schedule_page import schedule_page
 from epl.profiler.trace import TraceHook, executions, gather, stem
-from epl.session.front_ends.pictures import schedule_page
 
 _LOG = logging.getLogger("epl")
 _COPY = re.compile(r"epl_micro_batch_(\d+)/(.*)", re.DOTALL)

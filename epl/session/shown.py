@@ -1,10 +1,14 @@
 """What a session tells people about its plan when there is something to train."""
 
 import logging
+import os
 
+from epl.env import Env
+from epl.launch.record import PARTS
 from epl.plan.report.table import plan_table
 from epl.plan.sync.loss_notes import loss_notes
 from epl.session.devices import passed_over
+from epl.session.plan_parts import leave_parts
 
 _LOG = logging.getLogger("epl")
 
@@ -14,6 +18,8 @@ def show_plan(program, cluster):
     if cluster.worker_index != 0:
         return
     _LOG.info("%s", plan_table(program.plan, program))
+    if os.environ.get(PARTS):
+        leave_parts(program, Env.get().config.pipeline, os.environ[PARTS])
     for note in loss_notes(program.losses, program.plan.reduce_method):
         _LOG.warning("%s", note)
     if program.automatic is not None:

@@ -22,6 +22,7 @@ LEVELS = {
     "profiler": 5.5,  # session hooks for users
     "calibrate": 6.5,  # a command that starts workers, which are programs
     "doctor": 6.5,  # the same
+    "report": 6.5,  # a command, too, in no process that trains
     "capture": 4,
     "compiler": 4.5,
     "search": 4.75,  # makes plans with the compiler, for sessions and commands

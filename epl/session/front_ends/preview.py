@@ -18,13 +18,13 @@ from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report import memory_page, placements_page, web
 from epl.plan.report.estimate_table import estimate_facts, estimate_table
 from epl.plan.report.exchanges_table import exchanges_table, facts
+from epl.plan.report.schedule_page import schedule_page, schedule_part
 from epl.plan.report.table import plan_table
 from epl.program.files import write
 from epl.search.search import is_wanted, machine_for, search
 from epl.search.shown import table
 from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
 from epl.session.foretold_job import foretell_job, job_charts, job_table
-from epl.session.front_ends.pictures import schedule_page, schedule_part
 from epl.session.front_ends.searched import show_search
 from epl.session.front_ends.written import written
 from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
