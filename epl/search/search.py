@@ -10,9 +10,9 @@ from epl.cluster.cluster import Cluster
 from epl.cluster.machine import machine as machine_of
 from epl.cluster.machine import measured
 from epl.errors import CaptureError, ConfigError, PlanError, UnsupportedError
-from epl.passes.model.add_stages import add_stages
 from epl.plan.estimate.estimate import Estimate, estimate
 from epl.plan.input.batch_rows import open_rows, rows_of_data
+from epl.plan.pipeline.auto_stages import plan_stages
 from epl.plan.sync.batch_norm import statistics_of
 from epl.plan.text import bytes_text
 from epl.program.target import Target
@@ -303,7 +303,7 @@ class _Search(object):
     def _can_be_cut(self, choice):
         """Whether the model has as many stages; where it has not, it has not more either."""
         try:
-            add_stages(self._program, Target(self._config.replaced(self._space.keys(choice)), self._cluster))
+            plan_stages(self._program, Target(self._config.replaced(self._space.keys(choice)), self._cluster))
         except _REFUSALS:
             return False
         return True
