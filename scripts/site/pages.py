@@ -4,12 +4,16 @@ import ast
 import os
 import posixpath
 import re
+import runpy
 
 from mkdocs.structure.files import File
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Sections of the navigation in Chinese.
+SECTIONS = {"Begin": "入门", "Parallelism": "并行策略", "Running": "运行", "What works": "支持范围"}
+TRANSLATIONS = runpy.run_path(os.path.join(ROOT, "scripts", "translations.py"))
 # Public names that stand in modules of their own.
 MODULES = ("epl.errors", "epl.optimizers", "epl.ops", "epl.profiler")
 
@@ -44,12 +48,28 @@ def reference():
     return pages
 
 
+def chinese(nav):
+    """The same navigation for the pages of docs/zh/, as far as they are there."""
+    found = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            ((name, inside),) = entry.items()
+            below = chinese(inside if isinstance(inside, list) else [inside])
+            found += below if len(below) < 2 or not isinstance(inside, list) else [{SECTIONS.get(name, name): below}]
+        else:
+            page = "zh/README.md" if entry == "index.md" else "zh/" + entry
+            found += [page] if os.path.exists(os.path.join(ROOT, "docs", page)) else []
+    return found
+
+
 def on_config(config):
     """Adds to the navigation what is made here."""
+    in_chinese = chinese(config["nav"]) + ["zh/terms.md"]
     examples = [page for page in copied() if page.startswith("examples/")]
     config["nav"] += [
         {"Examples": [{posixpath.basename(page)[:-3]: page} for page in examples]},
         {"Reference": [{name: "reference/%s.md" % name} for name in public_names()]},
+        {"中文": in_chinese},
         {"The project": [{"Contributing": "contributing.md"}, {"Changes": "changelog.md"}]},
     ]
     return config
@@ -102,4 +122,8 @@ def on_page_markdown(markdown, page, config, files):
     pages["examples"] = pages["docs"] = "index.md"
     name = page.file.src_uri
     config["theme"]["language"] = "zh" if name.startswith("zh/") else "en"
+    if name.startswith("zh/") and name != "zh/terms.md" and TRANSLATIONS["is_behind"](name[len("zh/") :]):
+        markdown = re.sub(
+            r"^(# .*\n)", r"\1\n!!! note\n    本页译自较早的英文版本，以英文页面为准。\n", markdown, count=1, flags=re.M
+        )
     return relinked(markdown, name, sources.get(name, "docs/" + name), pages)
