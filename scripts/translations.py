@@ -1,12 +1,12 @@
 """Which pages of docs/zh/ are behind the English ones, and which do not have their form.
 
-    python scripts/translations.py                 one line for each page that is missing or behind
-    python scripts/translations.py --check         the same; ends with 1 where a page that is not behind has another form
-    python scripts/translations.py --stamp PAGE ...  says of docs/zh/PAGE that it is of the English page as it is now
+    python scripts/translations.py                   one line for each page that is missing or behind
+    python scripts/translations.py --check           ends with 1 where a page that is not behind has another form
+    python scripts/translations.py --stamp PAGE ...  docs/zh/PAGE is of the English page as it is now
 
-A translated page has the headings of the English one, in the same order, and the same blocks of code. Its first line says
-of which state of the English page it is. Before each heading stands an anchor with the English one's name, so that links
-are the same in all languages; --stamp writes both.
+A translated page has the headings of the English one, in the same order, and the same blocks of code. Its first line
+says of which state of the English page it is. Before each heading stands an anchor with the English one's name, so that
+links are the same in all languages; --stamp writes both.
 """
 
 import hashlib
