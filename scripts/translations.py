@@ -6,7 +6,8 @@
 
 A translated page has the headings of the English one, in the same order, and the same blocks of code. Its first line
 says of which state of the English page it is. Before each heading stands an anchor with the English one's name, so that
-links are the same in all languages; --stamp writes both.
+links are the same in all languages; --stamp writes both, and lets links lead to the English page as long as there is no
+other.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ _FIRST = re.compile(r"\A<!-- (\S+) at ([0-9a-f]{12}) -->\n")
 _ANCHOR = re.compile(r'^<a id="[^"]*"></a>\n\n?(?=#)', re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.MULTILINE)
 _BLOCK = re.compile(r"^```[^\n]*\n.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?:\.\./)?(\w+\.md)(#[^)\s]+)?\)")
 _COMMENT = re.compile(r"(?<=\s)#.*$", re.MULTILINE)
 
 
@@ -104,7 +106,16 @@ def stamped(page, source, text):
         if len(match.group(1)) > 1 and name:
             parts.append('<a id="%s"></a>\n\n' % name)
         kept = match.start()
-    return "<!-- %s at %s -->\n%s%s" % (page, digest(source), "".join(parts), text[kept:])
+    text = _LINK.sub(_here_or_above, "".join(parts) + text[kept:])
+    return "<!-- %s at %s -->\n%s" % (page, digest(source), text)
+
+
+def _here_or_above(link):
+    page, anchor = link.group(1), link.group(2) or ""
+    if not os.path.exists(os.path.join(ROOT, "docs", page)):  # the README's, and others of the root
+        return link.group(0)
+    here = os.path.exists(os.path.join(ROOT, ZH, page))
+    return "](%s%s%s)" % ("" if here else "../", page, anchor)
 
 
 def main(arguments):

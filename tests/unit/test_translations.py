@@ -53,6 +53,12 @@ def test_a_stamp_names_the_state_and_gives_headings_their_english_anchors():
     assert "# 运行\nepl-launch" in text
 
 
+def test_links_lead_to_the_english_page_as_long_as_there_is_no_other():
+    text = T["stamped"]("page.md", ENGLISH, CHINESE + "[a](terms.md#x) [b](../missing.md) [c](concepts.md#losses)")
+    there = os.path.exists(os.path.join(REPOSITORY, "docs", "zh", "concepts.md"))
+    assert "[b](../missing.md)" in text and "[c](%sconcepts.md#losses)" % ("" if there else "../") in text
+
+
 def test_what_differs_in_form_is_seen():
     assert T["code"](ENGLISH) == T["code"](CHINESE)
     assert T["code"](ENGLISH) != T["code"](CHINESE.replace("run.sh", "other.sh"))
