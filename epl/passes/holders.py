@@ -42,7 +42,7 @@ class _Workers(object):
 
     def __init__(self, plan):
         self._block = plan.mesh.pipeline.num_workers
-        self._keepers = plan.sharing.num_workers if plan.shares_among_workers else 1
+        self._keepers = plan.zero.shard_group.num_workers if plan.shares_among_workers else 1
         self._known = {}
 
     def of(self, place, keeper):

@@ -27,7 +27,7 @@ from epl.plan.input.equal_steps import Repeated, find_repeated
 from epl.plan.input.prefetch import Prefetched, find_prefetched
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import mesh_of
-from epl.plan.layout.mesh import DATA, STAGE, Mesh, in_one_piece, one_instance
+from epl.plan.layout.mesh import AXES, DATA, STAGE, Mesh, in_one_piece, one_instance
 from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
 from epl.plan.layout.placements import place_variables
 from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
@@ -40,7 +40,7 @@ from epl.plan.sync.local_sgd import LocalSgd, plan_local_sgd
 from epl.plan.sync.outputs import Merge, merges_of
 from epl.plan.sync.state import StateGroup, plan_state
 from epl.plan.sync.wire import Wire, plan_wire
-from epl.plan.zero.zero import Zero, sharing_group, with_sharers, workers_of
+from epl.plan.zero.zero import Zero, in_groups, stays_in_workers, workers_of
 from epl.plan.zero.zero_owners import Places, plan_zero
 from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
@@ -70,7 +70,7 @@ class Plan:
       owners: node to the one worker of a pipeline that computes it, or its first copy, by its place in `mesh.pipeline`;
         all of them compute the others. Empty where each worker computes whole copies of the model. See `owner`.
       keepers: node to the one worker that computes it of those that share the optimizers' state, by its place in
-        `sharing`; all of these compute the others. Empty where each worker has all of the state of its stages.
+        `zero.shard_group`; all of these compute the others. Empty where each worker has all of the state of its stages.
       staying: those of which one worker has all copies, though those of its stage may be in several.
       link: what the sizes of gradient groups follow from; None where they follow from the configuration, or where there
         are no dense gradients that travel between workers.
@@ -228,14 +228,9 @@ class Plan:
         return range(self.mesh.lanes) if self.placed(variable).is_divided else [None]
 
     @property
-    def sharing(self):
-        """The Group of the copies of the model among which `zero` divides the state of optimizers."""
-        return sharing_group(self.mesh, self.zero.degree)
-
-    @property
     def shares_among_workers(self):
         """Whether several workers divide the state of optimizers, so that one alone computes what `keepers` has."""
-        return self.zero is not None and self.sharing.num_workers > 1
+        return self.zero is not None and self.zero.shard_group.num_workers > 1
 
     @property
     def owning_group(self):
@@ -243,14 +238,16 @@ class Plan:
         keeper, one after the other, with the places of a pipeline in each."""
         if not self.shares_among_workers:
             return self.mesh.pipeline
-        return self.sharing if self.mesh.pipeline.num_workers == 1 else self.mesh.group(DATA, STAGE)
+        if self.mesh.pipeline.num_workers == 1:
+            return self.zero.shard_group
+        return self.mesh.group(*(DATA, STAGE) if self.mesh.split else AXES)
 
     def only_holder(self, variable):
         """The one worker that has a variable, or that of the first copy of a pipeline where each copy has it, or the
         first of those that have parts of the owner's copy of the model; None: all have it, or parts."""
         placed, first = self.placed(variable), 0
         if self.is_kept(variable):
-            first = self.mesh.copies.workers[placed.data.rank // self.zero.local]
+            first = self.mesh.copies.workers[placed.data.rank // self.zero.shard_group.local]
             first -= self.mesh.shard_group.index * self.mesh.block if self.shards_span_workers else 0
         elif placed.stage.kind != "owned":
             return None
@@ -258,7 +255,7 @@ class Plan:
 
     def is_kept(self, variable):
         """Whether one alone of the workers that share the optimizers' state has a variable."""
-        return self.placed(variable).data.kind == "owned" and not self.zero.whole_workers
+        return self.placed(variable).data.kind == "owned" and not stays_in_workers(self.zero, self.mesh)
 
     def owner(self, name, instance):
         """The place in `mesh.pipeline` of the one worker that computes an instance's copy of a node; None: all do."""
@@ -274,7 +271,7 @@ class Plan:
 
     def is_here(self, name):
         """True for a node of the user's of which this worker computes a copy, alone or as all workers do."""
-        return self.has_stage(name) and (name not in self.keepers or self.keepers[name] == self.sharing.index)
+        return self.has_stage(name) and (name not in self.keepers or self.keepers[name] == self.zero.shard_group.index)
 
     def has_stage(self, name):
         """True for a node of a stage that this worker has, and for what all workers of a pipeline have."""
@@ -289,7 +286,7 @@ class Plan:
         here, spread = self.mesh.pipeline.index, self.mesh.is_spread
         found = {name for name, owner in self.owners.items() if owner != here and not (spread and self.has_stage(name))}
         if self.keepers:
-            own = self.sharing.index
+            own = self.zero.shard_group.index
             found.update(name for name, keeper in self.keepers.items() if keeper != own)
         return found
 
@@ -421,12 +418,10 @@ def make_plan(model, config, cluster):
             drift = check_updates(model, analysis, aggregation, state)
     zero, keepers = None, {}
     if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
-        mesh, sharing = with_sharers(mesh, config), sharing_group(mesh, config.zero.degree)
-        in_workers = sharing.num_workers == 1 and (sharing.size < mesh.copies.size or mesh.pipeline.num_workers > 1)
+        mesh = in_groups(mesh, config)
         places = Places(owners, mesh.pipeline.index)
-        around, groups = bool(mesh.sharers), mesh.copies.local // sharing.local
-        zero = plan_zero(model, analysis, config.zero.level, sharing, mesh.lanes, in_workers, places, around, groups)
-        keepers = workers_of(zero, model)
+        zero = plan_zero(model, analysis, config.zero.level, mesh.state_groups, places)
+        keepers = workers_of(zero, model, mesh)
         if zero.num_owned == 1:  # else there is a copy for each shard, or in each group
             analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
     dgc = plan_dgc(model, config.dgc) if aggregation.groups else None

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from epl.plan.zero.zero import sharing_group
+from epl.plan.zero.zero import stays_in_workers
 
 
 def role_of(plan, worker):
@@ -18,7 +18,7 @@ def role_of(plan, worker):
     mesh = replace(plan.mesh, worker_index=worker)
     owner = part = 0
     if plan.zero is not None:
-        owner = sharing_group(mesh, mesh.copies.local if plan.zero.whole_workers else 0).index
+        owner = 0 if stays_in_workers(plan.zero, mesh) else mesh.copies.index
     if mesh.split:
         part = mesh.shard_group.index
     return worker % mesh.block, owner, part

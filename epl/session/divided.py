@@ -6,7 +6,7 @@ from epl.capture.record import make_program, record_of
 from epl.compiler import mesh_of_program
 from epl.env import Env
 from epl.plan.layout.layout import is_split
-from epl.plan.zero.zero import sharing_group
+from epl.plan.zero.zero import in_groups
 from epl.session.chosen import choose_plan
 from epl.session.hooks import PREVIEW, job
 
@@ -20,11 +20,10 @@ def divided_over_workers(tf_graph):
     if env.config.dgc.save_residuals and env.cluster.worker_num > 1:
         return True
     if env.config.zero.level and env.cluster.worker_num > 1:
-        degree = env.config.zero.degree
-        if not degree:
+        if not env.config.zero.degree:
             return True
         mesh = mesh_of_program(make_program(tf_graph), env.config, env.cluster)
-        if sharing_group(mesh, degree).num_workers > 1:
+        if in_groups(mesh, env.config).state_groups[0].num_workers > 1:
             return True
     taskgraphs = record_of(tf_graph).taskgraphs
     may_be = len(taskgraphs) > 1 or is_split(taskgraphs) or env.config.auto.auto_parallel

@@ -7,6 +7,7 @@ from epl.errors import UnsupportedError
 from epl.graph.index import node_of
 from epl.plan.facts.analysis import batch_placeholder, fixed_placeholder
 from epl.plan.facts.names import clone_tensor, micro_batch_tensor
+from epl.plan.layout.rows import weights_of
 from epl.session.sparse_feeds import SparseFeed, sparse_feeds
 
 # The one part of what is not divided.
@@ -92,7 +93,7 @@ def _copies(rewritten, name, reach):
     replicas = sorted({instance.data for instance in instances})
     # A micro-batch of a replica is divided over the devices that compute it.
     of_replica = [i for i in instances if i.data == replicas[0]]
-    weights = [plan.mesh.weights_of(plan.stage(node))[i.shard // span] for i in of_replica]
+    weights = [weights_of(plan.mesh, plan.stage(node))[i.shard // span] for i in of_replica]
     shares, total = len(of_replica), sum(weights)
     for instance in instances:
         for m in range(count if instance in holding else 0):

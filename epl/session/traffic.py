@@ -56,7 +56,7 @@ def traffic_of(rewritten, reach, reads, named):
     within = {verdict.name for verdict in stages_verdicts(plan)}  # of a pipeline of several workers
     orders = {}
     for _, name, slot, tag in found:
-        taken = name not in rewritten.idle and rewritten.has(name) and not plan.mesh.is_alone(slot)
+        taken = name not in rewritten.idle and rewritten.has(name) and not _is_alone(plan.mesh, slot)
         if taken and (between or name in within):
             orders.setdefault(slot, []).append(tag)
     communicates = bool(found) and between or bool(orders)
@@ -101,6 +101,12 @@ def _with_messages(rewritten, orders, messages, collectives=(), communicates=Fal
         communicates or bool(messages),
         only_reads,
     )
+
+
+def _is_alone(mesh, slot):
+    """Whether this worker has nobody to communicate with over a pool's number, as no other has such copies."""
+    group = mesh.joined(slot) if mesh.is_spread else None
+    return group is not None and group.num_workers == 1
 
 
 def _changes_nothing(rewritten, reach, named):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -11,13 +12,18 @@ from hypothesis import strategies as st
 
 from epl.errors import PlanError, UnsupportedError
 from epl.plan.layout.layout import make_mesh
-from epl.plan.layout.mesh import DATA, STAGE, in_one_piece
+from epl.plan.layout.mesh import AXES, DATA, SHARD, STAGE, in_one_piece
+from epl.plan.layout.rows import computing_for, mean_factors, rows_of, weights_of
 from epl.program.program import TaskGraph
 from tests.helpers.planning import cluster
 
 
 def scopes(*device_counts):
     return [TaskGraph(i, "replicate", count) for i, count in enumerate(device_counts)]
+
+
+def everyone(mesh):
+    return mesh.group(*AXES)
 
 
 def of_all_workers(taskgraphs, workers, devices, colocate=False, together=True, **options):
@@ -88,20 +94,71 @@ def test_groups(workers, devices, num_scopes, together):
     hypothesis.assume(workers * devices % num_scopes == 0 and even(num_scopes, workers, devices, together))
     meshes = of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)
     for worker, mesh in enumerate(meshes):
-        assert list(mesh.everyone.workers) == list(range(workers)) and mesh.everyone.size == workers * devices
-        for group in ("everyone", "copies", "pipeline"):
-            own = getattr(mesh, group)
+        assert list(everyone(mesh).workers) == list(range(workers)) and everyone(mesh).size == workers * devices
+        for group in (everyone, lambda mesh: mesh.copies, lambda mesh: mesh.pipeline):
+            own = group(mesh)
             assert own.workers[own.index] == worker
             for other in own.workers:
-                theirs = getattr(meshes[other], group)
+                theirs = group(meshes[other])
                 assert (theirs.workers, theirs.first_communicator) == (own.workers, own.first_communicator)
         assert set(mesh.copies.workers) & set(mesh.pipeline.workers) == {worker}
         assert mesh.copies.num_workers * mesh.pipeline.num_workers == workers
         assert mesh.copies.size * num_scopes == workers * devices
-        numbers = {g.communicator(1) for g in (mesh.everyone, mesh.copies, mesh.pipeline)}
+        numbers = {g.communicator(1) for g in (everyone(mesh), mesh.copies, mesh.pipeline)}
         assert len(numbers) == (3 if mesh.pipeline.num_workers > 1 else 1)
     with pytest.raises(PlanError, match="along data$"):
         meshes[0].group(DATA)
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+    workers=st.integers(1, 8), devices=st.integers(1, 6), degree=st.integers(1, 48), communicators=st.integers(1, 3)
+)
+def test_state_is_held_once_in_each_shard_group(workers, devices, degree, communicators):
+    """Neighbouring copies divide it; those at the same place in each of these groups have the same part of it."""
+    size = workers * devices
+    hypothesis.assume(size % degree == 0 and (devices % degree == 0 or degree % devices == 0))
+    meshes = of_all_workers([], workers, devices, num_communicators=communicators)
+    for worker, mesh in enumerate(meshes):
+        shards, replicas = replace(mesh, degree=degree).state_groups
+        own = range(worker * devices, (worker + 1) * devices)
+        near = {rank // devices for rank in range(size) if rank // degree == own[0] // degree}
+        apart = {rank // devices for rank in range(size) if rank % degree == own[0] % degree}
+        assert set(shards.workers) == near and set(replicas.workers) == apart
+        assert (shards.size, replicas.size) == (degree, size // degree)
+        assert shards.workers[shards.index] == replicas.workers[replicas.index] == worker
+        slots = {group.communicator(0) for group in (mesh.copies, shards, replicas) if group.num_workers > 1}
+        assert len(slots) == len({tuple(g.workers) for g in (mesh.copies, shards, replicas) if g.num_workers > 1})
+        for group in (shards, replicas):
+            if 1 < group.num_workers < workers:
+                assert replace(mesh, degree=degree).joined(group.communicator(0)).workers == group.workers
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(
+    workers=st.integers(1, 12),
+    devices=st.integers(1, 4),
+    count=st.integers(1, 4),
+    num_scopes=st.integers(1, 3),
+    together=st.booleans(),
+    kind=st.sampled_from(["replicate", "split"]),
+)
+def test_a_group_has_the_workers_that_differ_along_its_axes_alone(workers, devices, count, num_scopes, together, kind):
+    taskgraphs = [TaskGraph(i, kind, count) for i in range(num_scopes)]
+    try:
+        meshes = of_all_workers(taskgraphs, workers, devices, together=together)
+    except (PlanError, UnsupportedError):
+        hypothesis.assume(False)
+    # Along the data, the shards and the stages: which of each a worker has.
+    places = [(frozenset(i.data for i in m.instances), frozenset(i.shard for i in m.instances)) for m in meshes]
+    places = [place + (index % meshes[0].block,) for index, place in enumerate(places)]
+    groups = {(STAGE,): (0, 1), (DATA, SHARD): (2,), AXES: ()}
+    groups.update({(DATA,): (1, 2), (SHARD,): (0, 2), (DATA, STAGE): (1,)} if meshes[0].split else {})
+    for axes, others in groups.items():
+        for worker, mesh in enumerate(meshes):
+            group = mesh.group(*axes)
+            same = [w for w in range(workers) if all(places[w][k] == places[worker][k] for k in others)]
+            assert list(group.workers) == same and group.workers[group.index] == worker, axes
 
 
 # (workers, devices a worker, shards) where the shards take whole workers, or divide one.
@@ -181,7 +238,7 @@ def test_groups_of_stages_that_are_split(case):
         assert list(owning.workers) == [w for w in range(workers) if {shard for _, shard in has[w]} == parts]
         assert owning.index == mesh.copies.index * mesh.block + place
         numbers = [getattr(mesh, name).communicator(1) for name in groups]
-        assert len(set(numbers)) == len(numbers) and mesh.everyone.communicator(1) not in numbers
+        assert len(set(numbers)) == len(numbers) and everyone(mesh).communicator(1) not in numbers
         for name in groups:
             group = getattr(mesh, name)
             assert mesh.joined(group.communicator(0)) == group
@@ -249,14 +306,12 @@ def test_copies_over_workers_with_different_device_counts(counts, devices, block
             assert not here or group.workers[group.index] == worker
             if mesh.is_spread and here and group.num_workers < workers:
                 joined = mesh.joined(group.communicator(0))
-                assert joined.workers == group.workers and mesh.is_alone(group.communicator(0)) == (
-                    len(group.workers) == 1
-                )
+                assert joined.workers == group.workers
             for instance in copies:
                 for other in range(len(counts)):
-                    rows = mesh.rows(instance, stage)
-                    givers = mesh.computing_for(instance, stage, other)
-                    parts = [(max(rows[0], b), min(rows[1], e)) for b, e in (mesh.rows(g, other) for g in givers)]
+                    rows = rows_of(mesh, instance, stage)
+                    givers = computing_for(mesh, instance, stage, other)
+                    parts = [(max(rows[0], b), min(rows[1], e)) for b, e in (rows_of(mesh, g, other) for g in givers)]
                     assert (parts[0][0], parts[-1][1]) == rows and all(i.data == instance.data for i in givers)
                     assert all(one[1] == next_[0] for one, next_ in zip(parts, parts[1:]))
     assert sorted(used) == [(w, d) for w in range(workers) for d in range(devices)]
@@ -266,7 +321,7 @@ def test_whose_rows_a_stage_takes():
     mesh = make_mesh(scopes(4, 1, 2), cluster(1, 14))
 
     def takes(stage, other):
-        return [[i.index for i in mesh.computing_for(own, stage, other)] for own in mesh.computing(stage)]
+        return [[i.index for i in computing_for(mesh, own, stage, other)] for own in mesh.computing(stage)]
 
     assert takes(1, 0) == [[0, 1, 2, 3], [4, 5, 6, 7]] and takes(2, 0) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert takes(0, 1) == [[0]] * 4 + [[4]] * 4 and takes(2, 1) == [[0], [0], [4], [4]]
@@ -277,7 +332,7 @@ def test_scopes_of_different_device_counts():
     mesh = make_mesh(scopes(2, 3), cluster(1, 5))
     assert mesh.num_shards == 6 and devices_of(mesh, 0) == [(0, 0), (0, 1)] and len(devices_of(mesh, 1)) == 3
     middle = mesh.computing(1)[1]
-    assert [i.devices[0] for i in mesh.computing_for(middle, 1, 0)] == [0, 1]
+    assert [i.devices[0] for i in computing_for(mesh, middle, 1, 0)] == [0, 1]
     with pytest.raises(UnsupportedError, match="does not go together with cluster.colocate_split_and_replicate"):
         make_mesh(scopes(1, 2), cluster(1, 2), colocate=True)
     with pytest.raises(UnsupportedError, match="does not go together with pipeline.num_chunks"):
@@ -306,11 +361,13 @@ def test_weights():
     """Devices have as many parts as they weigh; the factors of means make up for it."""
     for worker in range(2):
         mesh = make_mesh(scopes(2), cluster(2, 2, worker), weights=(6, 2))
-        assert mesh.weights == (3, 1) and mesh.weights_of(0) == (3, 1)
-        assert [mesh.rows(i, 0) for i in mesh.instances] == [(0, Fraction(3, 4)), (Fraction(3, 4), 1)]
-        assert mesh.factors(mesh.instances) == mesh.factors(mesh.instances, False) == [1.5, 0.5]
+        assert mesh.weights == (3, 1) and weights_of(mesh, 0) == (3, 1)
+        assert [rows_of(mesh, i, 0) for i in mesh.instances] == [(0, Fraction(3, 4)), (Fraction(3, 4), 1)]
+        assert mean_factors(mesh, mesh.instances) == mean_factors(mesh, mesh.instances, False) == [1.5, 0.5]
     alone = make_mesh(scopes(2), cluster(2, 1, 1), weights=(3, 1))
-    assert alone.factors(alone.instances) == [0.5] and alone.factors(alone.instances, over_workers=False) == [1.0]
+    assert mean_factors(alone, alone.instances) == [0.5] and mean_factors(
+        alone, alone.instances, over_workers=False
+    ) == [1.0]
     assert make_mesh(scopes(2), cluster(1, 4), weights=(2, 2)) == make_mesh(scopes(2), cluster(1, 4))
     with pytest.raises(
         PlanError, match=r"device_weights=\(3, 1\) has 2 weights, but .* divided over 4 .*replicate\(4\)"
@@ -335,8 +392,8 @@ def test_the_mean_over_copies_of_different_weights(weights, replicas, apart):
     rows = [Fraction(n * n) for n in range(sum(weights) * replicas)]
     products = []
     for mesh in meshes:
-        for instance, factor in zip(mesh.instances, mesh.factors(mesh.instances)):
-            begin, end = (int(bound * sum(weights)) for bound in mesh.rows(instance, 0))
+        for instance, factor in zip(mesh.instances, mean_factors(mesh, mesh.instances)):
+            begin, end = (int(bound * sum(weights)) for bound in rows_of(mesh, instance, 0))
             own = rows[instance.data * sum(weights) :][begin:end]
             products.append(float(sum(own) / len(own)) * factor)
     assert sum(products) / len(products) == pytest.approx(float(sum(rows) / len(rows)))

@@ -176,9 +176,9 @@ def test_clipping_before_aggregation_is_told(caplog, clip, later):
 def test_state_is_shared_by_groups_of_workers():
     with capture() as graph:
         tf.train.AdamOptimizer(0.1).minimize(planning.layers())
-    for degree, sharers in ((2, 2), (0, None), (4, None), (1, None)):
-        mesh = planning.plan_of(graph, 4, 1, zero__level="v0", zero__degree=degree)[1].mesh
-        assert (mesh.sharers or None) == sharers, degree
+    for degree, workers in ((2, 2), (0, 4), (4, 4), (1, 1)):
+        zero = planning.plan_of(graph, 4, 1, zero__level="v0", zero__degree=degree)[1].zero
+        assert (zero.shard_group.num_workers, zero.replicate_group.num_workers) == (workers, 4 // workers), degree
 
 
 def test_copies_say_what_they_are():

@@ -272,15 +272,15 @@ def test_each_group_of_workers_has_all_state_once(level):
     for index, program in enumerate(programs):
         plan = program.plan
         assert variables_of(program) & slots == {slot for slot in slots if zero.owners[slot] == index % 2}
-        assert list(plan.sharing.workers) == [index - index % 2, index - index % 2 + 1]
+        assert list(plan.zero.shard_group.workers) == [index - index % 2, index - index % 2 + 1]
         assert not of_op(program.graph, "EplReduceScatter")
-        for op, group in (("EplAllReduce", plan.mesh.copies), ("EplAllGather", plan.sharing)):
+        for op, group in (("EplAllReduce", plan.mesh.copies), ("EplAllGather", plan.zero.shard_group)):
             nodes = of_op(program.graph, op)
             assert nodes and {node.attr["workers"].i for node in nodes} == {group.num_workers}
             assert {node.attr["comm"].i for node in nodes} <= {group.communicator(n) for n in range(4)}
         for slot in sorted(slots & variables_of(program)):
-            assert list(sync_orders(plan, slot)) == [plan.mesh.around.communicator(0)]
-        assert list(plan.mesh.around.workers) == [index % 2, index % 2 + 2]
+            assert list(sync_orders(plan, slot)) == [plan.zero.replicate_group.communicator(0)]
+        assert list(plan.zero.replicate_group.workers) == [index % 2, index % 2 + 2]
 
 
 @pytest.mark.parametrize("layout, degree", [((4, 1), 3), ((1, 4), 3), ((2, 2), 1), ((2, 2), 8)])
@@ -348,7 +348,7 @@ def test_updates_in_a_branch_cannot_be_divided():
     model, plan = plan_of(training(), 2, 1)
     analysis = replace(plan.analysis, in_control_flow=frozenset(plan.analysis.writes))
     with pytest.raises(UnsupportedError, match="which changes '.*', stands in a branch or a loop"):
-        plan_zero(model, analysis, "v0", plan.mesh.copies)
+        plan_zero(model, analysis, "v0", plan.mesh.state_groups)
 
 
 def test_slots_that_the_program_changes_too():

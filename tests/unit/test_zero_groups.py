@@ -42,7 +42,7 @@ def copies_of(graph, names):
 def test_each_group_has_all_of_the_state_once(level, resource, layout):
     for program in programs(level, *layout, resource=resource):
         zero, graph = program.plan.zero, program.graph
-        assert (zero.groups, zero.local, len(zero.state_bytes)) == (2, 2, 2)
+        assert (zero.replicate_group.local, zero.shard_group.local, len(zero.state_bytes)) == (2, 2, 2)
         owned = {name: update.owner for update in zero.updates for name in update.slots}
         if level == "v3":
             owned.update((update.variable, update.owner) for update in zero.updates)

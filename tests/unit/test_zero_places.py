@@ -48,7 +48,7 @@ def test_each_slot_is_with_one_copy_of_its_stage(layout):
     blocks = 1 if LAYOUTS[layout][3] else plan.mesh.num_blocks
     for update in plan.zero.updates:
         stage = int(update.variable[1])
-        owner = stage + update.owner // plan.zero.local * 2 if blocks > 1 else stage
+        owner = stage + update.owner // plan.zero.shard_group.local * 2 if blocks > 1 else stage
         for slot in update.slots:
             has = [worker for worker in range(workers) if slot in held[worker]]
             assert has == ([owner] if not LAYOUTS[layout][3] else [stage, stage + 2])

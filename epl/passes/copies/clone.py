@@ -62,7 +62,7 @@ def _stamp(graph, plan, stages, owners):
 
 def _adjust(plan, instance, devices, clone, original, op, device):
     """`devices`: those that are known already, by stage and the original's."""
-    if plan.zero is not None and plan.zero.groups > 1 and "_class" in clone.attr:
+    if plan.zero is not None and plan.zero.replicate_group.local > 1 and "_class" in clone.attr:
         del clone.attr["_class"]  # an owner of the second group is not on the device of the second copy of the model
     if plan.is_owned(original):
         instance, devices = plan.mesh.instances[plan.zero.instance_of(original, instance.index)], {}

@@ -24,7 +24,7 @@ from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.consistency import merged_edges
 from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
-from epl.plan.layout.rows import overlap, within
+from epl.plan.layout.rows import computing_for, overlap, rows_of, within
 from epl.plan.pipeline.borders import GRADIENT_ROWS, MEAN, SAME
 
 _GATE = "EplGate"
@@ -95,7 +95,7 @@ class _Borders(object):
         return self._plan.mesh.span(self._plan.stage(name))
 
     def _givers(self, name, producer, instance):
-        return self._plan.mesh.computing_for(instance, self._plan.stage(name), self._plan.stage(producer))
+        return computing_for(self._plan.mesh, instance, self._plan.stage(name), self._plan.stage(producer))
 
     def _way(self, text, name):
         node = node_of(text)
@@ -113,7 +113,7 @@ class _Borders(object):
         mesh, plan = self._plan.mesh, self._plan
         stage, other = plan.stage(name), plan.stage(text)
         made = _Made(self.edit, plan, text, dtype_of(self._graph, text), name, instance, mesh.span(stage))
-        own, theirs = mesh.rows(instance, stage), [mesh.rows(giver, other) for giver in givers]
+        own, theirs = rows_of(mesh, instance, stage), [rows_of(mesh, giver, other) for giver in givers]
         tensors = [clone_tensor(text, giver.index) for giver in givers]
         last = owner = plan.owner(name, instance)
         if way == MEAN:

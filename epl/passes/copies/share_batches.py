@@ -12,6 +12,7 @@ from epl.graph.index import format_input, parse_input
 from epl.graph.types import HANDLES
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX, clone_name
+from epl.plan.layout.rows import weights_of
 from epl.rules import effects
 
 
@@ -62,7 +63,7 @@ def _place(plan, name, instance):
         here = [each.index for each in plan.instances_with(name) if each.data == instance.data]
         return here.index(instance.index), [1] * len(here)
     stage = plan.stage(name)
-    return instance.shard // plan.mesh.span(stage), list(plan.mesh.weights_of(stage))
+    return instance.shard // plan.mesh.span(stage), list(weights_of(plan.mesh, stage))
 
 
 _TYPE_LISTS = ("output_types", "component_types", "dtypes")

@@ -31,7 +31,7 @@ def divide_updates(program, plan):
     graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
     names = {}
     for group in groups:
-        for which in range(plan.zero.groups):
+        for which in range(plan.zero.replicate_group.local):
             for update, updated in zip(group.updates, _gather(program, edit, plan, group, which, where)):
                 names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
@@ -47,7 +47,12 @@ def _gather(program, edit, plan, group, which, where):
       which: of a worker's groups of copies that each have all of the state (`Zero.groups`).
       where: the Whereabouts of what is added.
     """
-    graph, mesh, copies, all_have = program.graph, plan.mesh, plan.sharing, where.of_stage(group.updates[0].variable)
+    graph, mesh, copies, all_have = (
+        program.graph,
+        plan.mesh,
+        plan.zero.shard_group,
+        where.of_stage(group.updates[0].variable),
+    )
     if which:
         group = replace(group, name=group.name_in(which))
     served = {instance.index for instance in mesh.served(group.lane)}
@@ -67,7 +72,7 @@ def _gather(program, edit, plan, group, which, where):
                 continue
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
             own = ()
-            if has_it and instance.index // mesh.lanes % plan.zero.local == here.index(update.owner):
+            if has_it and instance.index // mesh.lanes % copies.local == here.index(update.owner):
                 own = [clone_name(write, plan.copy_for(write, instance.index)) for write in update.writes]
             assign = _assign(graph, edit, update, instance.index, name, value, own, all_have)
             if instance.index in served:
@@ -124,7 +129,7 @@ def gather_from_owners(edit, plan, name, shares, dtype, all_have, waits=(), othe
       waits: control inputs.
       others_only: nobody takes what comes of this worker's own vectors.
     """
-    copies = plan.sharing
+    copies = plan.zero.shard_group
     here = plan.zero.of_worker(copies.index)
     own = [vector for rank in here for vector in shares[rank]]
     # All workers have the same nodes, so that they know of the same messages, and each sends its own share.
@@ -148,8 +153,8 @@ def _gives_data(graph, update):
 
 def _share(graph, edit, plan, group, which, rank, where):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
-    (worker, member), lane = divmod(rank, plan.zero.local), group.lane or 0
-    instance = (which * plan.zero.local + member) * plan.zero.lanes + lane
+    worker, lane = rank // plan.zero.shard_group.local, group.lane or 0
+    instance = plan.zero.instance_at(which, rank, lane)
     add = where.of_keeper(worker, group.updates[0].variable)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):

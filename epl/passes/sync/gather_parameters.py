@@ -28,7 +28,7 @@ def gather_parameters(program, plan):
     if plan.zero is None or not plan.zero.segments:
         return program
     edit, where = program.graph.editor(), Whereabouts(plan)
-    if plan.sharing.num_workers == 1:
+    if plan.zero.shard_group.num_workers == 1:
         return program.with_graph(_update_after_takers(program, edit, plan)) if plan.mesh.split else program
     for segment in plan.zero.segments:
         copies = len(program.micro_batches.copies(segment.nodes[0]))
@@ -45,8 +45,8 @@ def _gather(graph, edit, plan, segment, lane, micro_batch, where):
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares, all_have = [], where.of_stage(segment.variables[0])
     shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in segment.variables]
-    for rank in range(plan.sharing.size):
-        add, flat = where.of_keeper(rank // zero.local, segment.variables[0]), []
+    for rank in range(plan.zero.shard_group.size):
+        add, flat = where.of_keeper(rank // zero.shard_group.local, segment.variables[0]), []
         own = [place for place in places if rank_of[segment.variables[place]] == rank]
         for place in own:
             read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]

@@ -34,7 +34,7 @@ def join_shards(program, plan):
         dtype = node.attr["T"].type
         for name in program.micro_batches.copies(each.node):
             found = replicas(plan.mesh)
-            for replica in found[: plan.zero.groups] if plan.is_owned(each.node) else found:
+            for replica in found[: plan.zero.replicate_group.local] if plan.is_owned(each.node) else found:
                 copies = [graph.nodes[clone_name(name, i.index)] for i in replica]
                 device = copies[0].device if apart or tags.HOST in copies[0].attr else node.device
                 join = _Join(edit, plan, replica, joined_name(name), dtype, device)

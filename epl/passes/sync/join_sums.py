@@ -28,7 +28,7 @@ def join_sums(program, plan):
 
 
 def _all_reduce(edit, plan, each, where):
-    copies = plan.sharing
+    copies = plan.zero.shard_group
     here = plan.zero.of_worker(copies.index)
     parts = [_part(edit, plan, each, rank, where) for rank in range(copies.size)]
     # All workers have the same nodes, so that they know of the same messages, and each sends its own part.
@@ -40,7 +40,7 @@ def _all_reduce(edit, plan, each, where):
 
 def _part(edit, plan, each, rank, where):
     """What a copy of the model adds; in its worker alone."""
-    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, each.joined)
+    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.shard_group.local, each.joined)
     stem, own = "%s/from_%d" % (each.name, rank), each.parts_of(rank)
     if not own:
         zeros = constant(stem, 0.0, each.dtype, host)

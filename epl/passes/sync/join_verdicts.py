@@ -34,7 +34,7 @@ def join_verdicts(program, plan):
 
 
 def _agree(graph, edit, plan, agreement, where):
-    copies = plan.sharing
+    copies = plan.zero.shard_group
     here = plan.zero.of_worker(copies.index)
     said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
@@ -97,7 +97,7 @@ def _take(edit, plan, agreement, least, flags):
 
 def _said(edit, plan, agreement, rank, where):
     """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
-    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.local, agreement.packed)
+    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.shard_group.local, agreement.packed)
     return _number(edit, "%s/from_%d" % (agreement.name, rank), agreement.flags_of(rank), host, add)
 
 

@@ -17,6 +17,7 @@ from epl.graph.index import node_of
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import dtype_of, instance_tensor, tagged
 from epl.plan.facts.names import PREFIX, clone_name
+from epl.plan.layout.rows import mean_factors
 
 
 def weigh_copies(program, plan):
@@ -85,7 +86,7 @@ class _Weighing(object):
         if name not in self._made:
             self._made[name] = tensor
             instances = self._plan.mesh.instances
-            for instance, factor in zip(instances, self._plan.mesh.factors(instances, over_workers)):
+            for instance, factor in zip(instances, mean_factors(self._plan.mesh, instances, over_workers)):
                 self._product(name, tensor, dtype, instance, factor)
         return name
 
@@ -94,7 +95,7 @@ class _Weighing(object):
         instances = self._plan.mesh.instances
         for name in self._graph.find("Const".__eq__):
             if tags.PARTS in self._graph.nodes[name].attr and tags.INSTANCE not in self._graph.nodes[name].attr:
-                for instance, factor in zip(instances, self._plan.mesh.factors(instances)):
+                for instance, factor in zip(instances, mean_factors(self._plan.mesh, instances)):
                     own = self.edit.node(clone_name(name, instance.index))
                     own.attr["value"].tensor.float_val[0] /= factor
 

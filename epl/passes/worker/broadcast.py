@@ -71,8 +71,8 @@ def _group(plan, variable):
     if not plan.is_kept(variable):
         whole = plan.shards_span_workers and not plan.placed(variable).is_divided
         return mesh.everywhere if whole else plan.group_of(variable)
-    if mesh.sharers:
-        return mesh.around
+    if plan.zero.replicate_group.size > 1:
+        return plan.zero.replicate_group
     return mesh.shard_group if plan.shards_span_workers and not plan.placed(variable).is_divided else None
 
 

@@ -340,7 +340,7 @@ class _Step(object):
             elif self._count == 1 and self._scatters:
                 # Most are alive either while the backward pass goes on or once each owner has all of its own.
                 passing = sum(sizes[place][kind] for kind in KINDS if kind not in LASTING)
-                sizes[place][GRADIENTS] += max(0, size // self._plan.sharing.size - passing)
+                sizes[place][GRADIENTS] += max(0, size // self._plan.zero.shard_group.size - passing)
         for collective, _ in self._sent:
             if collective.purpose == DENSE and not self._scatters:
                 place = self._place_of[collective.stage]

@@ -84,10 +84,10 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
     """
     keys = [key for key, chosen in (("io.slicing", io.slicing), ("io.shard_dataset", io.shard_dataset)) if chosen]
     if mesh.num_workers == 1 or not keys:
-        return DataPlan(readers=mesh.readers)
+        return DataPlan(readers=_readers(mesh))
     bodies, rule = Bodies(graph), _rule(io)
     if not training and not evaluates:
-        return DataPlan(readers=mesh.readers, undivided=_READ_WHOLE if _has_data(bodies) else "")
+        return DataPlan(readers=_readers(mesh), undivided=_READ_WHOLE if _has_data(bodies) else "")
     if _has_data(bodies):
         _check_copies(mesh, keys)
     undivided = ""
@@ -95,15 +95,15 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
         try:
             parts = find_batch_parts(bodies, mesh, analysis)
             lists, records, alike = _shares_of_parts(bodies, io, mesh, training, parts)
-            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.block_index), parts, alike)
+            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.worker_index // mesh.block), parts, alike)
         except NotInParts as reason:
             undivided = _warn_of_whole_batches(mesh, keys, reason)
-    elif mesh.readers[0] == 1:
+    elif _readers(mesh)[0] == 1:
         undivided = _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, _OF_STAGES)
-    if mesh.readers[0] == 1:
-        return DataPlan(readers=mesh.readers, undivided=undivided)
-    lists, records, alike = _shares(bodies, io, mesh.readers[0], training)
-    return DataPlan(lists, records, rule, mesh.readers, (), alike, undivided)
+    if _readers(mesh)[0] == 1:
+        return DataPlan(readers=_readers(mesh), undivided=undivided)
+    lists, records, alike = _shares(bodies, io, _readers(mesh)[0], training)
+    return DataPlan(lists, records, rule, _readers(mesh), (), alike, undivided)
 
 
 def _rule(io):
@@ -128,9 +128,9 @@ def _shares_of_parts(bodies, io, mesh, training, parts):
     """The same for all workers of the copies of the model; raises NotInParts where only the copies may have shares."""
     try:
         # Where there is but one copy, what comes after its batches depends on no positions that workers see otherwise.
-        lists, records, alike = _shares(bodies, io, mesh.num_blocks, training, parts if mesh.readers[0] == 1 else ())
+        lists, records, alike = _shares(bodies, io, mesh.num_blocks, training, parts if _readers(mesh)[0] == 1 else ())
     except (PlanError, UnsupportedError) as error:
-        if mesh.readers[0] > 1:
+        if _readers(mesh)[0] > 1:
             raise
         raise NotInParts(str(error).rstrip(".")) from error
     _check_lengths(lists, _rule(io), mesh.num_blocks)
@@ -148,7 +148,7 @@ def _check_lengths(lists, rule, number):
 def _warn_of_whole_batches(mesh, keys, reason):
     """Of workers that could read the rows alone that are their part, but for a reason; returns the text."""
     who = (_OF_SHARDS if mesh.split else _OF_ROWS) + ": %s" % reason
-    if mesh.readers[0] == 1:
+    if _readers(mesh)[0] == 1:
         return _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, who)
     return _warn(_SEVERAL_COPIES, "=True and ".join(keys), mesh.blocks_of_copy * mesh.block, who)
 
@@ -201,3 +201,8 @@ def _nothing_found(io, training):
         text + " io.slicing divides lists of file names, also those of queues; io.shard_dataset divides data sets "
         "(tf.data). Use what fits, or divide the data in the program and set neither."
     )
+
+
+def _readers(mesh):
+    """(number of those who read different batches, this worker's place among them)."""
+    return mesh.num_blocks // mesh.blocks_of_copy, mesh.worker_index // mesh.block // mesh.blocks_of_copy

@@ -13,12 +13,12 @@ side, are a lane.
 """
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Optional, Sequence, Tuple
 
 from epl.errors import PlanError
-from epl.plan.layout.rows import overlapping, shares
 
-DATA, STAGE, SHARD = "data", "stage", "shard"
+AXES = DATA, STAGE, SHARD = "data", "stage", "shard"
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Group:
       size: ranks of all of them.
       first_communicator: the first of the group's in each worker's pool.
       axes: of the mesh, along which they lie.
+      lanes: of the mesh, each of which has such a group (`Mesh.lanes`).
     """
 
     workers: Sequence[int]
@@ -74,6 +75,7 @@ class Group:
     size: int
     first_communicator: int
     axes: Tuple[str, ...]
+    lanes: int = 1
 
     @property
     def num_workers(self):
@@ -87,6 +89,24 @@ class Group:
     def communicator(self, number):
         """The pool's number of one of the group's communicators."""
         return self.first_communicator + number
+
+    def divided(self, degree):
+        """The group as a grid of two axes: (the Group of so many neighbouring ranks, the Group of those at the same
+        place in each of these).
+
+        Args:
+          degree: ranks of the first; a divisor of `local`, or a multiple of it that divides `size`.
+        """
+        own = self.workers[self.index]
+        alone = replace(self, workers=range(own, own + 1), index=0)
+        if degree == self.size:
+            return self, replace(alone, size=1)
+        if self.local % degree == 0:
+            return replace(alone, size=degree), replace(self, size=self.size // degree)
+        count, place = degree // self.local, self.index % (degree // self.local)
+        near = replace(self, workers=self.workers[self.index - place :][:count], index=place, size=degree)
+        apart = self.workers[place::count]
+        return near, replace(self, workers=apart, index=self.index // count, size=len(apart))
 
 
 @dataclass(frozen=True)
@@ -110,10 +130,9 @@ class Mesh:
       first_device: TensorFlow's number of a worker's first device: 1 where the host's is kept free.
       weights: of the places on the axis shard: a device has so many of as many equal parts of its model replica's batch
         as they are together. Empty: all have one.
-      sharers: neighbouring workers that hold the state of optimizers once among them, where these are neither one nor
-        all (`zero.degree`); else 0.
       whole: of the copies of the model in a worker the first one alone computes, all rows that the worker has; the
         others hold variables.
+      degree: copies that hold the state of optimizers once among them (`zero.degree`); 0: all.
     """
 
     num_workers: int
@@ -128,18 +147,14 @@ class Mesh:
     split: bool = False
     first_device: int = 0
     weights: Tuple[int, ...] = ()
-    sharers: int = 0
     whole: bool = False
+    degree: int = 0
 
     @property
     def shape(self):
         """dict of axis to its size."""
-        return {DATA: self.everywhere.size // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
-
-    @property
-    def everyone(self):
-        """The Group of all devices of all workers: along all axes."""
-        return self.group(DATA, STAGE, SHARD)
+        copies = len(self.instances) * self.num_blocks
+        return {DATA: copies // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
 
     @property
     def everywhere(self):
@@ -153,19 +168,16 @@ class Mesh:
         return self.group(DATA) if self.split else self.everywhere
 
     @property
-    def sharing(self):
-        """The Group of the copies that hold state once among them, where `sharers` says so."""
-        place = self.worker_index % self.sharers
-        first, count = self.worker_index - place, self.num_communicators
-        size = len(self.instances) * self.sharers
-        return Group(range(first, first + self.sharers), place, size, 2 * count, self.copies.axes)
-
-    @property
-    def around(self):
-        """The Group of the copies that hold the same of that state: one of each `sharing`."""
-        workers = range(self.worker_index % self.sharers, self.num_workers, self.sharers)
-        size = len(self.instances) * len(workers)
-        return Group(workers, self.worker_index // self.sharers, size, self.num_communicators, self.copies.axes)
+    def state_groups(self):
+        """(the Group of the copies that hold the state of optimizers once among them, the Group of those that hold the
+        same of it, one of each of the former): neighbouring copies, of one worker or of several (`degree`)."""
+        copies, count = self.copies, self.num_communicators
+        shards, replicas = copies.divided(self.degree or copies.size)
+        if 1 < shards.num_workers < copies.num_workers:
+            shards, replicas = (
+                replace(group, first_communicator=number * count) for group, number in ((shards, 2), (replicas, 1))
+            )
+        return shards, replicas
 
     def holding(self, stage):
         """The Group of the copies of a stage that hold the same."""
@@ -207,24 +219,9 @@ class Mesh:
         return self.num_workers // self.block
 
     @property
-    def block_index(self):
-        """The number of this worker's block."""
-        return self.worker_index // self.block
-
-    @property
     def blocks_of_copy(self):
         """How many neighbouring blocks compute one copy of the model, of one batch; 1 where each has whole copies."""
         return max(1, self.num_shards // len(self.instances))
-
-    @property
-    def readers(self):
-        """(number of those who read different batches, this worker's place among them)."""
-        return self.num_blocks // self.blocks_of_copy, self.block_index // self.blocks_of_copy
-
-    @property
-    def has_first(self):
-        """Whether this worker has, or its block, the first of the copies that hold the same."""
-        return (self.copies.index if self.split else self.block_index) == 0
 
     @property
     def is_even(self):
@@ -239,27 +236,6 @@ class Mesh:
         """The instances that have a copy of a stage."""
         span = self.span(stage)
         return self.instances if span == 1 else tuple(i for i in self.instances if i.shard % span == 0)
-
-    def weights_of(self, stage):
-        """The weights of a stage's devices in one model replica, in the order of its batch."""
-        return self.weights or (1,) * (self.num_shards // self.span(stage))
-
-    def rows(self, instance, stage):
-        """The rows of its model replica's batch that an instance's copy of a stage computes (epl.plan.layout.rows)."""
-        return shares(self.weights_of(stage))[instance.shard // self.span(stage)]
-
-    def factors(self, instances, over_workers=True):
-        """What the means of some instances, one of each device of a stage, are multiplied by, so that the mean over all
-        workers' copies is that of all rows; or the mean over these instances, that of their rows."""
-        own = [self.weights[i.shard] for i in instances]
-        among = self.weights if over_workers else own
-        return [weight * len(among) / sum(among) for weight in own]
-
-    def computing_for(self, instance, stage, other):
-        """The instances whose copies of another stage compute rows of what an instance's copy of a stage computes."""
-        there = [i for i in self.computing(other) if i.data == instance.data]
-        found = overlapping(self.rows(instance, stage), [self.rows(i, other) for i in there])
-        return tuple(there[number] for number in found)
 
     @property
     def lanes(self):
@@ -307,67 +283,65 @@ class Mesh:
         return instance.data if self.split else instance.rank
 
     def group(self, *axes):
-        """The Group of those that differ from this worker's ranks in their places on these axes alone."""
-        step, count = self.block, self.num_communicators
-        place = self.worker_index % step
-        instances = len(self.instances) * self.num_blocks
-        if set(axes) == {DATA, STAGE, SHARD}:
-            devices = self.devices_per_worker * self.num_workers
-            return Group(range(self.num_workers), self.worker_index, devices, 0, axes)
-        if set(axes) == {DATA, SHARD} and self.is_spread:
-            return Group(range(self.num_workers), self.worker_index, instances, 0, axes)
-        if set(axes) == {DATA, SHARD}:
-            workers = range(place, self.num_workers, step)
-            # Where these are all workers, they have the communicators of all.
-            slots = (3 if self.split else 1) * count if step > 1 else 0
-            return Group(workers, self.block_index, instances, slots, axes)
-        if set(axes) == {STAGE}:
-            first = self.worker_index - place
-            # The last communicators, as the stages need a number of their own.
-            before = 1 + max(self._numbers.values()) if self.is_spread else 3 if self.split else 1
-            return Group(range(first, first + step), place, step, (1 + before) * count if step > 1 else 0, axes)
-        if self.split and set(axes) in ({SHARD}, {DATA}, {DATA, STAGE}):
-            return self._of_shards(axes)
-        if not self.split and set(axes) == {DATA, STAGE}:
-            return self.everyone
-        raise PlanError("no group of this version communicates along %s" % " and ".join(axes))
+        """The Group of those that differ from this worker's ranks in their places on these axes alone.
 
-    def _of_shards(self, axes):
-        """The Group along some axes where devices divide tensors: a copy of the model is in neighbouring blocks."""
-        span, block, step, count = self.blocks_of_copy, self.block_index, self.block, self.num_communicators
-        place, part = self.worker_index % step, block % span
-        local = len(self.instances) // self.lanes  # copies of the model that a block has instances of
-        # Where one of the two groups is within workers, the other one may have all of them.
-        apart = step > 1 or 1 < span < self.num_workers
-        if set(axes) == {SHARD}:
-            first = (block - part) * step + place
-            workers = range(first, first + span * step, step)
-            return Group(workers, part, self.lanes * span, 2 * count if apart else 0, axes)
-        if set(axes) == {DATA}:
-            workers = range(part * step + place, self.num_workers, span * step)
-            return Group(workers, block // span, local * len(workers), count if apart else 0, axes)
-        copies = range(part * step, self.num_workers, span * step)
-        workers = tuple(first + other for first in copies for other in range(step))
-        return Group(workers, workers.index(self.worker_index), local * len(workers), 0, axes)
+        Workers are numbered along the axes as digits are: the stages first, then the shards, then the data.
+        """
+        wanted, workers, first, index, stride = set(axes), range(1), self.worker_index, 0, 1
+        for along, extent in self._extents:
+            if wanted & along:
+                place = self.worker_index // stride % extent
+                first, index = first - place * stride, index + place * len(workers)
+                workers = _repeated(workers, stride, extent)
+            stride *= extent
+        workers = _from(workers, first)
+        size = len(workers) if wanted == {STAGE} else self._ranks(wanted)  # there a worker is one for all of its stages
+        number = self._number_of(wanted)
+        lies_apart = self.block > 1 or 1 < len(workers) < self.num_workers
+        slot = number * self.num_communicators if lies_apart else 0
+        return Group(workers, index, size, slot, axes, 1 if SHARD in wanted else self.lanes)
+
+    @property
+    def _extents(self):
+        """(axes, number of workers along them) of each way in which workers lie side by side, the nearest first."""
+        # Instances of stages with different numbers of devices may have their copy of one in any worker of the block.
+        in_block = set(AXES) if self.is_spread else {STAGE}
+        span = self.blocks_of_copy
+        return (in_block, self.block), ({SHARD}, span), ({DATA}, self.num_blocks // span)
+
+    def _ranks(self, axes):
+        """Devices along some axes, where each stage has as many as others have in the mean."""
+        ranks = dict(self.shape, **{STAGE: Fraction(self.devices_per_worker * self.block, len(self.instances))})
+        size = Fraction(1)
+        for axis in axes:
+            size *= ranks[axis]
+        return int(size)
+
+    def _number_of(self, axes):
+        """The place of the communicators of a group among those of all groups; 0 for all workers."""
+        if axes == set(AXES) or self.is_spread and axes == {DATA, SHARD}:
+            return 0
+        found = [{DATA}, {SHARD}, {DATA, SHARD}, {DATA, STAGE}] if self.split else [{DATA, SHARD}]
+        if axes in found:
+            return 1 + found.index(axes)
+        if axes != {STAGE}:
+            raise PlanError("no group of this version communicates along %s" % " and ".join(sorted(axes)))
+        # The last ones: messages have numbers behind these. Stages in several workers each need a number of their own.
+        return 2 + max(self._numbers.values()) if self.is_spread else 1 + len(found)
 
     def joined(self, slot):
         """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
         for those of all workers."""
         if self.split:
-            groups = [self.copies, self.shard_group, self.everywhere, self.pipeline]
+            groups = [self.copies, self.shard_group, self.everywhere, self.group(DATA, STAGE), self.pipeline]
         else:
             groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
-            groups += [self.sharing, self.around] if self.sharers else []
+            groups += self.state_groups if self.degree else ()
         count = self.num_communicators
         own = [group for group in groups if group.index is not None and group.first_communicator > 0]
         return next(
             (group for group in own if group.first_communicator <= slot < group.first_communicator + count), None
         )
-
-    def is_alone(self, slot):
-        """Whether this worker has nobody to communicate with over a pool's number, as no other has such copies."""
-        group = self.joined(slot) if self.is_spread else None
-        return group is not None and group.num_workers == 1
 
     def worker_of(self, stage, instance=None):
         """Which of the workers of a block has an instance's copy of a stage, by number; default the first one's."""
@@ -380,6 +354,23 @@ class Mesh:
     @property
     def host_device(self):
         return "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def _repeated(workers, stride, extent):
+    """Numbers, from 0, and again behind them with each of so many steps of a stride; a range where they are evenly
+    spaced, which does not grow with their number."""
+    if len(workers) == 1:
+        return range(0, stride * extent, stride)
+    if isinstance(workers, range) and (extent == 1 or workers.step * len(workers) == stride):
+        return range(0, workers.step * len(workers) * extent, workers.step)
+    return tuple(step * stride + worker for step in range(extent) for worker in workers)
+
+
+def _from(workers, first):
+    """Numbers counted from another one than 0."""
+    if isinstance(workers, range):
+        return range(first, first + workers.stop, workers.step)
+    return tuple(first + worker for worker in workers)
 
 
 def one_instance(mesh, alone):

@@ -48,7 +48,7 @@ def stages_verdicts(plan):
     for verdict in plan.verdicts:
         flags = tuple((f, plan.owners[f], plan.keepers.get(f)) for f in verdict.flags if f in plan.owners)
         if flags:
-            copies = plan.sharing.num_workers if plan.shares_among_workers else 1
+            copies = plan.zero.shard_group.num_workers if plan.shares_among_workers else 1
             found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags, copies))
     return found
 

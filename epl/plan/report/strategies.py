@@ -144,7 +144,7 @@ def _of_zero(plan):
     if plan.zero is None:
         return None
     size, zero = plan.zero.state_bytes, plan.zero
-    here = sum(size[rank] for rank in zero.of_worker(plan.sharing.index))
+    here = sum(size[rank] for rank in zero.of_worker(zero.shard_group.index))
     sent = plan.sent_bytes(PARAMETERS)
     effect = "each device keeps its part of the optimizer's state, and gives others what it updates"
     if zero.segments:
@@ -153,7 +153,7 @@ def _of_zero(plan):
     return (
         effect,
         sent,
-        zero.groups * (here - zero.local * sum(size)),
+        zero.replicate_group.local * (here - zero.shard_group.local * sum(size)),
     )
 
 

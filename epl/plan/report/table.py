@@ -2,6 +2,7 @@
 
 from epl.graph import tags
 from epl.plan.layout.mesh import DATA
+from epl.plan.layout.rows import weights_of
 from epl.plan.text import bytes_text, columns
 from epl.plan.zero.zero_balance import uneven
 
@@ -55,7 +56,7 @@ def _rows(mesh, max_rows):
                     return
                 shown += 1
                 span = mesh.span(stages[0].index)
-                weights, share = mesh.weights_of(stages[0].index), rank % mesh.num_shards // span
+                weights, share = weights_of(mesh, stages[0].index), rank % mesh.num_shards // span
                 first, shares = sum(weights[:share]) + 1, sum(weights)
                 last = first + weights[share] - 1
                 part = "%d" % first if first == last else "%d to %d" % (first, last)

@@ -11,7 +11,7 @@ from epl.plan.layout.layout import mesh_of, num_copies
 from epl.plan.layout.owners import owners_of
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.zero.parameters import LEVELS, after_updates, find_divisible, plan_segments, uses_of
-from epl.plan.zero.zero import STATE, sharing_group
+from epl.plan.zero.zero import STATE, in_groups
 from epl.plan.zero.zero_owners import Places
 from epl.plan.zero.zero_rows import divided_rows
 from epl.program.gates import ungated
@@ -76,7 +76,7 @@ def plan_divided_rows(program, target):
     if mesh.copies.size == 1 or mesh.is_spread or program.partitioned is not None:
         return None
     bare = ungated(program) if program.scaled else program
-    size, analysis = sharing_group(mesh, config.zero.degree).size, analyse(bare)
+    size, analysis = in_groups(mesh, config).state_groups[0].size, analyse(bare)
     places = Places(owners_of(bare, analysis, stages_of(bare, used), mesh))
     uses = {}
     if config.zero.level in LEVELS:

@@ -7,7 +7,7 @@ copies.
 """
 
 import collections
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.config import composes
@@ -19,6 +19,7 @@ from epl.partition.conversion import shard_sizes
 from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.names import PREFIX, tag_of
 from epl.plan.facts.variable_sizes import cut_evenly
+from epl.plan.layout.mesh import Group
 from epl.plan.precision.verdicts import verdict_collective
 from epl.plan.sync.gradients import dense_collective
 from epl.plan.zero.parameters import Segment
@@ -69,31 +70,21 @@ class Zero:
       owners: node of the user's graph to the one copy of the model that computes it, by its rank.
       state_bytes: of the slots of each copy, and of its parameters where these are divided; of a pipeline over several
         workers, those of the stages that this worker has.
-      local: copies in each worker; where these are several groups, in each of them.
-      lanes: devices of a copy in a worker, where these divide tensors (epl.split); each updates its part of a variable.
-      whole_workers: whether each worker has all of the state of its stages, divided over its own copies
-        (`zero.degree`, or all copies lie in the same workers), and shares gradients with the others as data parallelism
-        does.
+      shard_group: the Group of the copies that hold all of the state once among them, each a part of it.
+      replicate_group: the Group of those that hold the same part of it, one in each shard group: they share gradients as
+        data parallelism does.
       segments: the epl.plan.zero.parameters.Segments in which copies get each other's parameters.
       row_sums: the RowSums that owners of rows add up.
-      degree: copies that hold the state once among them.
-      around: whether there are several groups of workers that do, so that gradients are shared with all others as data
-        parallelism does.
-      groups: groups of neighbouring copies in each worker that do; 1 where a group has all copies of a worker.
     """
 
     level: str
     updates: Tuple[Update, ...]
     owners: Dict[str, int]
     state_bytes: Tuple[int, ...]
-    local: int = 1
-    lanes: int = 1
-    whole_workers: bool = False
+    shard_group: Group = field(compare=False)  # as each worker sees it; all else is the same for all workers
+    replicate_group: Group = field(compare=False)
     segments: Tuple[Segment, ...] = ()
     row_sums: Tuple[RowSum, ...] = ()
-    degree: int = 0
-    around: bool = False
-    groups: int = 1
 
     @property
     def parameters(self):
@@ -101,27 +92,32 @@ class Zero:
         return frozenset(variable for segment in self.segments for variable in segment.variables)
 
     def of_worker(self, worker):
-        """The ranks of the copies in a worker, by its place in their Group."""
-        return range(worker * self.local, (worker + 1) * self.local)
+        """The ranks of the copies in a worker, by its place in the shard group."""
+        return range(worker * self.shard_group.local, (worker + 1) * self.shard_group.local)
 
     @property
     def num_owned(self):
-        """How many copies a worker has of what has an owner: one in each lane of each group, by their numbers."""
-        return self.groups * self.lanes
+        """How many copies a worker has of what has an owner: one in each lane of each of its shard groups."""
+        return self.replicate_group.local * self.shard_group.lanes
 
     def instance_of(self, name, number=0):
         """The index in its worker of the instance that computes a copy of a node, given by its number, at the owner; of
-        what has no owner the first one of the group."""
-        which, lane = divmod(number, self.lanes)
-        return (which * self.local + self.owners.get(name, 0) % self.local) * self.lanes + lane
+        what has no owner the first one of the shard group."""
+        which, lane = divmod(number, self.shard_group.lanes)
+        return self.instance_at(which, self.owners.get(name, 0), lane)
+
+    def instance_at(self, which, rank, lane):
+        """The index in its worker of the instance of a rank of one of the worker's shard groups, in a lane."""
+        local, lanes = self.shard_group.local, self.shard_group.lanes
+        return (which * local + rank % local) * lanes + lane
 
     def group_of(self, instance):
-        """Which of a worker's groups an instance is in, given by its index."""
-        return instance // (self.local * self.lanes)
+        """Which of a worker's shard groups an instance is in, given by its index."""
+        return instance // (self.shard_group.local * self.shard_group.lanes)
 
     def number_for(self, instance):
         """The number of the copy of what has an owner that an instance, given by its index, takes."""
-        return self.group_of(instance) * self.lanes + instance % self.lanes
+        return self.group_of(instance) * self.shard_group.lanes + instance % self.shard_group.lanes
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ class UpdateGroup:
     lane: Optional[int] = None
 
     def name_in(self, which):
-        """Of the collective in one of a worker's groups of copies that each have all of the state (`Zero.groups`)."""
+        """Of the collective in one of a worker's groups of copies that each have all of the state."""
         return self.name if not which else "%s/again_%d" % (self.name, which)
 
     def of(self, ranks):
@@ -164,22 +160,21 @@ class UpdateGroup:
         return elements_of(self.shapes[place])
 
 
-def sharing_group(mesh, degree):
-    """The Group of the model's copies among which each state is held once.
+def in_groups(mesh, config):
+    """The Mesh that knows how many copies of the model hold the state of optimizers once among them.
 
     Args:
       mesh: a Mesh.
-      degree: `zero.degree`: copies of a group; 0: all.
+      config: its `zero.degree` says how many; 0: all.
 
     Raises:
       UnsupportedError: groups of that size would be neither of whole workers nor equal parts of each.
     """
-    copies = mesh.copies
+    copies, degree = mesh.copies, config.zero.degree
     if degree in (0, copies.size):
-        return copies
+        return replace(mesh, degree=0)
     if degree == copies.local or (degree > 1 and copies.local % degree == 0):
-        own = copies.workers[copies.index]
-        return replace(copies, workers=range(own, own + 1), index=0, size=degree)
+        return replace(mesh, degree=degree)
     if degree % copies.local or copies.size % degree:
         raise UnsupportedError(
             "zero.degree=%d does not divide the %d copies of the model, of which a worker has %d, into groups of whole "
@@ -189,21 +184,21 @@ def sharing_group(mesh, degree):
         )
     lies = ((composes.OVER_WORKERS, mesh.block > 1), (composes.SPLIT, mesh.split))
     composes.check([composes.ZERO_GROUPS] + [each for each, is_so in lies if is_so], degree=degree, copies=copies.local)
-    return replace(mesh, sharers=degree // copies.local).sharing
+    return replace(mesh, degree=degree)
 
 
-def with_sharers(mesh, config):
-    """The Mesh that knows of groups of several workers, but not of all, that hold state once (`zero.degree`)."""
-    sharing = sharing_group(mesh, config.zero.degree)
-    several = 1 < sharing.num_workers < mesh.copies.num_workers
-    return replace(mesh, sharers=sharing.num_workers) if several else mesh
+def stays_in_workers(zero, mesh):
+    """Whether each of several workers has all of the state of its stages, divided over its own copies, so that their
+    updates concern no other worker."""
+    shards, replicas = zero.shard_group, zero.replicate_group
+    return shards.num_workers == 1 and (replicas.size > 1 or mesh.pipeline.num_workers > 1)
 
 
-def workers_of(zero, model):
+def workers_of(zero, model, mesh):
     """dict of node to the one worker that computes it of those that share state, by its place; empty where all do."""
-    if zero.whole_workers:
+    if stays_in_workers(zero, mesh):
         return {}
-    found = {name: rank // zero.local for name, rank in zero.owners.items()}
+    found = {name: rank // zero.shard_group.local for name, rank in zero.owners.items()}
     if found:
         found.update((name, _CHIEF) for name in model.graph.find(effects.FILE_WRITES.__contains__))
     return found
@@ -217,7 +212,8 @@ def scattered_groups(plan):
     communication.fp16, and where each worker, or group of workers, makes all updates: its devices take their gradients
     from the sum on the host.
     """
-    if plan.zero is None or plan.zero.whole_workers or plan.zero.around:
+    zero = plan.zero
+    if zero is None or zero.replicate_group.size > 1 or stays_in_workers(zero, plan.mesh):
         return {}
     if plan.wire_fp16 and plan.zero.level == STATE:
         return {}
@@ -329,8 +325,8 @@ def agreement_collectives(plan):
     found = []
     for each in agreements(plan):
         flags = tuple(name for name, _ in each.flags)
-        made = verdict_collective(plan, each, flags, plan.sharing, each.slot)
-        found.append(replace(made, turn=UNORDERED) if plan.zero.whole_workers else made)
+        made = verdict_collective(plan, each, flags, plan.zero.shard_group, each.slot)
+        found.append(replace(made, turn=UNORDERED) if stays_in_workers(plan.zero, plan.mesh) else made)
     return found
 
 
@@ -343,11 +339,11 @@ def scattered_collectives(plan):
 
 def update_collectives(plan):
     """A Collective of each UpdateGroup whose variables owners give to all others after an update, in each group of
-    copies of a worker (`Zero.groups`)."""
-    found = []
+    copies of a worker."""
+    found, zero = [], plan.zero
     for group in gathered_groups(plan):
-        here, first = plan.zero.of_worker(plan.sharing.index), group.updates[0].variable
-        for which in range(plan.zero.groups):
+        here, first = zero.of_worker(zero.shard_group.index), group.updates[0].variable
+        for which in range(zero.replicate_group.local):
             name = group.name_in(which)
             found.append(
                 collective(
@@ -355,7 +351,7 @@ def update_collectives(plan):
                     ALL_GATHER,
                     PARAMETERS,
                     tuple(update.variable for update in group.updates),
-                    plan.sharing,
+                    plan.zero.shard_group,
                     group.slot,
                     tag_of(name),
                     group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4),
@@ -365,7 +361,7 @@ def update_collectives(plan):
                     stage=plan.stage(first),
                     takes_part=plan.has_stage(first),
                     # Updates have time until all gradients are on their way.
-                    turn=UNORDERED if plan.zero.whole_workers else LAST,
+                    turn=UNORDERED if stays_in_workers(zero, plan.mesh) else LAST,
                     after=(),
                 )
             )
@@ -376,7 +372,7 @@ def segment_collectives(plan):
     """The Collectives by which copies of the model get each other's parameters: of each Segment, in each lane and each
     micro-batch. Within a worker TensorFlow itself brings them."""
     found = []
-    if plan.zero is None or plan.sharing.num_workers == 1:
+    if plan.zero is None or plan.zero.shard_group.num_workers == 1:
         return found
     for segment in plan.zero.segments:
         repeated = plan.micro_batches is not None and segment.nodes[0] in plan.micro_batches.nodes
@@ -386,7 +382,7 @@ def segment_collectives(plan):
 
 
 def _of_segment(plan, segment, micro_batch):
-    here = plan.zero.of_worker(plan.sharing.index)
+    here = plan.zero.of_worker(plan.zero.shard_group.index)
     first = segment.variables[0]
     own = [variable for variable in segment.variables if plan.placed(variable).data.rank in here]
     for lane in plan.lanes_of(first):
@@ -397,7 +393,7 @@ def _of_segment(plan, segment, micro_batch):
             ALL_GATHER,
             PARAMETERS,
             segment.variables,
-            plan.sharing,
+            plan.zero.shard_group,
             segment.number % plan.mesh.num_communicators,
             tag_of(name),
             elements * types.DTYPE_BYTES.get(segment.dtype, 4),

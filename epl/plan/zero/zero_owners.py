@@ -41,7 +41,7 @@ class Places:
 ALL_STAGES = Places()
 
 
-def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, places=ALL_STAGES, around=False, groups=1):
+def plan_zero(model, analysis, level, groups, places=ALL_STAGES):
     """Divides the updates of a model over its copies.
 
     Owners follow from calls of apply_gradients in their order: they stay when the program's graph grows.
@@ -50,9 +50,7 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
       model: an epl.program.program.Program.
       analysis: its Analysis.
       level: from "v0" to "v3".
-      copies: the Group of those that share the state.
-      lanes: those of the Mesh.
-      whole_workers, around, groups: as of Zero.
+      groups: (shard group, replicate group), as of Zero.
       places: the Places.
 
     Returns:
@@ -61,7 +59,8 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
     Raises:
       UnsupportedError: an update cannot be made by one copy alone; says why.
     """
-    division = _Division(model, analysis, copies.size, places)
+    shard_group, replicate_group = groups
+    division = _Division(model, analysis, shard_group.size, places)
     for call in model.apply_calls:
         division.add(call)
     division.check_slots()
@@ -71,14 +70,10 @@ def plan_zero(model, analysis, level, copies, lanes=1, whole_workers=False, plac
         tuple(division.updates),
         division.owners(),
         tuple(division.state_bytes[places.here]),
-        copies.local,
-        lanes,
-        whole_workers,
+        shard_group,
+        replicate_group,
         model.segments,
         model.row_sums,
-        copies.size,
-        around,
-        groups,
     )
 
 

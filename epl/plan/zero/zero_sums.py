@@ -5,6 +5,7 @@ from typing import Tuple
 
 from epl.graph import tags, types
 from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.zero.zero import stays_in_workers
 from epl.program.collective import ALL_REDUCE, NORMS, READY, UNORDERED, collective
 
 
@@ -53,14 +54,14 @@ def sum_collectives(plan):
         for dim in each.shape:
             size *= dim
         parts = tuple(name for name, _ in each.parts)
-        turn = UNORDERED if plan.zero.whole_workers else READY
+        turn = UNORDERED if stays_in_workers(plan.zero, plan.mesh) else READY
         found.append(
             collective(
                 each.name,
                 ALL_REDUCE,
                 NORMS,
                 parts,
-                plan.sharing,
+                plan.zero.shard_group,
                 each.slot,
                 each.tag,
                 size,
