@@ -9,7 +9,8 @@ from epl.graph import tags, types
 from epl.graph.build import Type, make_node
 from epl.graph.index import Graph, canonical_tensor, format_input, node_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
+from epl.program.collective import tag_of
 
 
 @dataclass(frozen=True)

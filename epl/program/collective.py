@@ -1,5 +1,6 @@
 """What ranks exchange in a training step, as data: what is sorted, counted, priced, shown and made into nodes."""
 
+import hashlib
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Optional, Tuple
@@ -26,6 +27,9 @@ OPERATIONS = {
     "EplBarrier": BARRIER,
 }
 CARRIERS = {operation: op for op, operation in OPERATIONS.items()}
+# What carries messages, and parts of checkpoints, between two workers.
+SENDS = {"EplBroadcastSend": SEND, "EplBroadcastReceive": RECEIVE}
+_SENDERS = {operation: op for op, operation in SENDS.items()}
 
 # Purposes.
 GRADIENTS = "gradients"  # dense ones
@@ -38,7 +42,8 @@ STATISTICS = "statistics"  # of batch normalisation, and gradients with respect 
 VERDICTS = "verdicts"  # on whether gradients are finite
 NORMS = "norms"  # sums over all rows of a variable
 OUTPUTS = "outputs"  # what a fetch gets of all copies of the model
-DATA = "data"  # whether there is any left
+DATA = "data"  # whether there is any left; or whether workers that divide a model have the same, and all of it
+MESSAGES = "messages"  # between workers that have parts of the same graph
 SHARDS = "shards"  # tensors that devices have parts of
 CHECKPOINTS = "checkpoints"
 OF_USER = "user"  # collectives of the program's own (epl.ops)
@@ -49,6 +54,11 @@ FIRST = "first"  # before all others
 NEXT = "next"  # when what the next one of its kind takes is there too, which it would keep waiting otherwise
 LAST = "last"  # behind all others
 UNORDERED = "unordered"  # within a worker, where nothing can wait for another process
+
+
+def tag_of(name):
+    """A collective's tag: a number from 0 that is the same in every process and, for practical purposes, unique."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,7 @@ class Collective:
       num_bytes: that this worker hands in, each time, as they travel; None where the data says how many.
       dtype: DataType number of the tensors; None where the list does not know it.
       wire_dtype: of what travels; None: the same.
+      tensor_bytes: that this worker would hand in if the tensors travelled as they are; None: `num_bytes`.
       phase: of the step (epl.graph.tags).
       consumers: (node, input position) pairs that take the result, as far as these are known; -1 for a position that
         is not.
@@ -95,6 +106,7 @@ class Collective:
     dtype: Optional[int]
     phase: str
     wire_dtype: Optional[int] = None
+    tensor_bytes: Optional[int] = None
     consumers: Tuple[Tuple[str, int], ...] = ()
     lane: Optional[int] = None
     stage: int = 0
@@ -113,21 +125,46 @@ class Collective:
             return self.num_bytes
         return self.num_bytes * self.workers // self.devices
 
+    def told(self):
+        """A line of what is the same of it on all workers."""
+        line = "%s: %s of %s, %d workers" % (self.name, self.operation, self.purpose, self.workers)
+        line += ", every %d steps" % self.every if self.every > 1 else ""
+        line += ", type %d" % self.dtype if self.dtype is not None else ""
+        line += ", sent as type %d" % self.wire_dtype if self.wire_dtype is not None else ""
+        alike = self.purpose in (GRADIENTS, AVERAGES) and self.num_bytes is not None
+        return line + (", %d bytes" % self.num_bytes if alike else "")
+
+    @property
+    def carrier(self):
+        """Type of the operation that carries it between workers."""
+        between_two = self.purpose in (MESSAGES, CHECKPOINTS) and self.operation in _SENDERS
+        return _SENDERS[self.operation] if between_two else CARRIERS[self.operation]
+
     @property
     def bytes_per_step(self):
         """That this worker hands in, in one training step on average, as a fraction; 0 where the data says it."""
-        return Fraction((self.num_bytes or 0) * self.times, self.every)
+        return self._in_a_step(self.num_bytes or 0)
+
+    @property
+    def more_per_step(self):
+        """By how much that is more than it would be if the tensors travelled as they are; negative: less."""
+        return self._in_a_step((self.num_bytes or 0) - self.tensor_bytes if self.tensor_bytes is not None else 0)
+
+    def _in_a_step(self, num_bytes):
+        return Fraction(num_bytes * self.times, self.every)
 
 
-def collective(name, operation, purpose, tensors, group, slot, tag, num_bytes, dtype, phase, **fields):
+def collective(name, operation, purpose, tensors, group, slot, num_bytes, dtype, phase, **fields):
     """A Collective of a Group.
 
     Args:
       group: an epl.plan.layout.mesh.Group: who takes part.
       slot: number of the communicator among the group's.
-      **fields: the other attributes. `after` is the same as `tensors` where it is not given.
+      **fields: the other attributes. `after` is the same as `tensors` where it is not given, the tag follows from the
+        name.
     """
     fields.setdefault("after", tensors)
+    fields.setdefault("tag", tag_of(name))
     return Collective(
         name,
         operation,
@@ -137,9 +174,8 @@ def collective(name, operation, purpose, tensors, group, slot, tag, num_bytes, d
         group.num_workers,
         group.size,
         group.communicator(slot),
-        tag,
-        num_bytes,
-        dtype,
-        phase,
+        num_bytes=num_bytes,
+        dtype=dtype,
+        phase=phase,
         **fields,
     )

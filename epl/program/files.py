@@ -2,8 +2,8 @@
 
 A file is a zip archive: `records.json` and `graph_0.pb`, `graph_1.pb` and so on. In the JSON, numbers, texts, truth
 values and null stand for themselves. All else is a list whose first element says what it is: "list", "tuple", "set",
-"frozenset", "dict" (keys and values in turn), "bytes", "fraction", "graph" (its number), "record" (class, then its
-fields in order) or "same" (the number of a record that came before).
+"frozenset", "dict" (keys and values in turn), "bytes", "fraction", "range", "graph" (its number), "record" (class, then
+its fields in order) or "same" (the number of a record that came before).
 """
 
 import base64
@@ -96,6 +96,8 @@ class _Writer(object):
             return ["bytes", base64.b64encode(value).decode()]
         if kind is Fraction:
             return ["fraction", value.numerator, value.denominator]
+        if kind is range:
+            return ["range", value.start, value.stop, value.step]
         if kind is Graph:
             if id(value) not in self._numbers:
                 self._numbers[id(value)] = len(self.graphs)
@@ -133,6 +135,8 @@ class _Reader(object):
             return base64.b64decode(rest[0])
         if kind == "fraction":
             return Fraction(*rest)
+        if kind == "range":
+            return range(*rest)
         if kind == "graph":
             if rest[0] not in self._graphs:
                 self._graphs[rest[0]] = Graph.from_graph_def(self._graph(rest[0]))

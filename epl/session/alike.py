@@ -22,12 +22,13 @@ def lines(rewritten, traffic, writes):
     updates = users.ancestors(writes, stop=rewritten.differing)
     compared = users.ancestors(rewritten.in_one_copy(_compared(rewritten, traffic)) | _gathered(plan, traffic))
     compared -= updates
+    known = {each.name: each for each in plan.collectives}
     return (
         rewritten.settings
         + [settings(plan)]
         + ["hint: %s %s" % hint for hint in sorted(rewritten.hints.items())]
         + plan.data.facts()
-        + list(traffic.names)
+        + [known[name].told() if name in known else name for name in traffic.names]
         + ["message %s: %d to %d over channel %d" % (m.name, m.source, m.target, m.channel) for m in traffic.messages]
         + [describe(users.nodes[name], with_value=name in updates) for name in users.in_order(compared | updates)]
     )

@@ -146,7 +146,13 @@ def test_what_is_no_file_of_a_program_is_refused(tmp_path):
 @pytest.mark.once
 def test_files_keep_each_kind_of_value_and_refuse_others(tmp_path):
     path = str(tmp_path / "saved")
-    value = {(1, "a"): [b"\x00", None, 1.5, True], "s": frozenset(["b", "a"]), "i": {2}, "third": Fraction(1, 3)}
+    value = {
+        (1, "a"): [b"\x00", None, 1.5, True],
+        "s": frozenset(["b", "a"]),
+        "i": {2},
+        "third": Fraction(1, 3),
+        "odd": range(1, 9, 2),
+    }
     files.write(path, value, tf_compat.GraphDef)
     assert files.read(path, tf_compat.GraphDef) == value
     with pytest.raises(TypeError, match="function is no record"):

@@ -1,8 +1,10 @@
 """The plan's one list of collectives against the compiled graphs, for each strategy."""
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from epl.graph.index import node_of
+from epl.plan.exchange.collectives import collectives_in
 from epl.plan.exchange.order import collective_keys
 from epl.plan.facts.names import joined_name
 from epl.program import collective as kinds
@@ -46,6 +48,33 @@ def test_the_list_is_what_the_graph_has(case):
         each, attr = planned[name], node.attr
         assert (each.operation, each.tag) == (OPERATIONS[node.op], attr["tag"].i), name
         assert (each.communicator, each.workers) == (attr["comm"].i, max(1, attr["workers"].i)), name
+
+
+# What gives variables their first values on all workers, and what joins the micro-batches of one device.
+BEFORE_STEPS = ("epl_broadcast/", "epl_micro_batches/")
+
+
+@pytest.mark.parametrize("case, saves", [(case, False) for case in sorted(CASES)] + [("split", True), ("v1", True)])
+@pytest.mark.once
+def test_a_finished_graph_has_nothing_besides(case, saves):
+    """Messages, data that workers compare and what they send to checkpoints are in the list of a compiled program."""
+    model, (workers, devices), config, _ = CASES[case]
+    purposes = set()
+    for index in range(min(2, workers)):
+        with planning.capture() as graph:
+            model()
+            if saves:
+                tf.train.Saver()
+        program = planning.compiled(graph, workers, devices, index, **config)
+        carriers = dict(OPERATIONS, **kinds.SENDS)
+        nodes = {name for name in program.graph.find(carriers.__contains__) if not name.startswith(BEFORE_STEPS)}
+        known = {each.name: each for each in collectives_in(program)}
+        assert nodes <= set(known)
+        for name in nodes:
+            node, each = program.graph.nodes[name], known[name]
+            assert (each.carrier, each.tag, each.communicator) == (node.op, node.attr["tag"].i, node.attr["comm"].i)
+        purposes.update(known[name].purpose for name in nodes)
+    assert kinds.MESSAGES in purposes or not (case.startswith("stages_in_workers") or saves and case == "v1")
 
 
 # TensorFlow tells no shapes of messages and of what encoders give; nor, before they are looked up, of rows.

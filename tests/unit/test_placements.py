@@ -7,7 +7,8 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.passes.worker.broadcast import sync_orders
-from epl.plan.facts.names import sync_name, tag_of
+from epl.plan.facts.names import sync_name
+from epl.program.collective import tag_of
 from epl.program.placement import AS_FIRST, EVERYWHERE, MEAN, OWN, TURNED, Placed, own, owned, partial, sharded
 from tests.helpers import planning
 

@@ -43,9 +43,10 @@ def test_groups(max_splits, num_communicators, after):
     assert sorted(in_groups(plan)) == sorted(computed(model)) and len(in_groups(plan)) == 12
     positions = [model.graph.creation_index[node_of(tensor)] for tensor in in_groups(plan)]
     assert positions == sorted(positions)  # as they become ready in the backward pass
-    assert all(0 <= group.slot < num_communicators for group in groups)
-    assert len({group.slot for group in groups}) == min(num_communicators, len(groups))
-    assert len({group.tag for group in groups}) == len(groups) and all(0 <= group.tag < 2**63 for group in groups)
+    made = [plan.collective(group.name) for group in groups]
+    assert all(0 <= each.communicator < num_communicators for each in made)
+    assert len({each.communicator for each in made}) == min(num_communicators, len(groups))
+    assert len({each.tag for each in made}) == len(groups) and all(0 <= each.tag < 2**63 for each in made)
     assert (
         sum(group.num_bytes for group in groups)
         == 12 * 256 * 256 * 4

@@ -15,7 +15,8 @@ from epl.partition.emit import type_list
 from epl.passes.copies.fill_shards import READ_ONCE
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.exchange.order import OF_SHARDS
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
+from epl.program.collective import tag_of
 from epl.rules import effects
 
 _AS_NUMBERS = {FLOAT32: INT32, FLOAT64: INT64, BFLOAT16: UINT16, FLOAT16: UINT16}  # their bits

@@ -35,7 +35,7 @@ def compress_gradients(program, plan):
 
 def _exchange(graph, edit, plan, group, compressed, clip, steps, counts):
     """Adds the exchange of a group; `counts`: it also counts the steps of its call."""
-    dgc, host, size = plan.dgc, plan.mesh.host_device, len(compressed)
+    dgc, host, size, exchange = plan.dgc, plan.mesh.host_device, len(compressed), plan.collective(group.name)
     inputs = [instance_tensor(plan, each.gradient, i.index) for i in plan.mesh.instances for each in compressed]
     num_gradients = len(inputs)
     inputs += [_read(edit, each.velocity, FLOAT32) for each in compressed]
@@ -50,9 +50,9 @@ def _exchange(graph, edit, plan, group, compressed, clip, steps, counts):
         N=size,
         R=len(plan.mesh.instances),
         num_inputs=num_gradients,
-        comm=plan.mesh.copies.communicator(group.slot),
-        tag=group.tag,
-        workers=plan.mesh.copies.num_workers,
+        comm=exchange.communicator,
+        tag=exchange.tag,
+        workers=exchange.workers,
         scale=float(plan.gradient_scale),
         begin_step=dgc.begin_step,
         ramp_steps=dgc.ramp_steps,

@@ -9,7 +9,6 @@ Each worker adds up one share of every gradient. What is applied waits until wha
 from epl.graph.build import Type, constant, make_node
 from epl.graph.types import FLOAT32, INT64, UINT8
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
-from epl.plan.facts.names import tag_of
 
 
 def encode_gradients(program, plan):
@@ -35,8 +34,9 @@ def _exchange(edit, plan, group):
         return tagged(node, "wire")
 
     def exchange(op, name, inputs, **attrs):
-        comm, workers = plan.group_of(first).communicator(group.slot), plan.wire.workers
-        node = make_node(op, name, inputs, host, T=Type(UINT8), comm=comm, tag=tag_of(name), workers=workers, **attrs)
+        each = plan.collective(name)
+        attrs.update(T=Type(UINT8), comm=each.communicator, tag=each.tag, workers=each.workers)
+        node = make_node(op, name, inputs, host, **attrs)
         edit.add(tagged(node, "collective"))
 
     def keep(variables, name):

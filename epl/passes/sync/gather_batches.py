@@ -15,7 +15,8 @@ from epl.passes.nodes import tagged
 from epl.passes.rows import add_rows
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts import data_ops
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
+from epl.program.collective import tag_of
 
 
 def gather_batches(program, plan):

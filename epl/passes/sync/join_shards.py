@@ -16,7 +16,8 @@ from epl.partition.emit import type_list
 from epl.passes.messages import with_whole
 from epl.passes.nodes import instance_tensor, tagged
 from epl.plan.exchange.order import OF_SHARDS
-from epl.plan.facts.names import clone_name, joined_name, tag_of, whole_name
+from epl.plan.facts.names import clone_name, joined_name, whole_name
+from epl.program.collective import tag_of
 from epl.program.placement import BY_ROW
 
 _REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}

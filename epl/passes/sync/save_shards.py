@@ -23,7 +23,8 @@ from epl.passes.nodes import instance_tensor, tagged
 from epl.passes.saved import save_instead, saved_by
 from epl.passes.sync.join_shards import replicas
 from epl.plan.exchange.order import OF_SHARDS
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
+from epl.program.collective import tag_of
 
 _CHIEF = 0
 

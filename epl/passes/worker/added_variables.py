@@ -17,7 +17,8 @@ from epl.graph.types import INT32, STRING
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.plan.facts.analysis import variable_of
-from epl.plan.facts.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name, tag_of
+from epl.plan.facts.names import PREFIX, clone_name, first_value_name, gathered_name, restored_name
+from epl.program.collective import tag_of
 
 _LISTS = ((1, "names"), (2, "slices"))
 

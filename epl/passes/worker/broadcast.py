@@ -19,7 +19,8 @@ from epl.graph.types import INT64
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.seeds import derive
 from epl.plan.facts.merge_points import in_lane
-from epl.plan.facts.names import clone_name, copy_name, sync_name, tag_of
+from epl.plan.facts.names import clone_name, copy_name, sync_name
+from epl.program.collective import tag_of
 from epl.program.placement import TURNED
 
 _CHIEF = 0

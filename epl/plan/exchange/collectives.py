@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 from epl.graph import tags, types
+from epl.graph.index import format_input, node_of
+from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.exchange.shards import shard_collectives
-from epl.plan.facts.names import gathered_name, tag_of
+from epl.plan.facts.names import gathered_name, joined_name
 from epl.plan.facts.user_collectives import user_made_collectives
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.input.equal_steps import data_collectives
+from epl.plan.layout.mesh import DATA as DATA_AXIS
+from epl.plan.layout.mesh import STAGE
 from epl.plan.precision.verdicts import stages_collectives
 from epl.plan.sync.batch_norm import norm_collectives
 from epl.plan.sync.dgc import compressed_collectives
@@ -23,7 +27,19 @@ from epl.plan.zero.zero import (
     update_collectives,
 )
 from epl.plan.zero.zero_sums import sum_collectives
-from epl.program.collective import ALL_GATHER, CHECKPOINTS, LAST, collective
+from epl.program.collective import (
+    ALL_GATHER,
+    CHECKPOINTS,
+    DATA,
+    LAST,
+    MESSAGES,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    SENDS,
+    Collective,
+    collective,
+)
 
 
 def kept_collectives(plan):
@@ -39,7 +55,6 @@ def kept_collectives(plan):
                 (name,),
                 copies,
                 0,
-                tag_of(node),
                 size_bytes(variable),
                 types.base(variable.dtype),
                 tags.SAVE,
@@ -54,8 +69,7 @@ def kept_collectives(plan):
 def collectives_of(plan):
     """The Collectives of a Plan, as a tuple; `Plan.collectives` has them.
 
-    Not in it are those of which only the finished graph tells: of data that workers who have parts of the same model
-    compare, and of what they send to checkpoints; and messages (epl.passes.messages).
+    Not in it are those of which only the finished graph tells, see `collectives_in`.
     """
     apart = compressed_collectives(plan) + wire_collectives(plan) + scattered_collectives(plan)
     found = apart + gradient_collectives(plan, _groups_of(plan, apart))
@@ -63,6 +77,70 @@ def collectives_of(plan):
         found.extend(of_part(plan))
     return tuple(found)
 
+
+def collectives_in(program):
+    """The Collectives of a compiled Program, as a tuple: those of its plan, and what only the finished graph tells.
+
+    That is what workers who have parts of the same model compare of data, and send to checkpoints; and the messages of
+    a part. Of what follows from sizes of the finished graph `num_bytes` is None.
+    """
+    planned = program.plan.collectives
+    return planned + tuple(_of_shards(program, {each.name for each in planned})) + tuple(_messages(program))
+
+
+def _of_shards(program, planned):
+    """What workers with parts of the same model exchange besides parts of its tensors."""
+    plan, graph = program.plan, program.graph
+    for name in graph.find(_OF_SHARDS.__contains__) if plan.shards_span_workers else ():
+        node = graph.nodes[name]
+        if tags.get_str(node, tags.ROLE) != OF_SHARDS or name in planned or name.startswith(joined_name("")):
+            continue
+        saved, sends = tags.phase(node) == tags.SAVE, node.op in SENDS
+        tensors = tuple(format_input(*each) for each in graph.inputs[name] if each.index >= 0)
+        made = collective(
+            name,
+            _OF_SHARDS[node.op],
+            CHECKPOINTS if saved else DATA,
+            tensors[:1],
+            plan.mesh.shard_group,
+            0,
+            None,
+            node.attr["T"].type,
+            tags.phase(node),
+            times=int(not saved),
+            after=(name,),
+        )
+        yield replace(made, workers=2, devices=2) if sends else made
+
+
+def _messages(program):
+    """What this worker and others that have parts of the same graph send each other."""
+    part = program.part
+    for message in part.messages if part is not None else ():
+        if part.index not in (message.source, message.target):
+            continue
+        sends = part.index == message.source
+        near = part.channels.are_neighbours(message.source, message.target)
+        yield Collective(
+            name=message.send if sends else message.receive,
+            operation=SEND if sends else RECEIVE,
+            purpose=MESSAGES,
+            tensors=(message.tensor,),
+            axes=(STAGE,) if near else (DATA_AXIS,),
+            workers=2,
+            devices=2,
+            communicator=part.first_slot + message.channel,
+            tag=message.tag,
+            num_bytes=None,
+            dtype=None,
+            phase=tags.phase(part.whole.nodes[node_of(message.tensor)]),
+            consumers=tuple((consumer, -1) for consumer in message.consumers),
+            stage=program.plan.stage(message.tensor),
+            after=(message.tensor,),
+        )
+
+
+_OF_SHARDS = dict(OPERATIONS, **SENDS)
 
 _PARTS = (
     segment_collectives,

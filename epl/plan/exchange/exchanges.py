@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass, replace
 
 from epl.graph import tags
-from epl.graph.index import format_input, parse_input
-from epl.plan.exchange.order import OF_SHARDS
+from epl.graph.index import parse_input
+from epl.plan.exchange.collectives import collectives_in
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, clone_name, joined_name
-from epl.plan.layout.mesh import DATA, SHARD, STAGE
-from epl.program.collective import AVERAGES, CARRIERS, OPERATIONS, SHARDS
+from epl.plan.layout.mesh import DATA, SHARD
+from epl.program.collective import AVERAGES, MESSAGES, SEND, SHARDS
 from epl.rules import effects
 
 _MICRO_BATCH = re.compile(r"%s_micro_batch_\d+/" % PREFIX)
@@ -88,7 +88,7 @@ class _Exchanges(object):
 
     def of_run(self, reached):
         """The rows of what is among some nodes of the whole graph, each with the times that it comes."""
-        made = self._planned(reached) + self._of_data(reached) + self._of_messages(reached) + self._of_shards(reached)
+        made = self._listed(reached) + self._of_shards(reached)
         made.sort(key=lambda pair: (_PHASES.index(pair[1].phase), self._order.get(pair[0], len(self._order))))
         rows = collections.OrderedDict()
         for _, row in made:
@@ -97,49 +97,37 @@ class _Exchanges(object):
             rows[key] = first, count + row.times
         return [replace(row, times=count) for row, count in rows.values()]
 
-    def _planned(self, reached):
-        """(node, row) pairs of the plan's collectives, but for those of shards."""
-        found, sizes = [], self._plan.mesh.shape
-        for each in self._plan.collectives:
-            # Of several lanes the first device is in the first one. Averages are taken after some steps, by themselves.
-            runs = each.name in reached or each.purpose == AVERAGES and each.times
-            if each.purpose == SHARDS or each.lane or not runs or not self._program.has(each.name):
+    def _listed(self, reached):
+        """(node, row) pairs of the program's collectives, but for those of shards; a row has the place of the node."""
+        found, sizes, planned = [], self._plan.mesh.shape, len(self._plan.collectives)
+        for number, each in enumerate(collectives_in(self._program)):
+            # Of several lanes the first device is in the first one.
+            if each.purpose == SHARDS or each.lane or not self._runs(each, reached):
                 continue
-            size = each.device_bytes
+            tensor = each.tensors[0] if each.tensors else ""
+            node, size = parse_input(tensor).node if each.purpose == MESSAGES else each.name, each.device_bytes
+            if size is None:
+                size = self._bytes(parse_input(tensor)) or 0 if each.purpose == MESSAGES else self._handed_in(node)
             row = Exchange(
                 name=each.name,
                 operation=each.operation,
                 axis="+".join(axis for axis in each.axes if sizes[axis] > 1) or DATA,
                 devices=each.devices,
-                sent_by=CARRIERS[each.operation] if each.workers > 1 else "",
-                num_bytes=self._handed_in(each.name) if size is None else size,
+                sent_by=each.carrier if each.workers > 1 else "",
+                num_bytes=size,
                 times=1.0 / each.every if each.every > 1 else 1,
-                phase=each.phase,
-                tensor=each.tensors[0] if each.tensors else "",
+                phase=each.phase if number < planned else self._phase(node),
+                tensor=tensor,
             )
-            found.append((each.name, row))
+            found.append((node, row))
         return found
 
-    def _of_data(self, reached):
-        """(node, row) pairs of what shows that workers which divide a model have the same data, or puts it together."""
-        found, group = [], self._plan.mesh.shard_group if self._plan.shards_span_workers else None
-        for name in self._graph.find(OPERATIONS.__contains__) if group is not None else ():
-            node = self._graph.nodes[name]
-            is_of_data = tags.get_str(node, tags.ROLE) == OF_SHARDS and not name.startswith(joined_name(""))
-            if is_of_data and name in reached and self._program.has(name):
-                row = Exchange(
-                    name=name,
-                    operation=OPERATIONS[node.op],
-                    axis=SHARD,
-                    devices=group.size,
-                    sent_by=node.op,
-                    num_bytes=self._handed_in(name),
-                    times=1,
-                    phase=self._phase(name),
-                    tensor=format_input(*self._graph.inputs[name][0]),
-                )
-                found.append((name, row))
-        return found
+    def _runs(self, each, reached):
+        """Whether a Collective is among what is reached, and this worker hands something in."""
+        if each.purpose == MESSAGES:
+            return each.operation == SEND and any(name in reached for name, _ in each.consumers)
+        # Averages are taken after some steps, by themselves.
+        return self._program.has(each.name) and (each.name in reached or each.purpose == AVERAGES and each.times > 0)
 
     def _handed_in(self, name):
         """Bytes of the first tensor that a node takes."""
@@ -149,27 +137,6 @@ class _Exchanges(object):
     def _bytes(self, tensor):
         """Of a tensor of this worker's graph; None where they are not known."""
         return self._size_of(tensor.node, tensor.index) if self._program.has(tensor.node) else None
-
-    def _of_messages(self, reached):
-        """(node, row) pairs of what this worker sends those that have other parts of the same graph."""
-        part, found = self._program.part, []
-        for message in part.messages if part is not None else ():
-            if message.source != part.index or not reached.intersection(message.consumers):
-                continue
-            tensor = parse_input(message.tensor)
-            row = Exchange(
-                name=message.send,
-                operation="send",
-                axis=STAGE if part.channels.are_neighbours(message.source, message.target) else DATA,
-                devices=2,
-                sent_by="EplBroadcastSend",
-                num_bytes=self._bytes(tensor) or 0,
-                times=1,
-                phase=self._phase(tensor.node),
-                tensor=message.tensor,
-            )
-            found.append((tensor.node, row))
-        return found
 
     def _of_shards(self, reached):
         """(node, row) pairs of the collectives of devices that have parts of tensors."""

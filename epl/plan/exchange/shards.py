@@ -3,7 +3,7 @@
 from epl.graph import tags
 from epl.graph.types import DTYPE_BYTES, INT64
 from epl.partition.partitioned import SEND_ROWS
-from epl.plan.facts.names import joined_name, micro_batch_name, tag_of
+from epl.plan.facts.names import joined_name, micro_batch_name
 from epl.program.collective import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -61,7 +61,6 @@ def _carried(plan, each, micro_batch):
             (each.tensor,),
             group,
             0,
-            tag_of(exchanged),
             size,
             dtype,
             each.phase,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.facts.names import tag_of
 from epl.program.program import Gradient
 
 
@@ -70,6 +69,6 @@ def state_at_points(model, lanes):
             for lane in own_lanes:
                 own, parts = in_lane(name, lane), 1 if lane is None else model.partitioned.shards
                 sizes = tuple(size // parts if size is not None else None for _, size in members)
-                merged = dict(name=own, tag=tag_of(own), values=values, consumers=consumers, lane=lane, sizes=sizes)
+                merged = dict(name=own, values=values, consumers=consumers, lane=lane, sizes=sizes)
                 found.append(replace(group, **merged))
     return tuple(found)

@@ -1,7 +1,5 @@
 """Names of the nodes that passes make, so that sessions and tests find them again."""
 
-import hashlib
-
 from epl.graph.index import parse_input
 
 PREFIX = "epl"
@@ -131,8 +129,3 @@ def whole_name(tensor):
 def time_names(name):
     """The nodes that take the time before and after an operation."""
     return "%s_time/%s/before" % (PREFIX, name), "%s_time/%s/after" % (PREFIX, name)
-
-
-def tag_of(name):
-    """A collective's tag: a number from 0 that is the same in every process and, for practical purposes, unique."""
-    return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)

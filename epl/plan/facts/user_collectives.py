@@ -6,9 +6,8 @@ from typing import Optional, Tuple
 from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.facts.names import tag_of
 from epl.plan.facts.variable_sizes import known_bytes
-from epl.program.collective import ALL_GATHER, OF_USER, OPERATIONS, collective
+from epl.program.collective import ALL_GATHER, OF_USER, OPERATIONS, collective, tag_of
 from epl.rules import effects
 
 # With several instances in a worker, these are over the instances of all workers.
@@ -130,12 +129,12 @@ def user_made_collectives(plan):
                 each.tensors,
                 copies,
                 0,
-                each.tag,
                 num_bytes,
                 each.dtype,
                 each.phase,
                 times=int(each.trains),
                 takes_part=each.takes_part,
+                tag=each.tag,
                 after=(each.anchor,),
                 shift=-0.5,  # so that what only needs its result, under whatever name, comes after it
             )

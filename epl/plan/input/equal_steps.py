@@ -8,7 +8,7 @@ from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.facts import data_ops
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.program.collective import ALL_REDUCE, DATA, collective
 from epl.rules import effects
 
@@ -23,13 +23,11 @@ class Repeated:
       iterator: its node.
       get_next: the node that gives its elements.
       name: of the collective in which workers agree on whether any has data left that it has not seen.
-      tag: of that collective.
     """
 
     iterator: str
     get_next: str
     name: str
-    tag: int
 
 
 def find_repeated(model, analysis, mesh, io):
@@ -74,7 +72,7 @@ def find_repeated(model, analysis, mesh, io):
             'io.equal_steps to "" or "drop".' % _KEY
         )
     names = {iterator: "%s_more_data/%s" % (PREFIX, name) for iterator, name in found.items()}
-    return tuple(Repeated(each, found[each], name, tag_of(name)) for each, name in names.items())
+    return tuple(Repeated(each, found[each], name) for each, name in names.items())
 
 
 def _gives_data(node):
@@ -102,7 +100,6 @@ def data_collectives(plan):
             (each.get_next,),
             plan.group_of(each.get_next),
             0,
-            each.tag,
             DTYPE_BYTES[INT32],
             INT32,
             tags.FORWARD,

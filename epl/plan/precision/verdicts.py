@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 
 from epl.graph import tags
 from epl.graph.types import DTYPE_BYTES, INT32
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.program.collective import ALL_REDUCE, LAST, VERDICTS, collective
 
 
@@ -30,10 +30,6 @@ class StagesVerdict:
     packed: str
     flags: Tuple[Tuple[str, int, Optional[int]], ...]
     copies: int
-
-    @property
-    def tag(self):
-        return tag_of(self.name)
 
     def flags_of(self, place, copy=0):
         """The nodes of one of the workers."""
@@ -73,14 +69,13 @@ def gated_writes(model):
     return frozenset(write for verdict in model.scaled for write in verdict.gates)
 
 
-def verdict_collective(plan, verdict, flags, group, slot):
+def verdict_collective(verdict, flags, group):
     """The Collective of what workers say of gradients: a number of each.
 
     Args:
-      plan: an epl.plan.plan.Plan.
       verdict: a StagesVerdict, or an epl.plan.zero.zero.Agreement.
       flags: the nodes that say it of one gradient.
-      group, slot: who takes part, over which communicator of theirs.
+      group: who takes part.
     """
     return collective(
         verdict.name,
@@ -88,8 +83,7 @@ def verdict_collective(plan, verdict, flags, group, slot):
         VERDICTS,
         flags,
         group,
-        slot,
-        verdict.tag,
+        0,
         DTYPE_BYTES[INT32],
         INT32,
         tags.BACKWARD,
@@ -103,6 +97,6 @@ def verdict_collective(plan, verdict, flags, group, slot):
 def stages_collectives(plan):
     """A Collective of each StagesVerdict."""
     return [
-        verdict_collective(plan, each, tuple(name for name, _, _ in each.flags), plan.owning_group, 0)
+        verdict_collective(each, tuple(name for name, _, _ in each.flags), plan.owning_group)
         for each in stages_verdicts(plan)
     ]

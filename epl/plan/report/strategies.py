@@ -4,15 +4,19 @@ from dataclasses import dataclass
 from typing import Optional
 
 from epl.graph import tags
-from epl.graph.index import node_of
-from epl.graph.types import FLOAT32
 from epl.plan.facts.names import PREFIX, recomputed_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.precision.precision import O2
-from epl.plan.precision.verdicts import stages_verdicts
-from epl.program.collective import PARAMETERS
-
-_FLAG_BYTES = 4  # with which a worker says whether it has data left, or its gradients are finite
+from epl.program.collective import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    DATA,
+    GRADIENTS,
+    PARAMETERS,
+    REDUCE_SCATTER,
+    SPARSE_ALL_REDUCE,
+    VERDICTS,
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def _of_equal_steps(plan, config):
     """Without "repeat" data ends with the end of a step that is exchanged anyway."""
     if plan.repeated:
         how = "%d data sets begin again until those of all workers have been seen"
-        return how % len(plan.repeated), _FLAG_BYTES * len(plan.repeated)
+        return how % len(plan.repeated), plan.sent_bytes(DATA)
     drops = config.io.equal_steps == "drop"
     return ("training ends with the data of the worker that has least",) if drops else None
 
@@ -120,8 +124,8 @@ def _of_precision(program, plan, config):
     if plan.mesh.copies.num_workers == 1:
         return (effect,)
     types = set(program.short.values())
-    short = [g for g in plan.aggregation.groups if g.dtype in types and plan.is_here(node_of(g.tensors[0]))]
-    return effect, -sum(group.num_bytes for group in short)  # in float32 they would be twice as large
+    short = (each for each in _gradients_sent(plan) if each.dtype in types)
+    return effect, -sum(each.tensor_bytes for each in short)  # in float32 they would be twice as large
 
 
 def _of_loss_scale(program, plan):
@@ -129,7 +133,7 @@ def _of_loss_scale(program, plan):
         return None
     judged = sum(len(verdict.flags) for verdict in program.scaled)
     how = "a step in which one of %d gradients is not finite is left out on all workers" % judged
-    return how, _FLAG_BYTES * len(stages_verdicts(plan))  # each worker of a pipeline says it of its own stages
+    return how, plan.sent_bytes(VERDICTS)
 
 
 def _of_recomputation(program, config):
@@ -190,27 +194,34 @@ def _of_local_sgd(program, plan):
 def _of_dgc(plan):
     if plan.dgc is None:
         return None
-    groups = [group for group in plan.aggregation.groups if plan.dgc.of_group(group)]
-    sent = sum(plan.dgc.sent_bytes(group) - group.num_bytes for group in groups)
     kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
     count = len(plan.dgc.gradients)
     how = "of %d gradients the largest parts are sent, and the others kept for later" % count
-    return how + (", in checkpoints too" if plan.gathered else ""), sent, kept
+    return how + (", in checkpoints too" if plan.gathered else ""), _more_sent(plan, SPARSE_ALL_REDUCE), kept
 
 
 def _of_half(plan):
-    groups = [group for group in plan.aggregation.groups if plan.is_here(node_of(group.tensors[0]))]
-    return "gradients travel as float16", -(sum(g.num_bytes for g in groups if g.dtype == FLOAT32) // 2)
+    return "gradients travel as float16", _more_sent(plan, ALL_REDUCE, REDUCE_SCATTER)
 
 
 def _of_wire(plan):
     if plan.wire is None:
         return None
-    groups = [group for group in plan.aggregation.groups if group.name in plan.wire.groups]
-    sent = sum(plan.wire.sent_bytes(group) - group.num_bytes for group in groups)
     kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
-    count = sum(len(group.tensors) for group in groups)
-    return "%d gradients travel as %s; what that leaves over is sent later" % (count, plan.wire.dtype), sent, kept
+    count = sum(len(each) for each in plan.wire.groups.values())
+    how = "%d gradients travel as %s; what that leaves over is sent later" % (count, plan.wire.dtype)
+    return how, _more_sent(plan, ALL_TO_ALL), kept
+
+
+def _gradients_sent(plan):
+    """The Collectives by which this worker sends dense gradients to others."""
+    return [each for each in plan.collectives if each.purpose == GRADIENTS and each.takes_part and each.workers > 1]
+
+
+def _more_sent(plan, *operations):
+    """Bytes that a step sends more, of the gradients that travel by some operations, than if they travelled as they
+    are."""
+    return int(sum(each.more_per_step for each in _gradients_sent(plan) if each.operation in operations))
 
 
 def _of_checks(plan, config):

@@ -19,7 +19,7 @@ from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.types import FLOAT32, INT64
-from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
+from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, STATISTICS, collective
 from epl.rules import tensors
@@ -38,7 +38,7 @@ class SyncedMean:
       name: of the all-reduce node.
       tensor: canonical name.
       consumers: (node, input position) pairs that must see the mean.
-      tag, slot: of the collective.
+      slot: of the collective.
       phase: of the step: of a statistic, or of a gradient with respect to one.
       num_bytes: of the tensor; None where they are not known.
       micro_batch: whose copy it is.
@@ -47,7 +47,6 @@ class SyncedMean:
     name: str
     tensor: str
     consumers: Tuple[Tuple[str, int], ...]
-    tag: int
     slot: int = 0
     phase: str = tags.FORWARD
     num_bytes: Optional[int] = None
@@ -286,7 +285,7 @@ def _means(model, analysis, name, made_for):
 
 def _synced(tensor, consumers, phase, num_bytes):
     name = "%s_batch_norm/%s/of_%s" % (PREFIX, tensor.replace(":", "/"), consumers[0][0] if consumers else "none")
-    return SyncedMean(name, tensor, consumers, tag_of(name), phase=phase, num_bytes=num_bytes)
+    return SyncedMean(name, tensor, consumers, phase=phase, num_bytes=num_bytes)
 
 
 def norm_collectives(plan):
@@ -302,7 +301,6 @@ def _collective(plan, norm, operation, name, node, num_bytes, phase):
         (node,),
         plan.group_of(node),
         norm.slot,
-        tag_of(name),
         num_bytes,
         FLOAT32,
         phase,

@@ -120,7 +120,11 @@ def compressed_collectives(plan):
     if plan.dgc is None:
         return []
     return [
-        replace(dense_collective(plan, group, SPARSE_ALL_REDUCE), num_bytes=plan.dgc.sent_bytes(group), wire_dtype=None)
-        for group in plan.aggregation.groups
+        replace(
+            dense_collective(plan, group, number, SPARSE_ALL_REDUCE),
+            num_bytes=plan.dgc.sent_bytes(group),
+            wire_dtype=None,
+        )
+        for number, group in enumerate(plan.aggregation.groups)
         if plan.dgc.of_group(group)
     ]

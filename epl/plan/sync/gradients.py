@@ -10,7 +10,7 @@ from epl.graph.types import FLOAT16, FLOAT32
 from epl.plan.cost.links import num_groups
 from epl.plan.facts.consistency import differing
 from epl.plan.facts.merge_points import in_lane, lanes_at, merged_at
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly, num_elements, size_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, GRADIENTS, SPARSE, collective
 from epl.program.program import Gradient
@@ -33,8 +33,6 @@ class DenseGroup:
       tensors: canonical names of the gradients, in the order in which they become ready.
       dtype: DataType number.
       num_bytes: of one instance's gradients.
-      slot: communicator of the pool.
-      tag: of the collective.
       lane: of the devices among which parts of tensors are reduced (epl.plan.layout.mesh); None: whole ones, among all.
     """
 
@@ -42,8 +40,6 @@ class DenseGroup:
     tensors: Tuple[str, ...]
     dtype: int
     num_bytes: int
-    slot: int
-    tag: int
     lane: Optional[int] = None
 
 
@@ -57,7 +53,6 @@ class SparseGradient:
       dtype: DataType number of the values.
       rows: first dimension of the variable, or -1.
       num_bytes: of the whole variable, or of a device's part of it.
-      slot: communicator of the pool.
       lane: as of a DenseGroup.
     """
 
@@ -67,7 +62,6 @@ class SparseGradient:
     dtype: int
     rows: int
     num_bytes: int
-    slot: int
     lane: Optional[int] = None
 
     def is_made_dense(self, plan):
@@ -383,8 +377,6 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
                         tuple(canonical_tensor(g.values) for g, _ in members),
                         kind[0],
                         sum(size for _, size in members),
-                        index % communication.num_communicators,
-                        tag_of(name),
                         lane,
                     )
                 )
@@ -407,7 +399,6 @@ def _sparse_gradients(model, call, gradients, communication, lanes):
                     types.base(known.dtype),
                     known.shape[0] if known.shape else -1,
                     size_bytes(known) // (1 if lane is None else model.partitioned.shards),
-                    index % communication.num_communicators,
                     lane,
                 )
             )
@@ -426,13 +417,14 @@ def gradient_collectives(plan, apart=()):
       plan: an epl.plan.plan.Plan.
       apart: names of DenseGroups that travel in another form.
     """
-    return [dense_collective(plan, group) for group in plan.aggregation.groups if group.name not in apart] + [
-        each for sparse in plan.aggregation.sparse for each in _sparse_collectives(plan, sparse)
+    dense, sparse = enumerate(plan.aggregation.groups), enumerate(plan.aggregation.sparse)
+    return [dense_collective(plan, group, number) for number, group in dense if group.name not in apart] + [
+        each for number, gradient in sparse for each in _sparse_collectives(plan, gradient, number)
     ]
 
 
-def dense_collective(plan, group, operation=ALL_REDUCE):
-    """The Collective of a DenseGroup."""
+def dense_collective(plan, group, number, operation=ALL_REDUCE):
+    """The Collective of a DenseGroup, by its number among all of the plan."""
     wire_dtype, part = wire_type(plan, group.dtype)
     first = group.tensors[0]
     return collective(
@@ -441,12 +433,12 @@ def dense_collective(plan, group, operation=ALL_REDUCE):
         GRADIENTS,
         group.tensors,
         plan.group_of(first),
-        group.slot,
-        group.tag,
+        number % plan.mesh.num_communicators,
         int(group.num_bytes * part),
         group.dtype,
         tags.BACKWARD,
         wire_dtype=wire_dtype,
+        tensor_bytes=group.num_bytes,
         consumers=tuple(edge for tensor in group.tensors for edge in plan.aggregation.consumers[tensor]),
         lane=group.lane,
         stage=plan.stage(first),
@@ -454,7 +446,7 @@ def dense_collective(plan, group, operation=ALL_REDUCE):
     )
 
 
-def _sparse_collectives(plan, sparse):
+def _sparse_collectives(plan, sparse, number):
     consumers, dense = plan.aggregation.consumers, sparse.is_made_dense(plan)
     names = (sparse.reduced, sparse.gathered[1]) if dense else sparse.gathered
     of_each = (
@@ -468,8 +460,7 @@ def _sparse_collectives(plan, sparse):
             SPARSE,
             (tensor,),
             plan.group_of(sparse.values),
-            sparse.slot,
-            tag_of(name),
+            number % plan.mesh.num_communicators,
             num_bytes,
             dtype,
             tags.BACKWARD,

@@ -12,7 +12,7 @@ from epl.graph.index import node_of
 from epl.plan.facts.analysis import variables_of
 from epl.plan.facts.consistency import drifting
 from epl.plan.facts.generators import find_generators
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly, size_bytes
 from epl.program.collective import ALL_REDUCE, AVERAGES, collective
 from epl.rules import effects
@@ -27,25 +27,17 @@ class AverageGroup:
       variables: their names.
       dtype: DataType number.
       num_bytes: of one copy of them.
-      slot: communicator of the group of all copies.
-      tag: of the collective.
-      overlapped_name, overlapped_tag: of the all-reduce of what they were at the end of a period (local_sgd.overlap).
+      overlapped_name: of the all-reduce of what they were at the end of a period (local_sgd.overlap).
     """
 
     name: str
     variables: Tuple[str, ...]
     dtype: int
     num_bytes: int
-    slot: int
-    tag: int
 
     @property
     def overlapped_name(self):
         return self.name + "/late"
-
-    @property
-    def overlapped_tag(self):
-        return tag_of(self.overlapped_name)
 
 
 @dataclass(frozen=True)
@@ -172,10 +164,10 @@ def _groups(variables, num_communicators):
         kinds.setdefault(types.base(variable.dtype), []).append((variable, size_bytes(variable)))
     groups = []
     for dtype, sized in sorted(kinds.items()):
-        for index, members in enumerate(cut_evenly(sized, num_communicators)):
+        for members in cut_evenly(sized, num_communicators):
             name = "%s_average/group_%d" % (PREFIX, len(groups))
             names = tuple(variable.name for variable, _ in members)
-            groups.append(AverageGroup(name, names, dtype, sum(size for _, size in members), index, tag_of(name)))
+            groups.append(AverageGroup(name, names, dtype, sum(size for _, size in members)))
     return tuple(groups)
 
 
@@ -183,9 +175,9 @@ def average_collectives(plan):
     """The Collectives of a Plan's AverageGroups; with local_sgd.overlap two of each, of which the late one is what most
     steps need."""
     local, found = plan.local_sgd, []
-    for group in local.groups if local is not None else ():
-        late = ((group.overlapped_name, group.overlapped_tag, 1),) if local.overlap else ()
-        for name, tag, times in ((group.name, group.tag, 0 if late else 1),) + late:
+    for number, group in enumerate(local.groups if local is not None else ()):
+        late = ((group.overlapped_name, 1),) if local.overlap else ()
+        for name, times in ((group.name, 0 if late else 1),) + late:
             found.append(
                 collective(
                     name,
@@ -193,8 +185,7 @@ def average_collectives(plan):
                     AVERAGES,
                     group.variables,
                     plan.group_of(group.variables[0]),
-                    group.slot,
-                    tag,
+                    number % plan.mesh.num_communicators,
                     group.num_bytes,
                     group.dtype,
                     tags.APPLY,

@@ -6,7 +6,7 @@ from typing import Optional
 from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.merge_points import source_of
-from epl.plan.facts.names import merged_name, tag_of
+from epl.plan.facts.names import merged_name
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, OUTPUTS, UNORDERED, collective
 
@@ -23,7 +23,6 @@ class Merge:
       name: the node that merges it.
       how: "mean", "sum" or "concat".
       over_workers: over all workers' instances, or this worker's only.
-      tag: of the collective.
       num_bytes: of what each copy of the model gives; None where the data says it.
     """
 
@@ -32,7 +31,6 @@ class Merge:
     name: str
     how: str
     over_workers: bool
-    tag: int
     num_bytes: Optional[int] = None
 
 
@@ -46,7 +44,7 @@ def merges_of(model):
             name = merged_name(tensor, key)
             source = source_of(model, tensor)
             size = known_bytes(model, source)
-            found.append(Merge(tensor, source, name, how, where == "global", tag_of(name), size))
+            found.append(Merge(tensor, source, name, how, where == "global", size))
     return tuple(found)
 
 
@@ -65,7 +63,6 @@ def output_collectives(plan):
             (merge.source,),
             plan.group_of(merge.source),
             0,
-            merge.tag,
             num_bytes,
             None,
             tags.FORWARD,

@@ -19,7 +19,7 @@ from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.consistency import differing, merged_edges
 from epl.plan.facts.merge_points import in_lane
 from epl.plan.facts.merging import MEAN, ROWS, SUM, Merging
-from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor, tag_of
+from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.numbers import number
 from epl.plan.facts.variable_sizes import known_bytes
 from epl.plan.layout.fixed_batch import known_rows
@@ -40,7 +40,7 @@ class StateGroup:
       dtype: DataType number.
       how: "mean", "sum", "max" or "min" over instances, or "rows" for additions to rows of one variable: the values are
         indices and updates, which are gathered.
-      slot, tag, lane: as for gradients.
+      lane: as for gradients.
       sizes: bytes of each value; None where the data says it.
       micro_batch: whose copy it is.
     """
@@ -50,8 +50,6 @@ class StateGroup:
     consumers: Tuple[Tuple[str, int], ...]
     dtype: int
     how: str
-    slot: int
-    tag: int
     lane: Optional[int] = None
     sizes: Tuple[Optional[int], ...] = ()
     micro_batch: int = 0
@@ -76,7 +74,6 @@ class StateGroup:
             name=name,
             values=tuple(values),
             consumers=consumers,
-            tag=tag_of(name),
             sizes=sizes,
             micro_batch=micro_batch,
         )
@@ -266,7 +263,7 @@ def _rows(graph, write, dtype):
     positions = (effects.VALUE_INPUT, effects.VALUE_INPUT + 1)
     values = tuple(canonical_tensor(graph.nodes[write].input[position]) for position in positions)
     name = "%s_state/%s" % (PREFIX, write)
-    return StateGroup(name, values, tuple((write, p) for p in positions), dtype, ROWS, 0, tag_of(name))
+    return StateGroup(name, values, tuple((write, p) for p in positions), dtype, ROWS)
 
 
 def _group(dtype, how, members):
@@ -275,7 +272,7 @@ def _group(dtype, how, members):
     name = "%s_state/%s" % (PREFIX, node)
     if position != effects.VALUE_INPUT:
         name += "/input_%d" % position
-    return StateGroup(name, tuple(t for t, _ in members), tuple(e for _, e in members), dtype, how, 0, tag_of(name))
+    return StateGroup(name, tuple(t for t, _ in members), tuple(e for _, e in members), dtype, how)
 
 
 def state_collectives(plan):
@@ -299,8 +296,7 @@ def state_collectives(plan):
                     STATE,
                     tensors,
                     plan.group_of(first),
-                    group.slot,
-                    tag_of(name),
+                    0,
                     num_bytes,
                     None if rows and name == group.gathered[0] else group.dtype,
                     tags.FORWARD,

@@ -6,7 +6,7 @@ from typing import Dict, Tuple
 from epl.config import composes
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import num_elements
 from epl.plan.sync.gradients import find_gradients
 from epl.program.collective import ALL_GATHER, ALL_TO_ALL, GRADIENTS, NEXT, READY, SUMS, collective
@@ -91,15 +91,15 @@ def wire_collectives(plan):
     """Two Collectives of each DenseGroup that travels in fewer bits. Its sums are sent when the next gradients are on
     their way, which they would keep waiting otherwise."""
     found = []
-    for group in plan.aggregation.groups if plan.wire is not None else ():
+    for number, group in enumerate(plan.aggregation.groups if plan.wire is not None else ()):
         if group.name in plan.wire.groups:
             to_sum, sums = plan.wire.names(group)
             size, taken = plan.wire.share_bytes(group), group.tensors
             whole = plan.group_of(taken[0])
             group_of_workers = replace(whole, size=whole.num_workers)  # each adds up its copies' gradients before
-            for name, operation, purpose, tensors, num_bytes, turn in (
-                (to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, READY),
-                (sums, ALL_GATHER, SUMS, (to_sum,), size, NEXT),
+            for name, operation, purpose, tensors, num_bytes, whole_bytes, turn in (
+                (to_sum, ALL_TO_ALL, GRADIENTS, taken, plan.wire.sent_bytes(group), group.num_bytes, READY),
+                (sums, ALL_GATHER, SUMS, (to_sum,), size, group.num_bytes // plan.wire.workers, NEXT),
             ):
                 found.append(
                     collective(
@@ -108,11 +108,11 @@ def wire_collectives(plan):
                         purpose,
                         tensors,
                         group_of_workers,
-                        group.slot,
-                        tag_of(name),
+                        number % plan.mesh.num_communicators,
                         num_bytes,
                         group.dtype,
                         tags.BACKWARD,
+                        tensor_bytes=whole_bytes,
                         wire_dtype=_WIRE_DTYPES[plan.wire.dtype],
                         turn=turn,
                         after=taken,

@@ -17,7 +17,7 @@ from epl.graph.index import canonical_tensor
 from epl.graph.types import FLOAT32
 from epl.partition.conversion import shard_sizes
 from epl.plan.facts.merge_points import in_lane
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly
 from epl.plan.layout.mesh import Group
 from epl.plan.precision.verdicts import verdict_collective
@@ -71,8 +71,8 @@ class Zero:
       state_bytes: of the slots of each copy, and of its parameters where these are divided; of a pipeline over several
         workers, those of the stages that this worker has.
       shard_group: the Group of the copies that hold all of the state once among them, each a part of it.
-      replicate_group: the Group of those that hold the same part of it, one in each shard group: they share gradients as
-        data parallelism does.
+      replicate_group: the Group of those that hold the same part of it, one in each shard group: they share gradients
+        as data parallelism does.
       segments: the epl.plan.zero.parameters.Segments in which copies get each other's parameters.
       row_sums: the RowSums that owners of rows add up.
     """
@@ -130,7 +130,6 @@ class UpdateGroup:
       tensors: for gradients, the tensor of each update.
       shapes: of what travels for each: the variable's, or that of a device's part of it.
       dtype: DataType number.
-      slot, tag: as of other groups.
       lane: of the devices that have such parts (epl.plan.layout.mesh); None: all have the whole variables.
     """
 
@@ -139,8 +138,6 @@ class UpdateGroup:
     tensors: Tuple[str, ...]
     shapes: Tuple[Tuple[int, ...], ...]
     dtype: int
-    slot: int
-    tag: int
     lane: Optional[int] = None
 
     def name_in(self, which):
@@ -229,9 +226,7 @@ def scattered_groups(plan):
             updates, tensors = zip(*pairs)
             points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
             shapes = tuple(part_shape(plan, update.shape, point, group.lane) for update, point in zip(updates, points))
-            found[group.name] = UpdateGroup(
-                group.name, updates, tensors, shapes, group.dtype, group.slot, group.tag, group.lane
-            )
+            found[group.name] = UpdateGroup(group.name, updates, tensors, shapes, group.dtype, group.lane)
     return found
 
 
@@ -261,9 +256,8 @@ def gathered_groups(plan):
             members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))
             for lane in lanes:
                 name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
-                slot = len(found) % plan.mesh.num_communicators
                 shapes = [part_shape(plan, update.shape, update.variable, lane) for update in members]
-                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, slot, tag_of(name), lane))
+                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, lane))
     return found
 
 
@@ -292,14 +286,11 @@ class Agreement:
       name: of the collective.
       packed: the node that packs what is known of each gradient.
       flags: (node that says it of one gradient, its owner) pairs.
-      slot, tag: as of groups.
     """
 
     name: str
     packed: str
     flags: Tuple[Tuple[str, int], ...]
-    slot: int
-    tag: int
 
     def flags_of(self, rank):
         """The nodes of an owner."""
@@ -316,7 +307,7 @@ def agreements(plan):
         owned = tuple((flag, plan.zero.owners[flag]) for flag in verdict.flags if flag in plan.zero.owners)
         if owned:
             name = "%s_zero/%s" % (PREFIX, verdict.packed)
-            found.append(Agreement(name, verdict.packed, owned, 0, tag_of(name)))
+            found.append(Agreement(name, verdict.packed, owned))
     return found
 
 
@@ -325,7 +316,7 @@ def agreement_collectives(plan):
     found = []
     for each in agreements(plan):
         flags = tuple(name for name, _ in each.flags)
-        made = verdict_collective(plan, each, flags, plan.zero.shard_group, each.slot)
+        made = verdict_collective(each, flags, plan.zero.shard_group)
         found.append(replace(made, turn=UNORDERED) if stays_in_workers(plan.zero, plan.mesh) else made)
     return found
 
@@ -333,15 +324,17 @@ def agreement_collectives(plan):
 def scattered_collectives(plan):
     """A Collective of each DenseGroup of which each owner gets the gradients of its own updates."""
     scattered = scattered_groups(plan)
-    groups = [group for group in plan.aggregation.groups if group.name in scattered]
-    return [dense_collective(plan, group, REDUCE_SCATTER) for group in groups]
+    groups = enumerate(plan.aggregation.groups)
+    return [
+        dense_collective(plan, group, number, REDUCE_SCATTER) for number, group in groups if group.name in scattered
+    ]
 
 
 def update_collectives(plan):
     """A Collective of each UpdateGroup whose variables owners give to all others after an update, in each group of
     copies of a worker."""
     found, zero = [], plan.zero
-    for group in gathered_groups(plan):
+    for number, group in enumerate(gathered_groups(plan)):
         here, first = zero.of_worker(zero.shard_group.index), group.updates[0].variable
         for which in range(zero.replicate_group.local):
             name = group.name_in(which)
@@ -352,8 +345,7 @@ def update_collectives(plan):
                     PARAMETERS,
                     tuple(update.variable for update in group.updates),
                     plan.zero.shard_group,
-                    group.slot,
-                    tag_of(name),
+                    number % plan.mesh.num_communicators,
                     group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4),
                     group.dtype,
                     tags.APPLY,
@@ -395,7 +387,6 @@ def _of_segment(plan, segment, micro_batch):
             segment.variables,
             plan.zero.shard_group,
             segment.number % plan.mesh.num_communicators,
-            tag_of(name),
             elements * types.DTYPE_BYTES.get(segment.dtype, 4),
             segment.dtype,
             segment.phase,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Tuple
 
 from epl.graph import tags, types
-from epl.plan.facts.names import PREFIX, tag_of
+from epl.plan.facts.names import PREFIX
 from epl.plan.zero.zero import stays_in_workers
 from epl.program.collective import ALL_REDUCE, NORMS, READY, UNORDERED, collective
 
@@ -19,7 +19,6 @@ class OwnedSum:
       parts: (node that makes a part, its owner) pairs.
       dtype: DataType number.
       shape: of the sum.
-      slot, tag: as of groups.
     """
 
     name: str
@@ -27,8 +26,6 @@ class OwnedSum:
     parts: Tuple[Tuple[str, int], ...]
     dtype: int
     shape: Tuple[int, ...]
-    slot: int
-    tag: int
 
     def parts_of(self, rank):
         """The nodes of an owner."""
@@ -38,18 +35,17 @@ class OwnedSum:
 def owned_sums(plan):
     """An OwnedSum for each RowSum."""
     found = []
-    for index, each in enumerate(plan.zero.row_sums if plan.zero is not None else ()):
+    for each in plan.zero.row_sums if plan.zero is not None else ():
         name = "%s_zero/%s" % (PREFIX, each.joined)
         parts = tuple((part, plan.zero.owners.get(part, 0)) for part in each.parts)
-        slot = index % plan.mesh.num_communicators
-        found.append(OwnedSum(name, each.joined, parts, each.dtype, each.shape, slot, tag_of(name)))
+        found.append(OwnedSum(name, each.joined, parts, each.dtype, each.shape))
     return found
 
 
 def sum_collectives(plan):
     """A Collective of each OwnedSum."""
     found = []
-    for each in owned_sums(plan):
+    for number, each in enumerate(owned_sums(plan)):
         size = types.DTYPE_BYTES.get(each.dtype, 4)
         for dim in each.shape:
             size *= dim
@@ -62,8 +58,7 @@ def sum_collectives(plan):
                 NORMS,
                 parts,
                 plan.zero.shard_group,
-                each.slot,
-                each.tag,
+                number % plan.mesh.num_communicators,
                 size,
                 each.dtype,
                 tags.APPLY,
