@@ -59,6 +59,7 @@ format: ## format Python and C++
 site: ## build the pages of docs/, the examples' and a reference of all public names into build/site
 	@scripts/setup_env.sh docs
 	@.venv/docs/bin/python scripts/translations.py --check
+	@.venv/docs/bin/python scripts/check_manifests.py
 	@.venv/docs/bin/mkdocs build --strict
 	@echo "build/site/index.html: open it in a browser; no server is needed"
 

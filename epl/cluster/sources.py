@@ -1,4 +1,4 @@
-"""Who the workers are, read from the variables that launchers set: TF_CONFIG, Slurm, Open MPI, Horovod.
+"""Who the workers are, read from the variables that launchers set: TF_CONFIG, Slurm, Open MPI, Horovod; or EPL's own.
 
 Each reader returns a `Membership`, or None if its variables are absent. None of them opens a connection.
 """
@@ -65,7 +65,7 @@ def read_membership(environ):
     Raises:
       ClusterError: the variables contradict each other or miss something.
     """
-    for reader in (_from_tf_config, _from_horovod, _from_open_mpi, _from_slurm):
+    for reader in (_from_own, _from_tf_config, _from_horovod, _from_open_mpi, _from_slurm):
         membership = reader(environ)
         if membership is not None:
             return membership
@@ -258,6 +258,21 @@ def _membership(environ, rank, machines, bootstrap, job, source):
 def _machines(size, local_size):
     """Names for the machines of `size` workers, `local_size` on each, where the launcher does not tell names."""
     return ["machine%d" % (worker // local_size) for worker in range(size)]
+
+
+def _from_own(environ):
+    """EPL_WORKER_INDEX and EPL_WORKER_NUM, for whatever starts processes and can number them."""
+    if ("EPL_WORKER_INDEX" in environ) != ("EPL_WORKER_NUM" in environ):
+        there, missing = sorted(("EPL_WORKER_INDEX", "EPL_WORKER_NUM"), key=lambda name: name not in environ)
+        raise ClusterError("%s is set, but %s is not. Set both, or none of them." % (there, missing))
+    found = _rank_and_size(environ, "EPL_WORKER_INDEX", "EPL_WORKER_NUM")
+    if found is None:
+        return None
+    rank, size = found
+    if size == 1:
+        return Membership(0, ("127.0.0.1:0",), environ.get("EPL_JOB_TOKEN", ""), "EPL_WORKER_INDEX")
+    bootstrap = _bootstrap(environ, None, None, "EPL_WORKER_INDEX", "")
+    return _membership(environ, rank, _machines(size, 1), bootstrap, None, "EPL_WORKER_INDEX")
 
 
 def _from_horovod(environ):

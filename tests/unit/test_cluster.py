@@ -1,8 +1,12 @@
 """Cluster: who the workers are and which devices they have, from the variables of each launcher."""
 
 import json
+import os
+import re
+import subprocess
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +14,7 @@ from epl.cluster import Cluster, gpus
 from epl.cluster import cluster as cluster_module
 from epl.cluster.sources import expand_nodelist, for_programs, read_membership, split_address
 from epl.errors import ClusterError
+from tests.helpers.processes import REPOSITORY
 
 
 @pytest.fixture(name="gpus_seen")
@@ -351,6 +356,101 @@ def test_node_lists(text, names):
 def test_wrong_node_lists(text):
     with pytest.raises(ClusterError):
         expand_nodelist(text)
+
+
+# --- EPL's own variables ---
+
+
+def own(index, number, **more):
+    return dict({"EPL_WORKER_INDEX": str(index), "EPL_WORKER_NUM": str(number)}, **more)
+
+
+def test_own_variables():
+    assert (Cluster.from_environment(own(0, 1)).worker_num, Cluster.from_environment(own(0, 1)).worker_index) == (1, 0)
+    cluster = Cluster.from_environment(own(2, 3, EPL_BOOTSTRAP_ADDRESS="train-0.train:21000"))
+    assert (cluster.bootstrap_address, cluster.worker_num, cluster.worker_index) == ("train-0.train:21000", 3, 2)
+    inside = dict(slurm(0, 4), **own(1, 2, EPL_BOOTSTRAP_ADDRESS="n1:5000"))
+    assert Cluster.from_environment(inside).worker_index == 1
+
+
+@pytest.mark.parametrize(
+    "environ, message",
+    [
+        (own(0, 2), "EPL_WORKER_INDEX does not say on which machine worker 0 runs. Set EPL_BOOTSTRAP_ADDRESS"),
+        (own(2, 2, EPL_BOOTSTRAP_ADDRESS="n1:5000"), "EPL_WORKER_INDEX=2 does not fit EPL_WORKER_NUM=2"),
+        ({"EPL_WORKER_INDEX": "0"}, "EPL_WORKER_INDEX is set, but EPL_WORKER_NUM is not"),
+        ({"EPL_WORKER_NUM": "2"}, "EPL_WORKER_NUM is set, but EPL_WORKER_INDEX is not"),
+        (own("first", 2), "EPL_WORKER_INDEX='first' must be an integer >= 0"),
+    ],
+)
+def test_wrong_own_variables(environ, message):
+    with pytest.raises(ClusterError, match=re.escape(message)):
+        Cluster.from_environment(environ)
+
+
+# --- Kubernetes ---
+
+
+def manifest(name):
+    with open(os.path.join(REPOSITORY, "examples", "kubernetes", name), encoding="utf-8") as file:
+        return list(yaml.safe_load_all(file))
+
+
+def variables(container, annotations):
+    """What Kubernetes makes of a container's `env`."""
+    found = {}
+    for each in container["env"]:
+        if "value" in each:
+            found[each["name"]] = each["value"]
+        elif "fieldRef" in each["valueFrom"]:
+            path = each["valueFrom"]["fieldRef"]["fieldPath"]
+            found[each["name"]] = annotations[re.match(r"metadata\.annotations\['(.*)'\]$", path).group(1)]
+        else:
+            found[each["name"]] = "a secret"
+    return found
+
+
+def test_pods_of_an_indexed_job():
+    job, service = manifest("job.yaml")
+    spec = job["spec"]["template"]["spec"]
+    assert spec["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    for index in range(job["spec"]["completions"]):
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
+        cluster = Cluster.from_environment(variables(spec["containers"][0], annotations))
+        assert (cluster.worker_index, cluster.worker_num) == (index, job["spec"]["parallelism"])
+        first = "%s-0.%s:21000" % (job["metadata"]["name"], spec["subdomain"])
+        assert cluster.bootstrap_address == first
+
+
+def test_pods_of_a_tfjob():
+    (job,) = manifest("tfjob.yaml")
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]
+    hosts = ["train-worker-%d.default.svc:2222" % index for index in range(worker["replicas"])]
+    for index in range(len(hosts)):
+        environ = variables(worker["template"]["spec"]["containers"][0], {})
+        environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
+        cluster = Cluster.from_environment(environ)
+        assert (cluster.worker_index, cluster.worker_num, cluster.bootstrap_address) == (index, 4, hosts[0])
+
+
+def test_slots_of_an_mpijob(tmp_path):
+    (job,) = manifest("mpijob.yaml")
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("train-worker-0.train.default.svc slots=2\ntrain-worker-1.train.default.svc slots=2\n")
+    (tmp_path / "mpirun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "mpirun").chmod(0o755)
+    script = launcher["args"][0].replace("/etc/mpi/hostfile", str(hostfile))
+    environ = dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
+    words = subprocess.check_output(launcher["command"] + [script], env=environ).decode().split("\n")
+    assert words[words.index("-np") + 1] == "8"
+    handed = dict(word.split("=") for word in words if "=" in word)
+    for rank in range(8):
+        environ = dict(variables(launcher, {}), **dict(open_mpi(rank, 8, 2), **handed))
+        cluster = Cluster.from_environment(environ)
+        assert cluster.bootstrap_address == "train-worker-0.train.default.svc:21000"
+        assert (cluster.worker_index, cluster.nodes) == (rank, [0, 0, 1, 1, 2, 2, 3, 3])
 
 
 # --- Open MPI and Horovod ---
