@@ -93,6 +93,7 @@ from epl.plan.memory.keep import plan_recompute
 from epl.plan.memory.offload import plan_offload
 from epl.plan.memory.offload_kept import plan_kept
 from epl.plan.pipeline.auto_stages import plan_stages
+from epl.plan.pipeline.copied import plan_copies
 from epl.plan.plan import make_plan, with_link
 from epl.plan.precision.loss_scale import plan_scaling
 from epl.plan.precision.sixteen_bits import plan_casts
@@ -101,6 +102,7 @@ from epl.plan.sync.loss_weights import plan_loss_weights
 from epl.plan.sync.merge_marks import plan_merges
 from epl.plan.sync.residuals import plan_residuals
 from epl.plan.sync.short_gradients import plan_short_gradients
+from epl.plan.sync.weighed import plan_weighed
 from epl.plan.zero.divided import plan_clipping, plan_divided_rows, plan_parameters, plan_values
 from epl.program.target import Target
 
@@ -190,6 +192,13 @@ PASSES = (
 )
 
 
+# Decided once these passes have made copies: what the plan says of them. (program, plan) -> plan.
+PLANNED_AFTER = {
+    "copy_micro_batches": plan_copies,
+    "weigh_copies": plan_weighed,
+}
+
+
 def compile(program, config, cluster, job_seed=0, collectives_on_gpu=False, measure_link=None, dump_dir=None, at=None):
     """Makes of a captured program what one worker runs.
 
@@ -237,6 +246,8 @@ def _rewritten(runner, program):
     program = replace(program, source=program)
     for pass_ in PASSES:
         program = runner.run(pass_, program, program.plan)
+        if pass_.__name__ in PLANNED_AFTER:
+            program = replace(program, plan=PLANNED_AFTER[pass_.__name__](program, program.plan))
     return program
 
 

@@ -18,6 +18,8 @@ SPARSE = "_epl_sparse"  # string: of placeholders of a sparse tensor, see sparse
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
+OWNER = "_epl_owner"  # int: of a node that a pass made, the one worker of a pipeline that has it; see Plan.owners
+KEEPER = "_epl_keeper"  # int: the same of the workers that share optimizers' state; see Plan.keepers
 HOST = "_epl_host"  # bool: the node runs on the host of its worker
 LAYER_WISE = "_epl_layer_wise"  # string: what the node is of an update that has a kernel (epl.optimizers.fused_updates)
 ROLE = "_epl_role"  # string: what a node that a pass made is for

@@ -1,13 +1,14 @@
 """Which workers have which node of a graph that several have parts of, see `epl.passes.worker.cut`."""
 
 from epl.graph import tags
+from epl.passes.owned import owner_of
 from epl.plan.facts.names import clone_name
 
 
 def holders_of(graph, plan):
     """dict of node to the places in `plan.owning_group` of the workers that have it, in order; all have the others.
 
-    Nodes that passes have made are where what they take is, or else what takes them.
+    Nodes that passes have made are where their tags say, or where what they take is, or else what takes them.
     """
     workers, known = _Workers(plan), {}
     names = plan.owners.keys() | plan.keepers.keys()
@@ -22,6 +23,10 @@ def holders_of(graph, plan):
     for name, node in graph.nodes.items():
         if name in known:
             found[name] = known[name]
+            continue
+        place, keeper = owner_of(node)
+        if place is not None or keeper is not None:
+            found[name] = workers.of(place, keeper)
         elif tags.EVERYWHERE not in node.attr:
             made.append(name)
     for name in made:

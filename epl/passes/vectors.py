@@ -3,10 +3,7 @@
 Each function takes `add`, a function (editor, node) that adds a node and returns its name.
 """
 
-from dataclasses import replace
-
-from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.cost.memory import PARTS
@@ -14,54 +11,6 @@ from epl.plan.zero.zero import elements_of
 
 # As TensorFlow aligns tensors.
 _LINE_BYTES = 64
-
-
-def everywhere(edit, node):
-    """Adds a node that all workers have."""
-    set_attr(node, tags.EVERYWHERE, True)
-    return edit.add(node).name
-
-
-class Whereabouts(object):
-    """Which workers have the nodes that a pass adds, as the Plan will say.
-
-    Args:
-      plan: the Plan.
-    """
-
-    def __init__(self, plan):
-        self._plan, self._owners, self._keepers = plan, dict(plan.owners), dict(plan.keepers)
-
-    def of_stage(self, name):
-        """A function that adds what all workers have that have the stage of a node."""
-        place = self._plan.owners.get(name)
-        return everywhere if place is None else self._adding(place, None)
-
-    def of_place(self, place):
-        """A function that adds what all workers have that are at a place of a pipeline."""
-        return self._adding(place, None)
-
-    def of_worker(self, place, keeper):
-        """A function that adds what the one worker has that is at a place of a pipeline, of the keeper's copy of it."""
-        return self._adding(place, keeper)
-
-    def of_keeper(self, keeper, name):
-        """A function that adds what one of these alone has (`Plan.keepers`)."""
-        return self._adding(self._plan.owners.get(name), keeper)
-
-    def _adding(self, place, keeper):
-        def add(edit, node):
-            if place is not None:
-                self._owners[node.name] = place
-            if keeper is not None:
-                self._keepers[node.name] = keeper
-            return edit.add(node).name
-
-        return add
-
-    def planned(self):
-        """The Plan that knows of them."""
-        return replace(self._plan, owners=self._owners, keepers=self._keepers)
 
 
 def empty(edit, name, dtype, device, add):

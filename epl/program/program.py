@@ -267,6 +267,8 @@ class Program:
         the sum over all copies.
       segments: the epl.plan.zero.parameters.Segments in which devices get parameters that others keep; none where each
         has all of them.
+      weighed: of tensors that are multiplied by their copies' parts of the batch, (tensor, whether that is for the mean
+        over all workers' copies) to the product in the first copy.
       order: collective node to (its number, the node, the communicator of the pool, tag); each number is above those of
         all whose results it needs. Empty before the last pass.
     """
@@ -304,6 +306,7 @@ class Program:
     loss_sources: Dict[str, str] = field(default_factory=dict)
     counts: Tuple = ()
     segments: Tuple = ()
+    weighed: Dict[Tuple[str, bool], str] = field(default_factory=dict)
     order: Dict[str, Tuple[int, str, int, int]] = field(default_factory=dict)
 
     @property

@@ -12,7 +12,6 @@ several workers, rows are joined by who takes them, and divided by who gives the
 are sent.
 """
 
-from dataclasses import replace
 from functools import reduce
 from math import gcd
 
@@ -22,6 +21,7 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, tagged
+from epl.passes.owned import owned
 from epl.plan.facts.consistency import merged_edges
 from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
 from epl.plan.layout.rows import computing_for, overlap, rows_of, within
@@ -49,9 +49,7 @@ def cross_borders(program, plan):
                     borders.take(name, position, format_input(producer, index), instance, way)
                 elif is_cloned:
                     borders.follow(name, position, producer, instance)
-    owners = dict(plan.owners, **borders.owners)
-    plan = replace(plan, owners=owners, staying=plan.staying.union(borders.owners))
-    return replace(program.with_graph(borders.edit.finish()), plan=plan)
+    return program.with_graph(borders.edit.finish())
 
 
 class _Borders(object):
@@ -63,13 +61,12 @@ class _Borders(object):
 
     Attributes:
       edit: the Editor that gets the nodes.
-      owners: node that was made to the place of its worker in a pipeline over several.
     """
 
     def __init__(self, program, plan):
         self._graph, self._plan, self.edit = program.graph, plan, program.graph.editor()
         self._originals = program.micro_batches.originals
-        self._made, self.owners = {}, {}
+        self._made = {}
 
     def follow(self, name, position, producer, instance):
         """An instance's copy of a node waits for all copies of another one that compute its rows."""
@@ -137,7 +134,8 @@ class _Borders(object):
 
     def _owned(self, made, owner):
         """What has been made since the last call belongs to a worker of the pipeline; None: to all."""
-        self.owners.update((each, owner) for each in made.names if owner is not None)
+        for name in made.names:
+            owned(self.edit.node(name), owner)
         made.names.clear()
 
 

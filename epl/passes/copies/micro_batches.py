@@ -5,7 +5,7 @@ r"""Copies what every micro-batch of a step computes, and adds up the gradients.
                                         x/1 -> y/1 -> grad/1 /
 
 What comes out is a program again, of one device and without parallelism, to which everything else is done as usual. Its
-plan says of the copies what it said of the one copy that it was made for.
+plan says of the copies what it said of the one copy (epl.plan.pipeline.copied).
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,8 +25,9 @@ from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
 from epl.passes.template import marks_of
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.merge_points import source_of
-from epl.plan.facts.names import PREFIX, merged_name, micro_batch_name, micro_batch_tensor
+from epl.plan.facts.names import merged_name, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.shown import shown_by
+from epl.plan.pipeline.copied import merged_before_name
 from epl.rules import effects
 
 
@@ -42,6 +43,8 @@ class Unrolled:
       counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
       originals: copy to the node of the user's of which it is one; for the sum of a gradient what makes that.
       action_of: node of the user's to (kind, stage): the action of the schedule that computes it.
+      sums: gradient tensor to the sum of those of all micro-batches.
+      added: all nodes that were added, in creation order.
       gates: (node names whose being reached means that a root is served, names of its gates) pairs.
     """
 
@@ -53,6 +56,8 @@ class Unrolled:
     action_of: Dict[str, Tuple[str, int]] = field(default_factory=dict)
     counted: FrozenSet[str] = frozenset()
     originals: Dict[str, str] = field(default_factory=dict)
+    sums: Dict[str, str] = field(default_factory=dict)
+    added: Tuple[str, ...] = ()
 
     def copies(self, name):
         """A node's copies for all micro-batches, by name; the node alone where all share it."""
@@ -90,8 +95,6 @@ def copy_micro_batches(program, plan):
     counted = _counted(graph, edit, plan, program)
     _reseed(graph, edit, plan, originals)
     result = edit.finish()
-    planned = _plan_of_copies(result, whole, originals, replaced, [n for n in result.nodes if n not in graph.nodes])
-    originals.update((node_of(total), node_of(tensor)) for tensor, total in replaced.items())
     unrolled = Unrolled(
         plan.count,
         plan.nodes,
@@ -100,78 +103,11 @@ def copy_micro_batches(program, plan):
         gates.by_root(added),
         plan.action_of,
         counted,
-        originals,
+        {**originals, **{node_of(total): node_of(tensor) for tensor, total in replaced.items()}},
+        replaced,
+        tuple(name for name in result.nodes if name not in graph.nodes),
     )
-    return replace(program, graph=result, micro_batches=unrolled, representatives=representatives, plan=planned)
-
-
-def _plan_of_copies(graph, plan, originals, replaced, added):
-    """The Plan of the graph with copies: what it says of a node it says of its copies, and sums stand for gradients.
-
-    Args:
-      graph: the new Graph.
-      plan: the Plan of the one copy.
-      originals: copy to the node of which it is one.
-      replaced: gradient tensor to its sum.
-      added: names of the new nodes, the copies among them, in creation order.
-    """
-    analysis = plan.analysis
-    stage_of, owners, keepers = dict(plan.stage_of), dict(plan.owners), dict(plan.keepers)
-    for known in (stage_of, owners, keepers):
-        known.update((copy, known[name]) for copy, name in originals.items() if name in known)
-    if stage_of or owners or keepers:
-        stages = {taskgraph: stage for stage, taskgraph in enumerate(plan.micro_batches.taskgraphs)}
-        for name in added:
-            if name not in originals:
-                _settle(graph, name, stages, stage_of, (owners, keepers))
-        for name in added:
-            if name not in stage_of:  # constants, which are where they are taken
-                takers = [stage_of[c] for c, _ in graph.consumers.get(name, ()) if c in stage_of]
-                stage_of.update((name, stage) for stage in takers[:1])
-
-    def with_copies(names):
-        return names.union(copy for copy, name in originals.items() if name in names)
-
-    aggregation, written = plan.aggregation, frozenset(analysis.writes)
-    return replace(
-        plan,
-        analysis=replace(
-            analysis,
-            writes=analysis.writes + tuple(graph.in_order(with_copies(written) - written)),
-            cloned=analysis.cloned.union(added),
-            varying=with_copies(analysis.varying),
-            in_control_flow=with_copies(analysis.in_control_flow),
-        ),
-        aggregation=replace(
-            aggregation,
-            groups=tuple(
-                replace(group, tensors=tuple(replaced.get(t, t) for t in group.tensors)) for group in aggregation.groups
-            ),
-            sparse=tuple(
-                replace(each, values=replaced[each.values], indices=replaced[each.indices])
-                for each in aggregation.sparse
-            ),
-            consumers={replaced.get(tensor, tensor): edges for tensor, edges in aggregation.consumers.items()},
-        ),
-        merges=tuple(_merged_before(merge) for merge in plan.merges),
-        stage_of=stage_of,
-        owners=owners,
-        keepers=keepers,
-        staying=with_copies(plan.staying),
-    )
-
-
-def _settle(graph, name, stages, stage_of, places):
-    """Puts a node that joins copies where it belongs, or else what it takes first."""
-    node = graph.nodes[name]
-    near = [producer for producer, index in graph.inputs[name] if index >= 0]
-    if tags.TASKGRAPH in node.attr:
-        stage_of[name] = stages.get(node.attr[tags.TASKGRAPH].i, 0)
-    elif near and near[0] in stage_of:
-        stage_of[name] = stage_of[near[0]]
-    for known in places:
-        if near and near[0] in known:
-            known[name] = known[near[0]]
+    return replace(program, graph=result, micro_batches=unrolled, representatives=representatives)
 
 
 def _tensor(plan, text, micro_batch):
@@ -276,17 +212,6 @@ def _scaled(graph, edit, plan, name, total, like):
     return edit.add(_like(graph, like, make_node("Mul", name, [total, factor], T=Type(dtype)))).name
 
 
-def _merged_name(name):
-    """The node that merges over micro-batches what `name` merges over instances."""
-    return "%s_micro_batches/%s" % (PREFIX, name)
-
-
-def _merged_before(merge):
-    """What merges over instances what has been merged over micro-batches."""
-    name = _merged_name(merge.name)
-    return replace(merge, tensor=name, source=name)
-
-
 def _merge(graph, edit, plan, model, device):
     """Merges the tensors of collections over micro-batches; returns a dict of tensor to merged tensor."""
     fetched = {}
@@ -294,7 +219,7 @@ def _merge(graph, edit, plan, model, device):
         how = key.split("_")[1]
         for tensor in model.merges[key]:
             tensor = canonical_tensor(tensor)
-            name = _merged_name(merged_name(tensor, key))
+            name = merged_before_name(merged_name(tensor, key))
             if name not in edit:
                 _merge_one(graph, edit, plan, how, source_of(model, tensor), name, device)
                 for consumer, position in shown_by(graph, tensor, how):

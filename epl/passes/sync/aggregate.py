@@ -9,13 +9,12 @@ IndexedSlices are gathered: the values and indices of all instances, one after t
 Where each worker makes updates of its own (zero.level), a reduce-scatter gives it the gradients of these alone.
 """
 
-from dataclasses import replace
-
 from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
 from epl.graph.types import FLOAT16, FLOAT32, INT32, INT64
 from epl.passes.nodes import all_gather_node, all_reduce_node, collective_node, dtype_of, instance_tensor, rewire
-from epl.passes.vectors import Whereabouts, in_lines, padded, parts, reshape
+from epl.passes.owned import of_keeper, of_stage
+from epl.passes.vectors import in_lines, padded, parts, reshape
 from epl.plan.zero.zero import scattered_groups
 
 _NOT_FINITE = (
@@ -29,12 +28,12 @@ def aggregate_gradients(program, plan):
     graph = program.graph
     if not plan.aggregation.groups and not plan.aggregation.sparse:
         return program
-    edit, scattered, where = graph.editor(), scattered_groups(plan), Whereabouts(plan)
+    edit, scattered = graph.editor(), scattered_groups(plan)
     for group in plan.aggregation.groups:
         if group.name in graph.nodes:  # compressed, or in fewer bits
             continue
         if group.name in scattered:
-            _scatter(graph, edit, plan, scattered[group.name], where, bool(program.scaled))
+            _scatter(graph, edit, plan, scattered[group.name], bool(program.scaled))
             continue
         fp16 = {"wire_fp16": True, "fp16_scale": plan.fp16_scale} if plan.wire_fp16 and group.dtype == FLOAT32 else {}
         scale = plan.gradient_scale_of(group.tensors[0])
@@ -46,15 +45,15 @@ def aggregate_gradients(program, plan):
         values, indices = (_dense_detour if sparse.is_made_dense(plan) else _gather)(graph, edit, plan, sparse)
         rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.lane)
         rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.lane)
-    return replace(program.with_graph(edit.finish()), plan=where.planned())
+    return program.with_graph(edit.finish())
 
 
-def _scatter(graph, edit, plan, group, where, judged):
+def _scatter(graph, edit, plan, group, judged):
     """One reduce-scatter of a group; each worker takes its share apart again.
 
     `judged`: whether a step is left out whose gradients are not finite.
     """
-    all_have = where.of_stage(node_of(group.tensors[0]))
+    all_have = of_stage(plan, node_of(group.tensors[0]))
     host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
     vectors = [_flat(graph, edit, plan, group, ranks, instance.index, all_have) for instance in instances]
@@ -86,7 +85,7 @@ def _scatter(graph, edit, plan, group, where, judged):
     if factor != 1.0:
         share = _scaled(edit, plan, group.name, share, group.dtype, factor)
     for worker, own in enumerate(ranks):
-        places, add = group.of(own), where.of_keeper(worker, node_of(group.tensors[0]))
+        places, add = group.of(own), of_keeper(plan, worker, node_of(group.tensors[0]))
         if not places:
             continue
         shapes = [group.shapes[place] for place in places]

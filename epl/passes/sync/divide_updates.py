@@ -14,7 +14,8 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.types import FLOAT16, FLOAT32, FLOAT64, INT32
 from epl.passes.nodes import assign_node, collective_node, read_node, waits_for_own_gradients
-from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
+from epl.passes.owned import of_keeper, of_stage
+from epl.passes.vectors import empty, padded, parts, reshape
 from epl.plan.facts.names import clone_name, cloned_name
 from epl.plan.memory.apply_groups import APPLY_GROUP
 from epl.plan.zero.zero import gathered_groups
@@ -28,35 +29,34 @@ def divide_updates(program, plan):
     groups = gathered_groups(plan)
     if not groups:
         return program
-    graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
+    graph, edit = program.graph, program.graph.editor()
     names = {}
     for group in groups:
         for which in range(plan.zero.replicate_group.local):
-            for update, updated in zip(group.updates, _gather(program, edit, plan, group, which, where)):
+            for update, updated in zip(group.updates, _gather(program, edit, plan, group, which)):
                 names.setdefault((update.call, update.variable), (update, {}))[1].update(updated)
     for update, updated in names.values():
         _wait(graph, edit, plan, update, updated)
-    return replace(program.with_graph(edit.finish()), plan=where.planned())
+    return program.with_graph(edit.finish())
 
 
-def _gather(program, edit, plan, group, which, where):
+def _gather(program, edit, plan, group, which):
     """Adds the all-gather of an UpdateGroup; returns for each update a dict of the index of each instance that has such
     a part to what sets the variable there.
 
     Args:
       which: of a worker's groups of copies that each have all of the state (`Zero.groups`).
-      where: the Whereabouts of what is added.
     """
     graph, mesh, copies, all_have = (
         program.graph,
         plan.mesh,
         plan.zero.shard_group,
-        where.of_stage(group.updates[0].variable),
+        of_stage(plan, group.updates[0].variable),
     )
     if which:
         group = replace(group, name=group.name_in(which))
     served = {instance.index for instance in mesh.served(group.lane)}
-    shares = [_share(graph, edit, plan, group, which, rank, where) for rank in range(copies.size)]
+    shares = [_share(graph, edit, plan, group, which, rank) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     own = [update for update in group.updates if update.owner in here]
     sends_only = len(mesh.instances) == 1 and all(_has_it(graph, update, here) for update in own)
@@ -151,11 +151,11 @@ def _gives_data(graph, update):
     return any(consumer not in update.members for consumer in consumers)
 
 
-def _share(graph, edit, plan, group, which, rank, where):
+def _share(graph, edit, plan, group, which, rank):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
     worker, lane = rank // plan.zero.shard_group.local, group.lane or 0
     instance = plan.zero.instance_at(which, rank, lane)
-    add = where.of_keeper(worker, group.updates[0].variable)
+    add = of_keeper(plan, worker, group.updates[0].variable)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):
         update = group.updates[place]

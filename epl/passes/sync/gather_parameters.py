@@ -9,13 +9,12 @@ comes to the host: no device has more of it than the copies that it computes wit
 model have a part each (epl.split), those that have the same part get it from its owner: a collective for each lane.
 """
 
-from dataclasses import replace
-
 from epl.graph import tags
 from epl.graph.build import Type, make_node
 from epl.passes.nodes import instance_tensor, waits_for_own_gradients
+from epl.passes.owned import of_keeper, of_stage
 from epl.passes.sync.divide_updates import gather_from_owners
-from epl.passes.vectors import Whereabouts, empty, padded, parts, reshape
+from epl.passes.vectors import empty, padded, parts, reshape
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import clone_name, micro_batch_name
 from epl.plan.zero.zero import elements_of, part_shape
@@ -27,26 +26,26 @@ def gather_parameters(program, plan):
     micro-batch whose segments wait for what differs between these."""
     if plan.zero is None or not plan.zero.segments:
         return program
-    edit, where = program.graph.editor(), Whereabouts(plan)
+    edit = program.graph.editor()
     if plan.zero.shard_group.num_workers == 1:
         return program.with_graph(_update_after_takers(program, edit, plan)) if plan.mesh.split else program
     for segment in plan.zero.segments:
         copies = len(program.micro_batches.copies(segment.nodes[0]))
         for micro_batch in range(copies):
             for lane in plan.lanes_of(segment.variables[0]):
-                _gather(program.graph, edit, plan, segment, lane, micro_batch, where)
-    return replace(program.with_graph(edit.finish()), plan=where.planned())
+                _gather(program.graph, edit, plan, segment, lane, micro_batch)
+    return program.with_graph(edit.finish())
 
 
-def _gather(graph, edit, plan, segment, lane, micro_batch, where):
+def _gather(graph, edit, plan, segment, lane, micro_batch):
     """Replaces the nodes of a segment in a lane of devices (None: all) and one micro-batch."""
     zero, host, stem = plan.zero, plan.mesh.host_device, segment.gather_of(lane, micro_batch)
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
-    shares, all_have = [], where.of_stage(segment.variables[0])
+    shares, all_have = [], of_stage(plan, segment.variables[0])
     shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in segment.variables]
     for rank in range(plan.zero.shard_group.size):
-        add, flat = where.of_keeper(rank // zero.shard_group.local, segment.variables[0]), []
+        add, flat = of_keeper(plan, rank // zero.shard_group.local, segment.variables[0]), []
         own = [place for place in places if rank_of[segment.variables[place]] == rank]
         for place in own:
             read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]

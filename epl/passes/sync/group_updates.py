@@ -8,12 +8,11 @@ r"""Lets an optimizer update the variables of one group after those of another (
 clip' are copies: who fetches the user's own clipped gradient does not wait for an update.
 """
 
-from dataclasses import replace
-
 from epl.graph import tags
 from epl.graph.build import make_node
 from epl.graph.index import format_input, parse_input
 from epl.passes.nodes import tagged
+from epl.passes.owned import owned
 from epl.passes.template import Template
 from epl.plan.facts.names import PREFIX, clone_name
 from epl.plan.memory.apply_groups import APPLY_GROUP, plan_apply_groups
@@ -25,15 +24,11 @@ def group_updates(program, plan):
     if not chains:
         return program
     graph, edit = program.graph, program.graph.editor()
-    owners, keepers = dict(plan.owners), dict(plan.keepers)
     for chain in chains:
         for before, group in zip([None] + chain, chain):
             for instance, place in _places(plan, group):
                 _group(graph, edit, plan, group, before, instance, place)
-            for known in (owners, keepers):
-                for name in (group.name,) + tuple(map(_copy_name, group.copied)) if group.writes[0] in known else ():
-                    known[name] = known[group.writes[0]]
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=owners, keepers=keepers))
+    return program.with_graph(edit.finish())
 
 
 def _places(plan, group):
@@ -50,7 +45,7 @@ def _group(graph, edit, plan, group, before, instance, place):
     for name in group.copied:
         node = graph.nodes[own[name]]
         inputs = [_of_copy(text, copies) for text in node.input]
-        edit.add(Template(node, copies).copy(copies.__getitem__, inputs))
+        edit.add(_where_written(plan, group, instance, Template(node, copies).copy(copies.__getitem__, inputs)))
     for name in graph.in_order(group.members.difference(group.copied)):
         for position, text in enumerate(graph.nodes[own[name]].input):
             if _of_copy(text, copies) != text:
@@ -59,7 +54,13 @@ def _group(graph, edit, plan, group, before, instance, place):
         for name in group.starts:
             edit.node(copies.get(own[name], own[name])).input.append("^" + clone_name(before.name, place))
     ends = [clone_name(name, plan.copy_for(name, instance)) for name in group.ends]
-    edit.add(_end(graph, group, own[group.writes[0]], ends, place))
+    edit.add(_where_written(plan, group, instance, _end(graph, group, own[group.writes[0]], ends, place)))
+
+
+def _where_written(plan, group, instance, node):
+    """A node that is where an instance's updates of a group are."""
+    write = group.writes[0]
+    return owned(node, plan.owner(write, plan.mesh.instances[instance]), plan.keepers.get(write))
 
 
 def _end(graph, group, write, ends, place):

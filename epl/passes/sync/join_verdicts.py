@@ -8,13 +8,11 @@ What is known of gradients that nobody owns stays where it is. With stages in se
 are those of its stages, of one copy of the model: the others have the same, as they are aggregated by then.
 """
 
-from dataclasses import replace
-
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import BOOL, INT32
 from epl.passes.nodes import collective_node
-from epl.passes.vectors import Whereabouts, everywhere
+from epl.passes.owned import at, everywhere, of_keeper
 from epl.plan.facts.names import clone_name
 from epl.plan.precision.verdicts import stages_verdicts
 from epl.plan.zero.zero import agreements
@@ -25,25 +23,25 @@ def join_verdicts(program, plan):
     found, of_stages = agreements(plan), stages_verdicts(plan)
     if not found and not of_stages:
         return program
-    graph, edit, where = program.graph, program.graph.editor(), Whereabouts(plan)
+    graph, edit = program.graph, program.graph.editor()
     for agreement in found:
-        _agree(graph, edit, plan, agreement, where)
+        _agree(graph, edit, plan, agreement)
     for verdict in of_stages:
-        _agree_in_pipeline(graph, edit, plan, verdict, where)
-    return replace(program.with_graph(edit.finish()), plan=where.planned())
+        _agree_in_pipeline(graph, edit, plan, verdict)
+    return program.with_graph(edit.finish())
 
 
-def _agree(graph, edit, plan, agreement, where):
+def _agree(graph, edit, plan, agreement):
     copies = plan.zero.shard_group
     here = plan.zero.of_worker(copies.index)
-    said = [_said(edit, plan, agreement, rank, where) for rank in range(copies.size)]
+    said = [_said(edit, plan, agreement, rank) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
     reduce = _least(plan, agreement, inputs, len(here))
     flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.num_owned)}
     _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
 
-def _agree_in_pipeline(graph, edit, plan, verdict, where):
+def _agree_in_pipeline(graph, edit, plan, verdict):
     """Each worker hands in what it says itself: cutting leaves it that, unless owners share state."""
     joined = _joined(graph, verdict)
     host, group, places = plan.mesh.host_device, plan.owning_group, range(plan.mesh.pipeline.num_workers)
@@ -51,7 +49,7 @@ def _agree_in_pipeline(graph, edit, plan, verdict, where):
     for copy in range(verdict.copies):
         for place in places:
             stem = "%s/from_%d" % (verdict.name, len(said))
-            add = where.of_worker(place, copy) if verdict.copies > 1 else where.of_place(place)
+            add = at(place, copy if verdict.copies > 1 else None)
             flags = sorted({joined.get(flag, flag) for flag in verdict.flags_of(place, copy)})
             said.append(_number(edit, stem, flags, host, add))
     named = [joined.get(name, name) for name, _, _ in verdict.flags]
@@ -95,9 +93,9 @@ def _take(edit, plan, agreement, least, flags):
         set_attr(packed, "N", len([text for text in packed.input if text[0] != "^"]))
 
 
-def _said(edit, plan, agreement, rank, where):
+def _said(edit, plan, agreement, rank):
     """What a copy of the model says of the gradients that it owns: 1 where all are finite; in its worker alone."""
-    host, add = plan.mesh.host_device, where.of_keeper(rank // plan.zero.shard_group.local, agreement.packed)
+    host, add = plan.mesh.host_device, of_keeper(plan, rank // plan.zero.shard_group.local, agreement.packed)
     return _number(edit, "%s/from_%d" % (agreement.name, rank), agreement.flags_of(rank), host, add)
 
 

@@ -11,8 +11,6 @@ several workers, those that have a stage do this among themselves, and the first
 In other pipelines an empty tensor has the name of the Identity, so that all of them have the same messages.
 """
 
-from dataclasses import replace
-
 from epl.graph import tags
 from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
@@ -20,6 +18,7 @@ from epl.graph.types import INT32
 from epl.partition.checkpoints import slice_text
 from epl.partition.conversion import shard_sizes, shard_starts
 from epl.passes.nodes import instance_tensor, tagged
+from epl.passes.owned import owned
 from epl.passes.saved import save_instead, saved_by
 from epl.passes.sync.join_shards import replicas
 from epl.plan.exchange.order import OF_SHARDS
@@ -33,13 +32,13 @@ def save_shards(program, plan):
     """In each SaveV2, slices in the place of what is divided and was not gathered for it."""
     if program.partitioned is None:
         return program
-    graph, edit, found = program.graph, program.graph.editor(), (dict(plan.owners), dict(plan.keepers))
+    graph, edit = program.graph, program.graph.editor()
     for name in graph.find(lambda op: op == "SaveV2"):
         saved = saved_by(edit.peek, graph.nodes[name])
         placements = [program.partitioned.placements.get(canonical_tensor(text)) for text, _, _, _ in saved or ()]
         if any(placement is not None and placement.kind == "sharded" for placement in placements):
-            _Save(program, plan, edit, name, *found).take(saved, placements)
-    return replace(program.with_graph(edit.finish()), plan=replace(plan, owners=found[0], keepers=found[1]))
+            _Save(program, plan, edit, name).take(saved, placements)
+    return program.with_graph(edit.finish())
 
 
 class _Save(object):
@@ -48,12 +47,10 @@ class _Save(object):
     Args:
       program, plan, edit: as in other passes.
       name: of the SaveV2.
-      owners, keepers: as of the Plan; get what is added.
     """
 
-    def __init__(self, program, plan, edit, name, owners, keepers):
+    def __init__(self, program, plan, edit, name):
         self._program, self._plan, self._edit, self._name = program, plan, edit, name
-        self._owners, self._keepers = owners, keepers
         self._stem, self._replica, self._waits = "%s_save/%s" % (PREFIX, name), replicas(plan.mesh)[0], []
 
     def take(self, saved, placements):
@@ -132,7 +129,6 @@ class _Save(object):
 
     def _stay(self, name, text):
         """A node that is added for the sake of a tensor is where that is."""
-        if node_of(text) in self._owners:
-            self._owners[name] = self._owners[node_of(text)]
-        if self._plan.zero is not None:  # a part that another copy of the model owns comes here first
-            self._keepers[name] = _CHIEF
+        # A part that another copy of the model owns comes to the first one's worker.
+        keeper = _CHIEF if self._plan.zero is not None else None
+        owned(self._edit.node(name), self._plan.owners.get(node_of(text)), keeper)

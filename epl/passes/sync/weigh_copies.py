@@ -16,8 +16,9 @@ from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import dtype_of, instance_tensor, tagged
-from epl.plan.facts.names import PREFIX, clone_name
+from epl.plan.facts.names import clone_name
 from epl.plan.layout.rows import mean_factors
+from epl.plan.sync.weighed import tensors_to_weigh, weighed_name
 
 
 def weigh_copies(program, plan):
@@ -26,35 +27,9 @@ def weigh_copies(program, plan):
         return program
     weighing = _Weighing(program, plan)
     weighing.count_parts()
-    everywhere = weighing.tensor
-
-    def local(tensor):
-        return weighing.tensor(tensor, over_workers=False)
-
-    aggregation = plan.aggregation
-    dense = {t: everywhere(t) for group in aggregation.groups for t in group.tensors}
-    values = {each.values: everywhere(each.values) for each in aggregation.sparse}
-    renamed = {**dense, **values}
-    plan = replace(
-        plan,
-        aggregation=replace(
-            aggregation,
-            groups=tuple(replace(g, tensors=tuple(dense[t] for t in g.tensors)) for g in aggregation.groups),
-            sparse=tuple(replace(each, values=values[each.values]) for each in aggregation.sparse),
-            consumers={renamed.get(tensor, tensor): edges for tensor, edges in (aggregation.consumers or {}).items()},
-        ),
-        state=tuple(
-            replace(group, values=tuple(map(everywhere, group.values))) if group.how == "mean" else group
-            for group in plan.state
-        ),
-        merges=tuple(
-            replace(merge, source=(everywhere if merge.over_workers else local)(merge.source))
-            if merge.how == "mean"
-            else merge
-            for merge in plan.merges
-        ),
-    )
-    return replace(program.with_graph(weighing.edit.finish()), plan=weighing.planned(plan))
+    products = {key: weighing.tensor(*key) for key in tensors_to_weigh(plan)}
+    weighed = {key: name for key, name in products.items() if name != key[0]}
+    return replace(program, graph=weighing.edit.finish(), weighed=weighed)
 
 
 class _Weighing(object):
@@ -70,9 +45,9 @@ class _Weighing(object):
 
     def __init__(self, program, plan):
         self._graph, self._plan, self.edit = program.graph, plan, program.graph.editor()
-        self._made = {}  # node to the tensor that it weighs
+        self._made = set()
 
-    def tensor(self, tensor, over_workers=True):
+    def tensor(self, tensor, over_workers):
         """The name of a tensor's product, in the first copy; that of numbers that have no mean is theirs.
 
         Args:
@@ -82,9 +57,9 @@ class _Weighing(object):
         dtype = dtype_of(self._graph, tensor)
         if dtype not in types.FLOAT_TYPES:
             return tensor
-        name = "%s_weighed%s/%s" % (PREFIX, "" if over_workers else "_here", tensor.replace(":", "_output_"))
+        name = weighed_name(tensor, over_workers)
         if name not in self._made:
-            self._made[name] = tensor
+            self._made.add(name)
             instances = self._plan.mesh.instances
             for instance, factor in zip(instances, mean_factors(self._plan.mesh, instances, over_workers)):
                 self._product(name, tensor, dtype, instance, factor)
@@ -113,13 +88,3 @@ class _Weighing(object):
             if instance.index:
                 set_attr(each, tags.INSTANCE, instance.index)
             self.edit.add(tagged(each, "weigh"))
-
-    def planned(self, plan):
-        """The Plan that knows of the products what it knows of what they are made of."""
-        of = {each: node_of(t) for name, t in self._made.items() for each in (name, name + "/factor", name + "/cast")}
-        stage_of, owners, keepers = (
-            dict(known, **{each: known[node] for each, node in of.items() if node in known})
-            for known in (plan.stage_of, plan.owners, plan.keepers)
-        )
-        analysis = replace(plan.analysis, cloned=plan.analysis.cloned.union(of))
-        return replace(plan, stage_of=stage_of, owners=owners, keepers=keepers, analysis=analysis)
