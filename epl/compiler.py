@@ -81,6 +81,7 @@ from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_by_file
 from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
+from epl.passes.worker.update_on_host import update_on_host
 from epl.passes.worker.write_once import write_once
 from epl.plan.layout.fixed_batch import plan_rows
 from epl.plan.layout.layout import mesh_of
@@ -187,6 +188,7 @@ PASSES = (
     read_ahead,  # after cutting, as each worker reads for its own copies
     time_reads,  # after what reads before the step; of what is left after cutting
     save_by_file,  # after all that changes what is saved, as it orders the messages of the cut that checkpoints take
+    update_on_host,  # after all that asks how a variable is updated
     number_collectives,  # of all that are there
     bound_clusters,  # last: it marks what waits for any of them
 )

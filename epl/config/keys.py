@@ -111,8 +111,9 @@ KEYS = (
         STRING,
         "",
         'Keep in host memory what the device needs only now and then. "v0": parameters, and what an operation of the '
-        'optimizer takes together with them; "v1": all that optimizers keep and compute besides; "": off.',
-        choices=("", "v0", "v1"),
+        'optimizer takes together with them; "v1": all that optimizers keep and compute besides; "state": what '
+        'optimizers keep, while parameters stay on the device; "": off.',
+        choices=("", "v0", "v1", "state"),
     ),
     Key(
         "amp.level",

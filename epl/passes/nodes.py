@@ -16,6 +16,7 @@ from epl.plan.facts.names import clone_name, clone_tensor, first_value_name
 from epl.program.collective import CARRIERS
 from epl.program.program import Variable
 from epl.program.specs import specs_like
+from epl.rules import effects
 
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
 _TYPED = EXCHANGES | {"EplTranspose", PARTS}
@@ -80,6 +81,14 @@ def read_node(holder, name, dtype):
     if holder.op == "VarHandleOp":
         return make_node("ReadVariableOp", name, [holder.name], holder.device, dtype=Type(dtype))
     return make_node("Identity", name, [holder.name], holder.device, T=Type(dtype))
+
+
+def holder_of(graph, text):
+    """The node of the variable that an input hands on, outside of loops; None where it is none."""
+    node = graph.nodes[node_of(text)]
+    while node.op in effects.HANDS_ON and node.op not in effects.ENTERS:
+        node = graph.nodes[node_of(node.input[0])]
+    return node if node.op in effects.VARIABLES else None
 
 
 def assign_node(holder, name, value, dtype):

@@ -13,6 +13,7 @@ from epl.plan.cost.device_memory import SLOTS, STATE, VARIABLES
 from epl.plan.cost.memory import ORDERS, foretell
 from epl.plan.exchange.exchanges import exchanges_of, training_writes
 from epl.plan.facts.names import cloned_name
+from epl.plan.memory.offload import ON_HOST
 from epl.rules import effects, tensors
 from epl.session.parts import needed_messages
 
@@ -93,10 +94,11 @@ def roots_of(program):
 def _variables(program):
     """Node to (kind, bytes)."""
     graph = program.graph
-    updates = [w for w in program.plan.analysis.writes if w in graph.nodes]
+    known = program.plan.analysis.writes
     applied = {
         producer
-        for w in updates
+        for w in graph.find(effects.is_write)
+        if w in known or tags.get_str(graph.nodes[w], tags.ROLE) == ON_HOST
         if tags.phase(graph.nodes[w]) == tags.APPLY
         for producer, index in graph.inputs[w]
         if index >= 0 and graph.nodes[producer].op in effects.VARIABLES
@@ -104,6 +106,8 @@ def _variables(program):
     found = {}
     for name in graph.find(effects.VARIABLES.__contains__):
         node = graph.nodes[name]
+        if tags.get_str(node, tags.ROLE) == ON_HOST:
+            continue  # it is there for the length of an update
         user = cloned_name(name, tags.get_int(node, tags.INSTANCE)) if tags.INSTANCE in node.attr else name
         known = program.variables.get(user)
         kind = STATE

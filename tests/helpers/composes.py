@@ -24,6 +24,7 @@ KEYS = {
     "`zero.degree`": {"zero.level": "v1", "zero.degree": 2},
     "offload `v0`": {"offload.level": "v0"},
     "offload `v1`": {"offload.level": "v1"},
+    "offload `state`": {"offload.level": "state"},
 }
 # (scopes of two layers each, workers, devices of each, configuration)
 LAYOUTS = {

@@ -37,6 +37,7 @@ EXACT = collections.OrderedDict(
     clip_later={"communication__clip_after_allreduce": True},
     variables_on_host={"offload__level": "v0"},
     host={"offload__level": "v1"},
+    state_on_host={"offload__level": "state"},
     kept={"gradient_checkpoint__offload": True},
 )
 # They do.
@@ -49,7 +50,7 @@ OTHERS = collections.OrderedDict(
 )
 MODELS = ("tied_mlp", "batch_norm_cnn")
 LEVELS = ("none", "state", "gradients", "parameters_once", "parameters")  # of ZeRO, of which there is one at a time
-PLACES = (None, "variables_on_host", "host")  # the same of offload
+PLACES = (None, "variables_on_host", "host", "state_on_host")  # the same of offload
 SWITCHES = tuple(name for name in EXACT if name not in LEVELS + PLACES)
 # Those that do not go together with what changes numbers in this way, and what the message names of them.
 CODED = {"communication__wire_dtype": "int8"}

@@ -17,6 +17,7 @@ BOTH = {"offload__level": "v1", "gradient_checkpoint__offload": True}
 OFFLOADS = [
     ("sgd", {"resource": True}, {"offload__level": "v0"}),
     ("adam", {}, {"offload__level": "v1"}),
+    ("adam", {"resource": True}, {"offload__level": "state"}),
     ("momentum", {"resource": True}, {"gradient_checkpoint__offload": True}),
 ]
 # Moving averages each micro-batch changes.

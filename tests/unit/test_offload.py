@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import epl
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
@@ -64,13 +65,15 @@ class Trained(object):
                     data = rng.normal(size=[ROWS, WIDTH]).astype(np.float32)
                     self.losses.append(session.run([loss.name, train.name], {"x:0": data})[0])
                 names = [name for name, node in self.graph.nodes.items() if node.op in ("VariableV2", "VarHandleOp")]
+                names = [name for name in names if not name.startswith("epl_")]
                 reads = [self._read(name) for name in names]
                 self.variables = dict(zip(names, session.run(reads)))
 
     def _read(self, name):
         if self.graph.nodes[name].op == "VariableV2":
             return name + ":0"
-        return next(c + ":0" for c, _ in self.graph.consumers[name] if self.graph.nodes[c].op == "ReadVariableOp")
+        takers = [self.graph.nodes[c] for c, _ in self.graph.consumers[name]]
+        return next(node.name + ":0" for node in takers if node.op == "ReadVariableOp" and len(node.input) == 1)
 
     def device(self, name):
         return self.graph.nodes[name].device[len("/job:localhost/replica:0/task:0") :]
@@ -93,6 +96,35 @@ def test_the_same_numbers(level, optimizer, resource):
     assert set(got.variables) == set(want.variables)
     for name, value in want.variables.items():
         assert_same(got.variables[name], value, what=name)
+
+
+def decayed(resource):
+    """A layer of which weight decay is part of the update, which is made of plain operations."""
+    x = tf.placeholder(tf.float32, [ROWS, WIDTH], name="x")
+    with tf.variable_scope("net", use_resource=resource):
+        kernel = tf.get_variable("kernel", [WIDTH, WIDTH], initializer=tf.random_normal_initializer(stddev=0.2, seed=1))
+    return tf.reduce_mean(tf.square(tf.tanh(tf.matmul(x, kernel)) - x))
+
+
+OPTIMIZERS["lamb"] = lambda: epl.optimizers.LambOptimizer(0.01)
+
+
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("build, optimizer", [(mlp, "adam"), (mlp, "momentum"), (decayed, "lamb")])
+def test_state_alone_on_the_host(build, optimizer, resource):
+    want, got = Trained(lambda: build(resource), optimizer), Trained(lambda: build(resource), optimizer, "state")
+    for one, other in pairs(got.losses, want.losses):
+        assert_same(one, other)
+    for name, value in want.variables.items():
+        assert_same(got.variables[name], value, what=name)
+    slots = [name for name in want.variables if name.rpartition("/")[0] in want.variables]
+    trained = {name.rpartition("/")[0] for name in slots}
+    assert len(slots) == len(trained) * (1 if optimizer == "momentum" else 2)
+    assert {got.device(name) for name in slots} == {HOST} and {got.device(name) for name in trained} == {DEVICE}
+    nodes = got.graph.nodes
+    updates = [name for name, node in nodes.items() if "Apply" in node.op]
+    assert {got.device(name) for name in updates} == ({HOST} if updates else set())
+    assert {got.device(name) for name, node in nodes.items() if node.op == "MatMul"} == {DEVICE}
 
 
 @pytest.mark.parametrize("resource", [False, True])
@@ -141,6 +173,17 @@ def test_the_memory_plan_counts_what_the_device_holds_for_a_while():
     assert device.lasting[VARIABLES] == device.lasting[SLOTS] == 0
     most = max(live[KINDS.index(COMMUNICATION)] for _, live in device.points)
     assert WIDTH * WIDTH * 4 <= most < 0.1 * (host.lasting[VARIABLES] + host.lasting[SLOTS])
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_the_memory_plan_of_state_alone(resource):
+    with capture() as graph:
+        tf.train.AdamOptimizer().minimize(mlp(resource))
+        program = compiled(make_program(graph), 1, 1, offload__level="state")
+    devices, unknown = foretell_program(program, ROWS)
+    host, device = devices["CPU:0"], devices["CPU:1"]
+    assert host.lasting[SLOTS] == 2 * device.lasting[VARIABLES] > 0 == host.lasting[VARIABLES]
+    assert device.lasting[SLOTS] == 8 and not unknown  # the powers of Adam's decay rates
 
 
 def branches():

@@ -128,7 +128,7 @@ def test_a_pass_that_loses_a_node(name):
 # --- what has to be done ---
 
 
-def trained():
+def trained(optimizer=planning.sgd):
     with capture() as graph:
         loss = planning.layers(1)
         epl.add_to_collection(loss, epl.GraphKeys.LOCAL_MEAN_OBJECTS)
@@ -136,8 +136,12 @@ def trained():
         tf.train.Saver()
         update = tf.assign_sub(moving, (moving - tf.reduce_mean(planning.batch(), 0)) * 0.1)
         with tf.control_dependencies([update]):
-            planning.sgd(loss)
+            optimizer(loss)
     return graph
+
+
+def momentum(loss):
+    tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
 
 
 def without(*names):
@@ -184,6 +188,7 @@ def saves_values(before, after):
 
 LOCAL_SGD = {"local_sgd__k_steps": 2}
 COMPARED = {"communication__check_replicas_every": 1}
+OFFLOADED = {"offload__level": "state"}
 
 
 @pytest.mark.parametrize(
@@ -198,12 +203,13 @@ COMPARED = {"communication__check_replicas_every": 1}
         ("broadcast_variables", without(sync_name("w0")), {}, "there is no node '%s'" % sync_name("w0")),
         ("read_copies", undone, COMPARED, "there is no node '%s'" % read_name("b0", 0)),
         ("average_variables", undone, LOCAL_SGD, "there is no node '%s'" % average_name()),
+        ("update_on_host", undone, OFFLOADED, "/ApplyMomentum' on .*CPU:0 changes '.*' on .*CPU:1"),
         ("save_averages", undone, LOCAL_SGD, "there is no node '%s'" % saved_name("w0")),
         ("save_averages", saves_values, LOCAL_SGD, "takes 'w0' and not '%s'" % saved_name("w0")),
     ],
 )
 def test_a_pass_that_does_not_do_its_work(monkeypatch, name, spoil, config, said):
-    graph = trained()
+    graph = trained(momentum) if config is OFFLOADED else trained()
     planning.compiled(graph, 2, 2, **config)
     spoiled = []
 

@@ -27,9 +27,13 @@ def offload(program, plan):
     edit = graph.editor()
     for name in graph.in_order(plan.host):
         set_attr(edit.node(name), tags.HOST, True)
+        if plan.of_state:  # there is no kernel for what lies in two places
+            edit.node(name).attr.pop(tags.LAYER_WISE, None)
     for name in add_copies(graph, edit, plan.copies, "%s_offload" % PREFIX):
         set_attr(edit.node(name), tags.ROLE, TO_DEVICE)
-    if program.apply_calls:
+    if program.apply_calls and plan.of_state:
+        _LOG.info("%d variables of optimizers lie in host memory, where updates are computed.", len(plan.variables))
+    elif program.apply_calls:
         _LOG.info(
             "%d variables lie in host memory; a step copies %d tensors of them to the device.",
             len(plan.variables),

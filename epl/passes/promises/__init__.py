@@ -18,6 +18,7 @@ from epl.passes.promises.footprint import (
     IMPURE,
     PLAIN,
     READ,
+    RUN,
     SEEDED,
     SOURCE,
     VARIABLE,
@@ -135,6 +136,11 @@ PROMISES = {
     "read_ahead": Promise(allows([PLAIN, EFFECT, SOURCE], ["Unstage"])),
     "time_reads": Promise(allows([IMPURE], waits=True)),
     "save_by_file": Promise(allows([PLAIN, FILE_WRITE], ["MergeV2Checkpoints"], waits=True, rewires=True, sets=True)),
+    "update_on_host": Promise(
+        allows(
+            [PLAIN, VARIABLE, READ, WRITE, RUN], "Assign AssignVariableOp".split(), copies=True, rewires=True, sets=True
+        )
+    ),
     "number_collectives": Promise(allows()),  # and the order that it makes is checked, see kept.in_order
     "bound_clusters": Promise(allows(sets=True)),
 }

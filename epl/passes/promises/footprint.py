@@ -17,7 +17,7 @@ _LOOKED_AT = 64  # nodes that a pass has changed, of which attributes are compar
 
 VARIABLE, READ, WRITE, SOURCE, FED = effects.VARIABLE, effects.READ, effects.WRITE, effects.SOURCE, effects.FED
 DATA_SET, EFFECT, FILE_WRITE, IMPURE = effects.DATA_SET, effects.EFFECT, effects.FILE_WRITE, effects.IMPURE
-SEEDED = effects.SEEDED
+SEEDED, RUN = effects.SEEDED, effects.RUN
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """What passes promise of the graph that they leave, by what was planned: functions (graph, plan) -> problems."""
 
+from epl.graph import tags
 from epl.graph.index import node_of, parse_input
+from epl.passes.nodes import holder_of
 from epl.plan.exchange.order import between_workers, out_of_order
 from epl.plan.facts.analysis import is_large_constant
 from epl.plan.facts.names import average_name, clone_name, clone_tensor, read_name, saved_name, sync_name
+from epl.rules import effects
 
 
 def every_node_is_placed(graph, plan):
@@ -53,6 +56,18 @@ def _still_own(graph, plan, pairs):
                 consumer = graph.nodes[clone_name(name, instance.index)]
                 if parse_input(consumer.input[position]) == own:
                     problems.append("'%s' takes '%s' before it is merged" % (consumer.name, consumer.input[position]))
+    return problems
+
+
+def updates_are_in_one_place(graph, plan):
+    """After `update_on_host`: what updates a variable runs where that is."""
+    del plan
+    problems = []
+    for name in graph.find(effects.is_write):
+        node = graph.nodes[name]
+        holder = holder_of(graph, node.input[0]) if tags.phase(node) == tags.APPLY else None
+        if holder is not None and holder.device != node.device:
+            problems.append("'%s' on %s changes '%s' on %s" % (name, node.device, holder.name, holder.device))
     return problems
 
 

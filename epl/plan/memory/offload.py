@@ -18,10 +18,11 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.own_bytes import own_part, own_sizes, whole_of
 from epl.plan.facts.analysis import analyse
-from epl.plan.facts.variable_sizes import size_bytes
+from epl.plan.facts.variable_sizes import num_elements, size_bytes
 from epl.rules import effects, tensors
 
 TO_DEVICE = "to_device"  # the role of a node that gives the device a copy of a parameter
+ON_HOST = "on_host"  # that of a node of an update that is made there, of a variable on the device
 _LOOKUPS = frozenset(["Gather", "GatherV2", "GatherNd"])
 # Of what devices have parts of (epl.split), those that are on the host are joined there.
 _JOINED = EXCHANGES - {SEND_ROWS}
@@ -53,18 +54,21 @@ class Offload:
       variables: those in host memory.
       host: all nodes that run there: these variables, and what changes and reads them.
       copies: the Copies.
+      of_state: whether only what optimizers keep lies there.
     """
 
     variables: FrozenSet[str]
     host: FrozenSet[str]
     copies: Tuple[Copy, ...]
+    of_state: bool = False
 
 
 def plan_offload(program, target):
     """The Offload of a program, where offload.level asks for one; else None.
 
     At level "v0" the trainable variables lie on the host, and what an operation of the optimizer takes together with
-    them, which for most of TensorFlow's optimizers are all slots; at "v1" all that optimizers keep and compute.
+    them, which for most of TensorFlow's optimizers are all slots; at "v1" all that optimizers keep and compute; at
+    "state" that alone, without the trainable variables.
 
     Raises:
       UnsupportedError: there are trainable variables, but none of them can lie on the host.
@@ -74,6 +78,8 @@ def plan_offload(program, target):
         return None
     graph, in_control_flow = program.graph, analyse(program).in_control_flow
     calls = {node.name for node in Functions(graph.library).callers(graph.nodes.values())}
+    if level == "state":
+        return Offload(*_state(program, calls), copies=(), of_state=True)
     variables, host, staying = _variables(program, calls)
     if level == "v1":
         updates = [name for name, node in graph.nodes.items() if tags.phase(node) == tags.APPLY]
@@ -88,6 +94,32 @@ def plan_offload(program, target):
         host.update(name for name in updates if name not in staying)
     sizes = _made_of_parameters(program, variables, host, in_control_flow, calls)
     return Offload(frozenset(variables), frozenset(host), tuple(copies(graph, sizes, host, in_control_flow, _COMPUTES)))
+
+
+def _state(program, calls):
+    """(what optimizers keep, but for scalars, and all nodes that run where it is).
+
+    Among these are operations that take a trainable variable too (epl.passes.worker.update_on_host gives them a copy).
+    """
+    graph = program.graph
+    trained = {v.name for v in program.variables.values() if v.is_trainable}.union(v for _, v in program.computed)
+    updates = [name for name, node in graph.nodes.items() if tags.phase(node) == tags.APPLY]
+    taken = {node_of(text) for name in updates for text in graph.nodes[name].input} - trained
+    takers = {v: _takers(graph, v) for v in taken & program.variables.keys() if num_elements(program.variables[v]) > 1}
+    inside = {name for name in calls if tags.phase(graph.nodes[name]) in _COMPUTES + (tags.APPLY,)}
+    staying = {v for v, nodes in takers.items() if nodes & inside}
+    while True:  # an operation takes all of its variables in one place
+        held = set().union(*(takers[v] for v in staying)) & set(updates)
+        more = {v for v, nodes in takers.items() if nodes & held}
+        if more <= staying:
+            break
+        staying |= more
+    variables = frozenset(takers.keys() - staying)
+    if not variables:
+        return variables, frozenset()
+    host = variables.union(*(takers[v] for v in variables))
+    others = set(graph.find(effects.VARIABLES.__contains__)) - variables
+    return variables, host.union(updates) - (others.union(*(_takers(graph, v) for v in others)) - host)
 
 
 def _variables(program, calls):

@@ -172,7 +172,11 @@ def _of_offload(program, config):
     if not config.offload.level:
         return None
     on_host = [name for name in program.variables if tags.HOST in program.graph.nodes[name].attr]
-    return ("%d variables lie in host memory; devices get copies when they need them" % len(on_host),)
+    if config.offload.level == "state":
+        how = "%d variables of optimizers lie in host memory, where updates are computed"
+    else:
+        how = "%d variables lie in host memory; devices get copies when they need them"
+    return (how % len(on_host),)
 
 
 def _of_local_sgd(program, plan):
