@@ -139,7 +139,8 @@ PROMISES = {
     "update_on_host": Promise(
         allows(
             [PLAIN, VARIABLE, READ, WRITE, RUN], "Assign AssignVariableOp".split(), copies=True, rewires=True, sets=True
-        )
+        ),
+        kept.updates_are_in_one_place,
     ),
     "number_collectives": Promise(allows()),  # and the order that it makes is checked, see kept.in_order
     "bound_clusters": Promise(allows(sets=True)),

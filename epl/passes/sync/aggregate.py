@@ -63,7 +63,7 @@ def _scatter(graph, edit, plan, group, judged):
         whole = [_sum(edit, "%s/sum_%d" % (group.name, i), v, group.dtype, host, all_have) for i, v in each_place]
     counts = [_counts(group, each) for each in ranks]
     whole = padded(edit, group.name, whole, [size for each in counts for size in each], group.dtype, host, all_have)
-    short = plan.wire_fp16 and group.dtype == FLOAT32
+    short = plan.wire_fp16 and group.dtype == FLOAT32 and copies.num_workers > 1  # within a worker nothing travels
     if short:
         whole = [_halved(edit, plan, "%s/half_%d" % (group.name, i), v, all_have) for i, v in enumerate(whole)]
     shares = [sum(in_lines(size, group.dtype) for size in each) for each in counts]
