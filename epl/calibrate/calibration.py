@@ -29,7 +29,7 @@ def calibrate(links=True):
     host = measure_link([2, 4] if fingerprint.cores() >= 8 else [2])[0] if links else NOMINAL.host
     worker = NOMINAL.worker
     if not gpu:  # its devices share memory: what they exchange is added up there
-        speed = device.elementwise_bytes_per_s / _PASSES_OF_A_SUM
+        speed = device.memory_bytes_per_s / _PASSES_OF_A_SUM
         worker = Link(device.start_s, speed, "measured: sums in memory")
     return Machine(", ".join(fingerprint.hardware()), device, worker, host, NOMINAL.network)
 

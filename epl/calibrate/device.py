@@ -8,8 +8,11 @@ from epl.cluster.machine import BFLOAT16, FLOAT16, FLOAT32, Device
 
 _SIDES = (64, 256, 1024)  # of square matrices
 _CHAIN_FLOPS = 2e7  # small products come in chains of so many operations together
-_LARGE = 1 << 21  # float32 numbers, 8 MiB: as large as tensors of a layer, and larger than the nearest caches
-_CHAIN, _PASSES = 1000, 8  # operations one after the other: of one number, and of large tensors
+_LARGE = 1 << 20  # float32 numbers, 4 MiB: as large as tensors of a layer
+_CHAINS, _CHAIN = 100, 10  # operations of one number, side by side and one after the other
+_PASSES = 8  # operations of large tensors
+# Of a thin product: rows of the small factor, and the side of the other one, of which there are several, as of layers.
+_ROWS, _SIDE, _LAYERS = 4, 1024, 8
 _DTYPES = ((FLOAT32, tf.float32), (BFLOAT16, tf.bfloat16), (FLOAT16, tf.float16))
 _CAN_BE_SLOWER = 0.1  # than float32, by this part: no more is measured of a dtype that this device only imitates
 
@@ -21,7 +24,7 @@ def measure_device(gpu):
       gpu: whether the GPU is meant.
     """
     name = "/GPU:0" if gpu else "/CPU:0"
-    start_s = steady(lambda: times_of(_chain, [1], device=name), "starting operations") / _CHAIN
+    start_s = steady(lambda: times_of(_chains, [1], device=name), "starting operations") / (_CHAINS * _CHAIN)
     products, fastest = [], 0.0
     for key, dtype in _DTYPES:
         speeds = _products(key, dtype, name, start_s, fastest)
@@ -29,12 +32,12 @@ def measure_device(gpu):
             products.append((key, speeds))
             fastest = max(fastest, speeds[-1][1])
     computed = steady(lambda: times_of(_computed, [_LARGE], device=name), "operations element by element")
-    copied = steady(lambda: times_of(_copied, [_LARGE], device=name), "copies in memory")
+    read = steady(lambda: times_of(_thin, [_LAYERS * _SIDE, _SIDE], device=name), "products of few rows")
     return Device(
         products=tuple(sorted(products)),
-        # Each product reads and writes as much as there is, so does each copy; the sum reads all of them.
+        # Each multiplication reads and writes as much as there is; the sum reads all of them.
         elementwise_bytes_per_s=(3 * _PASSES + 1) * 4.0 * _LARGE / computed,
-        memory_bytes_per_s=2 * _PASSES * 4.0 * _LARGE / copied,
+        memory_bytes_per_s=_LAYERS * 4.0 * _SIDE**2 / read,
         start_s=start_s,
         memory_bytes=None if gpu else fingerprint.memory_bytes() or None,
         cores=0 if gpu else fingerprint.cores(),
@@ -69,10 +72,14 @@ def _products(key, dtype, device, start_s, fastest):
     return tuple(found)
 
 
-def _chain(x):
-    for _ in range(_CHAIN):
-        x = x + 1.0
-    return x
+def _chains(x):
+    ends = []
+    for number in range(_CHAINS):
+        y = x * (1.0 + number)
+        for _ in range(_CHAIN - 1):
+            y = y + 1.0
+        ends.append(y)
+    return tf.add_n(ends)
 
 
 def _computed(x):
@@ -80,7 +87,8 @@ def _computed(x):
     return tf.add_n([x * (1.0 + number) for number in range(_PASSES)])
 
 
-def _copied(x):
-    for _ in range(_PASSES):
-        x = tf.concat([x[_LARGE // 2 :], x[: _LARGE // 2]], 0)  # both show parts of what there is
-    return x
+def _thin(x):
+    y = x[:_ROWS]
+    for number in range(_LAYERS):
+        y = tf.matmul(y, x[number * _SIDE : (number + 1) * _SIDE])
+    return y

@@ -128,7 +128,7 @@ def is_wanted(program, config, cluster):
     return cluster.total_gpu_num > 1 or bool(config.auto.memory_limit_mb)
 
 
-def search(program, config, cluster, machine, batch=None, limit_bytes=None):
+def search(program, config, cluster, machine, batch=None, limit_bytes=None, plans=None):
     """Looks for the plan of which a step takes least, by estimate, of those that fit.
 
     What the configuration's dict, file or environment says of a key, and the program's scopes, stay as they are. The
@@ -140,6 +140,7 @@ def search(program, config, cluster, machine, batch=None, limit_bytes=None):
       machine: the Machine by which they are priced; they are made by the cluster's.
       batch: rows of a step over all devices, where the program leaves them open; None: `auto.batch`.
       limit_bytes: of a device; None: `auto.memory_limit_mb`, else what the Machine says.
+      plans: how many real ones are made; None: fewer of larger models.
 
     Returns:
       A Found.
@@ -148,7 +149,7 @@ def search(program, config, cluster, machine, batch=None, limit_bytes=None):
       PlanError: no plan fits, or none can be made; says by how much, or why, and what would help. Or rows are unknown.
     """
     with _quiet():
-        return _Search(program, config, cluster, machine, batch, limit_bytes).found()
+        return _Search(program, config, cluster, machine, batch, limit_bytes, plans).found()
 
 
 def values_of(best, config):
@@ -169,7 +170,7 @@ def _quiet():
 
 
 class _Search(object):
-    def __init__(self, program, config, cluster, machine, batch, limit_bytes):
+    def __init__(self, program, config, cluster, machine, batch, limit_bytes, plans):
         self._program, self._config, self._cluster, self._machine = program, config, cluster, machine
         self._limit = limit_bytes or _limit(config, cluster, machine)
         # Rows that the program takes by itself are those of each micro-batch.
@@ -192,6 +193,7 @@ class _Search(object):
             over_workers=divides or cluster.worker_num == 1 or "pipeline.num_stages" in fixed,
             can_amp=config.auto.amp or "amp.level" in fixed,
         )
+        self._number = plans or max(_FEWEST, min(_MOST, _OPERATIONS // max(1, len(program.graph.nodes))))
         self._made = {}
         self._too_many = float("inf")  # stages into which the model cannot be cut
 
@@ -256,8 +258,7 @@ class _Search(object):
 
     def _look_at(self, first):
         """Makes real plans of the choices that look best, and then of what differs from the best of these a little."""
-        number = max(_FEWEST, min(_MOST, _OPERATIONS // max(1, len(self._program.graph.nodes))))
-        limit = self._limit or float("inf")
+        number, limit = self._number, self._limit or float("inf")
         order = sorted(
             first, key=lambda c: (first[c][1] > limit, bool(c.offload), first[c][0], _num_set(c), _as_key(c))
         )

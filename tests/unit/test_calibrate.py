@@ -113,7 +113,8 @@ def test_figures_of_a_device(monkeypatch):
     monkeypatch.setattr(device, "steady", lambda times, what: 1.0)
     found = device.measure_device(gpu=False)
     assert found.start_s == 1e-3 and found.cores == fingerprint.cores()
-    assert found.elementwise_bytes_per_s == 25 * (8 << 20) and found.memory_bytes_per_s == 16 * (8 << 20)
+    # Eight products and their sum, of 4 MiB each; eight matrices of 4 MiB.
+    assert found.elementwise_bytes_per_s == 25 * (4 << 20) and found.memory_bytes_per_s == 8 * (4 << 20)
     sizes = [flops for flops, _ in dict(found.products)[FLOAT32]]
     assert sizes == [2.0 * 64**3, 2.0 * 256**3, 2.0 * 1024**3]
     assert found.flops_per_s(sizes[-1]) == pytest.approx(sizes[-1] / (1 - 1e-3))
@@ -126,6 +127,6 @@ def test_links_of_a_machine(monkeypatch, cache):
     monkeypatch.setattr(calibration, "measure_link", lambda ranks: (Link(5.0, 6.0), {}))
     found = calibration.calibrate()
     assert found.device is mine and found.host == Link(5.0, 6.0) and found.network == NOMINAL.network
-    assert found.worker.bytes_per_s == 1e9 and found.worker.latency_s == 1e-6  # sums in memory
+    assert found.worker.bytes_per_s == pytest.approx(2e9 / 3) and found.worker.latency_s == 1e-6  # sums in memory
     assert calibration.calibrate(links=False).host == NOMINAL.host
     assert found.name == ", ".join(fingerprint.hardware())

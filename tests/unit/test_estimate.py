@@ -21,6 +21,7 @@ from tests.helpers.planning import capture, variable
 
 # A second for each floating-point operation; nothing else takes any time.
 ARITHMETIC = simple_machine(flops=1.0, memory=1e30, link=1e30)
+_GRADIENTS = 4 * (256 * 256 + 256)  # numbers of the model's
 _AUTO = {"auto__auto_parallel": True, "pipeline__num_stages": 2}
 
 
@@ -68,6 +69,16 @@ def test_a_step_of_one_device():
     assert several.step_s == pytest.approx(3 * 11 * product, rel=1e-6)
     started = estimated(mlp, machine=simple_machine(flops=1.0, memory=1e30, link=1e30, start=1e5))[1]
     assert started.step_s > found.step_s + 40 * 1e5  # products, tanh and its gradients, updates
+
+
+def test_gradients_of_micro_batches_are_added_up():
+    """Two additions of three tensors each, and their mean: of all gradients, at the speed of memory."""
+    slow = simple_machine(flops=1e30, memory=1.0, link=1e30, computed=1e30)
+    one, three = [estimated(mlp, machine=slow, pipeline__num_micro_batch=count)[1] for count in (1, 3)]
+    once = estimated(mlp, machine=slow, batch=8)[1].slowest.compute_s
+    repeated = (estimated(mlp, machine=slow, pipeline__num_micro_batch=2)[1].step_s - once) - 5 * 4 * _GRADIENTS
+    assert one.step_s == pytest.approx(once)
+    assert three.step_s == pytest.approx(once + 2 * repeated + 8 * 4 * _GRADIENTS)
 
 
 def test_gradients_travel_beside_the_backward_pass():
@@ -119,7 +130,7 @@ def test_devices_of_a_host_share_its_cores():
 
 def test_zero_divides_updates_and_state():
     """Each of two devices makes about half of the updates, and has half of the slots."""
-    slow = simple_machine(flops=1e30, memory=1e30, link=1e30, computed=1.0)
+    slow = simple_machine(flops=1e30, memory=1.0, link=1e30, computed=1e30)
     whole, divided = [estimated(mlp, 2, machine=slow, zero__level=level)[1] for level in ("", "v1")]
     assert divided.slowest.compute_s < whole.slowest.compute_s
     assert divided.fullest.bytes[VARIABLES] == whole.fullest.bytes[VARIABLES]

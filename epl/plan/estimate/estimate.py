@@ -34,6 +34,8 @@ from epl.rules import effects
 
 # The schedule of a pipeline of one micro-batch, which has no choice.
 _ONE_BY_ONE = "PreferBackward"
+# A sum of two reads both, and writes one.
+_PASSES_OF_A_SUM = 3
 _KIND_OF = {tags.FORWARD: FORWARD, tags.BACKWARD: BACKWARD}
 
 
@@ -143,6 +145,7 @@ class _Step(object):
         places = list(zip(mesh.instances[0].workers, mesh.instances[0].devices))
         self._places = sorted(set(places))
         self._place_of = [self._places.index(place) for place in places]
+        self._sums_s = self._adding_s()
         self._owned = _largest_share(self._plan, self._once, self._seconds)
         self._collectives = [c for c in self._plan.collectives if c.times and c.micro_batch == 0 and c.takes_part]
         again = {c.purpose for c in self._plan.collectives if c.micro_batch}
@@ -183,6 +186,14 @@ class _Step(object):
         price = self._prices[name]
         return price.start_s + price.work_s
 
+    def _adding_s(self):
+        """Seconds by place in which gradients of micro-batches are added up, and their mean is taken."""
+        found, device = [0.0] * len(self._places), self._machine.device
+        for node, index in self._gradients() if self._count > 1 else ():
+            moved = (_PASSES_OF_A_SUM * (self._count - 1) + 2) * self._prices[node].sizes[index]
+            found[self._place_of[self._stage(node)]] += self._count * device.start_s + moved / device.memory_bytes_per_s
+        return found
+
     def _stage(self, name):
         return self._plan.stage_of.get(name, 0)
 
@@ -208,7 +219,8 @@ class _Step(object):
                 total += stream.now * times
         compute = self._count * sum(map(self._seconds, self._repeated))
         compute += self._owned * sum(map(self._seconds, self._once))
-        return compute, max(0.0, total - compute), 0.0
+        adding = sum(self._sums_s)
+        return compute + adding, max(0.0, total - compute), 0.0
 
     def _runs(self, stream, names, sent):
         """Runs nodes on a stream, with the exchanges that they begin; returns those that none of them does."""
@@ -262,7 +274,8 @@ class _Step(object):
             for stage in range(num_stages):
                 sums[BACKWARD, stage] += sums.pop((WEIGHT, stage), 0.0)
         line = simulate(order, lambda action: sums[action.kind, action.stage], self._transfers(crossing))
-        once, waits, ends, busy = [[0.0] * len(self._places) for _ in range(4)]
+        waits, ends, busy = [[0.0] * len(self._places) for _ in range(3)]
+        once = list(self._sums_s)
         for name in self._once:
             once[self._place_of[self._stage(name)]] += self._seconds(name) * self._owned
         for collective, seconds in self._sent:
@@ -306,7 +319,7 @@ class _Step(object):
         found = 0.0
         for names, times in ((self._repeated, self._count), (self._once, self._owned)):
             found += times * sum(self._prices[n].start_s / cores + self._prices[n].work_s for n in names)
-        return copies * found
+        return copies * (found + sum(self._sums_s))
 
     def _bytes(self, live):
         """Of each place, bytes by kind where they are most; `live`: micro-batches that are alive at once, by stage."""

@@ -88,9 +88,11 @@ class Prices(object):
             work_s = max(flops / speed, (sum(taken) + sum(sizes)) / device.memory_bytes_per_s)
         else:
             moved = 2 * sum(sizes) if op in READS_SLICE else sum(sizes) + sum(taken)
+            speed = device.elementwise_bytes_per_s
             if effects.is_write(op):
                 moved += self._changed(op, inputs, taken)
-            work_s = moved / device.elementwise_bytes_per_s
+                speed = device.memory_bytes_per_s  # variables and slots come from there, step by step
+            work_s = moved / speed
         return Price(device.start_s, work_s, sizes, 0)
 
     def _changed(self, op, inputs, taken):
