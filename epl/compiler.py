@@ -83,6 +83,7 @@ from epl.passes.worker.save_averages import save_averages
 from epl.passes.worker.time_reads import time_reads
 from epl.passes.worker.update_on_host import update_on_host
 from epl.passes.worker.write_once import write_once
+from epl.plan.decide import make_plan, with_link
 from epl.plan.layout.fixed_batch import plan_rows
 from epl.plan.layout.layout import mesh_of
 from epl.plan.layout.products import plan_products
@@ -95,7 +96,6 @@ from epl.plan.memory.offload import plan_offload
 from epl.plan.memory.offload_kept import plan_kept
 from epl.plan.pipeline.auto_stages import plan_stages
 from epl.plan.pipeline.copied import plan_copies
-from epl.plan.plan import make_plan, with_link
 from epl.plan.precision.loss_scale import plan_scaling
 from epl.plan.precision.sixteen_bits import plan_casts
 from epl.plan.report.strategies import strategies_of

@@ -1,50 +1,30 @@
 """The plan: everything that is decided before a graph is rewritten, as plain data that prints and compares."""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, FrozenSet, Optional, Tuple
 
 from epl.cluster.machine import Link
 from epl.graph import types
 from epl.graph.index import node_of
 from epl.plan.exchange.collectives import collectives_of
-from epl.plan.facts.analysis import Analysis, analyse, with_copies_of
-from epl.plan.facts.by_hand import check_repeated, check_replaced
-from epl.plan.facts.consistency import (
-    check_after_all_reduce,
-    check_runs_always,
-    check_sources,
-    check_updates,
-    drifting,
-    merged_edges,
-)
-from epl.plan.facts.generators import find_generators
-from epl.plan.facts.merge_points import state_at_points
-from epl.plan.facts.unknown import check_effects
-from epl.plan.facts.user_collectives import UserCollective, find_user_collectives, user_collectives
-from epl.plan.input.data import DataPlan, plan_data
-from epl.plan.input.equal_steps import Repeated, find_repeated
-from epl.plan.input.prefetch import Prefetched, find_prefetched
-from epl.plan.layout.features import check_features
-from epl.plan.layout.layout import mesh_of
-from epl.plan.layout.mesh import AXES, DATA, STAGE, Mesh, in_one_piece, one_instance
-from epl.plan.layout.owners import owners_of, staying_of, travelling_apart
-from epl.plan.layout.placements import place_variables
-from epl.plan.layout.stages import has_micro_batches, stages_of, used_taskgraphs
-from epl.plan.pipeline.borders import copied_for_borders, plan_borders
-from epl.plan.pipeline.micro_batches import MicroBatches, of_micro_batches, plan_micro_batches
-from epl.plan.sync.batch_norm import plan_batch_norm
-from epl.plan.sync.dgc import Dgc, plan_dgc
-from epl.plan.sync.gradients import Aggregation, plan_aggregation
-from epl.plan.sync.local_sgd import LocalSgd, plan_local_sgd
-from epl.plan.sync.outputs import Merge, merges_of
-from epl.plan.sync.state import StateGroup, plan_state
-from epl.plan.sync.wire import Wire, plan_wire
-from epl.plan.zero.zero import Zero, in_groups, stays_in_workers, workers_of
-from epl.plan.zero.zero_owners import Places, plan_zero
+from epl.plan.facts.analysis import Analysis
+from epl.plan.facts.user_collectives import UserCollective
+from epl.plan.input.data import DataPlan
+from epl.plan.input.equal_steps import Repeated
+from epl.plan.input.prefetch import Prefetched
+from epl.plan.layout.mesh import AXES, DATA, STAGE, Mesh
+from epl.plan.pipeline.micro_batches import MicroBatches
+from epl.plan.sync.dgc import Dgc
+from epl.plan.sync.gradients import Aggregation
+from epl.plan.sync.local_sgd import LocalSgd
+from epl.plan.sync.outputs import Merge
+from epl.plan.sync.state import StateGroup
+from epl.plan.sync.wire import Wire
+from epl.plan.zero.zero import Zero, stays_in_workers
 from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
-from epl.program.program import ALONE, EACH_WORKER, Variable, Verdict
+from epl.program.program import Variable, Verdict
 
 
 @dataclass(frozen=True)
@@ -352,163 +332,3 @@ class Plan:
 
     def to_json(self):
         return json.dumps(self.summary(), indent=2, sort_keys=True)
-
-
-def make_plan(model, config, cluster):
-    """Plans how a Program runs on a cluster. Needs no device, no session and no other worker.
-
-    Args:
-      model: an epl.program.program.Program.
-      config: an epl.Config.
-      cluster: an epl.Cluster.
-
-    Raises:
-      PlanError, UnsupportedError: the model cannot be laid out on the cluster; nothing has been changed.
-      CaptureError: an optimizer would change the copies of the model differently, as gradients were not seen, say.
-    """
-    check_replaced(model, config.optimizer)
-    check_repeated(model, config.execution)
-    used = used_taskgraphs(model)
-    mesh = mesh_of(used, config, cluster, trains=bool(model.apply_calls) or model.partitioned is not None)
-    used = used if len(mesh.stages) == len(used) else []
-    role = _role(model, mesh)
-    if role is not None:
-        mesh = one_instance(mesh, role == ALONE)
-    elif model.whole_batches:
-        mesh = in_one_piece(mesh)
-    analysis = analyse(model)
-    communication = config.communication
-    check_features(model, config, mesh, role)
-    check_sources(model.graph, analysis, mesh)
-    if mesh.everywhere.size > 1 or has_micro_batches(model, config):
-        check_effects(model, analysis.cloned, config.graph.harmless_ops)
-    aggregation, state, merges, batch_norms, micro_batches = Aggregation((), (), {}), (), (), (), None
-    stage_of = stages_of(model, used)
-    analysis = copied_for_borders(model, analysis, stage_of, mesh)
-    owners = owners_of(model, analysis, stage_of, mesh)
-    apart = travelling_apart(owners, stage_of, mesh)
-    link = cluster.machine.link_between(cluster.hosts)
-    several = has_micro_batches(model, config)
-    if several or mesh.copies.size > 1:
-        gradients = plan_aggregation(model, analysis, communication, link, apart, lanes=mesh.lanes)
-    local_sgd, losses, drift = None, [], None
-    if config.local_sgd.k_steps and mesh.copies.size > 1 and role is None and model.apply_calls:
-        local_sgd = plan_local_sgd(model, analysis, mesh, config)
-        # Gradients may do without the value of the loss, which each copy computes for the length of periods.
-        losses = [node_of(loss) for loss, _ in local_sgd.losses]
-        analysis = with_copies_of(model, analysis, losses)
-        check_effects(model, analysis.cloned, config.graph.harmless_ops)
-    if several:
-        micro_batches = plan_micro_batches(model, config, analysis, gradients, losses)
-    if local_sgd is not None:
-        merges = merges_of(model)
-    elif mesh.copies.size > 1:
-        aggregation = gradients
-        if model.merge_points is None and (communication.clip_after_allreduce or model.scaled or model.short):
-            check_after_all_reduce(model, analysis, aggregation)
-        if role is None:
-            if model.merge_points is None:
-                state = plan_state(model, analysis, aggregation, apart, stage_of)
-            else:
-                state = state_at_points(model, mesh.lanes)
-            if communication.sync_batch_norm:
-                batch_norms = plan_batch_norm(model, analysis, stage_of, communication.num_communicators)
-            merges = merges_of(model)
-        if model.merge_points is None:
-            drift = check_updates(model, analysis, aggregation, state)
-    zero, keepers = None, {}
-    if config.zero.level and mesh.copies.size > 1 and role is None and model.apply_calls:
-        mesh = in_groups(mesh, config)
-        places = Places(owners, mesh.pipeline.index)
-        zero = plan_zero(model, analysis, config.zero.level, mesh.state_groups, places)
-        keepers = workers_of(zero, model, mesh)
-        if zero.num_owned == 1:  # else there is a copy for each shard, or in each group
-            analysis = replace(analysis, cloned=analysis.cloned.difference(zero.owners))
-    dgc = plan_dgc(model, config.dgc) if aggregation.groups else None
-    wire = plan_wire(model, mesh, aggregation, communication.wire_dtype) if aggregation.groups else None
-    several_copies = mesh.everywhere.size > 1 and role is None
-    if drift is None:
-        drift = drifting(model, analysis, merged_edges(aggregation, state)) if several_copies else frozenset()
-    placements = place_variables(
-        model,
-        analysis,
-        mesh,
-        owners,
-        find_generators(model) if mesh.copies.size > 1 else frozenset(),
-        drift,
-        local_sgd.variables if local_sgd is not None else frozenset(),
-        zero,
-    )
-    if mesh.copies.num_workers > 1:
-        check_runs_always(model.graph, analysis, _reduced_over_workers(aggregation, merges))
-    collectives = find_user_collectives(model, analysis, mesh)
-    borders = plan_borders(model, analysis, stage_of, mesh, merged_edges(aggregation, state))
-    return Plan(
-        mesh=mesh,
-        analysis=analysis,
-        variables={name: known for name, known in model.variables.items() if known.rows_of is None},
-        aggregation=aggregation,
-        state=of_micro_batches(state, micro_batches),
-        merges=merges,
-        reduce_method=communication.gradients_reduce_method,
-        wire_fp16=communication.fp16,
-        fp16_scale=float(communication.fp16_scale),
-        sparse_as_dense=communication.sparse_as_dense,
-        stage_of=stage_of,
-        user_collectives=collectives,
-        batch_norms=of_micro_batches(batch_norms, micro_batches),
-        micro_batches=micro_batches,
-        owners=owners,
-        keepers=keepers,
-        staying=staying_of(model.graph, owners),
-        placements=placements,
-        compares_copies=bool(communication.check_replicas_every) and several_copies,
-        local_sgd=local_sgd,
-        io_autotune=config.io.autotune,
-        io_stats=config.io.stats and bool(model.apply_calls),
-        num_apply_group=config.optimizer.num_apply_group,
-        dgc=dgc,
-        wire=wire,
-        zero=zero,
-        verdicts=model.scaled,
-        steps_per_run=config.execution.steps_per_run,
-        bounds_clusters=config.execution.xla and cluster.worker_num > 1,
-        partitioned=model.partitioned,
-        repeated=find_repeated(model, analysis, mesh, config.io),
-        prefetched=find_prefetched(model, analysis, mesh, config.io),
-        borders=borders,
-        data=plan_data(
-            model.graph,
-            config.io,
-            mesh,
-            analysis,
-            bool(model.apply_calls),
-            bool(state or merges or collectives) or model.role == EACH_WORKER,
-        ),
-        link=link if mesh.copies.num_workers > 1 and aggregation.groups and not communication.fuse_size_mb else None,
-    )
-
-
-def with_link(plan, model, config, link):
-    """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
-    apart = travelling_apart(plan.owners, plan.stage_of, plan.mesh)
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, plan.mesh.lanes)
-    wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
-    return replace(plan, aggregation=aggregation, link=link, wire=wire)
-
-
-def _role(model, mesh):
-    """The role of a graph: what neither trains nor merges anything is no pipeline over workers, but each has all of it,
-    so that it may predict, evaluate or export by itself."""
-    if user_collectives(model.graph):
-        return None
-    by_itself = mesh.pipeline.num_workers > 1 and not model.apply_calls and not model.merges
-    return model.role or (EACH_WORKER if by_itself else None)
-
-
-def _reduced_over_workers(aggregation, merges):
-    """The tensors; merged state is not among them, as changes in a branch or a loop are not merged at all."""
-    tensors = [tensor for group in aggregation.groups for tensor in group.tensors]
-    tensors.extend(sparse.values for sparse in aggregation.sparse)
-    tensors.extend(merge.tensor for merge in merges if merge.over_workers)
-    return tensors
