@@ -25,6 +25,7 @@ LEVELS = {
     "report": 6.5,  # a command, too, in no process that trains
     "capture": 4,
     "compiler": 4.5,
+    "audit": 3.75,  # it looks at what passes made, and knows none of them
     "search": 4.75,  # makes plans with the compiler, for sessions and commands
     "passes": 4,
     "optimizers": 3.5,  # for users, and in the place of their own

@@ -1,6 +1,7 @@
 """Plans a script for any cluster without its devices: runs it up to its first session run and prints the plan."""
 
 import argparse
+import dataclasses
 import html
 import json
 import os
@@ -8,6 +9,7 @@ import runpy
 import sys
 
 from epl import tf_compat
+from epl.audit.job import audit_job, audit_table, is_wrong
 from epl.capture.record import make_program
 from epl.cluster.machine import machine
 from epl.compiler import compile as compile_program
@@ -45,8 +47,11 @@ examples:
   python -m epl.plan --gpu_per_worker 4 --report report.html train.py
                                         all of these on one page
   python -m epl.plan --search --num_workers 4 --gpu_per_worker 8 --machine A100 --batch 512 train.py
-                                        the best plans for 32 devices, and run.yaml with the keys of the best"""
+                                        the best plans for 32 devices, and run.yaml with the keys of the best
+  python -m epl.plan --num_workers 2 --audit train.py
+                                        whether all variables are updated as on one device, from the graphs alone"""
 _REFUSED = 2
+_WRONG = 4
 
 
 def main(argv=None):
@@ -54,7 +59,7 @@ def main(argv=None):
 
     Returns:
       The exit status: 0, 2 when the plan is refused or a file cannot be written, 3 when the script runs
-      none of EPL's sessions.
+      none of EPL's sessions, 4 when --audit finds an update that is not one device's.
     """
     command = parser()
     options = command.parse_args(_with_memory_file(sys.argv[1:] if argv is None else argv))
@@ -153,6 +158,12 @@ def parser():
         help="write the program with its plan, by which epl.compiler.rewritten makes the graph elsewhere",
     )
     made.add_argument(
+        "--audit",
+        action="store_true",
+        help="show of each variable that the graphs of all workers update it as one device would, or where not; "
+        "ends with status 4 where one does not",
+    )
+    made.add_argument(
         "--batch",
         type=_positive,
         help="rows of a micro-batch, for sizes and times, where the program leaves them open (default: those that its "
@@ -237,6 +248,7 @@ def show(graph, options):
         exchanges = foretell_exchanges(program, batch)
         on = machine(options.machine) if options.machine else None
         estimated = estimate(program.source, env.cluster, on, batch) if program.apply_calls else None
+        audited = _audited(captured, config, env.cluster) if options.audit else None
     except EplError as error:
         print("%s: %s" % (type(error).__name__, error), file=sys.stderr)
         return _REFUSED
@@ -264,6 +276,8 @@ def show(graph, options):
     if options.json:
         summary = dict(program.plan.summary(), **facts(program, exchanges))
         summary["estimate"] = estimate_facts(estimated) if estimated is not None else None
+        if audited is not None:
+            summary["audit"] = [dataclasses.asdict(finding) for finding in audited]
         print(json.dumps(summary, indent=2, sort_keys=True))
     else:
         if chosen is not None:
@@ -279,7 +293,15 @@ def show(graph, options):
     if options.memory is not None:
         print(job_table(memory, env.cluster.worker_num, options.rows))
         print("Where the program leaves open how many rows a micro-batch has, it counts as %d (--batch)." % batch)
-    return 0
+    if audited is not None and not options.json:
+        print(audit_table(audited, options.rows))
+    return _WRONG if audited is not None and is_wrong(audited) else 0
+
+
+def _audited(captured, config, cluster):
+    """The Findings about the graphs of all workers."""
+    compiled = lambda worker: compile_program(captured, config, cluster.with_index(worker))  # noqa: E731
+    return audit_job(captured, config, cluster, compiled)
 
 
 def _report(program, costs, schedule, memory, capacity, exchanges, options):

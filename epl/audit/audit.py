@@ -1,0 +1,270 @@
+"""Whether each variable of a compiled program is updated as one device would: proven, wrong or not shown."""
+
+import collections
+from dataclasses import dataclass
+from fractions import Fraction
+
+from epl.audit.values import SUM, UNKNOWN, UNORDERED, Terms, Value
+from epl.audit.walk import Walk, original_name
+from epl.graph import tags
+from epl.graph.index import format_input, node_of, parse_input
+from epl.plan.facts.analysis import analyse
+from epl.plan.sync.loss_terms import plan_losses
+from epl.rules import effects
+
+PROVEN, WRONG, NOT_SHOWN = "proven", "wrong", "not shown"
+_AS_MEANS = frozenset(["mean", "same"])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is found of one variable.
+
+    Attributes:
+      variable: its name.
+      verdict: PROVEN, WRONG or NOT_SHOWN.
+      node: of the compiled graph, at which it is seen; "" where it is proven.
+      worker: whose graph that is.
+      reason: in words; "" where it is proven.
+    """
+
+    variable: str
+    verdict: str
+    node: str = ""
+    worker: int = 0
+    reason: str = ""
+
+
+def audit(source, graphs, by_design=""):
+    """Compares what compiled graphs do to variables with what one device does.
+
+    Args:
+      source: the captured Program, of one device.
+      graphs: dict of each worker's index to its compiled Graph.
+      by_design: why the configuration asks for other numbers than one device's; then nothing is called wrong.
+
+    Returns:
+      A Finding for each variable that training changes, in the order of the source.
+    """
+    found = _Audit(source, graphs).findings()
+    if by_design:
+        return [
+            Finding(f.variable, NOT_SHOWN, f.node, f.worker, "%s (%s)" % (f.reason, by_design))
+            if f.verdict == WRONG
+            else f
+            for f in found
+        ]
+    return found
+
+
+class _Audit(object):
+    def __init__(self, source, graphs):
+        self._program, self._graph, self._graphs = source, source.graph, graphs
+        self._analysis = analyse(source)
+        self._terms = Terms()
+        self._one = Walk(self._terms, source.graph, self._analysis.varying)
+        self._gradients = self._factors()
+        self._walk = Walk(self._terms, source.graph, self._analysis.varying, graphs, self._is_whole)
+        self._initial = {name for variable in source.variables.values() for name in variable.initializers}
+
+    def findings(self):
+        expected = self._updates(self._one, {0: self._graph}).get(0, {})
+        found = self._updates(self._walk, self._graphs)
+        names = [name for name in self._program.variables if expected.get((name, 0))]
+        return [self._finding(name, expected[(name, 0)], found) for name in names]
+
+    def _factors(self):
+        """dict of the term of each gradient to "mean" where that of one device is the mean of those of the shares;
+        else to why that is not known."""
+        kinds = {}
+        for loss in plan_losses(self._program, self._analysis):
+            others = [term for term in loss.terms if term.kind not in _AS_MEANS]
+            why = "the loss '%s' has a term that is no mean over the rows: '%s'"
+            kinds[loss.tensor] = why % (loss.tensor, others[0].tensor) if others else "mean"
+        found = {}
+        for gradient, _ in self._program.computed:
+            if gradient.values is None or gradient.indices is not None:
+                continue
+            seeds = self._seeds(node_of(gradient.values))
+            told = {kinds.get(loss, "the loss '%s' is not known" % loss) for loss in seeds}
+            term = self._one.value(0, parse_input(gradient.values)).term
+            found[term] = "mean" if told == {"mean"} else " ".join(sorted(told - {"mean"}) or ["its loss is not known"])
+        return found
+
+    def _seeds(self, name):
+        nodes = self._graph.nodes
+        starts = [each for each in self._graph.ancestors([name], data_only=True) if tags.SEED in nodes[each].attr]
+        return {format_input(*parse_input(tags.get_str(nodes[each], tags.SEED))) for each in starts}
+
+    def _is_whole(self, term, factor, shares):
+        return self._gradients.get(term) == "mean" and factor * shares == 1
+
+    def _updates(self, walk, graphs):
+        """{worker: {(variable, number of its copy): [(Value, node)]}} of what training writes: no first values, nothing
+        of a checkpoint, and not what a copy gets of another."""
+        found = {}
+        for worker, graph in graphs.items():
+            for name in graph.find(effects.is_write):
+                taken = [each for each in graph.inputs[name] if each.index >= 0]
+                holders = [self._holder(graph, each) for each in taken]
+                if holders[0] is None or self._is_first(name):
+                    continue
+                variable, copy, _ = original_name(holders[0])
+                values = [walk.value(worker, each) for each in taken]
+                if graph.nodes[name].op in effects.SETS and values[0] == values[effects.VALUE_INPUT]:
+                    continue
+                others = {original_name(each)[1] for each in holders if each is not None}
+                value = self._written(graph.nodes[name], values, others)
+                found.setdefault(worker, {}).setdefault((variable, copy), []).append((value, name))
+        return found
+
+    def _is_first(self, name):
+        node = self._graph.nodes.get(original_name(name)[0])
+        return node is not None and (node.name in self._initial or tags.phase(node) == tags.SAVE)
+
+    def _holder(self, graph, tensor):
+        """The variable that an operation gets as such; None where it gets a tensor."""
+        node = graph.nodes[tensor.node]
+        return node.name if effects.kind_of(node.op) == effects.VARIABLE else None
+
+    def _written(self, node, values, copies):
+        if len(copies) > 1:
+            return self._terms.unknown("it changes variables of several copies of the model", (-1, node.name))
+        shares = {value.share for value in values} - {None}
+        share = shares.pop() if len(shares) == 1 else "several" if shares else None
+        return Value(self._terms.number(node.op, "", tuple(value.term for value in values)), share)
+
+    def _finding(self, name, expected, found):
+        wanted = collections.Counter(value.term for value, _ in expected)
+        copies, unseen = 0, None
+        for worker, of_worker in found.items():
+            for (variable, copy), writes in of_worker.items():
+                if variable == name:
+                    copies += 1
+                    problem = self._problem(name, worker, wanted, expected, writes)
+                    if problem is not None and (problem.verdict == WRONG or unseen is None):
+                        unseen = problem
+                    if problem is not None and problem.verdict == WRONG:
+                        return problem
+        missing = self._not_updated(name, found)
+        if missing is not None or not copies:
+            where = missing or (0, name)
+            return Finding(name, WRONG, where[1], where[0], "nothing updates this copy of the variable")
+        return unseen or Finding(name, PROVEN)
+
+    def _not_updated(self, name, found):
+        """(worker, node) of a copy of a variable that nothing updates although something computes with it."""
+        for worker, graph in self._graphs.items():
+            for node in graph.find(lambda op: effects.kind_of(op) == effects.VARIABLE):
+                variable, copy, _ = original_name(node)
+                if variable == name and (name, copy) not in found.get(worker, {}):
+                    return worker, node
+        return None
+
+    def _problem(self, name, worker, wanted, expected, writes):
+        left = collections.Counter(wanted)
+        for value, node in writes:
+            varies = value.share is not None and len(self._walk.shares) > 1
+            if left[value.term] and not varies:
+                left[value.term] -= 1
+            elif varies and value.term in wanted:
+                reason = "what is written is of %s only, and not of all %d copies and micro-batches of the batch"
+                told = _share_told(value.share)
+                return Finding(name, WRONG, node, worker, reason % (told, len(self._walk.shares)))
+            elif value.term in wanted:
+                return Finding(name, WRONG, node, worker, "the same update is made %d times" % (wanted[value.term] + 1))
+            else:
+                nearest = self._nearest(value.term, [each.term for each, _ in expected])
+                verdict, reason = self._difference(value.term, nearest)
+                return Finding(name, verdict, node, worker, reason)
+        if any(left.values()):
+            return Finding(name, WRONG, writes[0][1], worker, "an update of one device's is missing")
+        return None
+
+    def _nearest(self, term, others):
+        kind = self._terms.kind(term)
+        return next((each for each in others if self._terms.kind(each) == kind), others[0])
+
+    def _difference(self, term, wanted):
+        """(verdict, reason) of a term that is not the wanted one, where they part first; what is wrong comes before
+        what is not shown."""
+        stack, seen, unseen = [(term, wanted)], set(), None
+        while stack:
+            pair = stack.pop()
+            if pair in seen:
+                continue
+            seen.add(pair)
+            found, pairs = self._step(*pair)
+            if found is not None and found[0] == WRONG:
+                return found
+            unseen = unseen or found
+            stack.extend(reversed(pairs))
+        return unseen or (NOT_SHOWN, "it is not followed")
+
+    def _step(self, term, wanted):
+        """((verdict, reason) of two terms, or None; the pairs of their inputs that differ)"""
+        (kind, what, inputs), (kind_wanted, what_wanted, inputs_wanted) = (
+            self._terms.formulas[each] for each in (term, wanted)
+        )
+        tensor, origin = self._terms.origin(wanted), self._terms.origin(term)
+        expected = "'%s'" % tensor if tensor else "one device's '%s'" % kind_wanted
+        if kind == SUM:
+            return self._of_sum(what, wanted, expected), []
+        if kind == UNKNOWN:
+            where = "'%s'%s" % (what[1][1], " of worker %d" % what[1][0] if what[1][0] >= 0 else "")
+            return (NOT_SHOWN, "where %s is expected stands %s: %s" % (expected, where, what[0])), []
+        alike = kind == kind_wanted or (term in self._gradients and wanted in self._gradients)
+        if origin is not None and tensor is not None and alike:
+            return (WRONG, "where %s is expected stands '%s'" % (expected, origin)), []
+        if kind != kind_wanted or len(inputs) != len(inputs_wanted):
+            told = "where %s is expected stands a '%s' that one device does not have"
+            return (NOT_SHOWN, told % (expected, kind)), []
+        if what != what_wanted:
+            return (NOT_SHOWN, "the attributes of %s differ" % expected), []
+        if kind in UNORDERED:
+            inputs, inputs_wanted = self._only(inputs, inputs_wanted), self._only(inputs_wanted, inputs)
+        return None, [(one, other) for one, other in zip(inputs, inputs_wanted) if one != other]
+
+    def _only(self, terms, others):
+        """What of some terms is not among others, those of a kind together."""
+        left = collections.Counter(terms) - collections.Counter(others)
+        return sorted(left.elements(), key=lambda each: (self._terms.kind(each), each))
+
+    def _of_sum(self, items, wanted, expected):
+        shares, terms = self._walk.shares, {value.term for value, _ in items}
+        others = sorted(terms - {wanted})
+        if others:
+            return self._difference(others[0], wanted)
+        factors = {value.share: factor for value, factor in items}
+        if wanted not in self._gradients:
+            return NOT_SHOWN, "%s is merged from %d copies and micro-batches, and is no gradient" % (
+                expected,
+                len(items),
+            )
+        if None in factors:
+            times = " and ".join("%s times" % factor for factor in sorted(set(factors.values())))
+            return WRONG, "%s counts %s" % (expected, times)
+        missing = sorted(shares - set(factors))
+        if missing:
+            text = "%s is added up of %d of %d copies and micro-batches: that of %s is missing"
+            return WRONG, text % (expected, len(factors), len(shares), _share_told(missing[0]))
+        if len(set(factors.values())) > 1:
+            most = max(factors, key=lambda share: (factors[share], str(share)))
+            return WRONG, "%s of %s counts %s times that of others" % (
+                expected,
+                _share_told(most),
+                factors[most] / min(factors.values()),
+            )
+        factor = factors.popitem()[1] * len(shares)
+        told = self._gradients[wanted]
+        if told == "mean":
+            return WRONG, "%s is %s times the mean over all copies and micro-batches" % (expected, factor)
+        if factor not in (Fraction(1), Fraction(len(shares))):
+            return WRONG, "%s is %s times the mean over all copies and micro-batches" % (expected, factor)
+        return NOT_SHOWN, "%s is merged from all copies, and %s" % (expected, told)
+
+
+def _share_told(share):
+    if not isinstance(share, tuple):
+        return "several copies"
+    return "worker %d's copy %d, micro-batch %d" % share

@@ -1,0 +1,175 @@
+"""Faults that are planted in compiled graphs, by kind and seed: what an audit or a comparison has to find.
+
+A mutation is a function from a Graph to one with the fault; the same kind and seed plant the same in the same graph.
+"""
+
+import collections
+import random
+
+from epl.graph import tags
+from epl.graph.index import NodeInput, format_input
+from epl.graph.lazy import copy_of
+from epl.rules import effects
+
+# One way to break a graph: its kind, the node that is changed, and a function Graph -> Graph.
+Mutation = collections.namedtuple("Mutation", "kind node apply")
+
+
+def mutations(graph, seed, count=None):
+    """Mutations of a compiled Graph, `count` at most, all kinds in turn, in an order that follows from a seed."""
+    by_kind = collections.OrderedDict((kind, list(find(graph))) for kind, find in KINDS.items())
+    rng, found = random.Random(seed), []
+    for kind in by_kind:
+        rng.shuffle(by_kind[kind])
+    while any(by_kind.values()):
+        for kind, places in by_kind.items():
+            if places:
+                found.append(places.pop())
+    return found[:count]
+
+
+def _reduces(graph):
+    return [graph.nodes[name] for name in graph.find("EplAllReduce".__eq__)]
+
+
+def _rewired(name, position, tensor):
+    """A function that gives a node another input."""
+
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        node.input[position] = format_input(*tensor)
+        return _with(graph, node)
+
+    return apply
+
+
+def _with(graph, *nodes):
+    made = collections.OrderedDict(graph.nodes)
+    made.update((node.name, node) for node in nodes)
+    return type(graph)(made, graph.library, graph.versions)
+
+
+def _missing_all_reduce(graph):
+    """A consumer of an all-reduce gets what one copy put in."""
+    for node in _reduces(graph):
+        inputs = graph.inputs[node.name]
+        for consumer, position in graph.consumers[node.name]:
+            index = graph.inputs[consumer][position].index
+            if index >= 0:
+                yield Mutation("missing all-reduce", consumer, _rewired(consumer, position, inputs[index]))
+
+
+def _doubled_all_reduce(graph):
+    """Behind an all-reduce its result is added to itself, as where gradients are reduced twice."""
+    for node in _reduces(graph):
+        for consumer, position in graph.consumers[node.name]:
+            taken = graph.inputs[consumer][position]
+            if taken.index >= 0:
+                yield Mutation("doubled all-reduce", consumer, _doubling(consumer, position, taken, node))
+
+
+def _doubling(consumer, position, taken, like):
+    def apply(graph):
+        added = type(copy_of(graph.nodes[consumer]))(op="AddV2", name="%s/doubled_%d" % (consumer, position))
+        added.input.extend([format_input(*taken)] * 2)
+        added.attr["T"].type = like.attr["T"].type
+        return _rewired(consumer, position, NodeInput(added.name, 0))(_with(graph, added))
+
+    return apply
+
+
+def _wrong_scale(graph):
+    for node in _reduces(graph):
+        yield Mutation("wrong scale", node.name, _scaling(node.name))
+
+
+def _scaling(name):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        node.attr["scale"].f = 2 * (node.attr["scale"].f if "scale" in node.attr else 1.0)
+        return _with(graph, node)
+
+    return apply
+
+
+def _one_copy_only(graph):
+    """An all-reduce gets the first copy's gradient in the place of another's."""
+    for node in _reduces(graph):
+        count, inputs = node.attr["N"].i, graph.inputs[node.name]
+        for position in range(count, node.attr["num_inputs"].i):
+            yield Mutation("one copy only", node.name, _rewired(node.name, position, inputs[position % count]))
+
+
+def _micro_batches(graph):
+    """(node, position, another position) of sums of what several micro-batches give."""
+    for name in graph.find(lambda op: op in ("AddV2", "AddN")):
+        if tags.get_str(graph.nodes[name], tags.ROLE) == "accumulate":
+            yield name, 1, 0
+
+
+def _doubled_micro_batch(graph):
+    for name, position, other in _micro_batches(graph):
+        yield Mutation("doubled micro-batch", name, _rewired(name, position, graph.inputs[name][other]))
+
+
+def _swapped_gradients(graph):
+    """Two updates get each other's gradients."""
+    writes = [name for name in graph.find(lambda op: "Apply" in op) if graph.nodes[name].op in _GRADIENT]
+    for one, other in zip(writes, writes[1:]):
+        position = _GRADIENT[graph.nodes[one].op]
+        if graph.nodes[other].op == graph.nodes[one].op:
+            yield Mutation("swapped gradients", one, _rewired(one, position, graph.inputs[other][position]))
+
+
+# Where updates take the gradient.
+_GRADIENT = {"ApplyGradientDescent": 2, "ApplyMomentum": 3, "ApplyAdam": 9}
+
+
+def _update_twice(graph):
+    for name in graph.find(lambda op: effects.is_write(op) and "Apply" in op):
+        yield Mutation("update twice", name, _twice(name))
+
+
+def _twice(name):
+    def apply(graph):
+        again = copy_of(graph.nodes[name])
+        again.name = name + "/again"
+        again.input.append("^" + name)
+        return _with(graph, again)
+
+    return apply
+
+
+def _wrong_weight(graph):
+    """What computes with a variable gets another one of the same shape in its place."""
+    reads, used = collections.OrderedDict(), graph.ancestors(graph.find(effects.is_write), data_only=True)
+    for name in graph.find("VariableV2".__eq__):
+        for consumer, _ in graph.consumers[name]:
+            if graph.nodes[consumer].op == "Identity" and graph.consumers[consumer]:
+                node = graph.nodes[name]
+                key = node.attr["shape"].SerializeToString(), tags.get_int(node, tags.INSTANCE)
+                reads.setdefault(key, []).append(consumer)
+                break
+    for alike in reads.values():
+        for one, other in zip(alike, alike[1:]):
+            for consumer, position in graph.consumers[one]:
+                if (
+                    consumer in used
+                    and graph.nodes[consumer].op == "MatMul"
+                    and graph.inputs[consumer][position].index == 0
+                ):
+                    yield Mutation("wrong weight", consumer, _rewired(consumer, position, NodeInput(other, 0)))
+
+
+KINDS = collections.OrderedDict(
+    [
+        ("missing all-reduce", _missing_all_reduce),
+        ("doubled all-reduce", _doubled_all_reduce),
+        ("wrong scale", _wrong_scale),
+        ("one copy only", _one_copy_only),
+        ("doubled micro-batch", _doubled_micro_batch),
+        ("swapped gradients", _swapped_gradients),
+        ("update twice", _update_twice),
+        ("wrong weight", _wrong_weight),
+    ]
+)

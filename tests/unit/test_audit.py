@@ -1,0 +1,103 @@
+"""The audit of compiled graphs: right ones are proven, planted faults are found, and what is not followed is said."""
+
+import collections
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import epl
+from epl.audit.audit import NOT_SHOWN, PROVEN, WRONG, audit
+from epl.audit.job import audit_table, by_design, is_wrong
+from epl.capture.record import make_program
+from epl.config import Config
+from tests.helpers import planning
+from tests.mutants import graphs
+
+LAYOUTS = [(1, 2, 1), (1, 1, 2), (1, 2, 2), (2, 1, 1), (2, 2, 2)]
+OPTIMIZERS = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf.train.AdamOptimizer(0.1),
+}
+
+
+def dense():
+    return planning.layers(3)
+
+
+def stages():
+    with epl.replicate(1, name="first"):
+        x = tf.tanh(tf.matmul(planning.batch(), planning.variable("w0")))
+    with epl.replicate(1, name="second"):
+        return tf.reduce_mean(tf.square(tf.matmul(x, planning.variable("w1"))))
+
+
+def job(build, optimizer="sgd", workers=1, devices=2, **config):
+    """(captured Program, {worker: its compiled Graph})"""
+    with planning.capture(seed=1) as graph:
+        OPTIMIZERS[optimizer]().minimize(build(), global_step=tf.train.get_or_create_global_step())
+        program = make_program(graph)
+        return program, {i: planning.compiled(program, workers, devices, i, **config).graph for i in range(workers)}
+
+
+def verdicts(findings):
+    return collections.Counter(finding.verdict for finding in findings)
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("workers,devices,micro_batches", LAYOUTS)
+def test_data_parallelism_is_proven(workers, devices, micro_batches, optimizer):
+    found = audit(*job(dense, optimizer, workers, devices, pipeline__num_micro_batch=micro_batches))
+    assert len(found) >= 7 and verdicts(found) == {PROVEN: len(found)}, audit_table(found)
+
+
+@pytest.mark.parametrize("workers,devices", [(1, 2), (2, 1), (2, 2), (4, 1)])
+def test_pipelines_are_proven(workers, devices):
+    found = audit(*job(stages, workers=workers, devices=devices, pipeline__num_micro_batch=2))
+    assert verdicts(found) == {PROVEN: 3}, audit_table(found)
+
+
+def test_what_is_not_followed_is_not_called_right():
+    program, compiled = job(dense, "momentum", 2, 1, zero__level="v1")
+    found = {finding.variable: finding for finding in audit(program, compiled)}
+    assert found["w0"].verdict == NOT_SHOWN and "EplParts" in found["w0"].reason
+    assert not is_wrong(found.values())
+
+
+def test_a_sum_over_the_rows_is_not_called_right():
+    found = audit(*job(lambda: tf.reduce_sum(tf.square(tf.matmul(planning.batch(), planning.variable("w"))))))
+    assert {finding.variable: finding.verdict for finding in found} == {"w": NOT_SHOWN, "global_step": PROVEN}
+
+
+def test_a_worker_alone_shows_nothing_of_what_is_reduced():
+    program, compiled = job(dense, workers=2, devices=1)
+    found = {finding.variable: finding for finding in audit(program, {0: compiled[0]})}
+    assert found["w0"].verdict == NOT_SHOWN
+    assert "1 workers take part in it, where 2 should" in found["w0"].reason
+
+
+def test_a_gradient_of_one_copy_is_named():
+    program, compiled = job(dense)
+    mutation = next(each for each in graphs.mutations(compiled[0], 1) if each.kind == "missing all-reduce")
+    found = [each for each in audit(program, {0: mutation.apply(compiled[0])}) if each.verdict == WRONG]
+    assert len(found) == 1 and found[0].node == mutation.node
+    assert "is of worker 0's copy 0, micro-batch 0 only, and not of all 2 copies" in found[0].reason
+    assert "  wrong     %s: what is written" % found[0].variable in audit_table(found)
+
+
+@pytest.mark.parametrize("kind", sorted(graphs.KINDS))
+def test_planted_faults_are_found(kind):
+    program, compiled = job(dense, "adam", pipeline__num_micro_batch=2)
+    planted = [each for each in graphs.mutations(compiled[0], 1) if each.kind == kind]
+    assert planted
+    missed = [each.node for each in planted if not is_wrong(audit(program, {0: each.apply(compiled[0])}))]
+    assert not missed
+
+
+def test_numbers_that_are_to_differ_are_not_called_wrong():
+    program, compiled = job(dense, workers=2, devices=1, local_sgd__k_steps=2)
+    why = by_design(Config({"local_sgd.k_steps": 2}))
+    assert why == "local_sgd.k_steps asks for other numbers than one device's"
+    found = audit(program, compiled, why)
+    assert not is_wrong(found) and any(why in finding.reason for finding in found)
+    assert is_wrong(audit(program, compiled))
