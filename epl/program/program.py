@@ -267,6 +267,7 @@ class Program:
         the sum over all copies.
       segments: the epl.plan.zero.parameters.Segments in which devices get parameters that others keep; none where each
         has all of them.
+      again: node that computes something of the forward pass again to the one that it is a copy of.
       weighed: of tensors that are multiplied by their copies' parts of the batch, (tensor, whether that is for the mean
         over all workers' copies) to the product in the first copy.
       order: collective node to (its number, the node, the communicator of the pool, tag); each number is above those of
@@ -306,6 +307,7 @@ class Program:
     loss_sources: Dict[str, str] = field(default_factory=dict)
     counts: Tuple = ()
     segments: Tuple = ()
+    again: Dict[str, str] = field(default_factory=dict)
     weighed: Dict[Tuple[str, bool], str] = field(default_factory=dict)
     order: Dict[str, Tuple[int, str, int, int]] = field(default_factory=dict)
 

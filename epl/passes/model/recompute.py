@@ -12,6 +12,8 @@ Of a loop of control flow v1 all is copied that its gradient needs, and the push
 `tf.gradients` added to the loop, go to the copy. So the loop itself leaves nothing behind but its results.
 """
 
+from dataclasses import replace
+
 from epl.graph import tags
 from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
@@ -22,7 +24,8 @@ from epl.plan.facts.names import recomputed_name
 
 def recompute(program, recomputation):
     """Gives the backward pass copies of parts of the forward pass."""
-    return program.with_graph(with_copies(program.graph, recomputation))
+    again = {recomputed_name(name): name for group in recomputation.groups for name in group.nodes}
+    return replace(program, graph=with_copies(program.graph, recomputation), again=again)
 
 
 def with_copies(graph, plan):

@@ -12,7 +12,6 @@ from epl.graph.functions import Functions
 from epl.partition.entries import COMBINES
 from epl.partition.hints import Hints, hints_of
 from epl.partition.marks import Marks
-from epl.plan.facts.names import recomputed_name
 from epl.plan.facts.user_collectives import user_collectives
 from epl.plan.layout.layout import ROWS, is_split
 from epl.plan.layout.stages import used_taskgraphs
@@ -47,8 +46,7 @@ def plan_hints(program, target):
     if split is None:
         return None
     _check_settings(program, target.config, split)
-    again = {recomputed_name(n): n for n in program.graph.nodes if recomputed_name(n) in program.graph.nodes}
-    return Hinted(again, hints_of(program.graph))
+    return Hinted(program.again, hints_of(program.graph))
 
 
 def plan_shards(program, target):

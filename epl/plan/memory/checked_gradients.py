@@ -8,7 +8,7 @@ from epl.graph import tags
 from epl.graph.control_flow import frames_of
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.plan.facts.analysis import analyse
-from epl.plan.facts.names import PREFIX, recomputed_name
+from epl.plan.facts.names import PREFIX
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.program.program import CheckedGradient
 from epl.rules import effects
@@ -62,8 +62,7 @@ def plan_checks(program, target):
     """
     if not target.config.gradient_checkpoint.check_gradients or not program.computed:
         return None
-    graph = program.graph
-    again = {recomputed_name(n): n for n in graph.nodes if recomputed_name(n) in graph.nodes}
+    graph, again = program.graph, program.again
     if not again and not target.config.gradient_checkpoint.type:
         raise ConfigError(
             "gradient_checkpoint.check_gradients=True has nothing to compare: no operation is computed again. Set "

@@ -16,7 +16,6 @@ from epl.graph.index import canonical_tensor, format_input, node_of
 from epl.plan.facts.analysis import with_copies_of
 from epl.plan.facts.consistency import differing
 from epl.plan.facts.merging import MEAN, ROWS, SAME, Merging
-from epl.plan.facts.names import recomputed_name
 from epl.rules import effects, tensors
 
 # Besides those of epl.plan.facts.merging: rows of a gradient.
@@ -91,7 +90,7 @@ def _way(model, merging, differ, tensor):
     spec = model.spec_of(tensor)
     if spec is None or spec.shape is None or _made_by(model.graph, node) in _COUNTED_FROM_0:
         return None
-    is_float, is_gradient = types.base(spec.dtype) in types.FLOAT_TYPES, _is_gradient(node)
+    is_float, is_gradient = types.base(spec.dtype) in types.FLOAT_TYPES, _is_gradient(model, node)
     unknown = [dim for dim, size in enumerate(spec.shape) if size < 0]
     if unknown == [0] or unknown and merging.kind(tensor) == ROWS:
         return GRADIENT_ROWS if is_gradient and is_float else ROWS
@@ -113,9 +112,9 @@ def _made_by(graph, node):
     return node.op
 
 
-def _is_gradient(node):
+def _is_gradient(model, node):
     """What is computed again for the backward pass is none."""
-    return tags.phase(node) == tags.BACKWARD and not node.name.startswith(recomputed_name(""))
+    return tags.phase(node) == tags.BACKWARD and node.name not in model.again
 
 
 def _check(model, analysis, mesh, stage_of, tensor, consumer, way):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from epl.graph import tags
-from epl.plan.facts.names import PREFIX, recomputed_name
+from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.precision.precision import O2
 from epl.program.collective import (
@@ -137,8 +137,7 @@ def _of_loss_scale(program, plan):
 
 
 def _of_recomputation(program, config):
-    prefix = recomputed_name("")
-    again = sum(name.startswith(prefix) for name in program.graph.nodes)
+    again = len(program.again)
     if not again and not config.gradient_checkpoint.type:
         return None
     return ("%d operations of the forward pass are computed again" % again,)

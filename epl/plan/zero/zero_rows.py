@@ -175,7 +175,7 @@ def _rows(program, analysis, call, update, size, uses):
     held, (kinds, sums) = found
     least, more = divmod(shape[0], size)
     sizes = tuple(least + (shard < more) for shard in range(size))
-    kinds.update((name, PICKED if gradient.indices else ROWS) for name in judged if name.endswith("/each"))
+    kinds.update((name, PICKED if gradient.indices else ROWS) for name in judged if graph.nodes[name].op == "IsFinite")
     return Rows(
         call.index,
         update.variable,
