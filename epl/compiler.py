@@ -122,11 +122,11 @@ FEATURES = (
     Feature(plan_recompute, recompute),  # after stages, each has its own; after casts, so that it keeps 16-bit tensors
     Feature(plan_checks, check_gradients),  # needs what is computed again
     Feature(plan_short_gradients, shorten_gradients),  # after what compares gradients; changes numbers
-    Feature(plan_residuals, add_residuals),  # after all that changes which tensor an optimizer takes
     Feature(plan_merges, mark_merges),  # after all that changes gradients, and before they are divided
     Feature(plan_products, order_products),  # before parts, made of what it leaves; changes how products are rounded
     Feature(plan_hints, place_hints),
     Feature(plan_shards, partition_shards),  # it sees all that is computed
+    Feature(plan_residuals, add_residuals),  # after all that changes which tensor an optimizer takes, parts too
     Feature(plan_transpositions, transpose_operands),  # after parts, whose rules do not know what it adds
     Feature(plan_offload, offload),  # after parts, of which each lies in host memory by itself
     Feature(plan_kept, offload_kept),  # what lies on the host already need not be kept there

@@ -127,6 +127,7 @@ SEVERAL_DEVICES = Feature("`epl.replicate(k)` with `k` above 1")
 SPLIT = Feature("`epl.split`")
 ROWS = Feature("`epl.replicate(k)` with `k` above 1, of a batch of fixed size")
 UNEVEN = Feature("scopes with different `device_count`")
+SPREAD = Feature("scopes with different `device_count`, in several workers")
 CHUNKS, COLOCATE = _of_key("pipeline.num_chunks"), _of_key("cluster.colocate_split_and_replicate")
 WEIGHTS = _of_key("cluster.device_weights")
 AUTO = _of_key("auto.auto_parallel")
@@ -145,6 +146,7 @@ IMPLIES = {
     ZERO_GRADIENTS: (ZERO,),
     ZERO_GROUPS: (ZERO,),
     OVER_WORKERS: (STAGES,),
+    SPREAD: (UNEVEN, OVER_WORKERS),
     CHUNKS: (STAGES,),
     COLOCATE: (STAGES,),
     AUTO: (STAGES,),
@@ -329,7 +331,7 @@ def _refusals():
     ):
         refuse(
             one,
-            [CHECK_GRADIENTS, LOCAL_SGD, DGC, WIRE, SYNC_BN, XLA],
+            [CHECK_GRADIENTS, LOCAL_SGD, DGC, SYNC_BN, XLA],
             "%(key)s does not go together with %(what)s in this version. Set it to %(off)s, or use %(other)s.",
             _ONE if one is SPLIT else "batches of unknown size (`batch(n)` without `drop_remainder`)",
             what=what,
@@ -373,9 +375,9 @@ def _refusals():
         )
     refuse(
         WIRE,
-        [OVER_WORKERS],
-        "communication.wire_dtype cannot be used with a model of which a copy lies in several workers, or with "
-        "epl.split. Leave it at 'float32', or use communication.fp16.",
+        [SPREAD],
+        "communication.wire_dtype cannot be used with scopes of different device counts (%(counts)s) where a copy of "
+        "the model lies in several workers, in this version. Leave it at 'float32', or use communication.fp16.",
         "`communication.fp16`",
     )
     refuse(

@@ -107,7 +107,7 @@ def add_assign_node(holder, name, value, dtype):
     return make_node("AssignAdd", name, inputs, holder.device, T=Type(dtype), use_locking=True)
 
 
-def add_variable(edit, name, values, dtype, added, shape=None):
+def add_variable(edit, name, values, dtype, added, shape=None, near=None, on_host=False, alike=True):
     """Adds a variable, and the node that gives it its first value.
 
     Args:
@@ -117,6 +117,9 @@ def add_variable(edit, name, values, dtype, added, shape=None):
       dtype: DataType number of float32, int32 or int64.
       added: an Added.
       shape: tuple of ints, where the number `values` fills a tensor.
+      near: a node, of whose stage it is; None: of any.
+      on_host: whether it lies in host memory.
+      alike: whether it has this shape on all workers, which compare their nodes.
 
     Returns:
       The Variable, for the Program.
@@ -125,17 +128,22 @@ def add_variable(edit, name, values, dtype, added, shape=None):
     fills = shape is not None
     if not fills:
         shape = (len(values),) if isinstance(values, list) else ()
-    holder.attr["shape"].shape.SetInParent()
-    for size in shape:
+    holder.attr["shape"].shape.unknown_rank = not alike
+    for size in shape if alike else ():
         holder.attr["shape"].shape.dim.add().size = size
-    edit.add(holder)
     first = first_value_name(name)
-    edit.add(constant(first + ("/number" if fills else "/value"), values, dtype))
+    made = [holder, constant(first + ("/number" if fills else "/value"), values, dtype)]
     if fills:  # not a constant of that size, which would stay in memory
-        dims = edit.add(constant(first + "/dims", list(shape), INT32)).name
-        inputs = [dims, first + "/number"]
-        edit.add(make_node("Fill", first + "/value", inputs, T=Type(dtype), index_type=Type(INT32)))
-    edit.add(assign_node(holder, first, first + "/value", dtype))
+        inputs = [first + "/dims", first + "/number"]
+        made.append(constant(first + "/dims", list(shape), INT32))
+        made.append(make_node("Fill", first + "/value", inputs, T=Type(dtype), index_type=Type(INT32)))
+    made.append(assign_node(holder, first, first + "/value", dtype))
+    for node in made:
+        if near is not None:
+            tags.inherit(node, near, (tags.TASKGRAPH,))
+        if on_host:
+            set_attr(node, tags.HOST, True)
+        edit.add(node)
     return Variable(name, dtype, shape, initializers=(first,), added=added)
 
 

@@ -7,7 +7,7 @@ from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
 from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.cost.memory import PARTS
-from epl.plan.zero.zero import elements_of
+from epl.plan.facts.variable_sizes import elements_of
 
 # As TensorFlow aligns tensors.
 _LINE_BYTES = 64

@@ -131,7 +131,8 @@ class Collective:
         line += ", every %d steps" % self.every if self.every > 1 else ""
         line += ", type %d" % self.dtype if self.dtype is not None else ""
         line += ", sent as type %d" % self.wire_dtype if self.wire_dtype is not None else ""
-        alike = self.purpose in (GRADIENTS, AVERAGES) and self.num_bytes is not None
+        # Devices may have parts of different size of a tensor.
+        alike = self.purpose in (GRADIENTS, AVERAGES) and self.num_bytes is not None and self.lane is None
         return line + (", %d bytes" % self.num_bytes if alike else "")
 
     @property

@@ -195,9 +195,10 @@ class Coded:
     Attributes:
       gradient: canonical tensor name.
       variable: of which it is the gradient.
-      shape, num_elements: of both.
+      shape, num_elements: of both, or of the lane's part.
       left: the variable of each worker that holds what is left over of its gradient.
       left_of_sum: what is left over of the sum of the share of elements that the worker adds up.
+      lane: of the devices that have such parts of a variable (epl.split), whose gradient it is; None: of the whole.
     """
 
     gradient: str
@@ -206,6 +207,7 @@ class Coded:
     num_elements: int
     left: str
     left_of_sum: str
+    lane: Optional[int] = None
 
     def share(self, workers):
         """Elements of the largest share where so many workers add up one each."""

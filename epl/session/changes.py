@@ -67,7 +67,7 @@ def changes_of(rewritten, reach):
         constants=_constants(rewritten, reach) if plan.mesh.num_workers > 1 else {},
         restores=restored_with(plan, graph, reach.initial),
         begins_anew=own_beside(plan, reach.given),
-        added=frozenset(v.name for v in plan.added if v.name in reach.nodes) - initialises,
+        added=frozenset(v.name for v in plan.added if v.name in reach.nodes and plan.is_here(v.name)) - initialises,
         saved=tuple(name for name in plan.variables if saved_name(name) in reach.nodes) if local else (),
         averaged=local and bool(updated & plan.averaged),
     )

@@ -47,6 +47,7 @@ KEYS = {
 # How a model lies on devices: its scopes, workers, devices of each. The first one of a pair that says it counts.
 LAYOUTS = {
     composes.UNEVEN: (["replicate(1)", "replicate(2)"], 2, 3),
+    composes.SPREAD: (["replicate(1)", "replicate(2)"], 6, 1),
     composes.CHUNKS: (["replicate(1)"] * 4, 2, 2),
     composes.OVER_WORKERS: (["replicate(1)", "replicate(1)"], 4, 1),
     composes.STAGES: (["replicate(1)", "replicate(1)"], 2, 2),

@@ -23,15 +23,36 @@ def sum_of(form, shape, workers):
     return Half(FACTOR) if form == HALF else Wire(form, np.zeros(shape, np.float32), workers)
 
 
-def simulated(form, workers, replicas=1, steps=STEPS, resumed=None):
-    """What each worker computes: {"losses", "states"}. `resumed`: the step at which it goes on from a checkpoint, with
-    nothing left over."""
+class Parts(object):
+    """The sum of a gradient whose parts travel by themselves, each device's of its own (epl.split): along the first
+    dimension, of which the first parts have one more where it does not divide."""
+
+    def __init__(self, form, shape, workers, count):
+        self._count = count
+        self._sums = [sum_of(form, part.shape, workers) for part in self._cut(np.zeros(shape))]
+
+    def _cut(self, tensor):
+        return np.array_split(tensor, self._count)
+
+    def sum(self, gradients, scale):
+        cut = [[self._cut(one) for one in own] for own in gradients]
+        sums = [each.sum([[one[n] for one in own] for own in cut], scale) for n, each in enumerate(self._sums)]
+        return np.concatenate(sums)
+
+
+def simulated(form, workers, replicas=1, steps=STEPS, resumed=None, parts=1):
+    """What each worker computes: {"losses", "states"}.
+
+    Args:
+      resumed: the step at which it goes on from a checkpoint, with nothing left over.
+      parts: of each gradient, that travel by themselves.
+    """
     zeros = {name: np.zeros(shape, np.float32) for name, shape in wire.SHAPES.items()}
     variables, slots = dict(zeros), dict(zeros)
     found = [{"losses": [], "states": []} for _ in range(workers)]
     for number in range(steps):
         if number in (0, resumed):
-            sums = {name: sum_of(form, shape, workers) for name, shape in wire.SHAPES.items()}
+            sums = {name: Parts(form, shape, workers, parts) for name, shape in wire.SHAPES.items()}
         batch = wire.batch(number, workers)
         for rank, own in enumerate(found):
             mine = {name: rows[wire.ROWS * rank : wire.ROWS * (rank + 1)] for name, rows in batch.items()}
@@ -58,6 +79,26 @@ def test_stages_and_devices_that_share_a_batch(two_by_two, form, scope):
     for got, want in pairs(results, simulated(form, 2, 1 if scope == "stages" else 2)):
         if scope == "rows":
             got["losses"] = want["losses"]  # those of a worker's first device are not those of its whole batch
+        assert_same_training(got, want)
+
+
+@pytest.mark.parametrize(
+    "job, form, scope, apart, config",
+    [
+        ((4, 1), "int8", "stages", 2, {}),
+        ((4, 1), "float16", "stages", 2, {"pipeline.num_micro_batch": 2}),
+        ((2, 2), "float16", "split", 1, {}),
+        ((4, 1), "float16", "split", 2, {}),
+        ((2, 2), "int8", "split", 1, {}),
+    ],
+)
+def test_copies_in_several_workers_and_parts_of_tensors(jobs, job, form, scope, apart, config):
+    results = jobs[job](TRAIN, dict(config_of(form), **config), STEPS, True, scope, apart)
+    parts = 2 if scope == "split" else 1
+    for rank, got in enumerate(results):
+        want = simulated(form, 2, parts=parts)[rank // apart]
+        if config:
+            got["losses"] = want["losses"]  # those of the last micro-batch
         assert_same_training(got, want)
 
 
@@ -106,3 +147,13 @@ def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_pat
     first, second = (two_workers(program, config_of(form), str(tmp_path), until) for until in (10, STEPS))
     for one, other, want in pairs(first, second, simulated(form, 2, resumed=10)):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
+
+
+def test_stages_that_divide_tensors(jobs):
+    """What is rounded is sent later: near to what float32 comes to."""
+    job, args = jobs[2, 4], ("tests.helpers.programs.split:stages", 2, "momentum", ("split", "split"), False)
+    wanted = job(*args)
+    for got, want in pairs(job(*args, communication__wire_dtype="float16"), wanted):
+        for step, wanted_step in pairs(got, want):
+            for one, other in pairs(step, wanted_step):
+                np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)

@@ -78,7 +78,35 @@ def test_stages_of_a_worker_send_their_gradients_together():
     assert sorted(encode.attr["sizes"].list.i) == [1, 4, 4, 16] and encode.attr["R"].i == 1
 
 
-def test_stages_are_refused():
-    """Those of several workers."""
-    with pytest.raises(UnsupportedError, match="communication.wire_dtype cannot be used with a model of which a copy"):
-        planning.compiled(in_stages(), 4, 1, communication__wire_dtype="float16")
+def test_stages_of_several_workers_each_send_their_own():
+    program = planning.compiled(in_stages(), 4, 1, communication__wire_dtype="float16")
+    (encode,) = of_op(program.graph, "EplWireEncode")
+    assert sorted(encode.attr["sizes"].list.i) == [4, 16] and encode.attr["workers"].i == 2
+    sent = [each for each in program.plan.collectives if each.wire_dtype is not None]
+    assert [(each.stage, each.takes_part) for each in sent] == [(0, True)] * 2 + [(1, False)] * 2
+    (strategy,) = [each for each in program.plan.strategies if each.key.startswith("communication.wire_dtype")]
+    assert strategy.sent_bytes == -20 * 2 and strategy.kept_bytes == 20 * 4 + 10 * 4
+
+
+def test_stages_of_different_device_counts_in_several_workers_are_refused():
+    with planning.capture() as graph:
+        with epl.replicate(2):
+            hidden = tf.layers.dense(planning.batch(), 4)
+        with epl.replicate(1):
+            planning.sgd(tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1))))
+    with pytest.raises(UnsupportedError, match="where a copy of the model lies in several workers, in this version"):
+        planning.compiled(graph, 6, 1, communication__wire_dtype="float16")
+
+
+@pytest.mark.parametrize("workers, devices, lanes", [(2, 2, 2), (4, 1, 1)])
+def test_each_part_of_a_divided_variable_travels_by_itself(workers, devices, lanes):
+    with planning.capture() as graph, epl.split(2):
+        kernel = epl.shard(tf.get_variable("kernel", [4, 5], use_resource=True), 1)
+        planning.sgd(tf.reduce_mean(tf.square(tf.matmul(planning.batch(8, 4), kernel))))
+    program = planning.compiled(graph, workers, devices, communication__wire_dtype="int8")
+    sizes = [list(node.attr["sizes"].list.i) for node in of_op(program.graph, "EplWireEncode")]
+    assert sizes == [[12], [8]][:lanes]  # of the first part 3 columns, of the second 2
+    assert all(node.attr["workers"].i == 2 for node in of_op(program.graph, "EplWireEncode"))
+    left = {each.name: each.shape for each in program.plan.added if each.name.count("/left/")}
+    assert sorted(left.values(), reverse=True) == [(4, 3), (4, 2)][:lanes]
+    assert program.plan.bytes_per_step() == sum(2 * (-(-size // 2) + 4) for (size,) in sizes)

@@ -15,7 +15,8 @@ def add_residuals(program, residuals):
     for each in residuals.coded:
         own, share = Added(each.variable, data=OWN, is_saved=False), (each.share(residuals.workers),)
         for name, shape in ((each.left, each.shape), (each.left_of_sum, share)):
-            variables[name] = add_variable(edit, name, 0.0, types.FLOAT32, own, shape=shape)
+            where = dict(near=program.graph.nodes[each.variable], on_host=True, alike=each.lane is None)
+            variables[name] = add_variable(edit, name, 0.0, types.FLOAT32, own, shape=shape, **where)
     for each in residuals.compressed:
         shape = program.variables[each.slot].shape
         own = Added(each.slot, data=OWN, is_saved=residuals.are_saved)

@@ -6,9 +6,9 @@ r"""Lets gradients travel in fewer bits between workers (communication.wire_dtyp
 Each worker adds up one share of every gradient. What is applied waits until what is left over has been kept.
 """
 
-from epl.graph.build import Type, constant, make_node
+from epl.graph.build import constant, make_node
 from epl.graph.types import FLOAT32, INT64, UINT8
-from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
+from epl.passes.nodes import assign_node, collective_node, instance_tensor, read_node, rewire, tagged
 
 
 def encode_gradients(program, plan):
@@ -33,11 +33,8 @@ def _exchange(edit, plan, group):
         node.attr["sizes"].list.i.extend(each.num_elements for each in coded)
         return tagged(node, "wire")
 
-    def exchange(op, name, inputs, **attrs):
-        each = plan.collective(name)
-        attrs.update(T=Type(UINT8), comm=each.communicator, tag=each.tag, workers=each.workers)
-        node = make_node(op, name, inputs, host, **attrs)
-        edit.add(tagged(node, "collective"))
+    def exchange(name, inputs, **attrs):
+        edit.add(collective_node(plan, plan.collective(name), name, inputs, UINT8, **attrs))
 
     def keep(variables, name):
         for place, variable in enumerate(variables):
@@ -59,12 +56,12 @@ def _exchange(edit, plan, group):
     )
     keep(left, edit.add(encode).name)
     splits = edit.add(constant(group.name + "/equal", [], INT64, host)).name
-    exchange("EplAllToAll", to_sum, [encode.name, splits])
+    exchange(to_sum, [encode.name, splits])
     add_up = wire_node(
         "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale_of(first))
     )
     keep(left_of_sum, edit.add(add_up).name)
-    exchange("EplAllGather", sums, [add_up.name], R=1)
+    exchange(sums, [add_up.name], R=1)
     decode = wire_node("EplWireDecode", group.name, [sums] + ["^" + name for name in kept])
     for each in coded:
         shape = decode.attr["shapes"].list.shape.add()
@@ -73,4 +70,4 @@ def _exchange(edit, plan, group):
     edit.add(decode)
     for place, tensor in enumerate(group.tensors):
         output = "%s:%d" % (group.name, place) if place else group.name
-        rewire(edit, plan, plan.aggregation.consumers[tensor], output)
+        rewire(edit, plan, plan.aggregation.consumers[tensor], output, group.lane)

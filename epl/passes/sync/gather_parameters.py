@@ -16,8 +16,9 @@ from epl.passes.owned import of_keeper, of_stage
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import empty, padded, parts, reshape
 from epl.plan.facts.analysis import variable_of
+from epl.plan.facts.merge_points import part_shape
 from epl.plan.facts.names import clone_name, micro_batch_name
-from epl.plan.zero.zero import elements_of, part_shape
+from epl.plan.facts.variable_sizes import elements_of
 from epl.rules import effects
 
 
@@ -43,7 +44,8 @@ def _gather(graph, edit, plan, segment, lane, micro_batch):
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares, all_have = [], of_stage(plan, segment.variables[0])
-    shapes = [part_shape(plan, plan.variables[variable].shape, variable, lane) for variable in segment.variables]
+    known = [(plan.variables[variable].shape, variable) for variable in segment.variables]
+    shapes = [part_shape(plan.partitioned, plan.mesh, shape, variable, lane) for shape, variable in known]
     for rank in range(plan.zero.shard_group.size):
         add, flat = of_keeper(plan, rank // zero.shard_group.local, segment.variables[0]), []
         own = [place for place in places if rank_of[segment.variables[place]] == rank]

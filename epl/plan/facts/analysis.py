@@ -54,7 +54,9 @@ def analyse(model):
     shared = _shared(graph) | of_queues | filling
     merged = merged_outputs(model)
     collectives = graph.find(effects.COLLECTIVES.__contains__)
-    divided = _divided(model, initial) if model.partitioned is not None else []
+    of_workers = {v.name for v in model.variables.values() if v.is_own}  # for all copies of the model in each
+    in_copies = [write for write, variable in initial.items() if variable not in of_workers]
+    divided = _divided(model, in_copies) if model.partitioned is not None else []
     cloned = graph.ancestors(writes + merged + collectives + divided, stop=shared) - shared
     sources = graph.find(effects.DIFFERING.__contains__)
     sources += [name for name in graph.find(effects.PLACEHOLDERS.__contains__) if _fed_data(graph, graph.nodes[name])]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.graph.index import canonical_tensor, node_of
+from epl.partition.conversion import shard_sizes
 from epl.program.program import Gradient
 
 
@@ -54,6 +55,20 @@ def lanes_at(model, node, lanes):
 def in_lane(name, lane):
     """The name of what merges something in a lane."""
     return name if lane is None else "%s/part_%d" % (name, lane)
+
+
+def part_shape(partitioned, mesh, shape, node, lane):
+    """The shape of what a lane's devices have of a tensor, by that of the whole and its node; lane None: the same.
+
+    Args:
+      partitioned: the epl.partition.partitioned.Partitioned of the model.
+      mesh: the Mesh.
+    """
+    if lane is None:
+        return shape
+    dim = partitioned.placements[canonical_tensor(node)].dim
+    size = shard_sizes(shape[dim], mesh.num_shards)[mesh.instances[lane].shard]
+    return shape[:dim] + (size,) + shape[dim + 1 :]
 
 
 def state_at_points(model, lanes):

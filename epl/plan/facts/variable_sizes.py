@@ -7,8 +7,13 @@ def num_elements(variable):
     """Of a variable, 0 when its shape is not known."""
     if variable.shape is None or any(d < 0 for d in variable.shape):
         return 0
+    return elements_of(variable.shape)
+
+
+def elements_of(shape):
+    """Of a tensor of a shape."""
     count = 1
-    for dim in variable.shape:
+    for dim in shape:
         count *= dim
     return count
 

@@ -56,6 +56,7 @@ def _laid_out(model, mesh, collectives, wide):
         composes.SEVERAL_DEVICES: mesh.num_shards > 1 and not mesh.split,
         composes.SPLIT: model.partitioned is not None,
         composes.UNEVEN: not mesh.is_even,
+        composes.SPREAD: mesh.is_spread,
         composes.WEIGHTS: bool(mesh.weights),
         composes.COLLECTIVES: bool(collectives),
         composes.GLOBAL_MERGES: bool(wide) and mesh.num_workers > 1,

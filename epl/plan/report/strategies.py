@@ -170,7 +170,8 @@ def _of_kept(program, config):
 def _of_offload(program, config):
     if not config.offload.level:
         return None
-    on_host = [name for name in program.variables if tags.HOST in program.graph.nodes[name].attr]
+    nodes, known = program.graph.nodes, program.variables.values()
+    on_host = [each for each in known if not each.is_own and tags.HOST in nodes[each.name].attr]
     if config.offload.level == "state":
         how = "%d variables of optimizers lie in host memory, where updates are computed"
     else:
@@ -210,8 +211,8 @@ def _of_half(plan):
 def _of_wire(plan):
     if plan.wire is None:
         return None
-    kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own)
-    count = sum(len(each) for each in plan.wire.groups.values())
+    kept = sum(size_bytes(variable) for variable in plan.added if variable.is_own and plan.is_here(variable.name))
+    count = sum(len(each.tensors) for each in _gradients_sent(plan) if each.operation == ALL_TO_ALL)
     how = "%d gradients travel as %s; what that leaves over is sent later" % (count, plan.wire.dtype)
     return how, _more_sent(plan, ALL_TO_ALL), kept
 

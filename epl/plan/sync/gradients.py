@@ -111,15 +111,27 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
       lanes: those of the Mesh.
     """
     owners = owners or {}
-    if model.merge_points is None:
-        found = find_gradients(model, analysis, communication, warn)
-    else:
-        found = _Found.at_points(model, lanes)
+    found = merged_gradients(model, analysis, communication, warn, lanes)
     groups, sparse = [], []
     for call, gradients in found.gradients:
         groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found))
         sparse.extend(_sparse_gradients(model, call, gradients, communication, found.lanes))
     return Aggregation(tuple(groups), tuple(sparse), found.consumers)
+
+
+def merged_gradients(model, analysis, communication, warn=True, lanes=1):
+    """Which gradients copies of the model merge, and where; as `find_gradients`, of a divided model at its points.
+
+    Args:
+      lanes: those of the Mesh.
+
+    Returns:
+      What `find_gradients` does; `lanes` of it has, by gradient tensor, the lanes in which it is merged, where that is
+      not once for all parts.
+    """
+    if model.merge_points is None:
+        return find_gradients(model, analysis, communication, warn)
+    return _Found.at_points(model, lanes)
 
 
 def find_gradients(model, analysis, communication, warn=True):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Tuple
 
+from epl.plan.layout.layout import mesh_of
+from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.sync.dgc import compressible
 from epl.plan.sync.wire import FLOAT32, coded_gradients
 from epl.program.program import Coded, Compressed
@@ -16,7 +18,7 @@ class Residuals:
       compressed: the Compressed ones.
       are_saved: checkpoints hold what is kept of these.
       coded: the Coded ones.
-      workers: how many there are.
+      workers: how many add up shares of these.
     """
 
     compressed: Tuple[Compressed, ...]
@@ -37,5 +39,8 @@ def plan_residuals(program, target):
     if config.dgc.sparsity:
         return Residuals(compressible(program, config.dgc), config.dgc.save_residuals, (), workers)
     if config.communication.wire_dtype != FLOAT32:
-        return Residuals((), False, coded_gradients(program, config.communication), workers)
+        mesh = mesh_of(used_taskgraphs(program), config, target.cluster)
+        if mesh.copies.num_workers > 1:
+            coded = coded_gradients(program, config.communication, mesh)
+            return Residuals((), False, coded, mesh.copies.num_workers)
     return None

@@ -5,10 +5,11 @@ from typing import Dict, Tuple
 
 from epl.config import composes
 from epl.graph import tags, types
-from epl.graph.index import canonical_tensor
+from epl.graph.index import canonical_tensor, node_of
+from epl.plan.facts.merge_points import in_lane, part_shape
 from epl.plan.facts.names import PREFIX
-from epl.plan.facts.variable_sizes import num_elements
-from epl.plan.sync.gradients import find_gradients
+from epl.plan.facts.variable_sizes import elements_of, num_elements
+from epl.plan.sync.gradients import merged_gradients
 from epl.program.collective import ALL_GATHER, ALL_TO_ALL, GRADIENTS, NEXT, READY, SUMS, collective
 from epl.program.program import Coded
 
@@ -39,38 +40,41 @@ class Wire:
         """Of the share of a group that each worker adds up."""
         return sum(_bytes_of(self.dtype, each.share(self.workers)) for each in self.groups[group.name])
 
-    def sent_bytes(self, group):
-        """That a worker hands to collectives for a group: all shares; the sums of its own travel besides."""
-        return self.workers * self.share_bytes(group)
-
 
 def _bytes_of(dtype, count):
     """Bytes of so many numbers."""
     return count + 4 * -(-count // _BLOCK) if dtype == INT8 else 2 * count
 
 
-def coded_gradients(program, communication):
+def coded_gradients(program, communication, mesh):
     """The Coded gradients of a Program with one copy of the model; their variables are to be added.
 
     Args:
-      program: the Program.
+      program: the Program; one whose tensors devices divide (epl.split) is partitioned already.
       communication: the configuration's `communication` part.
+      mesh: the Mesh.
 
     Raises:
       UnsupportedError: the program assigns to variables what it makes of gradients itself.
     """
     if any(call.between is not None for call in program.apply_calls):
         raise composes.refused(composes.BY_HAND, composes.WIRE)
-    found = []
-    for call, gradients in find_gradients(program, None, communication, warn=False).gradients:
+    merged, found = merged_gradients(program, None, communication, warn=False, lanes=mesh.lanes), []
+    for call, gradients in merged.gradients:
         for gradient, name in gradients:
-            variable = program.variables[name]
-            size = num_elements(variable)
-            if gradient.indices is not None or types.base(variable.dtype) != types.FLOAT32 or not size:
+            variable, tensor = program.variables[name], canonical_tensor(gradient.values)
+            if (
+                gradient.indices is not None
+                or types.base(variable.dtype) != types.FLOAT32
+                or not num_elements(variable)
+            ):
                 continue
             stem = "%s_wire/call_%d/%s" % (PREFIX, call.index, name)
-            tensor = canonical_tensor(gradient.values)
-            found.append(Coded(tensor, name, variable.shape, size, stem + "/left", stem + "/left_of_sum"))
+            for lane in merged.lanes.get(tensor, (None,)):
+                taker = merged.consumers[tensor][0][0]
+                shape = part_shape(program.partitioned, mesh, variable.shape, taker, lane)
+                left, left_of_sum = (in_lane("%s/%s" % (stem, what), lane) for what in ("left", "left_of_sum"))
+                found.append(Coded(tensor, name, shape, elements_of(shape), left, left_of_sum, lane))
     return tuple(found)
 
 
@@ -78,11 +82,11 @@ def plan_wire(model, mesh, aggregation, dtype):
     """The Wire of a model that trains; None where gradients travel as they are."""
     if not model.coded:
         return None
-    coded = {each.gradient: each for each in model.coded}
+    coded = {(each.gradient, each.lane): each for each in model.coded}
     groups = {
-        group.name: tuple(coded[tensor] for tensor in group.tensors)
+        group.name: tuple(coded[tensor, group.lane] for tensor in group.tensors)
         for group in aggregation.groups
-        if all(tensor in coded for tensor in group.tensors)
+        if all((tensor, group.lane) in coded for tensor in group.tensors)
     }
     return Wire(dtype, mesh.copies.num_workers, groups)
 
@@ -95,10 +99,10 @@ def wire_collectives(plan):
         if group.name in plan.wire.groups:
             to_sum, sums = plan.wire.names(group)
             size, taken = plan.wire.share_bytes(group), group.tensors
-            whole = plan.group_of(taken[0])
+            whole, stage = plan.group_of(taken[0]), plan.stage(taken[0])
             group_of_workers = replace(whole, size=whole.num_workers)  # each adds up its copies' gradients before
             for name, operation, purpose, tensors, num_bytes, whole_bytes, turn in (
-                (to_sum, ALL_TO_ALL, GRADIENTS, taken, plan.wire.sent_bytes(group), group.num_bytes, READY),
+                (to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, group.num_bytes, READY),
                 (sums, ALL_GATHER, SUMS, (to_sum,), size, group.num_bytes // plan.wire.workers, NEXT),
             ):
                 found.append(
@@ -114,6 +118,9 @@ def wire_collectives(plan):
                         tags.BACKWARD,
                         tensor_bytes=whole_bytes,
                         wire_dtype=_WIRE_DTYPES[plan.wire.dtype],
+                        lane=group.lane,
+                        stage=stage,
+                        takes_part=plan.has_stage(node_of(taken[0])),
                         turn=turn,
                         after=taken,
                     )

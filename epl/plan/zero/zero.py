@@ -13,12 +13,10 @@ from typing import Dict, FrozenSet, Optional, Tuple
 from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
-from epl.graph.index import canonical_tensor
 from epl.graph.types import FLOAT32
-from epl.partition.conversion import shard_sizes
-from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.merge_points import in_lane, part_shape
 from epl.plan.facts.names import PREFIX
-from epl.plan.facts.variable_sizes import cut_evenly
+from epl.plan.facts.variable_sizes import cut_evenly, elements_of
 from epl.plan.layout.mesh import Group
 from epl.plan.precision.verdicts import verdict_collective
 from epl.plan.sync.gradients import dense_collective
@@ -225,7 +223,9 @@ def scattered_groups(plan):
             pairs.sort(key=lambda pair: pair[0].owner)
             updates, tensors = zip(*pairs)
             points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
-            shapes = tuple(part_shape(plan, update.shape, point, group.lane) for update, point in zip(updates, points))
+            shapes = tuple(
+                part_shape(plan.partitioned, plan.mesh, u.shape, point, group.lane) for u, point in zip(updates, points)
+            )
             found[group.name] = UpdateGroup(group.name, updates, tensors, shapes, group.dtype, group.lane)
     return found
 
@@ -256,26 +256,9 @@ def gathered_groups(plan):
             members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))
             for lane in lanes:
                 name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
-                shapes = [part_shape(plan, update.shape, update.variable, lane) for update in members]
+                shapes = [part_shape(plan.partitioned, plan.mesh, u.shape, u.variable, lane) for u in members]
                 found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, lane))
     return found
-
-
-def part_shape(plan, shape, node, lane):
-    """The shape of what a lane's devices have of a tensor, by that of the whole and its node; lane None: the same."""
-    if lane is None:
-        return shape
-    dim, shards = plan.partitioned.placements[canonical_tensor(node)].dim, plan.mesh.num_shards
-    size = shard_sizes(shape[dim], shards)[plan.mesh.instances[lane].shard]
-    return shape[:dim] + (size,) + shape[dim + 1 :]
-
-
-def elements_of(shape):
-    """Of a tensor of a shape."""
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
 
 
 @dataclass(frozen=True)
@@ -379,7 +362,9 @@ def _of_segment(plan, segment, micro_batch):
     own = [variable for variable in segment.variables if plan.placed(variable).data.rank in here]
     for lane in plan.lanes_of(first):
         name = segment.gather_of(lane, micro_batch)
-        elements = sum(elements_of(part_shape(plan, plan.variables[each].shape, each, lane)) for each in own)
+        elements = sum(
+            elements_of(part_shape(plan.partitioned, plan.mesh, plan.variables[each].shape, each, lane)) for each in own
+        )
         yield collective(
             name,
             ALL_GATHER,

@@ -20,13 +20,15 @@ def batch(step, workers):
     return {name: rows(shape) for name, shape in sorted(SHAPES.items())}
 
 
-def train(epl, config, steps, resource=False, scope=None):
+def train(epl, config, steps, resource=False, scope=None, apart=1):
     """What this worker's first copy of the model computes: {"losses", "states"}, and initial variables.
 
-    `scope`: "stages": the model has two; "rows": two devices divide a batch.
+    Args:
+      scope: "stages": the model has two; "rows": two devices divide a batch; "split": they divide tensors.
+      apart: workers in which a copy of the model lies.
     """
     common.init(epl, config)
-    loss, update, feed_of = _model(epl, resource, scope)
+    loss, update, feed_of = _model(epl, resource, scope, apart)
     history = {"losses": [], "states": []}
     with common.session() as sess:
         common.initialize(sess)
@@ -58,20 +60,23 @@ def _scopes(epl, kind):
     names = sorted(SHAPES)
     if kind == "stages":
         return [(epl.replicate(1), names[:1]), (epl.replicate(1), names[1:])]
-    return [(epl.replicate(2) if kind == "rows" else common.no_scope(), names)]
+    scope = {"rows": epl.replicate, "split": epl.split}.get(kind)
+    return [(scope(2) if scope else common.no_scope(), names)]
 
 
-def _model(epl, resource, scope=None):
+def _model(epl, resource, scope=None, apart=1):
     """(loss, update, function from a step to what this worker feeds)."""
     feeds, loss = {}, 0.0
     for own, names in _scopes(epl, scope):
         with own, tf.variable_scope("", use_resource=resource):
             for name in names:
                 variable = tf.get_variable(name, SHAPES[name], initializer=tf.zeros_initializer())
+                if scope == "split":
+                    variable = epl.shard(variable, 0)
                 feeds[name] = tf.placeholder(tf.float32, (None,) + SHAPES[name])
                 share = tf.cast(tf.shape(feeds[name])[0], tf.float32)
                 loss += tf.nn.l2_loss(variable - feeds[name]) / share
     update = tf.train.MomentumOptimizer(RATE, MOMENTUM).minimize(loss)
-    index, workers = common.workers(epl)
+    index, workers = (number // apart for number in common.workers(epl))
     mine = slice(ROWS * index, ROWS * (index + 1))
     return loss, update, lambda step: {feeds[name]: rows[mine] for name, rows in batch(step, workers).items()}
