@@ -99,7 +99,7 @@ def test_what_an_exchange_takes():
 
     def seconds(operation, workers, devices):
         group = Group(range(workers), 0, devices, 0, (DATA,))
-        made = collective("c", operation, "gradients", ("t",), group, 0, 1, 60, 1, "backward")
+        made = collective("c", operation, "gradients", ("t",), group, 0, 60, 1, "backward")
         return Exchanged(machine, 1).seconds(made)
 
     assert seconds(ALL_REDUCE, 1, 1) == 0
