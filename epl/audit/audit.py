@@ -1,7 +1,7 @@
 """Whether each variable of a compiled program is updated as one device would: proven, wrong or not shown."""
 
 import collections
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from epl.audit.values import SUM, UNKNOWN, UNORDERED, Terms, Value
@@ -71,7 +71,13 @@ class _Audit(object):
         expected = self._updates(self._one, {0: self._graph}).get(0, {})
         found = self._updates(self._walk, self._graphs)
         names = [name for name in self._program.variables if expected.get((name, 0))]
-        return [self._finding(name, expected[(name, 0)], found) for name in names]
+        trained = {variable for call in self._program.apply_calls for _, variable in call.gradients}
+        all_found = [self._finding(name, expected[(name, 0)], found) for name in names]
+        # Other state may change with each micro-batch.
+        return [
+            each if each.verdict != WRONG or each.variable in trained else replace(each, verdict=NOT_SHOWN)
+            for each in all_found
+        ]
 
     def _factors(self):
         """dict of the term of each gradient to "mean" where that of one device is the mean of those of the shares;

@@ -94,6 +94,18 @@ def test_planted_faults_are_found(kind):
     assert not missed
 
 
+def test_state_that_changes_with_each_micro_batch_is_not_called_wrong():
+    def averaged():
+        x = planning.batch()
+        average = planning.variable("average", [4], trainable=False)
+        with tf.control_dependencies([tf.assign_sub(average, 0.1 * (average - tf.reduce_mean(x, 0)))]):
+            return tf.reduce_mean(tf.square(tf.matmul(tf.identity(x), planning.variable("w"))))
+
+    found = audit(*job(averaged, devices=1, pipeline__num_micro_batch=3))
+    assert {finding.variable: finding.verdict for finding in found}["average"] == NOT_SHOWN
+    assert not is_wrong(found)
+
+
 def test_numbers_that_are_to_differ_are_not_called_wrong():
     program, compiled = job(dense, workers=2, devices=1, local_sgd__k_steps=2)
     why = by_design(Config({"local_sgd.k_steps": 2}))
