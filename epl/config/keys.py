@@ -266,7 +266,8 @@ KEYS = (
         "communication.clip_after_allreduce",
         BOOL,
         False,
-        "True: clip the reduced gradients. False: reduce the gradients that each replica has clipped.",
+        "True: clip the reduced gradients, as where scopes have different device counts in any case. False: reduce the "
+        "gradients that each replica has clipped.",
     ),
     Key(
         "communication.gradients_reduce_method",

@@ -70,7 +70,9 @@ def _inputs(decide):
 def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
     apart = travelling_apart(plan.owners, plan.stage_of, plan.mesh)
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, plan.mesh.lanes)
+    mesh = plan.mesh
+    early = not mesh.is_even
+    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, mesh.lanes, early)
     wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
     return replace(plan, aggregation=aggregation, link=link, wire=wire)
 
@@ -116,7 +118,9 @@ def _gradients(model, analysis, config, link_between, apart, mesh, several):
     """The Aggregation over micro-batches and copies of the model; None with one of both."""
     if not several and mesh.copies.size == 1:
         return None
-    return plan_aggregation(model, analysis, config.communication, link_between, apart, lanes=mesh.lanes)
+    # Stages with different numbers of copies have no gradients in common to clip before these come together.
+    early = not mesh.is_even
+    return plan_aggregation(model, analysis, config.communication, link_between, apart, True, mesh.lanes, early)
 
 
 def _local_sgd(model, analysis, mesh, config, role):
@@ -151,8 +155,8 @@ def _aggregation(gradients, are_merged):
     return gradients if are_merged else Aggregation((), (), {})
 
 
-def _check_clipping(model, config, analysis, aggregation, are_merged):
-    late = config.communication.clip_after_allreduce or model.scaled or model.short
+def _check_clipping(model, config, analysis, aggregation, are_merged, mesh):
+    late = config.communication.clip_after_allreduce or not mesh.is_even or model.scaled or model.short
     if are_merged and model.merge_points is None and late:
         check_after_all_reduce(model, analysis, aggregation)
 

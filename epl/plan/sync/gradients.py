@@ -94,7 +94,7 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, analysis, communication, link, owners=None, warn=True, lanes=1):
+def plan_aggregation(model, analysis, communication, link, owners=None, warn=True, lanes=1, early=False):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     The latter for those that the program assigns to variables itself. What is the same in all copies by then, such as
@@ -109,9 +109,10 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
         one travel together.
       warn: log what the user should know about clipped gradients.
       lanes: those of the Mesh.
+      early: gradients are aggregated as tf.gradients returned them, as communication.clip_after_allreduce asks for.
     """
     owners = owners or {}
-    found = merged_gradients(model, analysis, communication, warn, lanes)
+    found = merged_gradients(model, analysis, communication, warn, lanes, early)
     groups, sparse = [], []
     for call, gradients in found.gradients:
         groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found))
@@ -119,7 +120,7 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
     return Aggregation(tuple(groups), tuple(sparse), found.consumers)
 
 
-def merged_gradients(model, analysis, communication, warn=True, lanes=1):
+def merged_gradients(model, analysis, communication, warn=True, lanes=1, early=False):
     """Which gradients copies of the model merge, and where; as `find_gradients`, of a divided model at its points.
 
     Args:
@@ -130,11 +131,11 @@ def merged_gradients(model, analysis, communication, warn=True, lanes=1):
       not once for all parts.
     """
     if model.merge_points is None:
-        return find_gradients(model, analysis, communication, warn)
+        return find_gradients(model, analysis, communication, warn, early)
     return _Found.at_points(model, lanes)
 
 
-def find_gradients(model, analysis, communication, warn=True):
+def find_gradients(model, analysis, communication, warn=True, early=False):
     """Which gradients are aggregated, and where; arguments as for `plan_aggregation`.
 
     Returns:
@@ -144,7 +145,7 @@ def find_gradients(model, analysis, communication, warn=True):
     by_hand = [call for call in model.apply_calls if call.between is not None]
     calls = [call for call in model.apply_calls if call.between is None]
     # A sum that holds what is summed already cannot be summed again.
-    early = communication.clip_after_allreduce or model.scaled or model.short
+    early = early or communication.clip_after_allreduce or model.scaled or model.short
     early = early or by_hand and communication.gradients_reduce_method == "sum"
     found = _Found(model.short)
     found.add(_ByHand(model), by_hand)

@@ -59,7 +59,10 @@ def coded_gradients(program, communication, mesh):
     """
     if any(call.between is not None for call in program.apply_calls):
         raise composes.refused(composes.BY_HAND, composes.WIRE)
-    merged, found = merged_gradients(program, None, communication, warn=False, lanes=mesh.lanes), []
+    merged, found = (
+        merged_gradients(program, None, communication, warn=False, lanes=mesh.lanes, early=not mesh.is_even),
+        [],
+    )
     for call, gradients in merged.gradients:
         for gradient, name in gradients:
             variable, tensor = program.variables[name], canonical_tensor(gradient.values)

@@ -289,7 +289,7 @@ def reads(epl, devices, counts, micro_batches):
     rows that the first stage has seen, and all variables."""
     if epl:
         with devices_of(devices):
-            common.init(epl, {"pipeline.num_micro_batch": micro_batches, "communication.clip_after_allreduce": True})
+            common.init(epl, {"pipeline.num_micro_batch": micro_batches})
     rows = tf.data.Dataset.range(96).map(lambda row: (row, tf.sin(tf.cast(row, tf.float32) * [1.0, 2.0, 3.0])))
     data = rows.batch(4 if epl else 4 * micro_batches)
     number, x = tf.data.make_one_shot_iterator(data).get_next()
