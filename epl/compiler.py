@@ -80,6 +80,7 @@ from epl.passes.worker.read_copies import read_copies
 from epl.passes.worker.restore import restore_own
 from epl.passes.worker.save import save_by_file
 from epl.passes.worker.save_averages import save_averages
+from epl.passes.worker.share_queues import share_queues
 from epl.passes.worker.time_reads import time_reads
 from epl.passes.worker.update_on_host import update_on_host
 from epl.passes.worker.write_once import write_once
@@ -181,6 +182,7 @@ PASSES = (
     added_variables,  # after copies, which have some of their own; before cutting, as all workers have them
     broadcast_variables,  # no pass but those that cut looks at what it adds
     cut,  # after all that know of several stages
+    share_queues,  # after cutting, as what is left asks worker 0 by itself
     write_once,  # after cutting: what goes into a checkpoint comes to the first worker with parts of a graph
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting

@@ -65,6 +65,9 @@ def _create_op(original, graph, op, *args, **kwargs):
     if tf_compat.is_function_graph(graph) or hasattr(graph, INNER):
         return result
     refusals.check_operation(op)
+    shared_name = refusals.shared_name(op)
+    if shared_name is not None:
+        tf_compat.set_tag(op, tags.SHARED, shared_name)
     record = record_of(graph)
     if record.phase != tags.FORWARD:
         tf_compat.set_tag(op, tags.PHASE, record.phase)

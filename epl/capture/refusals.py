@@ -49,6 +49,9 @@ _SHARED = re.compile(
     r"((FIFO|RandomShuffle|Priority)Queue|PaddingFIFOQueue|Barrier|MutableHashTable|MutableDenseHashTable)"
 )
 
+# Of those, what worker 0 keeps for all (epl.passes.worker.share_queues).
+_SERVED = frozenset(["FIFOQueueV2"])
+
 
 def install():
     """Hooks the calls that are refused. Calling it again changes nothing."""
@@ -77,20 +80,24 @@ def check_operation(op):
     advice = _advice(op.type)
     if advice:
         raise UnsupportedError("operation '%s' (%s) cannot be used with EPL. %s." % (op.name, op.type, advice))
-    if _may_be_shared(op.type):
-        _check_shared(op)
-
-
-def _check_shared(op):
-    """Raises UnsupportedError for a queue, a table or a barrier that all workers are meant to have in common."""
-    job, shared_name = tf.DeviceSpec.from_string(op.device).job, op.get_attr("shared_name").decode()
-    if job not in (None, "localhost") and shared_name and Env.get().cluster.worker_num > 1:
+    if shared_name(op) is not None and op.type not in _SERVED:
         raise UnsupportedError(
             "operation '%s' (%s) is to be one for all workers (shared_name=%r on /job:%s), but with EPL each of them "
             "has its own, and would wait in vain for what others put there. EPL's workers begin, save and end "
-            "together: leave a barrier out, and let each worker read its own files instead of a queue that they share."
-            % (op.name, op.type, shared_name, job)
+            "together: leave a barrier out, and let each worker read its own files instead of what they share. A "
+            "tf.FIFOQueue can be shared."
+            % (op.name, op.type, shared_name(op), tf.DeviceSpec.from_string(op.device).job)
         )
+
+
+def shared_name(op):
+    """The name by which all workers are meant to have a queue, a table or a barrier in common; None for what is each
+    worker's own."""
+    if not _may_be_shared(op.type):
+        return None
+    job, name = tf.DeviceSpec.from_string(op.device).job, op.get_attr("shared_name").decode()
+    is_shared = job not in (None, "localhost") and name and Env.get().cluster.worker_num > 1
+    return name if is_shared else None
 
 
 @functools.lru_cache(maxsize=None)

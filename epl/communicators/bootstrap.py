@@ -143,6 +143,22 @@ class BootstrapClient:
                 start += length
         return values, []
 
+    # Queues
+
+    def queue_call(self, kind, name, numbers, value, capacity, timeout_s):
+        """Puts bytes into a queue, or takes some; see SharedQueues, which numbers calls.
+
+        Raises:
+          WaitTimeout: the queue was full, or empty, for `timeout_s` seconds.
+          CommunicationError: a worker is lost, or the value is too large.
+        """
+        header = {"kind": kind, "name": name, "numbers": numbers, "capacity": capacity, "timeout_s": timeout_s}
+        return self._call("Queue", header, value, wait_s=timeout_s)[1]
+
+    def queue_size(self, name):
+        """How many elements a queue has. Raises CommunicationError: worker 0 is gone."""
+        return self._call("QueueSize", {"name": name})[0]["size"]
+
     # Endings
 
     def fail(self, worker, kind, step, message, generation):

@@ -130,6 +130,8 @@ class BootstrapRelay(Service):
             "Clear": self._pass_on("Clear"),
             "Gather": self._gather,
             "Fail": self._pass_on("Fail"),
+            "Queue": self._queue,
+            "QueueSize": self._pass_on("QueueSize"),
         }
 
     # One method per call: (Caller, header, body, gRPC's context) -> (header, body)
@@ -177,6 +179,9 @@ class BootstrapRelay(Service):
         if header["begin"] + len(lengths) == size:
             self._gatherings.give(topic, size, rank)
         return {"missing": [], "lengths": lengths}, page
+
+    def _queue(self, caller, header, body, context):
+        return self._up("Queue", caller, header, body, context, float(header["timeout_s"]))
 
     def _pass_on(self, name):
         return lambda caller, header, body, context: self._up(name, caller, header, body, context)

@@ -17,7 +17,7 @@ from epl.version import __version__
 # Where worker 0 listens, if that is not its address in the list of workers.
 _BIND_ADDRESS = "EPL_BIND_ADDRESS"
 _OF_LEADERS = ("Lead", "Report", "Several", "Lost", "Detach")
-_FOR_MEMBERS = ("Leave", "Ages", "Set", "Get", "Clear", "Fail")
+_FOR_MEMBERS = ("Leave", "Ages", "Set", "Get", "Clear", "Fail", "Queue", "QueueSize")
 _BROKE = (
     "the connection to worker %d broke: its process was killed or crashed, its machine is gone, or the network to it "
     "is cut"
@@ -96,6 +96,8 @@ class BootstrapServer(Service):
             "Clear": self._clear,
             "Gather": self._gather,
             "Fail": self._fail,
+            "Queue": self._queue,
+            "QueueSize": self._queue_size,
             # Of leaders alone
             "Lead": self._lead,
             "Report": self._report,
@@ -201,6 +203,14 @@ class BootstrapServer(Service):
         if ending.worker != caller.worker:
             raise WriteError("worker %d cannot say that worker %d has ended" % (caller.worker, ending.worker))
         return {"ending": vars(self._state.fail(ending))}, b""
+
+    def _queue(self, caller, header, body, context):
+        what = header["kind"], header["name"], body, header["capacity"]
+        limit_s = self._limit(header)
+        return {}, self._state.queue_call(*what, caller.worker, header["numbers"], limit_s, context.is_active)
+
+    def _queue_size(self, _, header, __, ___):
+        return {"size": self._state.queue_size(header["name"])}, b""
 
     def _report(self, caller, header, _, __):
         self._state.heard_through(caller.link, header["signs"])

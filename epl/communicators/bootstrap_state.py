@@ -1,12 +1,13 @@
-"""The state of the bootstrap service: keys, gatherings, endings, and when each worker was last heard. No network in it.
+"""The state of the bootstrap service: keys, gatherings, queues, endings, and when each worker was last heard.
 
-All methods may be called from any thread. Waiting methods take a time-out and `alive`, a function that says whether
-whoever asked still waits.
+No network in it. All methods may be called from any thread. Waiting methods take a time-out and `alive`, a function
+that says whether whoever asked still waits.
 """
 
 import threading
 import time
 
+from epl.communicators.shared_queues import Elements
 from epl.communicators.wire import EVERY_GENERATION, Ending
 
 # Of a leader that was not heard for so long, the members of its host are not heard for that reason.
@@ -75,6 +76,7 @@ class BootstrapState:
         self._changed = threading.Condition(self._lock)
         self._values = {}  # key -> (value, worker that set it)
         self._gatherings = {}  # topic -> _Gathering
+        self._queues = {}  # name -> Elements
         self._endings = []
         self._instances = {}  # worker -> identity of its process
         self._heard = {}  # worker -> time of its last sign of life
@@ -368,6 +370,37 @@ class BootstrapState:
                 self._check(lambda: "not all have come to '%s'" % topic, alive)
                 found.changed.wait(min(left, _POLL_S))
             return [found.values[rank][0] for rank in range(size)], []
+
+    # Queues
+
+    def queue_call(self, kind, name, value, capacity, worker, numbers, timeout_s, alive):
+        """What a worker puts into a queue ("put") or takes out of it ("take"), see SharedQueues; waits until it can.
+
+        Args:
+          numbers: of the call, and of the worker's oldest one that is under way.
+
+        Returns:
+          The element, as bytes, that is taken. Raises WaitError.
+        """
+        number, oldest = numbers
+        with self._changed:
+            queue = self._queues.setdefault(name, Elements())
+            queue.forget(worker, oldest)
+            state = "is empty" if kind == "take" else "is full"
+            self._wait(
+                lambda: queue.ready(kind, worker, number, capacity),
+                timeout_s,
+                alive,
+                lambda: "the queue '%s' %s" % (name, state),
+            )
+            found = queue.answer(kind, worker, number, value)
+            self._changed.notify_all()
+            return found
+
+    def queue_size(self, name):
+        """How many elements a queue has."""
+        with self._changed:
+            return len(self._queues.get(name, ()))
 
     def _check(self, what, alive):
         """Raises WaitError where a wait cannot come to its end."""

@@ -15,10 +15,11 @@ import tensorflow.compat.v1 as tf
 from epl.cluster.machine import Link
 from epl.communicators import leaders, native
 from epl.communicators.pool import Pool
-from epl.communicators.waiting import Missing, gather, wait_for_ending, wait_for_key
+from epl.communicators.shared_queues import SharedQueues
+from epl.communicators.waiting import Missing, Wait, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, ConfigError, WorkerError
-from epl.session import settings
+from epl.session import settings, shared_queues
 from epl.session.background import Background
 from epl.session.endings import blame
 from epl.session.endings.causes import first_line, from_communication
@@ -87,6 +88,8 @@ class Job(object):
         self._met = (0, -1)  # generation and number of the latest meeting
         self._link = None
         self._decisions = 0
+        self._queues = None  # those that all workers share
+        self._queue_functions = {}  # what asks for them, by token
         self.seed = 0
         self.pool = None
         if cluster.worker_num > 1:
@@ -100,6 +103,7 @@ class Job(object):
         native.comm().epl_flight_set(self.following.board.collectives)
         self.pool = Pool(self.cluster, self._config, self._client)
         self._client.watch(self._on_ending)
+        self._queues = SharedQueues(self._client, self._queue_wait)
         atexit.register(self.close)
         self._catch_uncaught()
 
@@ -374,6 +378,18 @@ class Job(object):
         generation = self._generation + (1 if self._broken else 0)
         with self._noting_errors():
             return self._wait(key, what, 0, generation=generation, limit_s=limit_s)
+
+    def share_queues(self, graph):
+        """Has what a rewritten Graph asks of queues that all workers share ask worker 0."""
+        if self._client is None:
+            return
+        epoch = self._generation // _GENERATIONS_PER_INIT
+        self._queue_functions.update(shared_queues.functions(graph, self._queues, "%d/" % epoch))
+
+    def _queue_wait(self, what):
+        limits = self._limits({"generation": self._generation, "limit_s": self._config.communication.timeout_s})
+        del limits["hopeless"]  # a thread that waits for a queue keeps nobody from going on
+        return Wait(self._client, what, **limits)
 
     def check_others(self):
         """For a step that communicates with nobody: ends it where another worker has failed or is gone.

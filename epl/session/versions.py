@@ -111,6 +111,7 @@ class Versions(object):
                 self.inner = InnerSession(plan.mesh, self._session_config, options, self._cluster.visible_device_list)
             with job.following.preparing("building the graph"):
                 self.inner.load(rewritten.own_graph)
+                job.share_queues(rewritten.own_graph)
             if self.rewritten is not None:
                 self._values.copied_from_now_on(plan.analysis.cloned - self.plan.analysis.cloned)
             self.rewritten = rewritten

@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import c_api_util, importer, kernels, op_def_registry, ops
-from tensorflow.python.ops import control_flow_ops, gradients_util, resource_variable_ops
+from tensorflow.python.ops import control_flow_ops, gradients_util, resource_variable_ops, script_ops
 
 from epl.rules import effects, tensors
 from epl.tf_compat.wrapping import ORIGINAL, line, wrap
@@ -250,3 +250,8 @@ def import_nodes(graph, graph_def, existing):
             else:
                 results = _c_api.TF_GraphImportGraphDefWithResults(graph._c_graph, serialized, options)
             c_api_util.ScopedTFImportGraphDefResults(results)
+
+
+def host_function(token, function):
+    """Has nodes of the type PyFunc with this token call a function of arrays, for as long as somebody else keeps it."""
+    script_ops._py_funcs._funcs[token] = function

@@ -129,6 +129,7 @@ PROMISES = {
     "added_variables": Promise(allows([PLAIN, EXCHANGE, FED, READ, WRITE], rewires=True, sets=True)),
     "broadcast_variables": Promise(allows([PLAIN, EXCHANGE, READ, WRITE]), kept.variables_can_be_broadcast),
     "cut": Promise(allows([PLAIN, EXCHANGE], rewires=True, sets=True, removes=True)),
+    "share_queues": Promise(allows([], ["PyFunc"], rewires=True), kept.queues_are_shared),
     "write_once": Promise(allows([], ["NoOp"])),
     "restore_own": Promise(allows([PLAIN], rewires=True, sets=True)),
     "read_copies": Promise(allows([PLAIN, READ]), kept.copies_can_be_read),

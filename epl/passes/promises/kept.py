@@ -71,6 +71,14 @@ def updates_are_in_one_place(graph, plan):
     return problems
 
 
+def queues_are_shared(graph, plan):
+    """After `share_queues`: nothing takes the handle of a queue that would be this worker's own."""
+    del plan
+    queues = [name for name in graph.find("FIFOQueueV2".__eq__) if tags.SHARED in graph.nodes[name].attr]
+    takers = [(name, queue) for queue in queues for name in graph.edges.data_consumers.get(queue, ())]
+    return ["'%s' takes the queue '%s', which is this worker's alone" % pair for pair in takers]
+
+
 def outputs_are_merged(graph, plan):
     """After `merge_outputs`: each merged output has its node."""
     return ["there is no node '%s'" % m.name for m in plan.merges if m.name not in graph.nodes]

@@ -4,6 +4,8 @@ from epl.graph.index import parse_input
 
 PREFIX = "epl"
 
+_QUEUE = "epl_queue/"
+
 
 def clone_name(name, instance):
     """The node's copy in a local instance; instance 0 keeps the user's names."""
@@ -129,3 +131,20 @@ def whole_name(tensor):
 def time_names(name):
     """The nodes that take the time before and after an operation."""
     return "%s_time/%s/before" % (PREFIX, name), "%s_time/%s/after" % (PREFIX, name)
+
+
+def queue_token(kind, name, capacity):
+    """What a host function is found by that puts into, takes from or counts a queue that all workers share.
+
+    Args:
+      kind: "put", "take" or "size".
+    """
+    return "%s%s/%d/%s" % (_QUEUE, kind, capacity, name)
+
+
+def queue_of(token):
+    """(kind, name, capacity) of a queue_token; None for other tokens."""
+    if not token.startswith(_QUEUE):
+        return None
+    kind, capacity, name = token[len(_QUEUE) :].split("/", 2)
+    return kind, name, int(capacity)
