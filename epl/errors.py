@@ -74,5 +74,9 @@ class WorkerError(CommunicationError):
         return (type(self), (str(self), self.worker, self.step, self.cause))
 
 
+class VerifyError(EplError, RuntimeError):
+    """A program cannot be compared with one device as asked."""
+
+
 class UnsupportedError(EplError, NotImplementedError):
     """Something that is documented but that this version cannot do."""

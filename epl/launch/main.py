@@ -27,7 +27,7 @@ from epl.launch import (
 )
 from epl.launch.advice import address_of
 from epl.launch.job import PEER_GRACE_S, Job
-from epl.launch.options import parse, script_command
+from epl.launch.options import parse, place_of_script, script_command
 from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
 from epl.launch.stops import Stops
 from epl.launch.summary import attempt_of, failure_text, nobody_came_text, short_text
@@ -75,6 +75,8 @@ def main(argv=None):
             return _write_config(options.write_config)
         if options.doctor:
             return _doctor(options)
+        if options.verify:
+            return _verify(options.verify, sys.argv[1:] if argv is None else list(argv))
         job = _Preparation(options)
     except (EplError, OSError) as error:
         sys.stderr.write("epl-launch: error: %s\n" % error)
@@ -84,6 +86,18 @@ def main(argv=None):
         return USAGE_STATUS
     sys.stdout.flush()
     return _run(options, job)
+
+
+def _verify(steps, arguments):
+    """Hands over to a process that may load TensorFlow, and starts the job by itself."""
+    end = place_of_script(arguments)
+    own = [text for text in arguments[:end] if not text.startswith("--verify=")]
+    if "--verify" in own:
+        place = own.index("--verify")
+        del own[place : place + 2]
+    command = [sys.executable, "-m", "epl.verify", "--steps", str(steps)] + own + arguments[end:]
+    sys.stdout.flush()
+    return subprocess.call(command)
 
 
 def _write_config(path):

@@ -179,6 +179,12 @@ def _parser():
         metavar="S",
         help="seconds that workers have after SIGTERM to save and to end by themselves (default 0: they are ended)",
     )
+    add(
+        "--verify",
+        type=_at_least(1),
+        metavar="N",
+        help="compare N training steps with one device, and end (docs/verify.md)",
+    )
     add("--debug", action="store_true", help="show what is started with which variables, and more after a failure")
     return parser
 
@@ -271,6 +277,18 @@ def _set_numbers(options):
 
 def _raise(message):
     raise LaunchError(message)
+
+
+def place_of_script(arguments, beside=()):
+    """Index of the script among arguments; `beside`: names of options with a value that may stand among the launcher's.
+
+    Raises:
+      LaunchError: unknown option.
+    """
+    parser = _parser()
+    for name in beside:
+        parser.add_argument(name)
+    return _place_of_script(arguments, parser)
 
 
 def _place_of_script(arguments, parser):

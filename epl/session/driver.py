@@ -1,6 +1,7 @@
 """What stands behind one session of the user: keeps its rewritten graph, runs it, keeps the copies of variables
 alike."""
 
+import os
 import threading
 
 from epl.session.added import restore
@@ -12,6 +13,7 @@ from epl.session.every_nth import EveryNth
 from epl.session.inner import divides, one_copy_serves
 from epl.session.local_runs import LocalRuns, PendingAverage
 from epl.session.local_steps import LocalSteps
+from epl.session.recorded import recorder_of
 from epl.session.runner import Runner
 from epl.session.together import Together
 from epl.session.values import Values
@@ -35,7 +37,8 @@ class Driver(object):
         self._versions = Versions(graph, session_config, config, cluster, job, self._values, lock)
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._copies = Copies(self._versions, self._values, job, lock)
-        self._runner = Runner(self._versions, self._values, self._local, config, cluster, job)
+        self._recorder = recorder_of(os.environ, cluster)
+        self._runner = Runner(self._versions, self._values, self._local, config, cluster, job, self._recorder)
         self._average = PendingAverage(job.background, self._local)
         running = self._versions, self._runner, self._copies
         self._together = Together(*running, self._values, self._local, self._average, job, worker)
@@ -56,6 +59,8 @@ class Driver(object):
           The values of the fetches, in order.
         """
         step, following = self._versions.step(fetches, targets, tuple(feeds)), self._job.following
+        if self._recorder is not None:
+            self._recorder.begins(self, step, fetches, targets, feeds)
         following.takes(step, feeds, self._versions.rewritten)
         began = following.begins(step)
         try:
@@ -65,6 +70,8 @@ class Driver(object):
             following.ends(began)
             raise
         following.ends(began, step, fetches, values, self._versions.rewritten, self.user_graph)
+        if self._recorder is not None:
+            self._recorder.ends(self)
         return values
 
     def _run_call(self, step, fetches, targets, feeds, run_options, metadata):

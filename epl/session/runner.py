@@ -20,9 +20,10 @@ class Runner(object):
       local: its LocalSteps.
       config, cluster: of the process.
       job: the Job.
+      recorder: the Recorder of what training steps are given and make; None for none.
     """
 
-    def __init__(self, versions, values, local, config, cluster, job):
+    def __init__(self, versions, values, local, config, cluster, job, recorder=None):
         self._versions, self._values, self._local = versions, values, local
         self._config, self._cluster, self._following = config, cluster, job.following
         self._has_read = False  # True once a step has had data
@@ -30,6 +31,7 @@ class Runner(object):
         self._stats = InputStats()
         self._ahead = Ahead(job.check_others)
         self._gradients = first_gradients.FirstGradients()
+        self._recorder = recorder
 
     def plain(self, step, run_options, metadata):
         """The values of the fetches of a Step that is plain (`Step.is_plain`)."""
@@ -54,6 +56,8 @@ class Runner(object):
         fetches = run.fetches + reading.times if reading.times else run.fetches
         if run.checked:
             fetches += self._gradients.tensors(step)
+        if self._recorder is not None:
+            fetches += self._recorder.tensors(step)
         began = time.time() if reading.timed else None  # the clock of the operations that take the time too
         waited = ()
         if reading.loads or reading.restarts:
@@ -62,6 +66,8 @@ class Runner(object):
             except tf_compat.tf.errors.OpError as error:
                 self._raise(error, names, values)
         fetched = self._compute(step, names, values, fetches, run_options, metadata)
+        if self._recorder is not None:
+            fetched = self._recorder.took(step, names, values, fetched)
         if run.checked:
             fetched = self._gradients.compared(step, fetched)
         if reading.timed:

@@ -90,6 +90,11 @@ class Step(object):
         step.targets = self.run.targets + step.traffic.sends
         return step
 
+    @property
+    def rewritten(self):
+        """The Rewritten of which it is a step."""
+        return self._rewritten
+
     def may_wait(self, fetches):
         """Those of the call's fetches of which a value of an earlier step will do (execution.fetch_every)."""
         if self._may_wait is None:

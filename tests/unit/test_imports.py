@@ -17,6 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LEVELS = {
     "epl": 7,  # epl/__init__.py: the public names
     "api": 6,
+    "verify": 6,
     "session": 5,
     "tf1": 5,  # for programs; they may know nothing of the rest
     "profiler": 5.5,  # session hooks for users
