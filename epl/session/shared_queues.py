@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import tensor_pb2
 
 from epl import tf_compat
 from epl.plan.facts.names import queue_of
@@ -32,11 +33,11 @@ def _function(queues, asked, prefix, dtypes):
     name = prefix + name
 
     def put(*values):
-        queues.put(name, _packed(values, dtypes), capacity)
+        queues.put(name, packed(values, dtypes), capacity)
         return []
 
     def take():
-        return _unpacked(queues.take(name))
+        return unpacked(queues.take(name))
 
     def size():
         return np.int32(queues.size(name))
@@ -44,17 +45,17 @@ def _function(queues, asked, prefix, dtypes):
     return {"put": put, "take": take, "size": size}[kind]
 
 
-def _packed(values, dtypes):
+def packed(values, dtypes):
     """One element, of several tensors, as bytes."""
     protos = [tf.make_tensor_proto(value, dtype) for value, dtype in zip(values, dtypes)]
     texts = [proto.SerializeToString() for proto in protos]
     return json.dumps([len(text) for text in texts]).encode() + b"\n" + b"".join(texts)
 
 
-def _unpacked(element):
+def unpacked(element):
     lengths, rest = element.split(b"\n", 1)
     values, start = [], 0
     for length in json.loads(lengths.decode()):
-        values.append(tf.make_ndarray(tf.TensorProto.FromString(rest[start : start + length])))
+        values.append(tf.make_ndarray(tensor_pb2.TensorProto.FromString(rest[start : start + length])))
         start += length
     return values

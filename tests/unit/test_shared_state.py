@@ -3,6 +3,7 @@
 import json
 import threading
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -12,6 +13,7 @@ from epl.communicators.bootstrap_state import BootstrapState, WaitError
 from epl.errors import UnsupportedError
 from epl.passes.promises import PROMISES
 from epl.plan.facts.names import queue_of
+from epl.session.shared_queues import packed, unpacked
 from tests.helpers import planning
 
 SHARED = {
@@ -144,3 +146,10 @@ def test_a_queue_that_stays_with_this_worker_is_found(monkeypatch):
     graph = make_program(graph).graph
     said = "'%s' takes the queue 'fifo_queue', which is this worker's alone" % taker
     assert PROMISES["share_queues"].broken(graph, graph, None) == [said]
+
+
+def test_an_element_of_several_tensors_travels_as_bytes():
+    one, texts = np.float32(2.5), np.array([b"a\n", b"\x00"], object)
+    found = unpacked(packed([one, texts], [tf.float32, tf.string]))
+    assert found[0] == one and found[0].dtype == np.float32
+    assert found[1].tolist() == texts.tolist()
