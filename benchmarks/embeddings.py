@@ -47,9 +47,9 @@ def train(kind, rows, width):
     tf.disable_v2_behavior()
     epl.init(epl.Config({"cluster.colocate_split_and_replicate": kind != "data"}))
     if kind == "summed":
-        from epl.partition import routes, spread
+        from epl.partition import propagate, routes
 
-        routes.route_cost = spread.route_cost = lambda *sizes: float("inf")
+        routes.route_cost = propagate.route_cost = lambda *sizes: float("inf")
     if kind != "data":
         epl.set_default_strategy(epl.replicate(jobs.WORKERS))
     scopes = None if kind == "data" else lambda: epl.split(jobs.WORKERS)

@@ -1,4 +1,4 @@
-"""What the memory plan foretells of a training step's peak, and what TensorFlow's allocator gives out at the peak.
+"""What the memory plan estimates of a training step's peak, and what TensorFlow's allocator gives out at the peak.
 
     python benchmarks/memory_plan.py [--models mlp resnet50 bert lstm moe dcgan] [--ways plain auto zero]
 
@@ -6,7 +6,7 @@ One core, one process, Adam. A device's peak is that of its variables and of wha
 `auto` recomputes (gradient_checkpoint.type), `zero` divides state and gradients over two devices (zero.level="v1").
 Some of the order of operations is by chance, and which of two devices is ahead: the highest peak of several sessions
 counts.
-Prints a line for each model, way and device: measured and foretold peak with the difference, and the same for what is
+Prints a line for each model, way and device: measured and estimated peak with the difference, and the same for what is
 there besides variables.
 """
 
@@ -28,7 +28,7 @@ from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
 from epl.communicators import library  # noqa: E402
 from epl.plan.facts.names import cloned_name  # noqa: E402
-from epl.session.foretold import foretell_program, roots_of  # noqa: E402
+from epl.session.estimated_program import estimate_program, roots_of  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 2.0**20
@@ -174,12 +174,12 @@ def run(model, way):
     devices = 2 if way == "zero" else 1
     cluster = epl.Cluster(worker_num=1, worker_index=0, gpu_num_per_worker=devices)
     program = compiler.compile(make_program(graph), epl.Config(WAYS[way]), cluster)
-    foretold = foretell_program(program)[0]
+    estimated = estimate_program(program)[0]
     runs = [measured(program, init) for _ in range(SESSIONS)]
     for device in sorted(runs[0]):
         peaks = [found[device] for found in runs]
         peak = max(peaks)
-        memory = foretold[device]
+        memory = estimated[device]
         lasting = sum(memory.lasting.values())
         besides = memory.peak_bytes - lasting
         print(
@@ -195,8 +195,8 @@ def run(model, way):
         )
 
 
-def _compared(measured, foretold):
-    return measured / MIB, foretold / MIB, 100.0 * (foretold - measured) / measured
+def _compared(measured, estimated):
+    return measured / MIB, estimated / MIB, 100.0 * (estimated - measured) / measured
 
 
 def main():

@@ -106,7 +106,7 @@ class CInterface(object):
         self._source = ctypes.create_string_buffer(size)
         self._memory = ctypes.create_string_buffer(size + 64)
         data = (ctypes.addressof(self._memory) + 63) // 64 * 64
-        self._whole, self._one = (native.Segment(data, data, count) for count in (size // 4, 1))
+        self._whole, self._one = (native.NativeSegment(data, data, count) for count in (size // 4, 1))
 
     def make(self):
         """Writes the memory, as the addition does, since what is in a cache is reduced sooner; then meets the other."""

@@ -1,4 +1,4 @@
-"""Memory and time of a training step with recomputation and without, and what the memory plan foretells of each.
+"""Memory and time of a training step with recomputation and without, and what the memory plan estimates of each.
 
     python benchmarks/recomputation.py [--models layers bert] [--steps 5] [--limits 50 70]
                                        [--gradient_checkpointing PATH]
@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 import epl  # noqa: E402
 from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
-from epl.session.foretold import foretell_program  # noqa: E402
+from epl.session.estimated_program import estimate_program  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 2.0**20
@@ -180,7 +180,7 @@ def run(model, steps, limits, peer):
         else:
             program, taken = compiled(graph, config)
             graph_def = program.graph.to_graph_def(tf.GraphDef)
-            (memory,) = foretell_program(program)[0].values()
+            (memory,) = estimate_program(program)[0].values()
             expected = memory.peak_bytes - sum(memory.lasting.values())
         peak, seconds = measured(graph_def, train, init, steps)
         if config is not None:

@@ -25,8 +25,8 @@ from epl import compiler  # noqa: E402
 from epl.capture.record import make_program  # noqa: E402
 from epl.graph import collector  # noqa: E402
 from epl.graph.lazy import Lazy  # noqa: E402
+from epl.passes.copies.add_micro_batches import copy_micro_batches  # noqa: E402
 from epl.passes.copies.clone import clone_instances  # noqa: E402
-from epl.passes.copies.micro_batches import copy_micro_batches  # noqa: E402
 from epl.plan.decide import make_plan  # noqa: E402
 from epl.session.rewritten import Rewritten  # noqa: E402
 

@@ -4,7 +4,7 @@ import os
 from typing import Optional
 
 from epl import logs, ops, optimizers, profiler, tf_compat
-from epl.capture import hooks as _capture_hooks
+from epl.capture import caught as _capture_hooks
 from epl.capture.blocks import recompute
 from epl.capture.collections import GraphKeys, add_to_collection, get_all_collections, get_collection
 from epl.capture.hints import shard, whole

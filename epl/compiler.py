@@ -13,10 +13,10 @@ from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.lint import lint
+from epl.passes.copies.add_micro_batches import copy_micro_batches
 from epl.passes.copies.clone import clone_instances
 from epl.passes.copies.cross_borders import cross_borders
 from epl.passes.copies.fill_shards import fill_shards
-from epl.passes.copies.micro_batches import copy_micro_batches
 from epl.passes.copies.own_copies import own_copies
 from epl.passes.copies.reseed import reseed
 from epl.passes.copies.reseed_functions import reseed_functions
@@ -26,20 +26,20 @@ from epl.passes.model.add_residuals import add_residuals
 from epl.passes.model.add_stages import add_stages
 from epl.passes.model.autotune_data import autotune_data
 from epl.passes.model.check_gradients import check_gradients
+from epl.passes.model.compute_again import recompute
 from epl.passes.model.divide_clipping import divide_clipping
 from epl.passes.model.divide_parameters import divide_parameters
 from epl.passes.model.divide_rows import divide_rows
 from epl.passes.model.divide_variables import divide_variables
+from epl.passes.model.keep_on_host import offload_kept
 from epl.passes.model.mark_merges import mark_merges
 from epl.passes.model.mixed_precision import mixed_precision
-from epl.passes.model.offload import offload
-from epl.passes.model.offload_kept import offload_kept
+from epl.passes.model.move_to_host import offload
 from epl.passes.model.order_products import order_products
 from epl.passes.model.order_reads import order_reads
 from epl.passes.model.partition_shards import partition_shards
 from epl.passes.model.place import place
 from epl.passes.model.place_hints import place_hints
-from epl.passes.model.recompute import recompute
 from epl.passes.model.repeat_data import repeat_data
 from epl.passes.model.scale_loss import scale_loss
 from epl.passes.model.share_data import share_data
@@ -60,15 +60,15 @@ from epl.passes.sync.gather_batches import gather_batches
 from epl.passes.sync.gather_parameters import gather_parameters
 from epl.passes.sync.gpu_collectives import move_collectives_to_gpu
 from epl.passes.sync.group_updates import group_updates
+from epl.passes.sync.join_found_infs import join_found_infs
 from epl.passes.sync.join_shards import join_shards, with_wholes
 from epl.passes.sync.join_sums import join_sums
-from epl.passes.sync.join_verdicts import join_verdicts
+from epl.passes.sync.join_user_collectives import join_user_collectives
 from epl.passes.sync.merge_outputs import merge_outputs
 from epl.passes.sync.merge_state import merge_state
 from epl.passes.sync.save_shards import save_shards
 from epl.passes.sync.summaries import show_merged
 from epl.passes.sync.sync_batch_norm import sync_batch_norm
-from epl.passes.sync.user_collectives import join_user_collectives
 from epl.passes.sync.weigh_copies import weigh_copies
 from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.bound_clusters import bound_clusters
@@ -92,14 +92,14 @@ from epl.plan.layout.shards import plan_hints, plan_shards
 from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.layout.transpositions import plan_transpositions
 from epl.plan.memory.checked_gradients import plan_checks
-from epl.plan.memory.keep import plan_recompute
+from epl.plan.memory.checkpoint_policy import plan_recompute
 from epl.plan.memory.offload import plan_offload
 from epl.plan.memory.offload_kept import plan_kept
 from epl.plan.pipeline.auto_stages import plan_stages
 from epl.plan.pipeline.copied import plan_copies
 from epl.plan.precision.loss_scale import plan_scaling
 from epl.plan.precision.sixteen_bits import plan_casts
-from epl.plan.report.strategies import strategies_of
+from epl.plan.report.strategy_rows import strategies_of
 from epl.plan.sync.loss_weights import plan_loss_weights
 from epl.plan.sync.merge_marks import plan_merges
 from epl.plan.sync.residuals import plan_residuals
@@ -167,7 +167,7 @@ PASSES = (
     compress_gradients,  # before other gradients, as the next pass promises that all are aggregated; changes numbers
     encode_gradients,  # the same
     aggregate_gradients,
-    join_verdicts,
+    join_found_infs,
     join_sums,
     merge_state,
     group_updates,  # after all that rewires what updates take, but for collectives of the user, which it leaves alone

@@ -63,7 +63,7 @@ def page():
     """The page, as text."""
     importlib.import_module("epl.tf1")
     problem_of = importlib.import_module("epl.tf1.check").problem_of
-    refusal = importlib.import_module("epl.tf1.names").refusal
+    refusal = importlib.import_module("epl.tf1.name_tables").refusal
     with open(NAMES) as source:
         names = source.read().split()
     missing = [name for name in names if problem_of("tensorflow." + name)]

@@ -4,7 +4,7 @@ import collections
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from epl.audit.values import SUM, UNKNOWN, UNORDERED, Terms, Value
+from epl.audit.compared_values import SUM, UNKNOWN, UNORDERED, Terms, Value
 from epl.audit.walk import Walk, original_name
 from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from epl.audit.values import SOURCE, SUM, VARIABLE, Value, near
+from epl.audit.compared_values import SOURCE, SUM, VARIABLE, Value, near
 from epl.graph import tags
 from epl.graph.index import format_input
 from epl.graph.lazy import node_def_of

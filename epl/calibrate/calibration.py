@@ -3,7 +3,7 @@
 import os
 
 from epl.calibrate.device import measure_device
-from epl.calibrate.links import measure_link
+from epl.calibrate.link_speed import measure_link
 from epl.cluster import fingerprint
 from epl.cluster.gpus import visible_gpus
 from epl.cluster.machine import NOMINAL, Link, Machine

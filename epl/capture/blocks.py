@@ -32,8 +32,8 @@ class recompute(object):  # lower case, as it is used like a function: with epl.
         if record.block is not None:
             raise CaptureError("epl.recompute() stands inside of another one; blocks cannot be nested.")
         self._record = record
-        record.num_blocks += 1
-        record.block = record.num_blocks
+        record.num_pipelines += 1
+        record.block = record.num_pipelines
         return self
 
     def __exit__(self, *exc_info):

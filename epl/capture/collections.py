@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List
 
-from epl.capture.keys import GraphKeys
+from epl.capture.merge_keys import GraphKeys
 from epl.capture.record import default_graph, merges_of, record_of
 from epl.errors import CaptureError, CollectionKeyError
 from epl.program.program import LOSSES

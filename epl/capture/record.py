@@ -9,8 +9,8 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.keys import GraphKeys
-from epl.capture.specs import specs_of
+from epl.capture.inferred_specs import specs_of
+from epl.capture.merge_keys import GraphKeys
 from epl.errors import CaptureError
 from epl.graph import tags
 from epl.graph.index import Graph
@@ -40,7 +40,7 @@ class Record(object):
         self.role = None
         self.local_variables = set()
         self.block = None  # number of the block marked with epl.recompute() that is open
-        self.num_blocks = 0
+        self.num_pipelines = 0
         self.shapes = {}  # operation -> the shapes of its outputs, see specs_of
         self.forward_of = {}  # operation -> the one for whose gradient it was made
         self._equal_shapes = {}  # equal ones are one object

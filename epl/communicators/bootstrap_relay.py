@@ -13,7 +13,7 @@ import time
 from epl.communicators import wire
 from epl.communicators.bootstrap_state import BootstrapState, WaitError
 from epl.communicators.connection import CALL_TIMEOUT_S, LEAVE_TIMEOUT_S, Connection
-from epl.communicators.merging import Flights, Gatherings
+from epl.communicators.merged_calls import Flights, Gatherings
 from epl.communicators.service import PAGE_BYTES, Service, divided, paged
 from epl.communicators.silence import Silence, lost_text
 from epl.communicators.wire import EVERY_GENERATION, Ending

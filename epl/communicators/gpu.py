@@ -36,7 +36,7 @@ def library_paths(config, folders=None):
 def uses_nccl(cluster, config):
     """Whether GPUs of different workers exchange data through NCCL.
 
-    With `communication.backend` "auto" they do where this process can load it; other workers' verdicts come out when
+    With `communication.backend` "auto" they do where this process can load it; other workers' found_infs come out when
     they connect.
 
     Raises:

@@ -82,7 +82,7 @@ class Options(ctypes.Structure):
     ]
 
 
-class Segment(ctypes.Structure):
+class NativeSegment(ctypes.Structure):
     """epl_segment"""
 
     _fields_ = [("data_in", ctypes.c_void_p), ("data_out", ctypes.c_void_p), ("count", ctypes.c_size_t)]
@@ -98,7 +98,7 @@ class Request(ctypes.Structure):
         ("dtype", ctypes.c_int),
         ("reduce_op", ctypes.c_int),
         ("peer", ctypes.c_int),
-        ("segments", ctypes.POINTER(Segment)),
+        ("segments", ctypes.POINTER(NativeSegment)),
         ("num_segments", ctypes.c_size_t),
         ("scale", ctypes.c_double),
         ("send_counts", ctypes.POINTER(ctypes.c_size_t)),

@@ -4,7 +4,7 @@
 """
 
 from epl.config.key import BOOL, INTEGER, INTEGERS, NUMBER, STRING, Key
-from epl.config.strategies import STRATEGIES
+from epl.config.strategy_keys import STRATEGIES
 
 KEYS = (
     Key(

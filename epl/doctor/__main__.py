@@ -2,7 +2,7 @@
 
 import sys
 
-from epl.doctor import exchange, folder, machine
+from epl.doctor import exchange, folder, this_machine
 from epl.doctor.findings import WRONG, lines, verdict
 
 
@@ -13,18 +13,18 @@ def checks(folders, options):
       folders: for checkpoints.
       options: of epl-launch, for the exchange between workers.
     """
-    yield machine.python()
-    found = machine.ask_tensorflow()
-    yield machine.tensorflow(found)
-    native = machine.native_part(found)
+    yield this_machine.python()
+    found = this_machine.ask_tensorflow()
+    yield this_machine.tensorflow(found)
+    native = this_machine.native_part(found)
     yield native
-    yield machine.compiler()
-    yield machine.gpus(found)
-    yield machine.cores()
-    yield machine.shared_memory()
-    yield machine.descriptors()
-    yield machine.ports()
-    yield machine.host_name()
+    yield this_machine.compiler()
+    yield this_machine.gpus(found)
+    yield this_machine.cores()
+    yield this_machine.shared_memory()
+    yield this_machine.descriptors()
+    yield this_machine.ports()
+    yield this_machine.host_name()
     for path in folders:
         yield from folder.folder(path)
     if native.state != WRONG and "failure" not in found:

@@ -4,7 +4,7 @@ import collections
 import os
 
 from epl.launch import board
-from epl.launch.shares import shares_of
+from epl.launch.time_shares import shares_of
 
 # Of a process: letter of its state (None: it is gone), seconds of processor time so far, bytes of memory.
 Process = collections.namedtuple("Process", "state cpu_s memory")

@@ -21,17 +21,17 @@ from epl.launch import (
     notice,
     processes,
     progress,
-    record,
     restarts,
+    run_record,
     version_1,
 )
 from epl.launch.advice import address_of
-from epl.launch.job import PEER_GRACE_S, Job
+from epl.launch.loop import PEER_GRACE_S, RunningJob
 from epl.launch.options import parse, place_of_script, script_command
 from epl.launch.output import ERRORS, EVERYTHING, OWN, Console, Stream
 from epl.launch.stops import Stops
 from epl.launch.summary import attempt_of, failure_text, nobody_came_text, short_text
-from epl.launch.tracebacks import Known
+from epl.launch.tracebacks import KnownErrors
 from epl.launch.workers import Worker
 
 # Exit status when the command line is wrong or a worker cannot be started.
@@ -158,7 +158,7 @@ class _Preparation:
         self.record = None
         if options.report is not None:
             devices = _devices_text(options.gpu_per_worker, self.gpus)
-            self.record = record.Record(self.command, len(self.addresses), devices, self.log_dir)
+            self.record = run_record.RunRecord(self.command, len(self.addresses), devices, self.log_dir)
 
     def again(self, left_out):
         """Prepares the next attempt: with addresses and a token of its own, so that nothing of this one comes in.
@@ -254,7 +254,7 @@ class _Preparation:
         variables[notice.VARIABLE] = os.path.abspath(self.notice_path)
         variables[ATTEMPT] = str(self.attempt)
         if self.record is not None and self.local[place] == 0:
-            variables[record.PARTS] = os.path.abspath(self.record.parts_path)
+            variables[run_record.PARTS] = os.path.abspath(self.record.parts_path)
         return variables
 
     def headline(self, options):
@@ -319,14 +319,14 @@ class _Attempt:
     """One attempt of the job: its workers from their start to their end.
 
     Attributes:
-      job: the Job.
+      job: the RunningJob.
       came_to_init: whether any worker has called epl.init().
       start_error: why a worker could not be started, or None.
     """
 
     def __init__(self, options, plan, console, guard, stops, asked):
         self._options, self._plan, self._console = options, plan, console
-        self.job = Job(console, guard, stops, asked, plan.progress(options))
+        self.job = RunningJob(console, guard, stops, asked, plan.progress(options))
         self.came_to_init = False
         self.start_error = None
         self._began = time.monotonic()
@@ -381,7 +381,7 @@ def _goes_on(attempt, plan, decisions, console):
 
 
 def _start(options, plan, console, job):
-    known = Known()
+    known = KnownErrors()
     for place, index in enumerate(plan.local):
         if job.stopping:
             return

@@ -9,7 +9,7 @@ import time
 from epl.launch.errors_seen import ErrorsSeen
 from epl.launch.noise import Noise
 from epl.launch.progress import columns_of
-from epl.launch.tracebacks import Known, Tracebacks
+from epl.launch.tracebacks import KnownErrors, Tracebacks
 
 # An unfinished line is shown after this time, so that "Loading... " is seen before "done" comes.
 PARTIAL_LINE_S = 0.2
@@ -151,10 +151,10 @@ class Stream:
         self._tail = collections.deque(maxlen=TAIL_LINES)
         self._tail_line = bytearray()
         self._shown, self._lines = shown, lines
-        self._errors = Tracebacks(worker, Known())  # to know what of the output belongs to one
+        self._errors = Tracebacks(worker, KnownErrors())  # to know what of the output belongs to one
         self._in_table = False
         self._noise = None if everything else Noise()
-        self._tracebacks = None if everything else Tracebacks(worker, known or Known())
+        self._tracebacks = None if everything else Tracebacks(worker, known or KnownErrors())
         self.errors = ErrorsSeen()
         self.log_error = None
 

@@ -8,7 +8,7 @@ import collections
 import os
 
 from epl.launch import board, diagnosis
-from epl.launch.shares import shares_text
+from epl.launch.time_shares import shares_text
 
 LINE, PLAIN, OFF = "line", "plain", "off"
 # A line on a terminal is made anew so often; elsewhere there is one so often, and sooner for the first one.

@@ -12,7 +12,7 @@ import time
 from epl.errors import EplError
 from epl.launch import diagnosis, jobs, stacks
 from epl.launch.flight import write_timeline
-from epl.launch.shares import shares_of, shares_text
+from epl.launch.time_shares import shares_of, shares_text
 from epl.version import __version__
 
 _FIRST_LOOK_S = 1.0  # from the first look to the second, without which there are no rates

@@ -20,7 +20,7 @@ _BETWEEN = (b"", b"During handling of the above exception, another exception occ
 _MOST_LINES = 400
 
 
-class Known:
+class KnownErrors:
     """The errors that workers of a job have shown: of each, its line to (worker, the lines that followed)."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Tracebacks:
 
     Args:
       worker: its index.
-      known: the `Known` of the job.
+      known: the `KnownErrors` of the job.
     """
 
     def __init__(self, worker, known):

@@ -108,7 +108,7 @@ def _check_places(done, program):
     What these take is exchanged before, whether or not they are gone through. So is what is left out where gradients
     are not finite: that is not known yet.
     """
-    gates = {write for verdict in program.scaled for write in verdict.gates}
+    gates = {write for found_inf in program.scaled for write in found_inf.gates}
     inside = inside_control_flow(program.graph)
     for each in done.collectives:
         if node_of(each.tensor) in inside and each.wanted_by not in gates:

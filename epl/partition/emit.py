@@ -3,8 +3,8 @@
 from tensorflow.core.framework import attr_value_pb2
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import BOOL, FLOAT32, FLOAT64, INT32, INT64, STRING
 from epl.partition.conversion import shard_sizes, shard_starts
 from epl.partition.partitioned import COLLECTIVES, SEND_ROWS, ShardCollective

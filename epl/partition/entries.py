@@ -5,7 +5,7 @@ r"""Batches with any number of entries in each row, and ids that were flattened:
 
 Where devices divide the rows of a batch, each has the entries of its rows, computes what lies between just as one
 device computes it, and has its rows of what comes of it. Entries are not divided evenly, so that such tensors lie
-`by_row`. A region is all that does, from where entries begin to where rows come again, and the same backward. It is
+`ragged`. A region is all that does, from where entries begin to where rows come again, and the same backward. It is
 taken as a whole or not at all: where something else uses what lies in it, nothing is changed.
 """
 
@@ -17,11 +17,11 @@ from epl.graph import tags
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.graph.types import INDEX_TYPES
-from epl.partition.gradients import lists_of_rows
-from epl.partition.rule import Strategy
+from epl.partition.lookup_gradients import lists_of_rows
+from epl.partition.rule import Partitioning
 from epl.partition.sparse_batches import lists_before
 from epl.partition.table import notation_of
-from epl.program.placement import WHOLE, by_row, sharded
+from epl.program.placement import WHOLE, ragged, sharded
 from epl.rules import effects, tensors
 
 _KINDS = ("Sum", "Mean", "SqrtN")
@@ -40,7 +40,7 @@ ENTRIES = "entries"
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowCount:
     """How many rows there are where rows come again.
 
     Attributes:
@@ -60,8 +60,8 @@ class Region:
 
     Attributes:
       tables: the variables that are looked up.
-      strategies: node to its Strategy.
-      rows: node at which rows come again to its Rows.
+      strategies: node to its Partitioning.
+      rows: node at which rows come again to its RowCount.
       begins: nodes at which the gradients of tables are lists of rows.
       segments: tensors with the row of each entry.
       before: nodes before it that every shard computes for all entries.
@@ -69,15 +69,15 @@ class Region:
     """
 
     tables: FrozenSet[str]
-    strategies: Dict[str, Strategy] = field(default_factory=dict)
-    rows: Dict[str, Rows] = field(default_factory=dict)
+    strategies: Dict[str, Partitioning] = field(default_factory=dict)
+    rows: Dict[str, RowCount] = field(default_factory=dict)
     begins: FrozenSet[str] = frozenset()
     segments: FrozenSet[Tensor] = frozenset()
     before: FrozenSet[str] = frozenset()
     lists: FrozenSet[Tensor] = frozenset()
 
 
-class Finder(object):
+class RegionFinder(object):
     """Finds the Region of a list of entries.
 
     Args:
@@ -202,7 +202,7 @@ class Finder(object):
             return True
         outputs, wants, routed = found
         placements = tuple(self._place(outputs[i]) for i in sorted(outputs))
-        self._strategies[name] = Strategy(None, wants, placements, routed)
+        self._strategies[name] = Partitioning(None, wants, placements, routed)
         made = [Tensor(name, i) for i, kind in outputs.items() if kind != "rows again"]
         self._known.update((Tensor(name, i), kind) for i, kind in outputs.items() if kind != "rows again")
         for consumer, position in self._graph.consumers.get(name, ()):
@@ -221,18 +221,18 @@ class Finder(object):
     def _place(self, kind):
         if kind == "rows again":
             return sharded(0)
-        return by_row(self._of, kind in (("ids", ENTRIES), ("rows", ENTRIES)))
+        return ragged(self._of, kind in (("ids", ENTRIES), ("rows", ENTRIES)))
 
     def _wants(self, inputs, **others):
         """What a node wants of its inputs: what is known as it lies here, all else whole."""
         found = [self._place(self._known[t]) if t in self._known else WHOLE for t in inputs]
-        found = [by_row(self._of) if t in self._cut else each for t, each in zip(inputs, found)]
+        found = [ragged(self._of) if t in self._cut else each for t, each in zip(inputs, found)]
         for position, value in others.items():
             found[int(position[1:])] = value
         return tuple(found)
 
     def _visit(self, node, inputs, kinds):
-        """(output to what it is, the Strategy's inputs, whether it is routed) or None."""
+        """(output to what it is, the Partitioning's inputs, whether it is routed) or None."""
         op, words = node.op, [kind and kind[0] for kind in kinds]
         if self._flattened is not None and format_input(node.name, 0) == self._of:
             return {0: ("ids", ENTRIES)}, (sharded(0), WHOLE), False
@@ -284,7 +284,7 @@ class Finder(object):
         count = inputs[3] if node.op.endswith("WithNumSegments") else None
         if count is not None and words[3] is not None:
             return None
-        self._rows[node.name] = Rows(inputs[rows_at], count)
+        self._rows[node.name] = RowCount(inputs[rows_at], count)
         if node.op == "SegmentSum":
             fits = kinds[0] == ("rows", ENTRIES)
         elif words[0] == "rows":
@@ -323,7 +323,7 @@ class Finder(object):
             return None
         fields = _product(self._facts.shape(self._flattened)[1:])
         if kinds[0] == ("rows", ENTRIES) and sizes[1] == fields * sizes[0] and words[1] is None:
-            self._rows[node.name] = Rows(like=self._flattened)
+            self._rows[node.name] = RowCount(like=self._flattened)
             return {0: "rows again"}, self._wants(inputs), False
         if kinds[0] is None and words[1] == "number" and sizes[0] == fields * sizes[1]:
             if self._is_backward(node.name):

@@ -3,7 +3,7 @@
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.graph.types import INDEX_TYPES
-from epl.partition.entries import COMBINES, ENTRIES, Finder
+from epl.partition.entries import COMBINES, ENTRIES, RegionFinder
 from epl.rules import tensors
 
 # What may lie between ids and what combines rows.
@@ -33,12 +33,12 @@ def regions(facts, marks):
 
 
 def _combined(facts, marks, name):
-    """A Finder for what an operation combines that gives the rows of a batch; None where it does not."""
+    """A RegionFinder for what an operation combines that gives the rows of a batch; None where it does not."""
     if name not in marks.rows:
         return None
     inputs = facts.inputs(name)
     op, segments = facts.graph.nodes[name].op, inputs[1 if facts.graph.nodes[name].op == "SegmentSum" else 2]
-    finder = Finder(facts, marks, format_input(*segments))
+    finder = RegionFinder(facts, marks, format_input(*segments))
     behind = facts.graph.ancestors([name], data_only=True)
     if op != "SegmentSum" and finder.table_of(inputs[0]):
         ids = inputs[1]
@@ -56,7 +56,7 @@ def _combined(facts, marks, name):
 
 
 def _flattened(facts, marks, name):
-    """A Finder for the lookups of ids that a Reshape flattens; None where it does something else."""
+    """A RegionFinder for the lookups of ids that a Reshape flattens; None where it does something else."""
     given, out = facts.inputs(name)[0], Tensor(name, 0)
     before, after, target = facts.shape(given), facts.shape(out), facts.value(facts.inputs(name)[1])
     if not before or len(before) < 2 or after is None or len(after) != 1 or None in before[1:]:
@@ -65,7 +65,7 @@ def _flattened(facts, marks, name):
         return None
     if before[0] is not None and (before[0] < marks.shards or before[0] % marks.shards == 0):
         return None  # parts of equal size need nothing of this
-    finder = Finder(facts, marks, format_input(*out), given)
+    finder = RegionFinder(facts, marks, format_input(*out), given)
     lookups = [c for c in facts.graph.edges.data_consumers.get(name, ()) if finder.looks_up(c, out)]
     if not lookups or not any(each in marks.rows for each in lookups):
         return None

@@ -9,7 +9,7 @@ Megatron-LM (Shoeybi et al., 2019, section 3) computes the loss of a divided voc
 
 from tensorflow.core.framework import attr_value_pb2
 
-from epl.graph.build import Type
+from epl.graph.node_defs import Type
 from epl.graph.types import BOOL, INT32
 from epl.partition.conversion import shard_sizes
 

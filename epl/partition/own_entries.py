@@ -3,9 +3,9 @@ r"""A shard's part of a list of entries: those of its rows of a batch.
 row of each entry -> number of rows -> where a shard's rows begin -> which entries are its own -> their part
 """
 
-from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import parse_input
+from epl.graph.node_defs import Type
 from epl.graph.types import BOOL, INT32, INT64
 from epl.partition.emit import text_of
 
@@ -67,13 +67,13 @@ def _own(emit, segments, count=None):
     return emit.own_entries[segments]
 
 
-def part_by_row(emit, tensor, placement):
+def part_of_ragged(emit, tensor, placement):
     """A shard's part of a tensor that each has whole.
 
     Args:
       emit: the Emit.
       tensor: with all entries along its first dimension.
-      placement: the Placement, `by_row`.
+      placement: the Placement, `ragged`.
     """
     segments = Tensor(*parse_input(placement.of))
     own = _own(emit, segments)
@@ -81,7 +81,7 @@ def part_by_row(emit, tensor, placement):
 
 
 def num_rows(emit, rows):
-    """A scalar of int32, the number of all rows that come of entries; rows: epl.partition.entries.Rows."""
+    """A scalar of int32, the number of all rows that come of entries; rows: epl.partition.entries.RowCount."""
     own = _own(emit, rows.segments, rows.count)
     return emit.cast(own.rows, own.dtype, INT32)
 
@@ -100,7 +100,7 @@ def combine(emit, node, texts, rows, index_type=None):
       emit: the Emit.
       node: NodeDef of a type in epl.partition.entries.COMBINES.
       texts: the inputs as they lie in a shard.
-      rows: its epl.partition.entries.Rows.
+      rows: its epl.partition.entries.RowCount.
       index_type: of the numbers of rows that it takes, where it is another one.
     """
     dtype, count = node.attr["T"].type, own_num_rows(emit, rows)

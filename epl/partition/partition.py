@@ -21,9 +21,9 @@ from epl.partition.facts import Facts
 from epl.partition.find_entries import regions
 from epl.partition.narrow import narrow
 from epl.partition.postpone import postpone
+from epl.partition.propagate import propagate
 from epl.partition.rewrite import rewrite
 from epl.partition.routes import route
-from epl.partition.spread import spread
 
 
 def partition(program, marks, op_def):
@@ -54,7 +54,7 @@ def _chosen(program, marks, op_def):
     taken = regions(facts, marks)
     while True:
         rows = marks.rows.difference(*(region.before for region in taken))
-        choices = spread(facts, replace(marks, rows=rows), op_def, program.stateful, taken)
+        choices = propagate(facts, replace(marks, rows=rows), op_def, program.stateful, taken)
         choices = route(facts, choices, marks.shards)
         fit = [
             region

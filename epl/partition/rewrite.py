@@ -12,7 +12,7 @@ from epl.graph.lazy import copy_of
 from epl.partition.checkpoints import restored_shard, saved_by_shard
 from epl.partition.conversion import conversion, conversion_cost, shard_sizes
 from epl.partition.emit import Emit, among_zeros, on_one_shard, slice_of
-from epl.partition.own_entries import combine, part_by_row
+from epl.partition.own_entries import combine, part_of_ragged
 from epl.partition.partitioned import Partitioned, WholeInputs
 from epl.partition.routed import write_routed
 from epl.partition.special import writer_of
@@ -120,7 +120,7 @@ class _Forms(object):
         if have == WHOLE and want.kind == "partial":
             return on_one_shard(emit, own, dtype)
         if have == WHOLE and want.kind == BY_ROW:
-            return part_by_row(emit, tensor, want)
+            return part_of_ragged(emit, tensor, want)
         if have == WHOLE:
             read = restored_shard(emit, facts, tensor, shape, want.dim)
             return read or slice_of(emit, own, dtype, shape, want.dim)

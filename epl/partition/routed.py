@@ -4,9 +4,9 @@ ids -> EplRouteIds -> sorted -> send -> look up -> send back -> each to its plac
                              counts, places
 """
 
-from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type
 from epl.graph.types import INT32
 from epl.partition.emit import text_of
 from epl.partition.own_entries import combine
@@ -126,7 +126,7 @@ def write_routed(emit, node, texts, ids, route, rows):
       texts: its inputs, in the places that the strategy wants.
       ids: the ids of the route.
       route: the epl.partition.routes.Route.
-      rows: the epl.partition.entries.Rows where it combines what it looks up, else None.
+      rows: the epl.partition.entries.RowCount where it combines what it looks up, else None.
     """
     if rows is not None:
         return _look_up_and_combine(emit, node, texts, ids, route, rows)

@@ -17,8 +17,8 @@ from typing import Optional, Tuple
 from epl.graph.index import NodeInput as Tensor
 from epl.partition.conversion import conversion_cost, route_cost
 from epl.partition.dims import last_of_rows
-from epl.partition.gradients import lists_of_rows
-from epl.partition.rule import Strategy
+from epl.partition.lookup_gradients import lists_of_rows
+from epl.partition.rule import Partitioning
 from epl.partition.table import ROWS_OF_COPY
 from epl.program.placement import BY_ROW, ROUTED, WHOLE, Placement, partial, sharded
 from epl.rules import effects, tensors
@@ -180,7 +180,7 @@ class _Region(object):
 
     Attributes:
       begins: those that are in it.
-      strategies: node to its Strategy.
+      strategies: node to its Partitioning.
       adds_up: whether rows of the same id may be added up before they are sent.
     """
 
@@ -200,7 +200,7 @@ class _Region(object):
         self._known.update({begin.rows: (_ROWS, what), begin.ids: (_IDS, what)})
         for name, placements in begin.wants:
             outputs = (ROUTED,) * (2 if begin.rows.node == begin.ids.node else 1)
-            self.strategies[name] = Strategy(None, placements, outputs, routed=True)
+            self.strategies[name] = Partitioning(None, placements, outputs, routed=True)
             self._waiting.append(name)
 
     def grown(self):
@@ -224,7 +224,7 @@ class _Region(object):
         return self if undecided.issubset(self.strategies) else None
 
     def _visit(self, node, inputs):
-        """(Strategy, number of an output to what it is) of a node that takes what is routed; None for others."""
+        """(Partitioning, number of an output to what it is) of a node that takes what is routed; None for others."""
         kinds = [self._known.get(tensor) for tensor in inputs]
         words = [kind and kind[0] for kind in kinds]
         op = node.op
@@ -242,29 +242,29 @@ class _Region(object):
         if op == "Unique" and words == [_IDS]:
             unique = "unique", kinds[0][1]
             places = _PLACES, unique
-            return Strategy(None, (ROUTED,), (ROUTED, ROUTED)), {0: (_IDS, unique), 1: places}
+            return Partitioning(None, (ROUTED,), (ROUTED, ROUTED)), {0: (_IDS, unique), 1: places}
         if op == "Shape" and words == [_IDS]:
-            return Strategy(None, (None,), (WHOLE,)), {0: (_SHAPE, kinds[0][1])}
+            return Partitioning(None, (None,), (WHOLE,)), {0: (_SHAPE, kinds[0][1])}
         if op == "StridedSlice" and words[0] == _SHAPE and node.attr["shrink_axis_mask"].i == 1:
-            return Strategy(None, (WHOLE,) * 4, (WHOLE,)), {0: (_COUNT, kinds[0][1])}
+            return Partitioning(None, (WHOLE,) * 4, (WHOLE,)), {0: (_COUNT, kinds[0][1])}
         if op == "UnsortedSegmentSum" and words == [_ROWS, _PLACES, _COUNT]:
             if kinds[1][1] == kinds[2][1] == ("unique", kinds[0][1]):
-                return Strategy(None, (ROUTED, ROUTED, WHOLE), (ROUTED,)), {0: (_ROWS, kinds[1][1])}
+                return Partitioning(None, (ROUTED, ROUTED, WHOLE), (ROUTED,)), {0: (_ROWS, kinds[1][1])}
             return None
         if op == "L2Loss" and words == [_ROWS]:
             self._comes_apart(kinds)
-            return Strategy(None, (ROUTED,), (partial(),)), {}
+            return Partitioning(None, (ROUTED,), (partial(),)), {}
         if op in tensors.LOOKUPS and words[1] == _IDS and self._is_sharded_table(inputs[0]):
             self._comes_apart(kinds[1:2])
             placements = (sharded(0), ROUTED) + (WHOLE,) * (len(inputs) - 2)
-            return Strategy(None, placements, (ROUTED,)), {0: (_ROWS, kinds[1][1])}
+            return Partitioning(None, placements, (ROUTED,)), {0: (_ROWS, kinds[1][1])}
         if effects.is_write(op):
             return self._update(node, inputs, kinds)
         return self._elementwise(node, inputs, kinds)
 
     def _made(self, inputs, kind):
         placements = tuple(ROUTED if tensor in self._known else WHOLE for tensor in inputs)
-        return Strategy(None, placements, (ROUTED,)), {0: kind}
+        return Partitioning(None, placements, (ROUTED,)), {0: kind}
 
     def _comes_apart(self, kinds):
         """Notes that something is not the same for a sum of rows, where these could still be of the same id."""

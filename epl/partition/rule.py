@@ -47,7 +47,7 @@ class Notation:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Partitioning:
     """A way to compute one operation in parts.
 
     Attributes:
@@ -90,14 +90,16 @@ def strategies(rule, shards):
     """All ways to compute an operation in parts, by its Rule; to compute it whole is the first."""
     anyhow = [None if labels == TAKEN_ANYHOW else WHOLE for labels in rule.inputs]
     whole = tuple(WHOLE_SHAPE if i in rule.notation.ignored else each for i, each in enumerate(anyhow))
-    found = [Strategy(None, whole, (WHOLE,) * len(rule.outputs))]
+    found = [Partitioning(None, whole, (WHOLE,) * len(rule.outputs))]
     for label, sizes in rule.sizes:
         if divides(sizes, shards):
             found.append(_divided(rule, label, anyhow))
     found.extend(_routed(rule, shards, anyhow) if rule.notation.routed else ())
     outputs = tuple(WHOLE if labels == TAKEN_WHOLE else partial() for labels in rule.outputs)
     for group in rule.notation.linear:
-        found.append(Strategy(None, tuple(partial() if i in group else each for i, each in enumerate(whole)), outputs))
+        found.append(
+            Partitioning(None, tuple(partial() if i in group else each for i, each in enumerate(whole)), outputs)
+        )
     return tuple(found)
 
 
@@ -109,7 +111,7 @@ def _routed(rule, shards, anyhow):
     labels = [label for label in rule.inputs[1] if label is not None and divides(sizes[label], shards)]
     placements = [(sharded(0), sharded(rule.inputs[1].index(label))) + tuple(anyhow[2:]) for label in labels]
     outputs = [(sharded(rule.outputs[0].index(label)),) for label in labels]
-    return [Strategy(*each, routed=True) for each in zip(labels, placements, outputs)]
+    return [Partitioning(*each, routed=True) for each in zip(labels, placements, outputs)]
 
 
 def divides(sizes, shards):
@@ -125,7 +127,7 @@ def _divided(rule, label, anyhow):
     if all(dim < 0 for dim in ins):
         missing = WHOLE
     outputs = tuple(sharded(dim) if dim >= 0 else missing for dim in outs)
-    return Strategy(
+    return Partitioning(
         label, inputs, tuple(WHOLE if labels == TAKEN_WHOLE else each for labels, each in zip(rule.outputs, outputs))
     )
 

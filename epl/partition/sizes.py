@@ -1,7 +1,7 @@
 """Sizes of whole dimensions that are known only when a step runs."""
 
-from epl.graph.build import Type
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type
 from epl.graph.types import INT32
 from epl.partition.own_entries import num_rows
 

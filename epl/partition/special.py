@@ -5,8 +5,8 @@ Functions `(emit, node, texts, strategy, rule, choices) -> whether they have wri
 is written with its local inputs as it is. `texts` are the data inputs, in the placements that the strategy wants.
 """
 
-from epl.graph.build import Type
 from epl.graph.index import NodeInput as Tensor
+from epl.graph.node_defs import Type
 from epl.graph.types import BOOL, INT32, INT64
 from epl.partition.conversion import shard_sizes
 from epl.partition.dims import last_of_rows

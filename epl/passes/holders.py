@@ -1,7 +1,7 @@
 """Which workers have which node of a graph that several have parts of, see `epl.passes.worker.cut`."""
 
 from epl.graph import tags
-from epl.passes.owned import owner_of
+from epl.passes.node_workers import owner_of
 from epl.plan.facts.names import clone_name
 
 

@@ -1,7 +1,7 @@
 """Lets operations run only in steps in which all gradients are finite (epl.program.gates)."""
 
-from epl.graph.build import Type, make_node
 from epl.graph.lazy import copy_of
+from epl.graph.node_defs import Type, make_node
 from epl.graph.types import BOOL
 
 
@@ -11,7 +11,7 @@ def gate(node, names, taken, left_out, waits=()):
     Args:
       node: NodeDef of the operation.
       names: of what runs where all is finite, of what says that it has, and of what has run in both cases.
-      taken, left_out: the nodes of a Verdict.
+      taken, left_out: the nodes of a FoundInf.
       waits: control inputs of the last one.
 
     Returns:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Dict, Tuple
 
 from epl.graph import tags, types
-from epl.graph.build import Type, make_node
 from epl.graph.index import Graph, canonical_tensor, format_input, node_of
+from epl.graph.node_defs import Type, make_node
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.names import PREFIX
 from epl.program.collective import tag_of
@@ -54,16 +54,16 @@ class Channels:
     Attributes:
       size: workers that have parts of the same graph.
       stages: of the model.
-      block: how many of them, neighbours, have a copy of the model: one pipeline.
+      pipeline_workers: how many of them, neighbours, have a copy of the model: one pipeline.
     """
 
     size: int
     stages: int
-    block: int
+    pipeline_workers: int
 
     def are_neighbours(self, one, other):
         """Whether two are of the same pipeline."""
-        return one // self.block == other // self.block
+        return one // self.pipeline_workers == other // self.pipeline_workers
 
     def source(self, holders, target):
         """Who sends one what some of the others have: somebody of its own pipeline, if there is one."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from epl import tf_compat
 from epl.errors import PassError
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of, parse_input
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import INT32, INT64
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.memory import PARTS
@@ -154,7 +154,7 @@ def all_reduce_node(plan, name, tensors, dtype, scale, reduce_op="sum", of=None,
     `of`: function from a tensor and an instance's index to the tensor there; default as the model's are called.
     """
     each = plan.collective(name)
-    instances = plan.mesh.givers(each.lane, plan.stage(tensors[0]))
+    instances = plan.mesh.givers(each.shard_rank, plan.stage(tensors[0]))
     of = of or functools.partial(instance_tensor, plan)
     inputs = [of(t, i.index) for i in instances for t in tensors]
     options.update(N=len(tensors), R=len(instances), num_inputs=len(inputs), reduce_op=reduce_op, scale=float(scale))
@@ -164,7 +164,7 @@ def all_reduce_node(plan, name, tensors, dtype, scale, reduce_op="sum", of=None,
 def all_gather_node(plan, name, tensor, dtype, carrier=None):
     """The EplAllGather of a Collective of the plan, over all instances of a tensor; `carrier`: its name, if another."""
     each = plan.collective(name)
-    inputs = [instance_tensor(plan, tensor, i.index) for i in plan.mesh.givers(each.lane, plan.stage(tensor))]
+    inputs = [instance_tensor(plan, tensor, i.index) for i in plan.mesh.givers(each.shard_rank, plan.stage(tensor))]
     return collective_node(plan, each, carrier or name, inputs, dtype, R=len(inputs))
 
 
@@ -179,7 +179,7 @@ def tagged(node, role):
     return node
 
 
-def rewire(edit, plan, consumers, replacement, lane=None):
+def rewire(edit, plan, consumers, replacement, shard_rank=None):
     """Makes consumers, in every instance, take `replacement` at their input positions.
 
     Those of instances that gave nothing for it wait for what they took before.
@@ -187,10 +187,10 @@ def rewire(edit, plan, consumers, replacement, lane=None):
     Args:
       consumers: (node, input position) pairs of instance 0.
       replacement: an input string, or a function from an instance's index to one.
-      lane: of parts of tensors, whose instances alone are meant (epl.plan.layout.mesh); None: all.
+      shard_rank: of parts of tensors, whose instances alone are meant (epl.plan.layout.mesh); None: all.
     """
-    served = {instance.index for instance in plan.mesh.served(lane)}
-    for instance in plan.mesh.takers(lane):
+    served = {instance.index for instance in plan.mesh.served(shard_rank)}
+    for instance in plan.mesh.takers(shard_rank):
         text = replacement(instance.index) if callable(replacement) else replacement
         for name, position in consumers:
             if instance not in plan.instances_with(name):

@@ -3,8 +3,8 @@
 import hashlib
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import UINT64
 from epl.rules import effects
 

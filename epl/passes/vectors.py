@@ -3,8 +3,8 @@
 Each function takes `add`, a function (editor, node) that adds a node and returns its name.
 """
 
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.cost.memory import PARTS
 from epl.plan.facts.variable_sizes import elements_of

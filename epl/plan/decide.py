@@ -37,9 +37,9 @@ from epl.plan.sync.gradients import Aggregation, plan_aggregation
 from epl.plan.sync.local_sgd import plan_local_sgd
 from epl.plan.sync.outputs import merges_of
 from epl.plan.sync.state import plan_state
-from epl.plan.sync.wire import plan_wire
+from epl.plan.sync.wire_types import plan_wire
 from epl.plan.zero.zero import in_groups, workers_of
-from epl.plan.zero.zero_owners import Places, plan_zero
+from epl.plan.zero.zero_owners import StagePlaces, plan_zero
 from epl.program.program import ALONE, EACH_WORKER
 
 
@@ -72,7 +72,9 @@ def with_link(plan, model, config, link):
     apart = travelling_apart(plan.owners, plan.stage_of, plan.mesh)
     mesh = plan.mesh
     early = not mesh.is_even
-    aggregation = plan_aggregation(model, plan.analysis, config.communication, link, apart, False, mesh.lanes, early)
+    aggregation = plan_aggregation(
+        model, plan.analysis, config.communication, link, apart, False, mesh.shard_ranks, early
+    )
     wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
     return replace(plan, aggregation=aggregation, link=link, wire=wire)
 
@@ -120,7 +122,7 @@ def _gradients(model, analysis, config, link_between, apart, mesh, several):
         return None
     # Stages with different numbers of copies have no gradients in common to clip before these come together.
     early = not mesh.is_even
-    return plan_aggregation(model, analysis, config.communication, link_between, apart, True, mesh.lanes, early)
+    return plan_aggregation(model, analysis, config.communication, link_between, apart, True, mesh.shard_ranks, early)
 
 
 def _local_sgd(model, analysis, mesh, config, role):
@@ -165,7 +167,7 @@ def _state(model, analysis, aggregation, apart, stage_of, mesh, role, are_merged
     if not are_merged or role is not None:
         return ()
     if model.merge_points is not None:
-        return state_at_points(model, mesh.lanes)
+        return state_at_points(model, mesh.shard_ranks)
     return plan_state(model, analysis, aggregation, apart, stage_of)
 
 
@@ -197,7 +199,7 @@ def _mesh_in_groups(mesh, config, divides_state):
 def _zero(model, analysis, config, mesh, owners, divides_state):
     if not divides_state:
         return None
-    return plan_zero(model, analysis, config.zero.level, mesh.state_groups, Places(owners, mesh.pipeline.index))
+    return plan_zero(model, analysis, config.zero.level, mesh.state_groups, StagePlaces(owners, mesh.pipeline.index))
 
 
 def _keepers(model, mesh, zero):
@@ -336,7 +338,7 @@ DECISIONS = (
     ("io_autotune", lambda config: config.io.autotune),
     ("io_stats", lambda model, config: config.io.stats and bool(model.apply_calls)),
     ("num_apply_group", lambda config: config.optimizer.num_apply_group),
-    ("verdicts", lambda model: model.scaled),
+    ("found_infs", lambda model: model.scaled),
     ("steps_per_run", lambda config: config.execution.steps_per_run),
     ("bounds_clusters", _bounds_clusters),
     ("partitioned", lambda model: model.partitioned),

@@ -20,11 +20,11 @@ from epl.plan.sync.gradients import Aggregation
 from epl.plan.sync.local_sgd import LocalSgd
 from epl.plan.sync.outputs import Merge
 from epl.plan.sync.state import StateGroup
-from epl.plan.sync.wire import Wire
+from epl.plan.sync.wire_types import Wire
 from epl.plan.zero.zero import Zero, stays_in_workers
 from epl.program.collective import AVERAGES, GRADIENTS, PARAMETERS
 from epl.program.placement import EVERYWHERE, WHOLE, Placed
-from epl.program.program import Variable, Verdict
+from epl.program.program import FoundInf, Variable
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Plan:
       wire: which gradients travel in fewer bits; None where all travel as they are.
       bounds_clusters: XLA compiles nothing that waits for other workers.
       zero: how optimizers' state is divided over the copies of the model; None where each has all of it.
-      verdicts: on whether gradients are finite, where the loss is scaled.
+      found_infs: on whether gradients are finite, where the loss is scaled.
       steps_per_run: training steps that one call of a session makes.
-      strategies: the epl.plan.report.strategies.Strategies that are in force.
+      strategies: the epl.plan.report.strategy_rows.Strategies that are in force.
       partitioned: the epl.partition.partitioned.Partitioned of a model that is split; None for others.
       borders: tensor to how it comes to a stage with another number of devices, see epl.plan.pipeline.borders.
       decisions: name of the function that has decided (epl.compiler.FEATURES) to what was done to the one copy of the
@@ -109,7 +109,7 @@ class Plan:
     wire: Optional[Wire] = None
     bounds_clusters: bool = False
     zero: Optional[Zero] = None
-    verdicts: Tuple[Verdict, ...] = ()
+    found_infs: Tuple[FoundInf, ...] = ()
     steps_per_run: int = 1
     strategies: Tuple = ()
     partitioned: Optional[Any] = None
@@ -192,7 +192,7 @@ class Plan:
     @property
     def shards_span_workers(self):
         """Whether several workers divide the tensors of one copy of the model."""
-        return self.partitioned is not None and self.mesh.shard_group.num_workers > 1
+        return self.partitioned is not None and self.mesh.tensor_group.num_workers > 1
 
     def spans_workers(self, variable):
         """Whether several workers have a shard each of a variable, so that none has all of it."""
@@ -203,9 +203,10 @@ class Plan:
         each has whole."""
         return self.mesh.instances[index].shard if self.placed(variable).is_divided else 0
 
-    def lanes_of(self, variable):
-        """The lanes of this worker that have a shard each of a variable; [None] where each instance has all of it."""
-        return range(self.mesh.lanes) if self.placed(variable).is_divided else [None]
+    def shard_ranks_of(self, variable):
+        """The shard ranks of this worker that have a shard each of a variable; [None] where each instance has all of
+        it."""
+        return range(self.mesh.shard_ranks) if self.placed(variable).is_divided else [None]
 
     @property
     def shares_among_workers(self):
@@ -228,10 +229,14 @@ class Plan:
         placed, first = self.placed(variable), 0
         if self.is_kept(variable):
             first = self.mesh.copies.workers[placed.data.rank // self.zero.shard_group.local]
-            first -= self.mesh.shard_group.index * self.mesh.block if self.shards_span_workers else 0
+            first -= self.mesh.tensor_group.index * self.mesh.pipeline_workers if self.shards_span_workers else 0
         elif placed.stage.kind != "owned":
             return None
-        return first - first % self.mesh.block + max(0, placed.stage.rank) if self.mesh.block > 1 else first
+        return (
+            first - first % self.mesh.pipeline_workers + max(0, placed.stage.rank)
+            if self.mesh.pipeline_workers > 1
+            else first
+        )
 
     def is_kept(self, variable):
         """Whether one alone of the workers that share the optimizers' state has a variable."""

@@ -1,4 +1,4 @@
-"""Memory of each device over a training step: its peak, what made it, and a page with what was foretold beside it."""
+"""Memory of each device over a training step: its peak, what made it, and a page with what was estimated beside it."""
 
 import collections
 import json
@@ -12,7 +12,7 @@ from epl.plan.input.batch_rows import batch_rows
 from epl.plan.report.memory_page import drawn, memory_page
 from epl.plan.text import bytes_text
 from epl.profiler.trace import Phases, TraceHook, executions, gather
-from epl.session.foretold import foretell_program, lasting_bytes
+from epl.session.estimated_program import estimate_program, lasting_bytes
 
 _LOG = logging.getLogger("epl")
 
@@ -26,7 +26,7 @@ class MemoryProfilerHook(TraceHook):
     """Measures the memory of each device over a run; the chief writes `memory-<run>.json` and a page that draws it.
 
     The memory of a device is that of its variables, and that of the tensors that operations have allocated and not yet
-    given back. The page is that of `python -m epl.plan --memory`: of each device of each worker what was foretold of
+    given back. The page is that of `python -m epl.plan --memory`: of each device of each worker what was estimated of
     the run, where it trains, and what was measured. Every worker needs the hook.
 
     Attributes:
@@ -50,8 +50,8 @@ class MemoryProfilerHook(TraceHook):
         found = executions(metadata)
         lasting = lasting_bytes(program) if program is not None else {}
         measured = device_memory(found, Phases(self._graph), lasting)
-        foretold = _foretold(program, found)
-        mine = {device: told(memory, foretold.get(device)) for device, memory in measured.items()}
+        estimated = _estimated(program, found)
+        mine = {device: told(memory, estimated.get(device)) for device, memory in measured.items()}
         everyone = gather("memory", run, mine)
         known = everyone if everyone is not None else {Env.get().cluster.worker_index: mine}
         devices = collections.OrderedDict(
@@ -85,12 +85,12 @@ class MemoryProfilerHook(TraceHook):
         self.picture = stem + ".html"
 
 
-def _foretold(program, found):
-    """dict of device to the DeviceMemory that is foretold of a run; empty where it trains nothing."""
+def _estimated(program, found):
+    """dict of device to the DeviceMemory that is estimated of a run; empty where it trains nothing."""
     if program is None or not program.apply_calls:
         return {}
     try:
-        return foretell_program(program, batch_rows(program.graph, _given_shapes(found)))[0]
+        return estimate_program(program, batch_rows(program.graph, _given_shapes(found)))[0]
     except EplError as error:
         _LOG.warning("memory: what the step needs cannot be foretold: %s", error)
         return {}
@@ -107,25 +107,25 @@ def _given_shapes(found):
     return shapes
 
 
-def told(measured, foretold=None):
+def told(measured, estimated=None):
     """What one worker tells the chief of a device, as what json takes.
 
     Args:
       measured: a DeviceMemory.
-      foretold: another one; None where nothing was foretold.
+      estimated: another one; None where nothing was estimated.
 
     Returns:
-      dict of "peak", "variables" and "foretold" (the foretold peak, or None) in bytes; "largest", lists of operation
+      dict of "peak", "variables" and "estimated" (the estimated peak, or None) in bytes; "largest", lists of operation
       and bytes at the measured peak; "charts", dict of caption to what epl.plan.report.memory_page.drawn gives.
     """
     charts = collections.OrderedDict()
-    if foretold is not None:
-        charts["foretold"] = drawn(foretold)
+    if estimated is not None:
+        charts["foretold"] = drawn(estimated)
     charts["measured"] = drawn(measured)
     return {
         "peak": measured.peak_bytes,
         "variables": sum(measured.lasting.values()),
-        "foretold": foretold.peak_bytes if foretold is not None else None,
+        "foretold": estimated.peak_bytes if estimated is not None else None,
         "largest": [[name, size] for name, _, size in measured.largest],
         "charts": charts,
     }

@@ -6,7 +6,7 @@ import re
 import sys
 
 from epl.env import Env
-from epl.plan.pipeline.schedule import FORWARD, Action
+from epl.plan.pipeline.schedules import FORWARD, Action
 from epl.plan.pipeline.simulate import Slot, timeline_of
 from epl.plan.report.schedule_page import schedule_page
 from epl.profiler.trace import TraceHook, executions, gather, stem

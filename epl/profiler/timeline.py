@@ -12,9 +12,9 @@ from epl.rules.effects import COLLECTIVES
 
 _LOG = logging.getLogger("epl")
 
-# One bar: `lane` is its phase; times in microseconds since the epoch.
+# One bar: `shard_rank` is its phase; times in microseconds since the epoch.
 Bar = collections.namedtuple("Bar", "name op device phase start_us duration_us")
-# A lane of overlapping bars takes several rows; no phase has more.
+# A shard rank of overlapping bars takes several rows; no phase has more.
 _ROWS = 1000
 
 
@@ -112,7 +112,7 @@ def _meta(pid, tid, name, value):
 def _rows(pid, found, shift):
     """The events of one device: bars of a phase go into the first row that is free."""
     events = []
-    for lane, phase in enumerate(PHASES):
+    for shard_rank, phase in enumerate(PHASES):
         free_from = []
         for bar in (b for b in found if b.phase == phase):
             row = next((r for r, end in enumerate(free_from) if end <= bar.start_us), len(free_from))
@@ -120,13 +120,13 @@ def _rows(pid, found, shift):
             if row == len(free_from):
                 free_from.append(0)
                 title = phase if row == 0 else "%s (%d)" % (phase, row + 1)
-                events.append(_meta(pid, lane * _ROWS + row, "thread_name", title))
+                events.append(_meta(pid, shard_rank * _ROWS + row, "thread_name", title))
             free_from[row] = bar.start_us + bar.duration_us
             events.append(
                 {
                     "ph": "X",
                     "pid": pid,
-                    "tid": lane * _ROWS + row,
+                    "tid": shard_rank * _ROWS + row,
                     "ts": bar.start_us + shift,
                     "dur": bar.duration_us,
                     "name": bar.name,

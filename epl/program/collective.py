@@ -39,7 +39,7 @@ PARAMETERS = "parameters"  # that others have updated, or keep
 AVERAGES = "averages"  # of variables, in place of gradients
 STATE = "state"  # changes of variables outside of optimizers
 STATISTICS = "statistics"  # of batch normalisation, and gradients with respect to them
-VERDICTS = "verdicts"  # on whether gradients are finite
+FOUND_INF = "found_inf"  # on whether gradients are finite
 NORMS = "norms"  # sums over all rows of a variable
 OUTPUTS = "outputs"  # what a fetch gets of all copies of the model
 DATA = "data"  # whether there is any left; or whether workers that divide a model have the same, and all of it
@@ -82,7 +82,7 @@ class Collective:
       phase: of the step (epl.graph.tags).
       consumers: (node, input position) pairs that take the result, as far as these are known; -1 for a position that
         is not.
-      lane: of the devices that have parts of the tensors (epl.plan.layout.mesh); None: all have whole ones.
+      shard_rank: of the devices that have parts of the tensors (epl.plan.layout.mesh); None: all have whole ones.
       stage: of the pipeline, to which it belongs.
       micro_batch: whose copy it is; 0 for what is done once.
       times: per training step; 0 for what a step does not need (what is only fetched, checkpoints).
@@ -108,7 +108,7 @@ class Collective:
     wire_dtype: Optional[int] = None
     tensor_bytes: Optional[int] = None
     consumers: Tuple[Tuple[str, int], ...] = ()
-    lane: Optional[int] = None
+    shard_rank: Optional[int] = None
     stage: int = 0
     micro_batch: int = 0
     times: int = 1
@@ -132,7 +132,7 @@ class Collective:
         line += ", type %d" % self.dtype if self.dtype is not None else ""
         line += ", sent as type %d" % self.wire_dtype if self.wire_dtype is not None else ""
         # Devices may have parts of different size of a tensor.
-        alike = self.purpose in (GRADIENTS, AVERAGES) and self.num_bytes is not None and self.lane is None
+        alike = self.purpose in (GRADIENTS, AVERAGES) and self.num_bytes is not None and self.shard_rank is None
         return line + (", %d bytes" % self.num_bytes if alike else "")
 
     @property

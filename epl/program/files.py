@@ -61,7 +61,7 @@ def read(path, graph_def):
             version, content = json.loads(archive.read("records.json").decode())
             if version != _FORMAT:
                 raise ValueError("its format is %s, and %d is expected" % (version, _FORMAT))
-            reader = _Reader(lambda number: graph_def.FromString(archive.read("graph_%d.pb" % number)))
+            reader = _RecordReader(lambda number: graph_def.FromString(archive.read("graph_%d.pb" % number)))
             return reader.decoded(content)
     except (ValueError, KeyError, TypeError, AttributeError, ImportError, zipfile.BadZipFile) as error:
         raise PlanError(
@@ -115,7 +115,7 @@ class _Writer(object):
         return ["record", "%s:%s" % (type(value).__module__, type(value).__name__)] + content
 
 
-class _Reader(object):
+class _RecordReader(object):
     """Args: graph: function from a graph's number to its GraphDef."""
 
     def __init__(self, graph):

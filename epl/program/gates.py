@@ -1,4 +1,4 @@
-r"""Operations that a step leaves out in which not all gradients are finite (`epl.program.program.Verdict`).
+r"""Operations that a step leaves out in which not all gradients are finite (`epl.program.program.FoundInf`).
 
     write   becomes   taken -> write (if_finite) -> done \
                                                           Merge -> NoOp, of the write's name
@@ -19,27 +19,27 @@ def ungated(program, wanted=None):
       wanted: function from the name of an operation, that which has run in both cases, to whether it is meant; None:
         all.
     """
-    edit, verdicts = program.graph.editor(), []
-    for verdict in program.scaled:
+    edit, found_infs = program.graph.editor(), []
+    for found_inf in program.scaled:
         kept = {}
-        for name, around in verdict.gates.items():
+        for name, around in found_inf.gates.items():
             last = around[-1]
             if wanted is not None and not wanted(last):
                 kept[name] = around
                 continue
             own = copy_of(edit.peek(name))
             own.name = last
-            own.input[:] = [text for text in own.input if text != "^" + verdict.taken]
+            own.input[:] = [text for text in own.input if text != "^" + found_inf.taken]
             for other in (name,) + around[:-1]:
                 _become_nothing(edit.node(other))
             edit.node(last).CopyFrom(own)
-        verdicts.append(replace(verdict, gates=kept))
-    return replace(program.with_graph(edit.finish()), scaled=tuple(verdicts))
+        found_infs.append(replace(found_inf, gates=kept))
+    return replace(program.with_graph(edit.finish()), scaled=tuple(found_infs))
 
 
 def gate_of(program):
-    """dict of each operation that a step may leave out, by what has run in both cases, to the index of its Verdict."""
-    return {around[-1]: index for index, verdict in enumerate(program.scaled) for around in verdict.gates.values()}
+    """dict of each operation that a step may leave out, by what has run in both cases, to the index of its FoundInf."""
+    return {around[-1]: index for index, found_inf in enumerate(program.scaled) for around in found_inf.gates.values()}
 
 
 def _become_nothing(node):

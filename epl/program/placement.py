@@ -44,11 +44,11 @@ OWN = Placement("own")
 # Rows of a table, or their ids, each on the shard that has the table's row; in an order of their own.
 ROUTED = Placement("routed", dim=0)
 
-# A batch with any number of entries in each row, or its entries one after the other: see `by_row`.
+# A batch with any number of entries in each row, or its entries one after the other: see `ragged`.
 BY_ROW = "by row"
 
 
-def by_row(of, in_order=True):
+def ragged(of, in_order=True):
     """Each shard has the entries of its rows of a batch.
 
     Args:

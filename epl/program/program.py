@@ -124,7 +124,7 @@ CheckedGradient = collections.namedtuple("CheckedGradient", "variable tensor wit
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FoundInf:
     """Where a program says whether all gradients that are judged together are finite.
 
     Attributes:
@@ -195,19 +195,20 @@ class Coded:
     Attributes:
       gradient: canonical tensor name.
       variable: of which it is the gradient.
-      shape, num_elements: of both, or of the lane's part.
-      left: the variable of each worker that holds what is left over of its gradient.
-      left_of_sum: what is left over of the sum of the share of elements that the worker adds up.
-      lane: of the devices that have such parts of a variable (epl.split), whose gradient it is; None: of the whole.
+      shape, num_elements: of both, or of the shard rank's part.
+      residual: the variable of each worker that holds what is left over of its gradient.
+      residual_of_sum: what is left over of the sum of the share of elements that the worker adds up.
+      shard_rank: of the devices that have such parts of a variable (epl.split), whose gradient it is; None: of the
+        whole.
     """
 
     gradient: str
     variable: str
     shape: Tuple[int, ...]
     num_elements: int
-    left: str
-    left_of_sum: str
-    lane: Optional[int] = None
+    residual: str
+    residual_of_sum: str
+    shard_rank: Optional[int] = None
 
     def share(self, workers):
         """Elements of the largest share where so many workers add up one each."""
@@ -241,7 +242,7 @@ class Program:
         others only make their part of the updates.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
       sixteen_bits: the epl.plan.precision.sixteen_bits.SixteenBits with amp.level, else None.
-      scaled: the Verdicts on gradients, which are judged once they are aggregated where tf.gradients returned them;
+      scaled: the FoundInfs on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
       row_sums: the RowSums of updates that are divided by rows.
@@ -287,7 +288,7 @@ class Program:
     whole_batches: bool = False
     checkpoints: List[str] = field(default_factory=list)
     sixteen_bits: Optional[Any] = None
-    scaled: Tuple[Verdict, ...] = ()
+    scaled: Tuple[FoundInf, ...] = ()
     unscaled: Dict[str, Unscaled] = field(default_factory=dict)
     row_sums: Tuple[RowSum, ...] = ()
     short: Dict[str, int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ import html
 import math
 
 from epl.plan.report import web
-from epl.report.text import duration
+from epl.report.figures import duration
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 1000, 180, 70, 24, 8
 

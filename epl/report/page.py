@@ -1,6 +1,7 @@
 """The page of a run: what was started and how it ended, its course, where time went, the last steps, the plan.
 
-A page is made of a dict (epl.launch.record.Record.write says of what), so it can be made again, and tested, by itself.
+A page is made of a dict (epl.launch.run_record.RunRecord.write says of what), so it can be made again, and tested, by
+itself.
 """
 
 import html
@@ -10,8 +11,8 @@ import time
 from epl.plan.report import memory_page, web
 from epl.plan.text import bytes_text
 from epl.report.curves import curve
-from epl.report.shares import part as shares_part
-from epl.report.text import duration
+from epl.report.figures import duration
+from epl.report.time_bars import part as shares_part
 from epl.report.tracks import part as tracks_part
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from epl.plan.report import web
 from epl.plan.report.estimate_table import estimate_facts
-from epl.plan.report.timeline import seconds
+from epl.plan.report.timeline_page import seconds
 from epl.plan.text import bytes_text, columns
 from epl.search.search import values_of
 

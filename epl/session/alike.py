@@ -55,6 +55,8 @@ def _gathered(plan, traffic):
     """What reads parameters that are gathered; a worker's own gather takes those that it holds alone."""
     collectives, found = set(traffic.collectives), set()
     for segment in plan.zero.segments if plan.zero is not None else ():
-        if any(segment.gather_of(lane) in collectives for lane in plan.lanes_of(segment.variables[0])):
+        if any(
+            segment.gather_of(shard_rank) in collectives for shard_rank in plan.shard_ranks_of(segment.variables[0])
+        ):
             found.update(segment.reads)
     return found

@@ -8,7 +8,7 @@ from epl.errors import EplError, PlanError
 from epl.graph import collector
 from epl.search.search import asks, is_wanted, machine_for, search, values_of
 from epl.search.shown import table
-from epl.session.foretold import DEFAULT_BATCH
+from epl.session.estimated_program import DEFAULT_BATCH
 
 _LOG = logging.getLogger("epl")
 _MOST_SHOWN = 10

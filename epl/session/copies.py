@@ -29,7 +29,8 @@ class Copies(object):
                 self._copy(sorted(self._values.uncopied))
 
     def settle(self, fresh, constants, sharded):
-        """Gives variables with new first values the same on all workers, as these have agreed (epl.session.values)."""
+        """Gives variables with new first values the same on all workers, as these have agreed
+        (epl.session.variable_values)."""
         if fresh or constants or sharded:
             self._values.agreed(fresh, constants, sharded)
         if fresh:

@@ -16,7 +16,7 @@ from epl.session.local_steps import LocalSteps
 from epl.session.recorded import recorder_of
 from epl.session.runner import Runner
 from epl.session.together import Together
-from epl.session.values import Values
+from epl.session.variable_values import VariableValues
 from epl.session.versions import Versions
 
 
@@ -33,7 +33,7 @@ class Driver(object):
     def __init__(self, graph, session_config, config, cluster, job):
         lock, worker = threading.RLock(), cluster.worker_index
         self._job, self._cluster, self._lock = job, cluster, lock
-        self._values, self._local = Values(lock), LocalSteps()
+        self._values, self._local = VariableValues(lock), LocalSteps()
         self._versions = Versions(graph, session_config, config, cluster, job, self._values, lock)
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._copies = Copies(self._versions, self._values, job, lock)

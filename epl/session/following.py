@@ -224,7 +224,7 @@ class Following(object):
             len(value) for name, value in feeds.items() if np.ndim(value) and batch_placeholder(graph, node_of(name))
         ]
         if fed:
-            self.board["rows"] = max(fed) / float(mesh.block)
+            self.board["rows"] = max(fed) / float(mesh.pipeline_workers)
             return
         rows = rows_of_data(graph)
         if rows is not None:

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from epl import tf_compat
-from epl.capture.hooks import INNER
+from epl.capture.caught import INNER
 from epl.capture.record import has_record
 from epl.env import Env
 from epl.errors import CaptureError, UnsupportedError

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.hooks import INNER
+from epl.capture.caught import INNER
 from epl.errors import CaptureError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lazy import copy_of
@@ -332,7 +332,7 @@ def looks_on(step, plan):
     mesh = plan.mesh
     changes = step.changes.writes or step.changes.initialises or step.traffic.communicates
     divided = changes or step.reading.sources or step.run.several_rows
-    return not (mesh.is_even or mesh.block > 1 or divided) and step.feeding.has_batch
+    return not (mesh.is_even or mesh.pipeline_workers > 1 or divided) and step.feeding.has_batch
 
 
 def divide(name, feeds, own, count, feeding, plan):

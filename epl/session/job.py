@@ -19,7 +19,7 @@ from epl.communicators.shared_queues import SharedQueues
 from epl.communicators.waiting import Missing, Wait, gather, wait_for_ending, wait_for_key
 from epl.communicators.wire import job_token
 from epl.errors import CommunicationError, ConfigError, WorkerError
-from epl.session import settings, shared_queues
+from epl.session import common_queues, settings
 from epl.session.background import Background
 from epl.session.endings import blame
 from epl.session.endings.causes import first_line, from_communication
@@ -384,7 +384,7 @@ class Job(object):
         if self._client is None:
             return
         epoch = self._generation // _GENERATIONS_PER_INIT
-        self._queue_functions.update(shared_queues.functions(graph, self._queues, "%d/" % epoch))
+        self._queue_functions.update(common_queues.functions(graph, self._queues, "%d/" % epoch))
 
     def _queue_wait(self, what):
         limits = self._limits({"generation": self._generation, "limit_s": self._config.communication.timeout_s})

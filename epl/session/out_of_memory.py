@@ -15,7 +15,7 @@ from epl.graph.index import node_of
 from epl.plan.cost.device_memory import table
 from epl.plan.input.batch_rows import batch_rows, data_set_rows
 from epl.plan.text import bytes_text
-from epl.session.foretold import DEFAULT_BATCH, foretell_program
+from epl.session.estimated_program import DEFAULT_BATCH, estimate_program
 
 _SIGN = "OOM when allocating"
 # Of processor time: the program waits for its error meanwhile, and so do the other workers, well within their
@@ -81,7 +81,7 @@ def _rows(graph, fed):
 
 def _advice(captured, program, config, cluster, batch, source):
     begun = time.thread_time()
-    devices, unknown = foretell_program(program, batch, orders=1)
+    devices, unknown = estimate_program(program, batch, orders=1)
     peak = _peak(program, devices)
     lines = [
         "EPL expects of a training step with %d rows in a micro-batch, %s:" % (batch, source),
@@ -95,7 +95,7 @@ def _advice(captured, program, config, cluster, batch, source):
             continue
         try:
             changed = compiler.compile(captured, Config(dict(config.to_dict(), **keys), {}), cluster)
-            others, not_counted = foretell_program(changed, of, orders=1)
+            others, not_counted = estimate_program(changed, of, orders=1)
         except EplError:
             continue  # what the model cannot have is no advice
         if _further(not_counted, unknown):

@@ -6,9 +6,9 @@ import logging
 
 from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report import placements_page
+from epl.plan.report.plan_table import plan_table
 from epl.plan.report.schedule_page import schedule_part
-from epl.plan.report.table import plan_table
-from epl.session.foretold import foretell_exchanges
+from epl.session.estimated_program import estimate_exchanges
 
 _LOG = logging.getLogger("epl")
 
@@ -20,7 +20,7 @@ def plan_parts(program, pipeline):
       program: the compiled Program.
       pipeline: the `pipeline` part of the configuration.
     """
-    exchanges = foretell_exchanges(program, data_set_rows(program.source.graph))
+    exchanges = estimate_exchanges(program, data_set_rows(program.source.graph))
     parts = [("Plan", "<pre>%s</pre>" % html.escape(plan_table(program.plan, program)))]
     heading, schedule = schedule_part(program, pipeline)
     parts.append(("Schedule, as planned: " + heading, schedule))

@@ -6,7 +6,7 @@ from typing import Dict, List, Tuple
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.passes.messages import Message
-from epl.plan.precision.verdicts import stages_verdicts
+from epl.plan.precision.found_inf import stages_found_infs
 from epl.rules import effects
 from epl.session.parts import Communicator, communicators, fetched_messages, needed_messages
 
@@ -53,7 +53,7 @@ def traffic_of(rewritten, reach, reads, named):
     plan, part = rewritten.plan, rewritten.part
     found = sorted(rewritten.keys[name] for name in rewritten.keys if name in reach.nodes)
     between = plan.mesh.everywhere.num_workers > 1
-    within = {verdict.name for verdict in stages_verdicts(plan)}  # of a pipeline of several workers
+    within = {found_inf.name for found_inf in stages_found_infs(plan)}  # of a pipeline of several workers
     orders = {}
     for _, name, slot, tag in found:
         taken = name not in rewritten.idle and rewritten.has(name) and not _is_alone(plan.mesh, slot)

@@ -5,7 +5,7 @@ from epl.communicators import library
 from epl.session.chosen import choose_plan
 from epl.session.inner import InnerSession, View, looks_on, own_copy
 from epl.session.rewritten import Rewritten
-from epl.session.shown import show_plan
+from epl.session.show_plan import show_plan
 from epl.session.whole_batches import for_whole_batches
 
 

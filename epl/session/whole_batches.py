@@ -27,7 +27,7 @@ def for_whole_batches(graph, rewritten, config, cluster, job):
     if zero is None and mesh.num_shards > 1 and not mesh.split:  # on the first of the devices that have shared a batch
         role = ALONE if mesh.num_workers == 1 else EACH_WORKER
     elif zero is None:
-        devices = 1 + max(device for instance in mesh.instances[: mesh.lanes] for device in instance.devices)
+        devices = 1 + max(device for instance in mesh.instances[: mesh.shard_ranks] for device in instance.devices)
         cluster = cluster.with_devices(devices)
     made = Rewritten(graph, config, cluster, job.seed, measured, role, whole=zero is not None)
     # Whoever has a variable, or part of it, has it for both.

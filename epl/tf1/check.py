@@ -8,7 +8,7 @@ import os
 import sys
 
 from epl.tf1.finder import install
-from epl.tf1.names import PAGE, refusal
+from epl.tf1.name_tables import PAGE, refusal
 from epl.tf1.names_used import uses_of
 
 # What later versions of NumPy and SciPy do not have. Those of NumPy that are served are not among them.

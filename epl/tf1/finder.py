@@ -2,7 +2,7 @@
 
 Three kinds of names are caught. `tensorflow` is loaded as it is and then replaced by a module whose attributes are
 those of version 1. Names below `tensorflow` that are not there any more come from this package, or from where they have
-moved to (epl.tf1.names). Libraries for version 2 (`SEE_VERSION_2`) get the module that TensorFlow made.
+moved to (epl.tf1.name_tables). Libraries for version 2 (`SEE_VERSION_2`) get the module that TensorFlow made.
 """
 
 import builtins
@@ -14,7 +14,7 @@ import sys
 
 from epl.errors import EplError
 from epl.tf1 import old_names
-from epl.tf1.names import ALIASES, FOLDERS, SEE_VERSION_2, refusal, unknown
+from epl.tf1.name_tables import ALIASES, FOLDERS, SEE_VERSION_2, refusal, unknown
 
 _TENSORFLOW = "tensorflow"
 # Modules made of others: what is installed on top of TensorFlow once it is there. By name, as they import TensorFlow.

@@ -6,7 +6,7 @@ import types
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf1.names import RENAMED, refusal, unknown
+from epl.tf1.name_tables import RENAMED, refusal, unknown
 from epl.tf_compat import moved
 
 # Programs ask for it where versions differ, and refuse those of version 2: of these names it is the last version.

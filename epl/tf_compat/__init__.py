@@ -14,7 +14,7 @@ from epl.tf_compat.distribution import (
     wrap_strategies,
     wrap_tpu_estimator,
 )
-from epl.tf_compat.estimator import (
+from epl.tf_compat.estimators import (
     estimator_of,
     multiply_evaluation_steps,
     set_cluster_role,
@@ -60,7 +60,7 @@ from epl.tf_compat.graphs import (
     wrap_sparse_tensor,
     wrap_tape_gradient,
 )
-from epl.tf_compat.keras import (
+from epl.tf_compat.kerases import (
     keras_session,
     loss_of_function,
     sums_nothing,

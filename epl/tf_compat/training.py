@@ -10,7 +10,7 @@ from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import session_manager as session_manager_module
 from tensorflow.python.training import training as training_module
 
-from epl.tf_compat.keras import with_subclasses
+from epl.tf_compat.kerases import with_subclasses
 from epl.tf_compat.wrapping import ORIGINAL, public, wrap
 
 

@@ -1,3 +1,3 @@
 """Does a strategy compute what one device computes? Of a program (`python -m epl.verify`), and of two checkpoints."""
 
-from epl.verify.checkpoints import compare as compare
+from epl.verify.compared_checkpoints import compare as compare

@@ -7,14 +7,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from epl import compiler
-from epl.capture import hooks
+from epl.capture import caught
 from epl.capture.record import make_program
 from epl.cluster import Cluster
 from epl.communicators import library
 from epl.config import Config
 from epl.env import Env
-from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from tests.helpers.control_flow import control_flow  # noqa: F401  for tests that plan
 
 ROWS = 32  # of the data that `trained` feeds
@@ -23,7 +23,7 @@ ROWS = 32  # of the data that `trained` feeds
 @contextlib.contextmanager
 def capture(seed=None):
     """A new default graph in which EPL sees what is built."""
-    hooks.install()
+    caught.install()
     Env.get().reset(Config())
     with tf.Graph().as_default() as graph:
         if seed is not None:

@@ -39,15 +39,15 @@ def _check_memory(chief, names):
         each = chief["memory"][name]
         assert each["peak"] == chief["peaks"][name] > each["variables"] >= floor
         # One page for both, which tells each by time or by operation, and where it is at its highest.
-        measured, foretold = each["charts"]["measured"], each["charts"]["foretold"]
-        assert measured["timed"] and not foretold["timed"]
+        measured, estimated = each["charts"]["measured"], each["charts"]["foretold"]
+        assert measured["timed"] and not estimated["timed"]
         assert each["peak"] == measured["peak_bytes"] == max(point["total"] for point in measured["points"])
-        assert each["foretold"] == foretold["peak_bytes"]
+        assert each["foretold"] == estimated["peak_bytes"]
         # At least the activations of a device's share of the rows live until the backward pass.
         assert each["peak"] - each["variables"] >= 4 * HIDDEN * ROWS // len(names)
         assert "<h2>%s</h2>" % name in chief["picture"]
         # What optimizers keep, and what lives from the forward to the backward pass, is the same in both.
-        assert measured["points"][0]["sizes"][:3] == foretold["points"][0]["sizes"][:3]
+        assert measured["points"][0]["sizes"][:3] == estimated["points"][0]["sizes"][:3]
         # On a busy machine threads come in another order than the plan's, and free what they took at other times.
         most = _most(measured, ACTIVATIONS)
         assert 4 * HIDDEN * ROWS // len(names) <= most <= each["peak"] - each["variables"], (most, each["peak"])
@@ -63,13 +63,13 @@ def _check_trace(trace, names):
     assert sorted(processes.values()) == sorted(names)
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
     bars = [e for e in trace["traceEvents"] if e["ph"] == "X"]
-    by_row, phases = collections.defaultdict(list), collections.defaultdict(set)
+    ragged, phases = collections.defaultdict(list), collections.defaultdict(set)
     for bar in bars:
         assert rows[bar["pid"], bar["tid"]].split(" (")[0] == bar["cat"]
         assert bar["ts"] >= 0 and bar["dur"] > 0
-        by_row[bar["pid"], bar["tid"]].append((bar["ts"], bar["ts"] + bar["dur"]))
+        ragged[bar["pid"], bar["tid"]].append((bar["ts"], bar["ts"] + bar["dur"]))
         phases[processes[bar["pid"]]].add(bar["cat"])
-    for spans in by_row.values():
+    for spans in ragged.values():
         spans.sort()
         assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:]))
     for name in names:

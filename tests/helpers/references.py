@@ -223,7 +223,7 @@ class Wire(object):
 
     def __init__(self, form, zeros, workers):
         self.form, self.shape, self.workers = form, zeros.shape, workers
-        self.left, self.left_of_sum = [zeros.ravel()] * workers, zeros.ravel()
+        self.left, self.residual_of_sum = [zeros.ravel()] * workers, zeros.ravel()
 
     def _sent(self, values):
         share = -(-values.size // self.workers)
@@ -232,16 +232,16 @@ class Wire(object):
 
     def sum(self, gradients, scale):
         """The sum times `scale`, of each worker's list of its devices' gradients."""
-        total = np.zeros_like(self.left_of_sum)
+        total = np.zeros_like(self.residual_of_sum)
         for rank, own in enumerate(gradients):
             for gradient in own:
                 self.left[rank] = self.left[rank] + gradient.ravel()
             sent = self._sent(self.left[rank])
             self.left[rank] = self.left[rank] - sent
             total = total + sent
-        total = total * scale + self.left_of_sum
+        total = total * scale + self.residual_of_sum
         sent = self._sent(total)
-        self.left_of_sum = total - sent
+        self.residual_of_sum = total - sent
         return sent.reshape(self.shape)
 
 

@@ -11,8 +11,8 @@ from epl.capture.record import make_program
 from epl.cluster.machine import NOMINAL
 from epl.communicators import library
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.partition.conversion import shard_sizes
 from epl.partition.emit import type_list
 from epl.partition.marks import Marks

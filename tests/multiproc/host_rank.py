@@ -24,7 +24,7 @@ def cases(me):
 
 def loop(me):
     data = np.ones(300000, np.float32)
-    segment = (native.Segment * 1)(native.Segment(data.ctypes.data, data.ctypes.data, data.size))
+    segment = (native.NativeSegment * 1)(native.NativeSegment(data.ctypes.data, data.ctypes.data, data.size))
     request = native.Request(-1, b"grads/7", cases_of.ALL_REDUCE, cases_of.FLOAT32, cases_of.MAX, 0, segment, 1, 1.0)
     error = ctypes.create_string_buffer(4096)
     for count in range(1000000):

@@ -97,9 +97,9 @@ class Rank:
         allocate=None,
     ):
         """Runs one collective; `segments` are (in array or None, out array or None, count)."""
-        array = (native.Segment * max(1, len(segments)))()
+        array = (native.NativeSegment * max(1, len(segments)))()
         for i, (data_in, data_out, count) in enumerate(segments):
-            array[i] = native.Segment(
+            array[i] = native.NativeSegment(
                 None if data_in is None else data_in.ctypes.data,
                 None if data_out is None else data_out.ctypes.data,
                 count,

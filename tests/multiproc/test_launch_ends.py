@@ -136,7 +136,7 @@ def test_stopped_workers_are_ended(launch):
 def test_a_worker_that_is_stopped_at_its_end(launch):
     """Nobody is left who would miss it."""
     program = "note('pid')\nif INDEX == 0: os.kill(os.getpid(), signal.SIGSTOP)"
-    code = "import epl.launch.job as job, epl.launch.main as main, sys; job.STOPPED_GRACE_S = 1; sys.exit(main.main())"
+    code = "import epl.launch.loop as job, epl.launch.main as main, sys; job.STOPPED_GRACE_S = 1; sys.exit(main.main())"
     job = launch(program, "--num_workers", "2", python=["-c", code])
     status, out, err = job.wait()
     assert status == 143 and "[epl-launch] worker 0 is stopped (SIGSTOP)" in out
@@ -173,7 +173,7 @@ def test_something_else_that_is_stopped_ends_nothing(launch):
 
 
 def test_a_worker_that_still_runs_is_named_now_and_then(launch):
-    code = "import epl.launch.job as job, epl.launch.main as main, sys; job.STILL_RUNS_S = 1; sys.exit(main.main())"
+    code = "import epl.launch.loop as job, epl.launch.main as main, sys; job.STILL_RUNS_S = 1; sys.exit(main.main())"
     program = "time.sleep(5 if INDEX == 1 else 0)"
     status, out, err = launch(program, "--num_workers", "3", python=["-c", code]).wait()
     said = re.findall(r"\[epl-launch\] worker 1 still runs; all others have ended, the last of them (\d+) s ago", out)
@@ -229,7 +229,7 @@ def test_a_job_in_which_nobody_calls_init_fails(launch, number, how):
 def test_a_job_in_which_nobody_calls_init_is_told_so_while_it_runs(launch):
     program = 'open(os.environ["EPL_LAUNCH_NOTE"], "w").close(); note("pid"); time.sleep(1000)'
     code = (
-        "import epl.launch.job as job, epl.launch.main as main, sys; job.INIT_EXPECTED_S = 0.5; sys.exit(main.main())"
+        "import epl.launch.loop as job, epl.launch.main as main, sys; job.INIT_EXPECTED_S = 0.5; sys.exit(main.main())"
     )
     job = launch(program, python=["-c", code], bufsize=0)
     said = b"[epl-launch] no worker has come to epl.init() within 0.5 s; without it each trains for itself\n"

@@ -382,8 +382,8 @@ def test_copies_of_stages_divide_parameters(plain, jobs, optimizer, kinds, resou
 
 @pytest.mark.once
 def test_what_is_exchanged(two_workers):
-    for foretold, ran in two_workers(EXCHANGES, 2, 8, **EXCHANGED):
-        check_exchanges(foretold, ran, 2)
+    for estimated, ran in two_workers(EXCHANGES, 2, 8, **EXCHANGED):
+        check_exchanges(estimated, ran, 2)
 
 
 @pytest.mark.parametrize(
@@ -395,9 +395,9 @@ def test_what_is_exchanged(two_workers):
     ],
 )
 def test_what_copies_of_a_divided_model_exchange(two_by_two, options):
-    for foretold, ran in two_by_two(EXCHANGES, 2, 16, **options):
-        assert {row["axis"] for row in foretold} == {"shard", "data"}
-        assert all(row["sent_by"] for row in foretold if row["axis"] == "data")
+    for estimated, ran in two_by_two(EXCHANGES, 2, 16, **options):
+        assert {row["axis"] for row in estimated} == {"shard", "data"}
+        assert all(row["sent_by"] for row in estimated if row["axis"] == "data")
 
 
 def refused(call, *args):

@@ -451,14 +451,14 @@ def test_largest_logits_and_metrics(plain, two_devices):
         assert_same(own, whole)
 
 
-def check_exchanges(foretold, ran, num_workers):
-    """What the plan foretells of a step is what runs in it: each by its name, or type by type with its bytes."""
+def check_exchanges(estimated, ran, num_workers):
+    """What the plan estimates of a step is what runs in it: each by its name, or type by type with its bytes."""
     names = {name for name, _, _ in ran}
-    inside = [row for row in foretold if not row["sent_by"]]
+    inside = [row for row in estimated if not row["sent_by"]]
     assert not [row for row in inside if row["name"] not in names]
     assert bool(inside) == (num_workers == 1)
     sent = collections.Counter()
-    for row in foretold:
+    for row in estimated:
         if row["sent_by"]:
             sent[row["sent_by"], row["num_bytes"]] += row["times"]
     # What all-reduces give is as large as what they take.
@@ -473,6 +473,6 @@ def check_exchanges(foretold, ran, num_workers):
 
 @pytest.mark.once
 def test_what_is_exchanged(two_devices):
-    foretold, ran = two_devices(EXCHANGES, 2, 8, **EXCHANGED)
-    assert {row["times"] for row in foretold if row["phase"] != "apply"} == {2}  # once for each micro-batch
-    check_exchanges(foretold, ran, 1)
+    estimated, ran = two_devices(EXCHANGES, 2, 8, **EXCHANGED)
+    assert {row["times"] for row in estimated if row["phase"] != "apply"} == {2}  # once for each micro-batch
+    check_exchanges(estimated, ran, 1)

@@ -15,7 +15,7 @@ from epl.passes.promises.footprint import EXCHANGE
 from epl.plan.exchange import collectives
 from epl.plan.facts.names import clone_name
 from epl.program.collective import ALL_REDUCE, NORMS, collective
-from epl.session.foretold import foretell_exchanges
+from epl.session.estimated_program import estimate_exchanges
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning
 
@@ -69,7 +69,7 @@ def test_all_that_is_made_of_the_list_follows(added):
         node, each = program.graph.nodes[NAME], program.plan.collective(NAME)
         assert (node.op, node.attr["comm"].i, node.attr["tag"].i) == ("EplAllReduce", each.communicator, each.tag)
         assert len([text for text in node.input if text[0] != "^"]) == 2  # of both copies of the model here
-        row = next(row for row in foretell_exchanges(program, 8) if row.name == NAME)
+        row = next(row for row in estimate_exchanges(program, 8) if row.name == NAME)
         assert (row.operation, row.axis, row.devices, row.num_bytes, row.times) == ("all_reduce", "data", 4, 4, 1)
     orders = [[name for name, _ in sorted(program.order.items(), key=lambda item: item[1])] for program in programs]
     assert orders[0] == orders[1] and NAME in orders[0]

@@ -279,11 +279,11 @@ def test_workers_in_different_sessions_are_not_over():
 def test_all_workers_have_the_chiefs_clock(monkeypatch):
     times = iter([100.0, 200.0])
     monkeypatch.setattr("epl.session.agreement.time.monotonic", lambda: next(times))
-    workers, agreements = Workers(2), [Agreement(), Agreement()]
+    workers, owners_found_infs = Workers(2), [Agreement(), Agreement()]
     blocks = [None, None]
 
     def exchange(index):
-        blocks[index] = agreements[index].exchange(workers.exchange_of(index), b"block %d" % index)
+        blocks[index] = owners_found_infs[index].exchange(workers.exchange_of(index), b"block %d" % index)
 
     threads = [threading.Thread(target=exchange, args=(index,)) for index in range(2)]
     for thread in threads:
@@ -291,7 +291,7 @@ def test_all_workers_have_the_chiefs_clock(monkeypatch):
     for thread in threads:
         thread.join(TIMEOUT_S)
     assert blocks == [[b"block 0", b"block 1"]] * 2
-    assert agreements[0].clock == agreements[1].clock and agreements[0].clock in (100.0, 200.0)
+    assert owners_found_infs[0].clock == owners_found_infs[1].clock and owners_found_infs[0].clock in (100.0, 200.0)
 
 
 def reads(names):

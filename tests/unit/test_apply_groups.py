@@ -15,7 +15,7 @@ from epl.graph import tags
 from epl.optimizers import fused_updates
 from epl.plan.memory.apply_groups import balanced, plan_apply_groups
 from epl.rules import effects
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import ROWS, capture, compiled, control_flow, trained
 
 pytestmark = pytest.mark.either_line
@@ -211,7 +211,7 @@ def test_stages_do_not_wait_for_each_other(workers, devices):
 
 def peak_of_update(program):
     """Bytes that a step has at the most besides variables, by estimate: what is measured differs with the load."""
-    (memory,) = foretell_program(program, ROWS)[0].values()
+    (memory,) = estimate_program(program, ROWS)[0].values()
     return memory.peak_bytes - sum(memory.lasting.values())
 
 
@@ -243,7 +243,7 @@ def test_less_memory_with_a_loss_scale(monkeypatch):
             program = grouped(graph, groups, amp__level="O1", amp__dtype="float16", amp__loss_scale=8.0)
             peaks.append(peak_of_update(program))
     (chain,) = ends(program.graph)
-    left_out = {write: around[-1] for write, around in program.plan.verdicts[0].gates.items()}
+    left_out = {write: around[-1] for write, around in program.plan.found_infs[0].gates.items()}
     for before, end in zip(chain, chain[1:]):
         through = {node for node, _ in program.graph.inputs[end]}
         writes = [write for write, last in left_out.items() if last in through]

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.audit.audit import NOT_SHOWN, PROVEN, WRONG, audit
-from epl.audit.job import audit_table, by_design, is_wrong
+from epl.audit.audited_job import audit_table, by_design, is_wrong
 from epl.capture.record import make_program
 from epl.config import Config
 from tests.helpers import planning

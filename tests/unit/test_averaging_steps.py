@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import epl
 from epl.errors import UnsupportedError
 from epl.plan.facts.names import saved_name
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from epl.plan.sync.local_sgd import LocalSgd
 from epl.session.local_steps import LocalSteps
 from tests.helpers import planning

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.calibrate import __main__ as command
-from epl.calibrate import calibration, device, links, timing
+from epl.calibrate import calibration, device, link_speed, timing
 from epl.cluster import fingerprint
 from epl.cluster.machine import FLOAT32, NOMINAL, Device, Link, flat, machine, measured
 from epl.errors import ConfigError, WorkerError
@@ -83,12 +83,12 @@ def test_a_link_is_what_explains_all_reduces():
     latency, speed = 1e-5, 4e9
     found = {}
     for ranks, doublings in ((2, 1), (4, 2)):
-        for size in links.SIZES:
+        for size in link_speed.SIZES:
             found[ranks, size] = doublings * latency + 2.0 * (ranks - 1) / ranks * size / speed
-    link = links.fitted(found)
+    link = link_speed.fitted(found)
     assert link.latency_s == pytest.approx(latency, rel=1e-3) and link.bytes_per_s == pytest.approx(speed, rel=1e-3)
     assert link.source == "measured by 4 workers"
-    assert links.fitted({(2, 4): 1.0, (2, 1 << 20): 1.0}).bytes_per_s == (1 << 20) / 0.5  # noise, not infinity
+    assert link_speed.fitted({(2, 4): 1.0, (2, 1 << 20): 1.0}).bytes_per_s == (1 << 20) / 0.5  # noise, not infinity
 
 
 def test_what_an_operation_takes_is_without_the_sessions_own_time(monkeypatch):

@@ -9,7 +9,7 @@ from epl.plan.exchange.order import collective_keys
 from epl.plan.facts.names import joined_name
 from epl.program import collective as kinds
 from epl.program.collective import OPERATIONS
-from epl.session.foretold import foretell_exchanges, foretell_program
+from epl.session.estimated_program import estimate_exchanges, estimate_program
 from tests.helpers import planning
 from tests.helpers.exchanging import CASES, NOT_PLANNED
 
@@ -87,8 +87,8 @@ def test_bytes_are_those_that_the_graph_hands_in(case):
     compared = 0
     for index in range(CASES[case][1][0]):
         program = made(case, index)
-        unknown = set(foretell_program(program, ROWS, orders=1)[1])
-        rows = {row.name: row for row in foretell_exchanges(program, ROWS) if node_of(row.tensor) not in unknown}
+        unknown = set(estimate_program(program, ROWS, orders=1)[1])
+        rows = {row.name: row for row in estimate_exchanges(program, ROWS) if node_of(row.tensor) not in unknown}
         for each in program.plan.collectives:
             row = rows.get(each.name[len(joined_name("")) :] if each.name.startswith(joined_name("")) else each.name)
             if row is not None and each.num_bytes is not None:

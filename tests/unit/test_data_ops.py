@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.communicators.library import load
-from epl.graph.build import Type, make_node
+from epl.graph.node_defs import Type, make_node
 from epl.passes.vectors import padded, parts
 
 

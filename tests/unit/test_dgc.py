@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import UnsupportedError
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import of_op
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from epl.doctor import exchange, folder, machine
+from epl.doctor import exchange, folder, this_machine
 from epl.doctor.findings import OK, WARNING, WRONG, fine, lines, verdict, warning, wrong
 from epl.errors import LaunchError
 
@@ -25,10 +25,10 @@ def no_address(name):
 
 def test_what_is_well_here():
     for finding in (
-        machine.cores(),
-        machine.ports(),
-        machine.descriptors(),
-        machine.compiler(which=lambda name: "/cc"),
+        this_machine.cores(),
+        this_machine.ports(),
+        this_machine.descriptors(),
+        this_machine.compiler(which=lambda name: "/cc"),
     ):
         assert finding.state == OK and finding.advice == "", finding
 
@@ -36,27 +36,31 @@ def test_what_is_well_here():
 @pytest.mark.parametrize(
     "finding, state, said",
     [
-        (machine.python((3, 8, 1)), WRONG, "3.8.1"),
-        (machine.python((3, 12, 0)), WRONG, "3.12.0"),
-        (machine.python((3, 7, 16)), OK, "3.7.16"),
-        (machine.tensorflow({"failure": "it cannot be imported: no module"}), WRONG, "no module"),
-        (machine.tensorflow(dict(FOUND, version="2.16.1")), WRONG, "2.16.1"),
-        (machine.tensorflow(FOUND), OK, "2.15.1"),
-        (machine.native_part(dict(FOUND, problem="it is of another epl")), WRONG, "of another epl"),
-        (machine.native_part({"failure": "x"}), WARNING, "not looked at"),
-        (machine.compiler("/nowhere", lambda name: None), WRONG, "there is no g++"),
-        (machine.gpus(FOUND, 0), OK, "none"),
-        (machine.gpus(FOUND, 2, False), WARNING, "built without GPUs"),
-        (machine.gpus(dict(FOUND, nccl="libnccl.so.2 is not there"), 2, True), WARNING, "libnccl.so.2 is not there"),
-        (machine.gpus(FOUND, 2, True), OK, "2, with NCCL"),
-        (machine.cores(8, 2.5), OK, "8, of which this container may use 2.5 at a time"),
-        (machine.shared_memory("/nowhere"), WRONG, "/nowhere: No such file"),
-        (machine.descriptors((256, 256)), WARNING, "at most 256"),
-        (machine.descriptors((256, 4096)), OK, "at most 4096"),
-        (machine.ports(no_ports), WRONG, "only 0 free TCP ports"),
-        (machine.host_name("node1", lambda name: "127.0.1.1"), WARNING, "node1 leads to 127.0.1.1"),
-        (machine.host_name("node1", lambda name: "10.0.0.1"), OK, "node1, 10.0.0.1"),
-        (machine.host_name("node1", no_address), WARNING, "node1 leads to no address"),
+        (this_machine.python((3, 8, 1)), WRONG, "3.8.1"),
+        (this_machine.python((3, 12, 0)), WRONG, "3.12.0"),
+        (this_machine.python((3, 7, 16)), OK, "3.7.16"),
+        (this_machine.tensorflow({"failure": "it cannot be imported: no module"}), WRONG, "no module"),
+        (this_machine.tensorflow(dict(FOUND, version="2.16.1")), WRONG, "2.16.1"),
+        (this_machine.tensorflow(FOUND), OK, "2.15.1"),
+        (this_machine.native_part(dict(FOUND, problem="it is of another epl")), WRONG, "of another epl"),
+        (this_machine.native_part({"failure": "x"}), WARNING, "not looked at"),
+        (this_machine.compiler("/nowhere", lambda name: None), WRONG, "there is no g++"),
+        (this_machine.gpus(FOUND, 0), OK, "none"),
+        (this_machine.gpus(FOUND, 2, False), WARNING, "built without GPUs"),
+        (
+            this_machine.gpus(dict(FOUND, nccl="libnccl.so.2 is not there"), 2, True),
+            WARNING,
+            "libnccl.so.2 is not there",
+        ),
+        (this_machine.gpus(FOUND, 2, True), OK, "2, with NCCL"),
+        (this_machine.cores(8, 2.5), OK, "8, of which this container may use 2.5 at a time"),
+        (this_machine.shared_memory("/nowhere"), WRONG, "/nowhere: No such file"),
+        (this_machine.descriptors((256, 256)), WARNING, "at most 256"),
+        (this_machine.descriptors((256, 4096)), OK, "at most 4096"),
+        (this_machine.ports(no_ports), WRONG, "only 0 free TCP ports"),
+        (this_machine.host_name("node1", lambda name: "127.0.1.1"), WARNING, "node1 leads to 127.0.1.1"),
+        (this_machine.host_name("node1", lambda name: "10.0.0.1"), OK, "node1, 10.0.0.1"),
+        (this_machine.host_name("node1", no_address), WARNING, "node1 leads to no address"),
     ],
 )
 def test_machines(finding, state, said, monkeypatch):
@@ -65,7 +69,7 @@ def test_machines(finding, state, said, monkeypatch):
 
 
 def test_tensorflow_that_takes_too_long(monkeypatch):
-    assert machine.ask_tensorflow(seconds=0.001) == {"failure": "importing it took more than 0.001 s"}
+    assert this_machine.ask_tensorflow(seconds=0.001) == {"failure": "importing it took more than 0.001 s"}
 
 
 def test_a_folder_for_checkpoints(tmp_path):

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.errors import ConfigError, UnsupportedError
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 
 

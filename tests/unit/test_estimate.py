@@ -12,8 +12,8 @@ from epl.plan.estimate.estimate import estimate
 from epl.plan.estimate.exchanged import Exchanged
 from epl.plan.layout.mesh import DATA, Group
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, collective
-from epl.session import foretold
-from epl.session.foretold import foretell_program
+from epl.session import estimated_program
+from epl.session.estimated_program import estimate_program
 from epl.session.front_ends import preview
 from tests.helpers import planning
 from tests.helpers.machines import simple_machine
@@ -167,10 +167,10 @@ _STRATEGIES = [
 @pytest.mark.parametrize("name,build,workers,devices,config", _STRATEGIES, ids=[each[0] for each in _STRATEGIES])
 def test_bytes_of_a_device(monkeypatch, name, build, workers, devices, config):
     """Within 12 % of what goes through the compiled graph; without patches of convolutions, which kernels decide."""
-    monkeypatch.setattr(foretold, "_patches", lambda node, op: 0)
+    monkeypatch.setattr(estimated_program, "_patches", lambda node, op: 0)
     graph, found = estimated(build, workers, devices, batch=64, **config)
     program = planning.compiled(graph, workers, devices, **config)
-    memory, unknown = foretell_program(program, 64, orders=1)
+    memory, unknown = estimate_program(program, 64, orders=1)
     assert all(name.endswith("/receive") for name in unknown)  # of what comes from other workers
     walked = max(each.peak_bytes for each in memory.values())
     assert found.fullest.peak_bytes == pytest.approx(walked, rel=0.12)
@@ -178,7 +178,7 @@ def test_bytes_of_a_device(monkeypatch, name, build, workers, devices, config):
 
 def test_what_lies_on_the_host_takes_none_of_the_device():
     graph, found = estimated(mlp, batch=64, offload__level="v0")
-    memory, _ = foretell_program(planning.compiled(graph, 1, 1, offload__level="v0"), 64, orders=1)
+    memory, _ = estimate_program(planning.compiled(graph, 1, 1, offload__level="v0"), 64, orders=1)
     assert found.fullest.peak_bytes == pytest.approx(memory["CPU:1"].peak_bytes, rel=0.12)
 
 

@@ -9,7 +9,7 @@ from epl import tf_compat
 from epl.config import Config
 from epl.errors import UnsupportedError, WorkerError
 from epl.session.agreement import current_agreement
-from epl.session.front_ends import estimator, meeting, monitored, saved
+from epl.session.front_ends import estimator, meeting, monitored, saves
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +106,9 @@ def test_evaluation_steps_are_those_of_the_replicas_that_train(monkeypatch, conf
 def test_a_checkpoint_that_only_the_chief_sees(tmp_path):
     epl.init(Config({}))
     path = str(tmp_path / "model.ckpt-3")
-    saved.check_seen(path)
-    saved._saves().apart.add(str(tmp_path))
+    saves.check_seen(path)
+    saves._saves().apart.add(str(tmp_path))
     with pytest.raises(UnsupportedError, match="which worker 0 has written where this worker does not see it"):
-        saved.check_seen(path)
+        saves.check_seen(path)
     (tmp_path / "model.ckpt-3.index").write_bytes(b"")
-    saved.check_seen(path)
+    saves.check_seen(path)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.plan.exchange.exchanges import bytes_by_axis
 from epl.plan.report.exchanges_table import exchanges_table, facts
-from epl.session.foretold import foretell_exchanges
+from epl.session.estimated_program import estimate_exchanges
 from tests.helpers import planning, split_models
 
 COLOCATED = {"cluster__colocate_split_and_replicate": True}
@@ -17,7 +17,7 @@ COLOCATED = {"cluster__colocate_split_and_replicate": True}
 def rows_of(graph, workers=1, devices=2, **config):
     """(Program, its exchanges) of a graph for 8 rows of a batch, without the comparisons of what workers were fed."""
     program = planning.compiled(graph, workers, devices, **config)
-    found = foretell_exchanges(program, 8)
+    found = estimate_exchanges(program, 8)
     compared = [each for each in found if each.name.startswith("epl_same_batch")]
     placeholders = graph.as_graph_def().node if program.partitioned is not None and workers > 1 else ()
     assert len(compared) == sum(node.op == "Placeholder" for node in placeholders)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
 from epl import tf_compat
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import Graph, NodeInput, canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import Lazy
 from epl.graph.lint import lint
+from epl.graph.node_defs import Type, make_node, set_attr
 
 FLOAT, INT = Type(1), Type(3)
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.graph.build import constant, make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import constant, make_node
 from epl.plan.cost.graph_optimizer import optimized
 
 pytestmark = pytest.mark.either_line

@@ -87,13 +87,13 @@ LAZY = {}
 
 
 def module_name(path):
-    """epl/plan/report/table.py -> epl.plan.report.table; a package's __init__.py is the package."""
+    """epl/plan/report/plan_table.py -> epl.plan.report.plan_table; a package's __init__.py is the package."""
     name = os.path.relpath(path, ROOT)[: -len(".py")].replace(os.sep, ".")
     return name[: -len(".__init__")] if name.endswith(".__init__") else name
 
 
 def part_of(module):
-    """epl.plan.report.table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top."""
+    """epl.plan.report.plan_table -> plan; epl -> epl; modules of others -> None. Commands (`__main__`) stand on top."""
     names = module.split(".")
     if names[0] != "epl":
         return None
@@ -263,14 +263,14 @@ def test_cycles_are_found():
 @pytest.mark.parametrize(
     "module, source, problem",
     [
-        ("epl.plan.report.table", "from epl.passes import promises", "upward arrow"),
-        ("epl.plan.report.table", "from ..passes.promises import run", "upward arrow"),
+        ("epl.plan.report.plan_table", "from epl.passes import promises", "upward arrow"),
+        ("epl.plan.report.plan_table", "from ..passes.promises import run", "upward arrow"),
         ("epl.passes.copies.clone", "from epl.capture import scope", "upward arrow"),
         ("epl.plan.facts.names", "from epl.plan.layout import mesh", "upward arrow"),
         ("epl.plan.zero.zero", "from epl.plan.plan import Plan", "upward arrow"),
         ("epl.config", "import epl", "upward arrow"),
         ("epl.errors", "from epl import config", "upward arrow"),
-        ("epl.plan.report.table", "import tensorflow.compat.v1 as tf", "works without TensorFlow"),
+        ("epl.plan.report.plan_table", "import tensorflow.compat.v1 as tf", "works without TensorFlow"),
         ("epl.launch.main", "from epl.tf_compat import tf", "works without TensorFlow"),
         ("epl.graph.index", "from tensorflow.python.framework import ops", "inside is for epl/tf_compat"),
         ("epl.graph.index", "from tensorflow import python", "inside is for epl/tf_compat"),

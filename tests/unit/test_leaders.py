@@ -12,7 +12,7 @@ import pytest
 from epl.cluster import Cluster
 from epl.communicators import bootstrap_relay, bootstrap_state, leaders, service
 from epl.communicators.connection import Connection, WaitTimeout
-from epl.communicators.merging import Flights, Gatherings
+from epl.communicators.merged_calls import Flights, Gatherings
 from epl.communicators.wire import MAX_MESSAGE_BYTES
 from epl.errors import CommunicationError
 from epl.version import __version__

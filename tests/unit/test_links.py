@@ -7,9 +7,9 @@ import pytest
 from epl.cluster.machine import NOMINAL, Link
 from epl.config import Config
 from epl.errors import ConfigError
-from epl.plan.cost.links import num_groups, smallest_group
-from epl.plan.plan import with_link
-from epl.plan.report.table import plan_table
+from epl.plan.cost.group_sizes import num_groups, smallest_group
+from epl.plan.decide import with_link
+from epl.plan.report.plan_table import plan_table
 from epl.session import inner
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning

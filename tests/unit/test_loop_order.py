@@ -14,9 +14,9 @@ from tensorflow.core.framework import graph_pb2
 from epl import compiler
 from epl.communicators import library, native
 from epl.errors import PassError
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.frames import Gate
 from epl.graph.index import Graph
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.plan.exchange.order import needed, out_of_order, settle
 from tests.helpers import planning
 from tests.helpers.control_flow import control_flow

@@ -11,8 +11,8 @@ from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.passes.model.mixed_precision import computed_name
+from epl.plan.precision.found_inf import stages_found_infs
 from epl.plan.precision.loss_scale import plan_loss_scale
-from epl.plan.precision.verdicts import stages_verdicts
 from tests.helpers.checks import pairs
 from tests.helpers.loss_scales import BAD, OPTIONS, by_the_book, check
 from tests.helpers.planning import capture, compiled, control_flow
@@ -304,11 +304,11 @@ def test_each_worker_of_a_pipeline_has_the_scale_and_what_leaves_steps_out(resou
         config = dict(FLOAT16, pipeline__num_micro_batch=2)
         program = compiled(graph, workers=4, devices=1, index=index, **config)
         nodes, plan = program.graph.nodes, program.plan
-        (verdict,) = stages_verdicts(plan)
-        assert {owner for _, owner, _ in verdict.flags} == {0, 1} and len(verdict.flags) == 5
-        reduce = nodes[verdict.name]
+        (found_inf,) = stages_found_infs(plan)
+        assert {owner for _, owner, _ in found_inf.flags} == {0, 1} and len(found_inf.flags) == 5
+        reduce = nodes[found_inf.name]
         # It is handed what this worker knows of its own gradients.
-        assert list(reduce.input) == ["%s/from_%d" % (verdict.name, index % 2)] and reduce.attr["workers"].i == 2
+        assert list(reduce.input) == ["%s/from_%d" % (found_inf.name, index % 2)] and reduce.attr["workers"].i == 2
         here = [nodes[group.name] for group in plan.aggregation.groups if group.name in nodes]
         assert here and reduce.attr["comm"].i not in {node.attr["comm"].i for node in here}
         for name in ["scale", "good_steps", "bad_steps", "taken", "left_out", "adapted"]:
@@ -327,11 +327,11 @@ def test_owners_in_all_copies_of_a_pipeline_judge_together():
     for index in range(4):
         program = compiled(graph, workers=4, devices=1, index=index, zero__level="v1", **FLOAT16)
         nodes = program.graph.nodes
-        (verdict,) = stages_verdicts(program.plan)
-        reduce, own = nodes[verdict.name], "%s/from_%d" % (verdict.name, index)
+        (found_inf,) = stages_found_infs(program.plan)
+        reduce, own = nodes[found_inf.name], "%s/from_%d" % (found_inf.name, index)
         assert [text for text in reduce.input if text[0] != "^"] == [own] and reduce.attr["workers"].i == 4
-        assert nodes["epl_loss_scale/finite/packed"].input[:] == [verdict.name + "/all"]
-        judged.append(verdict.flags_of(index % 2, index // 2))
+        assert nodes["epl_loss_scale/finite/packed"].input[:] == [found_inf.name + "/all"]
+        judged.append(found_inf.flags_of(index % 2, index // 2))
         assert set(judged[-1]) <= set(nodes)
         # Nothing waits for what stands in a branch here, instead of for what another worker leaves out.
         waits = [text for node in program.graph.nodes.values() if "epl_after/" in node.name for text in node.input]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from epl.plan.pipeline.schedule import BACKWARD, FORWARD
+from epl.plan.pipeline.schedules import BACKWARD, FORWARD
 from epl.profiler.schedule import actions, measured
 
 PARTS = {

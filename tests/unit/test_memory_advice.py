@@ -28,13 +28,13 @@ def test_more_micro_batches_are_advised():
 
 def test_what_only_looks_small_is_no_advice(monkeypatch):
     """As sizes are not known of the changed plan that are known of the plan as it is."""
-    foretell = out_of_memory.foretell_program
+    estimate_memory = out_of_memory.estimate_program
 
-    def foretold(program, batch, orders):
-        devices, unknown = foretell(program, batch, orders)
+    def estimated(program, batch, orders):
+        devices, unknown = estimate_memory(program, batch, orders)
         return devices, unknown + ["MatMul"] * (program.plan.micro_batches is not None)
 
-    monkeypatch.setattr(out_of_memory, "foretell_program", foretold)
+    monkeypatch.setattr(out_of_memory, "estimate_program", estimated)
     assert "pipeline.num_micro_batch" not in advice()
 
 

@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.capture.record import make_program
 from epl.env import Env
-from epl.plan.workers import workers_by_role
-from epl.session.foretold import foretell_program, roots_of
-from epl.session.foretold_job import foretell_job, job_charts, job_table
+from epl.plan.worker_roles import workers_by_role
+from epl.session.estimated_job import estimate_job, job_charts, job_table
+from epl.session.estimated_program import estimate_program, roots_of
 from epl.session.front_ends import preview
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
@@ -47,11 +47,11 @@ def test_workers_that_share_a_plan_need_the_same(layout):
     programs = [compiled(captured, workers, devices, index, **keys) for index in range(workers)]
     for program in programs:  # each of them tells the same
         assert workers_by_role(program.plan) == wanted
-    found = foretell_job(captured, programs[1], epl.Config(config), cluster(workers, devices, 1), ROWS)
+    found = estimate_job(captured, programs[1], epl.Config(config), cluster(workers, devices, 1), ROWS)
     assert [list(each.workers) for each in found] == wanted
     for each in found:
         for worker in each.workers:
-            own = foretell_program(programs[worker], ROWS)[0]
+            own = estimate_program(programs[worker], ROWS)[0]
             assert {name: m.lasting for name, m in own.items()} == {name: m.lasting for name, m in each.devices.items()}
             # Constants of a worker's own, its rank say, change how the graph optimizer orders what is by chance.
             peaks = {name: m.peak_bytes for name, m in each.devices.items()}
@@ -77,13 +77,13 @@ def test_a_line_for_each_device_up_to_a_number():
         captured = make_program(graph)
     place = cluster(6, 1)
     program = compiled(captured, 6, 1)
-    found = foretell_job(captured, program, epl.Config(), place, ROWS)
+    found = estimate_job(captured, program, epl.Config(), place, ROWS)
     rows = re.findall(r"^  (worker \d CPU:0) +([\d.]+)", job_table(found, 6), re.M)
     assert [name for name, _ in rows] == ["worker %d CPU:0" % worker for worker in range(6)]
     assert len(re.findall("the peak is at operation", job_table(found, 6))) == 2
     short = job_table(found, 6, 4)
     assert "... and 2 further devices, the fullest of them with " in short and "Not gone through" not in short
-    some = foretell_job(captured, program, epl.Config(), place, ROWS, most=1)
+    some = estimate_job(captured, program, epl.Config(), place, ROWS, most=1)
     assert "Not gone through: 3 further workers" in job_table(some, 6, 4)
     assert list(job_charts(found, 6)) == ["workers 0, 2, 4, CPU:0", "workers 1, 3, 5, CPU:0"]
 

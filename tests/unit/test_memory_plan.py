@@ -1,4 +1,4 @@
-"""What the memory plan foretells, of graphs made by hand and of models that are run."""
+"""What the memory plan estimates, of graphs made by hand and of models that are run."""
 
 import itertools
 import json
@@ -13,15 +13,15 @@ from epl import tf_compat
 from epl.capture.record import make_program
 from epl.env import Env
 from epl.graph import tags
-from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from epl.plan.cost.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, KINDS, SLOTS, UPDATE, VARIABLES, table
 from epl.plan.cost.layer_wise import kernel_nodes
-from epl.plan.cost.memory import foretell
+from epl.plan.cost.memory import estimate_memory
 from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report.memory_page import chosen, drawn, memory_page, scale
-from epl.session import foretold, out_of_memory
-from epl.session.foretold import foretell_program
+from epl.session import estimated_program, out_of_memory
+from epl.session.estimated_program import estimate_program
 from epl.session.front_ends import preview
 from tests.helpers.planning import ROWS, capture, cluster, compiled
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.either_line
 def of_nodes(nodes, roots, sizes, variables=None):
     """The DeviceMemory of a graph of (operation type, name, inputs), and bytes by name; 0 for those that it lacks."""
     graph = Graph.from_graph_def(tf.GraphDef(node=[make_node(*node) for node in nodes]))
-    found = foretell(graph, roots, lambda n: [sizes.get(n, 0)], variables or {}, lambda n: "CPU:0")
+    found = estimate_memory(graph, roots, lambda n: [sizes.get(n, 0)], variables or {}, lambda n: "CPU:0")
     return found["CPU:0"]
 
 
@@ -93,7 +93,7 @@ def test_of_orders_by_chance_the_highest_peak_counts():
 
     def peak(orders):
         roots = ["end"] + ["end_%d" % i for i in range(12)]
-        found = foretell(graph, roots, lambda n: [sizes.get(n, 1)], {}, lambda n: "CPU:0", orders=orders)
+        found = estimate_memory(graph, roots, lambda n: [sizes.get(n, 1)], {}, lambda n: "CPU:0", orders=orders)
         return found["CPU:0"].peak_bytes
 
     assert peak(1) == 151 and 151 < peak(8) <= 162
@@ -104,7 +104,7 @@ def test_a_transposition_that_changes_nothing_needs_nothing():
         x = tf.placeholder(tf.float32, [2, 3, 4])
         same, other = tf.transpose(x, [0, 1, 2], name="same"), tf.transpose(x, [0, 2, 1], name="other")
         tf.transpose(x, tf.placeholder(tf.int32, [3]), name="unknown")
-    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {same.op.name}, other
+    assert estimated_program._TensorSizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {same.op.name}, other
 
 
 def test_a_reduction_of_nothing_needs_nothing():
@@ -115,7 +115,10 @@ def test_a_reduction_of_nothing_needs_nothing():
         tf.reduce_max(a, 2, name="of_size_one")
         tf.reduce_sum(a, 1, name="summed")
         tf.reduce_sum(a, tf.placeholder(tf.int32, [1]), name="unknown")
-    assert foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {"of_none", "of_size_one"}
+    assert estimated_program._TensorSizes(Graph.from_graph_def(graph.as_graph_def()), 4).same == {
+        "of_none",
+        "of_size_one",
+    }
 
 
 def test_variables_are_there_all_the_time():
@@ -164,7 +167,7 @@ def test_foretold_is_near_to_measured(config):
         train = model()
         init = tf.global_variables_initializer()
         program = compiled(make_program(graph), 1, 1, **config)
-    devices, unknown = foretell_program(program, 256)
+    devices, unknown = estimate_program(program, 256)
     (memory,) = devices.values()
     order = [name for name, _ in memory.points]
     got = measured(program.graph, order, init.name, train.name, np.ones([256, 64], np.float32))
@@ -184,7 +187,7 @@ def test_updates_by_kernels_need_no_memory(optimizer):
     with capture() as graph:
         model(2, 256, layer_wise(optimizer))
         program = compiled(make_program(graph), 1, 1)
-    (memory,) = foretell_program(program, 8)[0].values()
+    (memory,) = estimate_program(program, 8)[0].values()
     assert max(live[KINDS.index(UPDATE)] for _, live in memory.points) < 256 * 256 * 4
 
 
@@ -212,14 +215,14 @@ def test_updates_by_tensorflows_operations_need_memory(optimizer):
         program = compiled(make_program(graph), 1, 2)
     kernel = next(name for name in kernel_nodes(program.graph, lambda name: True) or [""])
     assert "kernel" not in kernel
-    for memory in foretell_program(program, 8)[0].values():
+    for memory in estimate_program(program, 8)[0].values():
         assert max(live[KINDS.index(UPDATE)] for _, live in memory.points) >= 256 * 256 * 4
 
 
 @pytest.mark.parametrize("size, channels", [(16, 3), (8, 64)], ids=["several images at once", "one image at once"])
 def test_the_work_space_of_convolutions_is_what_tensorflow_allocates(size, channels, monkeypatch):
     """The patches of more images than there are, or of one where that keeps all threads busy."""
-    monkeypatch.setattr(foretold, "_threads", lambda: 1)
+    monkeypatch.setattr(estimated_program, "_threads", lambda: 1)
     with tf.Graph().as_default() as graph:
         x = tf.constant(np.ones([4, size, size, channels], np.float32))
         kernel = tf.constant(np.ones([5, 5, channels, 64], np.float32))
@@ -237,7 +240,7 @@ def test_the_work_space_of_convolutions_is_what_tensorflow_allocates(size, chann
         for device in metadata.step_stats.dev_stats
         for node in device.node_stats
     }
-    sizes = foretold._Sizes(Graph.from_graph_def(graph.as_graph_def()), 4)
+    sizes = estimated_program._TensorSizes(Graph.from_graph_def(graph.as_graph_def()), 4)
     for name in (gradient.op.name for gradient in gradients):
         work_space = sizes.work_space(name)
         assert (work_space == 0) == tf_compat.uses_onednn()
@@ -248,7 +251,7 @@ def test_each_device_and_what_travels():
     with capture() as graph:
         model()
         program = compiled(make_program(graph), 2, 2)
-    devices, _ = foretell_program(program, ROWS)
+    devices, _ = estimate_program(program, ROWS)
     assert sorted(devices) == ["CPU:0", "CPU:1"]
     assert devices["CPU:0"].lasting[VARIABLES] == devices["CPU:1"].lasting[VARIABLES] > 0
     assert max(live[KINDS.index(COMMUNICATION)] for _, live in devices["CPU:0"].points) > 0

@@ -7,8 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from epl.graph import tags
-from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from epl.plan.cost.device_memory import ACTIVATIONS, AGAIN, COMMUNICATION, GRADIENTS, KINDS, UPDATE, VARIABLES
 from epl.plan.input.batch_rows import batch_rows
 from epl.plan.report.memory_page import drawn, memory_page

@@ -151,7 +151,7 @@ def test_a_group_has_the_workers_that_differ_along_its_axes_alone(workers, devic
         hypothesis.assume(False)
     # Along the data, the shards and the stages: which of each a worker has.
     places = [(frozenset(i.data for i in m.instances), frozenset(i.shard for i in m.instances)) for m in meshes]
-    places = [place + (index % meshes[0].block,) for index, place in enumerate(places)]
+    places = [place + (index % meshes[0].pipeline_workers,) for index, place in enumerate(places)]
     groups = {(STAGE,): (0, 1), (DATA, SHARD): (2,), AXES: ()}
     groups.update({(DATA,): (1, 2), (SHARD,): (0, 2), (DATA, STAGE): (1,)} if meshes[0].split else {})
     for axes, others in groups.items():
@@ -172,26 +172,32 @@ DIVIDED = [
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(st.sampled_from(DIVIDED))
 def test_groups_of_what_is_split(divided):
-    """Every two devices with the same part are in one lane or one group `copies`; those of one copy in `parts`."""
+    """Every two devices with the same part are in one shard rank or one group `copies`; those of one copy in
+    `parts`."""
     workers, devices, shards = divided
     meshes = of_all_workers([TaskGraph(0, "split", shards)], workers, devices)
-    ranks = [(mesh, i, lane) for mesh in meshes for lane in range(mesh.lanes) for i in mesh.givers(lane)]
+    ranks = [
+        (mesh, i, shard_rank)
+        for mesh in meshes
+        for shard_rank in range(mesh.shard_ranks)
+        for i in mesh.givers(shard_rank)
+    ]
     assert len(ranks) == workers * devices
-    for mesh, instance, lane in ranks:
+    for mesh, instance, shard_rank in ranks:
         assert mesh.shape == {"data": workers * devices // shards, "stage": 1, "shard": shards}
-        assert mesh.copies.size == mesh.shape["data"] and mesh.shard_group.size == shards
+        assert mesh.copies.size == mesh.shape["data"] and mesh.tensor_group.size == shards
         assert (
             mesh.copies.workers[mesh.copies.index]
-            == mesh.shard_group.workers[mesh.shard_group.index]
+            == mesh.tensor_group.workers[mesh.tensor_group.index]
             == mesh.worker_index
         )
-        assert {i.shard for i in mesh.givers(lane)} == {instance.shard}
+        assert {i.shard for i in mesh.givers(shard_rank)} == {instance.shard}
         assert {i.data for i in mesh.givers()} == {i.data for i in mesh.instances}
         same = {(m.worker_index, i.index) for m, i, _ in ranks if i.shard == instance.shard}
-        assert same == {(w, i.index) for w in mesh.copies.workers for i in meshes[w].givers(lane)}
+        assert same == {(w, i.index) for w in mesh.copies.workers for i in meshes[w].givers(shard_rank)}
         together = {m.worker_index for m, i, _ in ranks if i.data == instance.data}
-        assert together == set(mesh.shard_group.workers)
-        groups = [g for g in (mesh.copies, mesh.shard_group) if g.num_workers > 1]
+        assert together == set(mesh.tensor_group.workers)
+        groups = [g for g in (mesh.copies, mesh.tensor_group) if g.num_workers > 1]
         assert len({g.communicator(0) for g in groups}) == len(groups)
         for group in groups:
             assert mesh.joined(group.communicator(0)) == (None if group.num_workers == workers else group)
@@ -210,7 +216,7 @@ OVER_WORKERS = [
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(st.sampled_from(OVER_WORKERS))
 def test_groups_of_stages_that_are_split(case):
-    """Of those that have a stage, `copies` have the same part of it, `shard_group` the parts of one copy."""
+    """Of those that have a stage, `copies` have the same part of it, `tensor_group` the parts of one copy."""
     workers, devices, num_scopes, shards, together = case
     taskgraphs = [TaskGraph(i, "split", shards) for i in range(num_scopes)]
     columns = len(of_all_workers(scopes(*[1] * num_scopes), workers, devices, together=together)[0].instances)
@@ -221,22 +227,22 @@ def test_groups_of_stages_that_are_split(case):
     meshes = of_all_workers(taskgraphs, workers, devices, together=together)
     has = [{(i.data, i.shard) for i in mesh.instances} for mesh in meshes]
     for worker, mesh in enumerate(meshes):
-        own, place = has[worker], worker % mesh.block
-        alike = [w for w in range(workers) if w % mesh.block == place]
+        own, place = has[worker], worker % mesh.pipeline_workers
+        alike = [w for w in range(workers) if w % mesh.pipeline_workers == place]
         datas, parts = [{each[axis] for each in own} for axis in (0, 1)]
         groups = {
             "copies": [w for w in alike if {shard for _, shard in has[w]} == parts],
-            "shard_group": [w for w in alike if {data for data, _ in has[w]} == datas],
+            "tensor_group": [w for w in alike if {data for data, _ in has[w]} == datas],
             "everywhere": alike,
             "pipeline": [w for w in range(workers) if has[w] == own],
         }
         for name, members in groups.items():
             group = getattr(mesh, name)
             assert list(group.workers) == members and group.workers[group.index] == worker
-        assert mesh.copies.size == mesh.shape["data"] and mesh.shard_group.size == shards
+        assert mesh.copies.size == mesh.shape["data"] and mesh.tensor_group.size == shards
         owning = mesh.group(DATA, STAGE)
         assert list(owning.workers) == [w for w in range(workers) if {shard for _, shard in has[w]} == parts]
-        assert owning.index == mesh.copies.index * mesh.block + place
+        assert owning.index == mesh.copies.index * mesh.pipeline_workers + place
         numbers = [getattr(mesh, name).communicator(1) for name in groups]
         assert len(set(numbers)) == len(numbers) and everyone(mesh).communicator(1) not in numbers
         for name in groups:
@@ -291,13 +297,18 @@ def test_copies_over_workers_with_different_device_counts(counts, devices, block
     meshes = of_all_workers(scopes(*counts), workers, devices)
     used = []
     for worker, mesh in enumerate(meshes):
-        assert mesh.num_blocks * mesh.block == workers and mesh.shape["data"] == workers * devices // sum(counts)
+        assert mesh.num_pipelines * mesh.pipeline_workers == workers and mesh.shape["data"] == workers * devices // sum(
+            counts
+        )
         assert (
-            list(mesh.pipeline.workers) == list(range(worker - worker % mesh.block, worker + mesh.block))[: mesh.block]
+            list(mesh.pipeline.workers)
+            == list(range(worker - worker % mesh.pipeline_workers, worker + mesh.pipeline_workers))[
+                : mesh.pipeline_workers
+            ]
         )
         for stage in range(len(counts)):
             copies = mesh.computing(stage)
-            here = [i.devices[stage] for i in copies if mesh.worker_of(stage, i) == worker % mesh.block]
+            here = [i.devices[stage] for i in copies if mesh.worker_of(stage, i) == worker % mesh.pipeline_workers]
             used += [(worker, device) for device in here]
             group = mesh.holding(stage)
             assert group.size == mesh.shape["data"] * counts[stage]
@@ -400,11 +411,11 @@ def test_the_mean_over_copies_of_different_weights(weights, replicas, apart):
 
 
 def test_one_copy_in_each_worker_computes_whole_batches():
-    for scopes_of, lanes in (([], 1), ([TaskGraph(0, "split", 2)], 2)):
+    for scopes_of, shard_ranks in (([], 1), ([TaskGraph(0, "split", 2)], 2)):
         mesh = make_mesh(scopes_of, cluster(2, 4))
         whole = in_one_piece(mesh)
         assert whole.instances == mesh.instances and whole.takers(0) == mesh.takers(0)
-        assert whole.active == mesh.instances[:lanes] and mesh.active == mesh.instances
-        assert whole.givers(0) == mesh.instances[:1] and len(mesh.givers(0)) == 4 // lanes
-        assert whole.num_merged() == 2 and mesh.num_merged() == 8 // lanes
-        assert whole.served(0) == mesh.instances[1:lanes]
+        assert whole.active == mesh.instances[:shard_ranks] and mesh.active == mesh.instances
+        assert whole.givers(0) == mesh.instances[:1] and len(mesh.givers(0)) == 4 // shard_ranks
+        assert whole.num_merged() == 2 and mesh.num_merged() == 8 // shard_ranks
+        assert whole.served(0) == mesh.instances[1:shard_ranks]

@@ -10,7 +10,7 @@ from epl.config import Config
 from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph.index import node_of, parse_input
 from epl.graph.lint import lint
-from epl.passes.copies.micro_batches import copy_micro_batches
+from epl.passes.copies.add_micro_batches import copy_micro_batches
 from epl.plan.facts.names import micro_batch_name
 from epl.session.rewritten import Rewritten
 from tests.helpers import planning

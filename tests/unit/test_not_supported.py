@@ -11,8 +11,8 @@ import epl
 from epl import tf_compat
 from epl.capture.record import make_program
 from epl.errors import UnsupportedError
-from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from epl.passes.model import share_data
 from epl.plan.pipeline import micro_batches
 from epl.session.devices import passed_over

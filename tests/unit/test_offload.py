@@ -11,7 +11,7 @@ from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.plan.cost.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.checks import assert_same, pairs
 from tests.helpers.planning import capture, compiled, control_flow
 
@@ -167,7 +167,7 @@ def test_the_memory_plan_counts_what_the_device_holds_for_a_while():
         loss = mlp()
         tf.train.AdamOptimizer().minimize(loss)
         program = compiled(make_program(graph), 1, 1, offload__level="v1")
-    devices, _ = foretell_program(program, ROWS)
+    devices, _ = estimate_program(program, ROWS)
     host, device = devices["CPU:0"], devices["CPU:1"]
     assert host.lasting[SLOTS] == 2 * host.lasting[VARIABLES] + 8
     assert device.lasting[VARIABLES] == device.lasting[SLOTS] == 0
@@ -180,7 +180,7 @@ def test_the_memory_plan_of_state_alone(resource):
     with capture() as graph:
         tf.train.AdamOptimizer().minimize(mlp(resource))
         program = compiled(make_program(graph), 1, 1, offload__level="state")
-    devices, unknown = foretell_program(program, ROWS)
+    devices, unknown = estimate_program(program, ROWS)
     host, device = devices["CPU:0"], devices["CPU:1"]
     assert host.lasting[SLOTS] == 2 * device.lasting[VARIABLES] > 0 == host.lasting[VARIABLES]
     assert device.lasting[SLOTS] == 8 and not unknown  # the powers of Adam's decay rates
@@ -223,7 +223,7 @@ def test_tensors_wait_for_the_backward_pass_on_the_host():
     for config in ({}, {"gradient_checkpoint__offload": True}):
         with capture() as graph:
             tf.train.GradientDescentOptimizer(0.1).minimize(mlp())
-            devices, _ = foretell_program(compiled(make_program(graph), 1, 1, **config), 1000)
+            devices, _ = estimate_program(compiled(make_program(graph), 1, 1, **config), 1000)
         points = devices["CPU:1" if config else "CPU:0"].points
         peaks.append(max(sum(live[KINDS.index(kind)] for kind in (ACTIVATIONS, COMMUNICATION)) for _, live in points))
     assert peaks[1] < 0.6 * peaks[0]

@@ -9,7 +9,7 @@ import epl
 from epl.graph import tags
 from epl.plan.cost.device_memory import ACTIVATIONS, COMMUNICATION, KINDS, SLOTS, VARIABLES
 from epl.plan.cost.own_bytes import own_part, own_sizes
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers import planning
 
 pytestmark = pytest.mark.either_line
@@ -82,7 +82,7 @@ def test_norms_of_parts_are_joined_on_the_host():
 
 
 def test_the_memory_plan_counts_parts():
-    devices, _ = foretell_program(compiled(offload__level="v1"), ROWS)
+    devices, _ = estimate_program(compiled(offload__level="v1"), ROWS)
     host = devices[HOST]
     assert host.lasting[VARIABLES] == LAYERS * WIDTH * WIDTH * 4 and host.lasting[SLOTS] >= 2 * host.lasting[VARIABLES]
     for own in (devices["CPU:1"], devices["CPU:2"]):
@@ -107,7 +107,7 @@ def test_activations_of_each_device_wait_on_the_host(workers):
     assert len(set(kept.values())) == 1 and kept["CPU:1"] >= LAYERS - 1
     peaks = []
     for options in ({}, {"gradient_checkpoint__offload": True}):
-        devices, _ = foretell_program(compiled(**dict(config, **options)), 1000)
+        devices, _ = estimate_program(compiled(**dict(config, **options)), 1000)
         points = devices["CPU:1" if options else "CPU:0"].points
         peaks.append(max(sum(live[KINDS.index(kind)] for kind in (ACTIVATIONS, COMMUNICATION)) for _, live in points))
     assert peaks[1] < 0.6 * peaks[0]

@@ -342,17 +342,17 @@ def test_nothing_is_divided_where_nothing_is_marked():
 
 
 def test_a_variable_that_cannot_be_updated_in_parts(monkeypatch):
-    from epl.partition import spread
+    from epl.partition import propagate
 
     with capture() as graph:
         kernel = tf.get_variable("kernel", [4, 6], use_resource=False)
         loss = tf.reduce_sum(tf.matmul(tf.ones([2, 4]), kernel))
         tf.train.GradientDescentOptimizer(0.1).minimize(loss)
-    fits = spread._Spread._fits_variables
+    fits = propagate._Spread._fits_variables
 
     def no_update(self, strategy, name, inputs):
         return "Apply" not in name and fits(self, strategy, name, inputs)
 
-    monkeypatch.setattr(spread._Spread, "_fits_variables", no_update)
+    monkeypatch.setattr(propagate._Spread, "_fits_variables", no_update)
     with pytest.raises(UnsupportedError, match="takes the variable 'kernel', which lies sharded.1. over 2"):
         shards.partitioned(graph, 2, ["kernel"])

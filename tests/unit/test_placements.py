@@ -80,7 +80,7 @@ def test_what_is_whole_on_the_workers_of_its_owner_is_the_same_there():
     found = plans[0].placements
     assert found["first"] == Placed(data=owned(1, 2)) and found["kernel"] == Placed(owned(0, 2), shard=sharded(1))
     assert [plan.only_holder("first") for plan in plans] == [2] * 4
-    shards = plans[0].mesh.shard_group.communicator(0)
+    shards = plans[0].mesh.tensor_group.communicator(0)
     for plan in plans:
         assert sync_orders(plan, "first") == {shards: [tag_of(sync_name("first"))]}
         assert sync_orders(plan, "kernel") == {}

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.env import Env
 from epl.plan.report.placements_page import _room_for, blocks_of, placements_page, scope_of
-from epl.session.foretold import foretell_exchanges
+from epl.session.estimated_program import estimate_exchanges
 from epl.session.front_ends import preview
 from tests.helpers import planning
 
@@ -33,7 +33,7 @@ def drawn(title="title"):
     with planning.capture() as graph:
         model()
     program = planning.compiled(graph, 1, 2, **COLOCATED)
-    found = foretell_exchanges(program, 8)
+    found = estimate_exchanges(program, 8)
     text = placements_page(program, found, title)
     return program, found, text, ElementTree.fromstring(re.search(r"<svg.*</svg>", text, re.DOTALL).group())
 

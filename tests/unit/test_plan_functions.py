@@ -10,14 +10,14 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.cluster.machine import Link
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import NodeInput
+from epl.graph.node_defs import Type, constant, make_node
 from epl.partition import conversion, values
 from epl.passes.copies import share_batches
 from epl.plan.cost import cost
 from epl.plan.facts import merging, numbers, row_kinds
 from epl.plan.memory import forward
-from epl.plan.report import strategies
+from epl.plan.report import strategy_rows
 from tests.helpers import planning
 from tests.helpers.planning import capture, of_op, sgd, variable
 
@@ -140,7 +140,7 @@ def averaged(**config):
 def test_late_averages_keep_what_was_and_nobody_else():
     for overlap in (False, True):
         program = averaged(local_sgd__overlap=overlap, local_sgd__average_slots=False, **LOCAL)
-        kept = strategies._of_local_sgd(program, program.plan)[-1]
+        kept = strategy_rows._of_local_sgd(program, program.plan)[-1]
         assert kept == (3 * program.plan.local_sgd.num_bytes if overlap else 0)
         assert any("snapshot" in name for name in program.graph.nodes) == overlap
 

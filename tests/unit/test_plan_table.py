@@ -5,7 +5,7 @@ import json
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import capture, plan_of, wide, wide_graph
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 from tests.unit.test_equal_steps import branch, fed, handle, queue, twice
 

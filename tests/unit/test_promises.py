@@ -8,8 +8,8 @@ from epl import compiler
 from epl.capture.record import make_program
 from epl.errors import PassError
 from epl.graph import tags
-from epl.graph.build import Type, make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import Type, make_node
 from epl.passes.promises import EXCHANGE, PLAIN, PROMISES, WRITE
 from epl.plan.facts.names import average_name, clone_name, merged_name, read_name, saved_name, sync_name
 from tests.helpers import planning

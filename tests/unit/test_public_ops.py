@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl import compiler
-from epl.capture.hooks import INNER
+from epl.capture.caught import INNER
 from epl.capture.record import make_program
 from epl.cluster import Cluster
 from epl.config import Config

@@ -12,13 +12,13 @@ from epl.config import Config
 from epl.errors import CaptureError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
-from epl.passes.model.recompute import with_copies
+from epl.passes.model.compute_again import with_copies
 from epl.plan.cost.cost import forward_costs
 from epl.plan.cost.device_memory import VARIABLES
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import recomputed_name
-from epl.plan.memory.keep import plan_recomputation
-from epl.session.foretold import foretell_program
+from epl.plan.memory.checkpoint_policy import plan_recomputation
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import ROWS, capture, cluster, compiled, control_flow, trained, variable
 
 pytestmark = pytest.mark.either_line
@@ -309,7 +309,7 @@ def test_the_peak_falls_whatever_makes_the_gradients():
             loss, variables = tf.reduce_mean(tf.square(x)), tf.trainable_variables()
             gradients = tf.gradients(loss, variables)
             tf.train.GradientDescentOptimizer(0.1).apply_gradients(list(zip(gradients, variables)))
-            (memory,) = foretell_program(compiled(graph, 1, 1, **config))[0].values()
+            (memory,) = estimate_program(compiled(graph, 1, 1, **config))[0].values()
         peaks.append(memory.peak_bytes - memory.lasting[VARIABLES])
     assert peaks[1] < 0.5 * peaks[0]
 

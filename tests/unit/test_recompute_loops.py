@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.graph.control_flow import frames_of
-from epl.passes.model.recompute import with_copies
+from epl.passes.model.compute_again import with_copies
 from epl.plan.facts.names import recomputed_name
 from tests.helpers.planning import ROWS, capture, control_flow, variable
 from tests.unit.test_recompute import AUTO, check, data, dense, minimize, planned

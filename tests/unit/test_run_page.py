@@ -8,11 +8,11 @@ import types
 
 import pytest
 
-from epl.launch import board, record
+from epl.launch import board, run_record
 from epl.report import page
 from epl.report.curves import curve
-from epl.report.shares import seconds_of
-from epl.report.text import duration
+from epl.report.figures import duration
+from epl.report.time_bars import seconds_of
 
 pytestmark = pytest.mark.once
 
@@ -100,7 +100,7 @@ def seen(steps, at, loss=None):
 
 
 def test_the_course_of_a_long_job_is_kept_in_few_points():
-    course = record.Curve()
+    course = run_record.Curve()
     for number in range(1, 20001):
         course.add(number * 0.5, {0: seen(number, number * 0.5, 1.0 / number)})
     assert 200 < len(course.points) <= 601
@@ -109,7 +109,7 @@ def test_the_course_of_a_long_job_is_kept_in_few_points():
 
 
 def test_a_course_begins_with_the_first_step():
-    course = record.Curve()
+    course = run_record.Curve()
     course.add(1.0, {0: seen(0, 0.0)})
     course.add(2.0, {0: seen(1, 2.0)})
     assert course.points == []
@@ -118,7 +118,7 @@ def test_a_course_begins_with_the_first_step():
 
 
 def test_warnings_are_counted():
-    heard = record.Warnings()
+    heard = run_record.Warnings()
     for line in ("2026-01-01 10:00:00 WARNING epl: slow", "WARNING epl: slow", "INFO epl: no", "WARNING:tensorflow:no"):
         heard.take(line)
     assert dict(heard.counts) == {"slow": 2}
@@ -132,7 +132,7 @@ def test_what_boards_hold(tmp_path):
     own.note(board.PHASE_EVENT, now - 3, now - 2, "planning")
     own.note_step(now - 2, now - 1, 1)
     own.note_step(now - 1, now, 2)
-    (found,) = record.of_workers({0: path, 1: str(tmp_path / "none")})
+    (found,) = run_record.of_workers({0: path, 1: str(tmp_path / "none")})
     assert found["steps"] == 2 and found["rows"] == 8 and found["waited_data_s"] is None
     assert [each["number"] for each in found["last_steps"]] == [1, 2] and found["phases"][0]["name"] == "planning"
 
@@ -143,7 +143,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path):
         [sys.executable, "-m", "epl.report", target], input=b"{", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert made.returncode != 0
-    job = record.Record(["run.sh"], 1, "1 CPU device", str(tmp_path))
+    job = run_record.RunRecord(["run.sh"], 1, "1 CPU device", str(tmp_path))
     assert "No such file or directory" in job.write(target, [], [])
     assert job.write(str(tmp_path / "run.html"), [], ["it failed"]) is None
     assert "it failed" in (tmp_path / "run.html").read_text()

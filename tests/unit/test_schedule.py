@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.errors import ConfigError
-from epl.plan.pipeline.schedule import Action, needs, schedule, strategies, strategy_name
+from epl.plan.pipeline.schedules import Action, needs, schedule, strategies, strategy_name
 from epl.plan.pipeline.simulate import check_complete, simulate
 
 pytestmark = pytest.mark.once

@@ -21,9 +21,9 @@ def executable(path, text):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def interpreter(path, verdict="ok"):
+def interpreter(path, found_inf="ok"):
     """Something at `path` that judges itself as an interpreter of the right version does."""
-    executable(path, '#!/bin/sh\necho "%s %s"\n' % (verdict, path))
+    executable(path, '#!/bin/sh\necho "%s %s"\n' % (found_inf, path))
 
 
 @pytest.fixture

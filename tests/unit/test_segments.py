@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epl.plan.memory.segments import Chain, Segment, Span
+from epl.plan.memory.segments import Chain, ForwardSegment, Span
 
 pytestmark = pytest.mark.either_line
 
@@ -55,7 +55,7 @@ def test_equal_layers_are_cut_near_the_root_of_their_number():
 
 def test_nothing_is_gained_by_cutting_two_operations():
     chain = Chain(*chain_of([10, 10]))
-    assert chain.smallest_peak().segments == (Segment(0, 2, False),) or chain.smallest_peak().peak_bytes == 20
+    assert chain.smallest_peak().segments == (ForwardSegment(0, 2, False),) or chain.smallest_peak().peak_bytes == 20
 
 
 def test_no_way_within_too_little():

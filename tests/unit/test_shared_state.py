@@ -13,7 +13,7 @@ from epl.communicators.bootstrap_state import BootstrapState, WaitError
 from epl.errors import UnsupportedError
 from epl.passes.promises import PROMISES
 from epl.plan.facts.names import queue_of
-from epl.session.shared_queues import packed, unpacked
+from epl.session.common_queues import packed, unpacked
 from tests.helpers import planning
 
 SHARED = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epl.errors import PlanError
-from epl.plan.pipeline.schedule import Action, schedule
+from epl.plan.pipeline.schedules import Action, schedule
 from epl.plan.pipeline.simulate import Slot, check_complete, simulate, timeline_of
 
 pytestmark = pytest.mark.once

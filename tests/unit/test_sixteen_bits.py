@@ -8,7 +8,7 @@ from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import UnsupportedError
 from epl.plan.precision.sixteen_bits import choose_sixteen_bits
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers.planning import capture, compiled
 
 BFLOAT16, FLOAT16 = 14, 19

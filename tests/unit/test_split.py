@@ -10,7 +10,7 @@ from epl import tf_compat
 from epl.errors import PlanError, UnsupportedError
 from epl.passes.model.mixed_precision import computed_name
 from epl.plan.facts.names import clone_name
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from epl.program.collective import PARAMETERS
 from epl.program.placement import sharded
 from tests.helpers import planning, shards, split_models
@@ -431,12 +431,14 @@ def test_segments_are_collectives_of_the_devices_that_have_the_same_part():
     for worker in range(2):
         program = planning.compiled(graph, 2, 2, worker, zero__level="v2")
         plan, nodes = program.plan, program.graph.nodes
-        names = ["epl_zero/segment_0/gather"] + ["epl_zero/segment_1/gather/part_%d" % lane for lane in range(2)]
+        names = ["epl_zero/segment_0/gather"] + [
+            "epl_zero/segment_1/gather/part_%d" % shard_rank for shard_rank in range(2)
+        ]
         assert sorted(name for name in nodes if nodes[name].op == "EplAllGather" and "segment" in name) == names
-        for lane, width in enumerate((4, 3)):
-            taken = nodes[clone_name("epl_zero/segment_1/0", lane)].input[0]
-            assert names[1 + lane] in program.graph.ancestors([taken])
-            assert names[2 - lane] not in program.graph.ancestors([taken])
+        for shard_rank, width in enumerate((4, 3)):
+            taken = nodes[clone_name("epl_zero/segment_1/0", shard_rank)].input[0]
+            assert names[1 + shard_rank] in program.graph.ancestors([taken])
+            assert names[2 - shard_rank] not in program.graph.ancestors([taken])
         own = {update.variable for update in plan.zero.updates if update.owner == worker}
         assert plan.sent_bytes(PARAMETERS) == 4 * sum({"first": 16, "kernel": 28}[name] for name in own)
 

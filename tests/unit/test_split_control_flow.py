@@ -9,7 +9,7 @@ import epl
 from epl.errors import UnsupportedError
 from epl.graph.control_flow import inside_control_flow
 from epl.graph.index import Graph, node_of
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from epl.program.placement import sharded
 from tests.helpers import planning
 from tests.helpers.planning import capture, compiled, control_flow

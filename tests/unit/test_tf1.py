@@ -151,7 +151,7 @@ def test_names_and_hyperparameters(tmp_path):
         import ast
         import epl.tf1
         from epl.tf1.hparam import HParams
-        from epl.tf1.names import REFUSED, refusal
+        from epl.tf1.name_tables import REFUSED, refusal
         from epl.tf1.names_used import Use, uses_of
 
         tree = ast.parse(

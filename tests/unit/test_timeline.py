@@ -12,10 +12,10 @@ from epl.capture.strategy import replicate
 from epl.env import Env
 from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse
-from epl.plan.pipeline.schedule import Action, schedule
+from epl.plan.pipeline.schedules import Action, schedule
 from epl.plan.pipeline.simulate import Slot, simulate, timeline_of
 from epl.plan.report import web
-from epl.plan.report.timeline import estimated_timeline, part, seconds
+from epl.plan.report.timeline_page import estimated_timeline, part, seconds
 from epl.session.front_ends import preview
 from tests.helpers.checks import pairs
 from tests.helpers.machines import simple_machine

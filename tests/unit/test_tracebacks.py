@@ -5,7 +5,7 @@ import io
 import pytest
 
 from epl.launch.output import Console, Stream
-from epl.launch.tracebacks import Known
+from epl.launch.tracebacks import KnownErrors
 
 pytestmark = pytest.mark.once
 
@@ -31,7 +31,7 @@ class Job:
     """Streams of two workers on one console."""
 
     def __init__(self, everything=False):
-        self._console, known = Console(-1), Known()
+        self._console, known = Console(-1), KnownErrors()
         self.log = io.BytesIO()
         self.streams = [Stream(0, self._console, self.log, everything, known)]
         self.streams.append(Stream(1, self._console, None, everything, known))

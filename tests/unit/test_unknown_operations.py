@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 
 from epl.config import Config
 from epl.errors import ConfigError, UnsupportedError
-from epl.graph.build import make_node
 from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from epl.plan.facts.unknown import check_effects
 from epl.program.program import Program
 from tests.helpers import planning

@@ -6,9 +6,9 @@ import tensorflow.compat.v1 as tf
 
 import epl.verify
 from epl.errors import VerifyError
+from epl.verify.command import main
 from epl.verify.comparison import DIFFERENT, EQUAL, ROUNDING, Comparison, Difference, compare_steps
 from epl.verify.joined import NotWhole, RecordedStep, part, read_steps, whole_batch
-from epl.verify.main import main
 from epl.verify.report import first_difference, lines
 
 EPS = float(np.finfo(np.float32).eps)

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 import epl
 from epl.errors import UnsupportedError
 from epl.plan.exchange.order import collective_keys
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from tests.helpers import planning
 from tests.helpers.planning import of_op
 
@@ -98,15 +98,15 @@ def test_stages_of_different_device_counts_in_several_workers_are_refused():
         planning.compiled(graph, 6, 1, communication__wire_dtype="float16")
 
 
-@pytest.mark.parametrize("workers, devices, lanes", [(2, 2, 2), (4, 1, 1)])
-def test_each_part_of_a_divided_variable_travels_by_itself(workers, devices, lanes):
+@pytest.mark.parametrize("workers, devices, shard_ranks", [(2, 2, 2), (4, 1, 1)])
+def test_each_part_of_a_divided_variable_travels_by_itself(workers, devices, shard_ranks):
     with planning.capture() as graph, epl.split(2):
         kernel = epl.shard(tf.get_variable("kernel", [4, 5], use_resource=True), 1)
         planning.sgd(tf.reduce_mean(tf.square(tf.matmul(planning.batch(8, 4), kernel))))
     program = planning.compiled(graph, workers, devices, communication__wire_dtype="int8")
     sizes = [list(node.attr["sizes"].list.i) for node in of_op(program.graph, "EplWireEncode")]
-    assert sizes == [[12], [8]][:lanes]  # of the first part 3 columns, of the second 2
+    assert sizes == [[12], [8]][:shard_ranks]  # of the first part 3 columns, of the second 2
     assert all(node.attr["workers"].i == 2 for node in of_op(program.graph, "EplWireEncode"))
     left = {each.name: each.shape for each in program.plan.added if each.name.count("/left/")}
-    assert sorted(left.values(), reverse=True) == [(4, 3), (4, 2)][:lanes]
+    assert sorted(left.values(), reverse=True) == [(4, 3), (4, 2)][:shard_ranks]
     assert program.plan.bytes_per_step() == sum(2 * (-(-size // 2) + 4) for (size,) in sizes)

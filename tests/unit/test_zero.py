@@ -19,7 +19,7 @@ from epl.plan.memory.apply_groups import APPLY_GROUP
 from epl.plan.zero.zero import gathered_groups, scattered_groups
 from epl.plan.zero.zero_owners import plan_zero
 from epl.rules import effects
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, plan_of, variable
 
 pytestmark = pytest.mark.either_line
@@ -107,13 +107,13 @@ def test_owners_agree_on_whether_gradients_are_finite():
     for count, devices in ((2, 1), (1, 2)):
         for index in range(count):
             program = compiled(training(), count, devices, index, zero__level="v1", **config)
-            (verdict,) = program.plan.verdicts
+            (found_inf,) = program.plan.found_infs
             (agreement,) = [n for n in of_op(program.graph, "EplAllReduce") if n.attr["reduce_op"].s == b"min"]
             assert agreement.attr["R"].i == devices
-            assert verdict.flags and all(flag in program.plan.zero.owners for flag in verdict.flags)
-            judged = {flag for flag in verdict.flags if program.plan.is_here(flag)}
-            assert judged == program.graph.nodes.keys() & set(verdict.flags)
-            assert program.graph.ancestors([agreement.name]) & set(verdict.flags) == judged
+            assert found_inf.flags and all(flag in program.plan.zero.owners for flag in found_inf.flags)
+            judged = {flag for flag in found_inf.flags if program.plan.is_here(flag)}
+            assert judged == program.graph.nodes.keys() & set(found_inf.flags)
+            assert program.graph.ancestors([agreement.name]) & set(found_inf.flags) == judged
 
 
 def test_collectives_of_a_step():
@@ -398,6 +398,6 @@ def test_new_variables_travel_behind_all_that_does_not_need_them():
 
 def test_the_memory_plan_counts_what_each_worker_holds():
     for index, program in enumerate(workers(training())):
-        devices, _ = foretell_program(program, 8)
+        devices, _ = estimate_program(program, 8)
         scalars = 8  # the powers of beta, which all workers have
         assert devices["CPU:0"].lasting[device_memory.SLOTS] == program.plan.zero.state_bytes[index] + scalars

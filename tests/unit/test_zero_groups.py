@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from epl.plan.cost.device_memory import SLOTS
 from epl.rules import effects
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import capture, compiled, layers, of_op
 
 pytestmark = pytest.mark.either_line
@@ -96,7 +96,7 @@ def test_all_copies_of_what_is_owned_get_its_first_value():
 
 def test_the_memory_plan_counts_the_state_of_each_device():
     (program,) = programs("v1")
-    devices, _ = foretell_program(program, 8)
+    devices, _ = estimate_program(program, 8)
     for device in range(4):
         scalars = devices["CPU:%d" % device].lasting[SLOTS] - program.plan.zero.state_bytes[device % 2]
         assert scalars in (0, 8)  # the powers of beta

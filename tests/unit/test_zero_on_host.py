@@ -7,7 +7,7 @@ from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.cost.device_memory import COMMUNICATION, KINDS, SLOTS, VARIABLES
 from epl.rules import effects
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import batch, capture, compiled, layers, of_op, variable
 
 pytestmark = pytest.mark.either_line
@@ -121,7 +121,7 @@ def test_the_memory_plan_counts_on_devices_what_they_have_for_a_while():
         tf.train.AdamOptimizer(0.01).minimize(layers(8))
     whole = 8 * (16 + 4) * 4
     for index, program in enumerate(workers(graph, "v3", zero__segment_mb=SMALL)):
-        devices, _ = foretell_program(program, 8)
+        devices, _ = estimate_program(program, 8)
         own = sum(u.num_bytes for u in program.plan.zero.updates if u.owner == index)
         assert devices[HOST].lasting[VARIABLES] == own
         assert devices[DEVICE].lasting[VARIABLES] == devices[DEVICE].lasting[SLOTS] == 0

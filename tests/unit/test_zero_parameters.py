@@ -10,7 +10,7 @@ from epl.graph.index import node_of
 from epl.plan.cost import device_memory
 from epl.plan.exchange.order import collective_keys, settle
 from epl.rules import effects
-from epl.session.foretold import foretell_program
+from epl.session.estimated_program import estimate_program
 from tests.helpers.planning import batch, capture, compiled, control_flow, layers, of_op, plan_of, sgd, variable
 
 pytestmark = pytest.mark.either_line
@@ -223,6 +223,6 @@ def test_segments_have_a_size_only_where_there_are_any():
 def test_the_memory_plan_counts_the_parameters_that_each_worker_holds():
     graph = training()
     for index, program in enumerate(workers(graph, "v3")):
-        devices, _ = foretell_program(program, 8)
+        devices, _ = estimate_program(program, 8)
         own = sum(u.num_bytes for u in program.plan.zero.updates if u.owner == index)
         assert devices["CPU:0"].lasting[device_memory.VARIABLES] == own

@@ -45,7 +45,7 @@ def test_each_slot_is_with_one_copy_of_its_stage(layout):
     found = programs(training(), layout)
     plan, workers = found[0].plan, len(found)
     held = [set(program.graph.find(effects.VARIABLES.__contains__)) for program in found]
-    blocks = 1 if LAYOUTS[layout][3] else plan.mesh.num_blocks
+    blocks = 1 if LAYOUTS[layout][3] else plan.mesh.num_pipelines
     for update in plan.zero.updates:
         stage = int(update.variable[1])
         owner = stage + update.owner // plan.zero.shard_group.local * 2 if blocks > 1 else stage

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 import epl
 from epl.plan.exchange.order import collective_keys, settle
-from epl.plan.report.table import plan_table
+from epl.plan.report.plan_table import plan_table
 from epl.plan.zero.zero_sums import owned_sums
 from epl.rules import effects
 from tests.helpers.planning import batch, capture, compiled, of_op, variable
@@ -70,14 +70,14 @@ def test_owners_of_rows_judge_their_gradients_and_leave_their_updates_out(case, 
     ]
     plan = programs[0].plan
     assert max(plan.zero.state_bytes) <= 1.05 / 2 * sum(plan.zero.state_bytes)
-    (verdict,) = plan.verdicts
-    flags = [[f for f in verdict.flags if "epl_rows" in f and f in each.graph.nodes] for each in programs]
+    (found_inf,) = plan.found_infs
+    flags = [[f for f in found_inf.flags if "epl_rows" in f and f in each.graph.nodes] for each in programs]
     assert [len(each) for each in flags] == [1, 1] and flags[0] != flags[1]
     shards = {u.variable: u for u in plan.zero.updates if "epl_rows" in u.variable}
     for update in shards.values():
-        left_out = [w for w in verdict.gates if w in update.members and "epl_rows" in w]
+        left_out = [w for w in found_inf.gates if w in update.members and "epl_rows" in w]
         done = {w for w in update.writes if not w.endswith("/begin")}  # rows are held in each step
-        assert left_out and done <= {verdict.gates[w][-1] for w in left_out}
+        assert left_out and done <= {found_inf.gates[w][-1] for w in left_out}
         assert all((w in each.graph.nodes) == (i == update.owner) for w in left_out for i, each in enumerate(programs))
 
 

@@ -11,10 +11,10 @@ import functools
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 from epl.passes.copies.stamp import Stamp
 from epl.passes.model.place import device_of_clone
-from epl.passes.template import marks_of
+from epl.passes.node_copies import marks_of
 from epl.plan.facts.names import clone_name
 from epl.rules import effects
 

@@ -17,11 +17,11 @@ from math import gcd
 
 from epl.errors import PassError
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import FLOAT32, INT32
+from epl.passes.node_workers import owned
 from epl.passes.nodes import dtype_of, tagged
-from epl.passes.owned import owned
 from epl.plan.facts.consistency import merged_edges
 from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
 from epl.plan.layout.rows import computing_for, overlap, rows_of, within

@@ -7,8 +7,8 @@ The instances of a replica that are in this worker use one `next`; the copies of
 Where `next` gives this worker's rows alone (epl.plan.input.batch_parts), only these instances divide them.
 """
 
-from epl.graph.build import Type, make_node
 from epl.graph.index import format_input, parse_input
+from epl.graph.node_defs import Type, make_node
 from epl.graph.types import HANDLES
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX, clone_name

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from epl.graph.index import NodeInput, format_input
 from epl.graph.lazy import Lazy
-from epl.passes.template import Template
+from epl.passes.node_copies import Template
 
 
 class Stamp(object):
@@ -34,7 +34,7 @@ class Stamp(object):
         Args:
           edit: the Editor.
           prefix: what the copies' names begin with.
-          marks: attributes that they all have, see epl.passes.template.marks_of.
+          marks: attributes that they all have, see epl.passes.node_copies.marks_of.
           adjust: function of (a copy that was just made, the original's name, its type, its device) that changes the
             copy further.
 

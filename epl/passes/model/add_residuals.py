@@ -14,8 +14,8 @@ def add_residuals(program, residuals):
     edit, variables = program.graph.editor(), dict(program.variables)
     for each in residuals.coded:
         own, share = Added(each.variable, data=OWN, is_saved=False), (each.share(residuals.workers),)
-        for name, shape in ((each.left, each.shape), (each.left_of_sum, share)):
-            where = dict(near=program.graph.nodes[each.variable], on_host=True, alike=each.lane is None)
+        for name, shape in ((each.residual, each.shape), (each.residual_of_sum, share)):
+            where = dict(near=program.graph.nodes[each.variable], on_host=True, alike=each.shard_rank is None)
             variables[name] = add_variable(edit, name, 0.0, types.FLOAT32, own, shape=shape, **where)
     for each in residuals.compressed:
         shape = program.variables[each.slot].shape

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 
 
 def add_stages(program, staging):

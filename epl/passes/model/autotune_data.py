@@ -5,7 +5,7 @@ r"""Lets TensorFlow choose how parallel the program's data sets are, and how muc
 The nodes may stand in functions: a one-shot iterator has its whole pipeline in one.
 """
 
-from epl.graph.build import constant
+from epl.graph.node_defs import constant
 from epl.graph.types import INT32, INT64
 from epl.plan.facts.names import PREFIX
 

@@ -10,8 +10,8 @@ wait for dx'', which is made of the variables as they are before.
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import make_node, set_attr
-from epl.passes.template import Template
+from epl.graph.node_defs import make_node, set_attr
+from epl.passes.node_copies import Template
 from epl.plan.memory.checked_gradients import checked_name
 
 

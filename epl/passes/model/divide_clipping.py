@@ -10,7 +10,7 @@ reduce-scatter brings that to the owner alone. `epl.passes.sync.join_sums` joins
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, become, set_attr
+from epl.graph.node_defs import Type, become, set_attr
 from epl.program.program import RowSum
 
 

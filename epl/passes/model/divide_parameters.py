@@ -18,7 +18,7 @@ optimizer leaves alone; it takes Identity out of a graph.
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.passes.nodes import with_originals
 
 

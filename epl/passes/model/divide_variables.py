@@ -19,8 +19,8 @@ import logging
 from dataclasses import replace
 
 from epl.graph import tags, types
-from epl.graph.build import Type, become, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.node_defs import Type, become, constant, make_node, set_attr
 from epl.graph.types import BOOL, INT32, INT64
 from epl.passes.leave_out import gate
 from epl.passes.model.row_shards import Shards, variable_node
@@ -36,11 +36,11 @@ _RESOURCE = {op: "%sVariableOp" % op for op in ("Assign", "AssignAdd", "AssignSu
 
 
 def divide_variables(program, divided):
-    """The program in which large variables have shards, for each of some epl.plan.zero.zero_rows.Rows."""
+    """The program in which large variables have shards, for each of some epl.plan.zero.zero_rows.RowsUpdate."""
     for rows in divided:
-        gates = {name: verdict for name, verdict in gate_of(program).items() if name in rows.region}
+        gates = {name: found_inf for name, found_inf in gate_of(program).items() if name in rows.region}
         program = ungated(program, gates.__contains__) if gates else program
-        program = _Division(program, rows, gates).done()
+        program = _RowDivision(program, rows, gates).done()
         _LOG.info("zero.level: rows of '%s' and of its optimizer's state are divided over %d devices.", *_told(rows))
     return program
 
@@ -49,17 +49,17 @@ def _told(rows):
     return rows.variable, len(rows.sizes)
 
 
-class _Division(Shards):
+class _RowDivision(Shards):
     """Divides one update.
 
     Args:
       program: a Program.
       rows: the Rows.
-      gates: dict of operations of the update that a step may leave out to the index of their Verdict.
+      gates: dict of operations of the update that a step may leave out to the index of their FoundInf.
     """
 
     def __init__(self, program, rows, gates):
-        super(_Division, self).__init__(program, rows)
+        super(_RowDivision, self).__init__(program, rows)
         self._gates, self._around = gates, {}
 
     def done(self):
@@ -77,7 +77,7 @@ class _Division(Shards):
             node = self._edit.node(name)
             waits = ["^" + self._name(shard, name) for shard in range(len(pairs))]
             become(node, "NoOp", waits if effects.is_write(self._graph.nodes[name].op) else [])
-        scaled = tuple(self._judged(verdict) for verdict in self._program.scaled)
+        scaled = tuple(self._judged(found_inf) for found_inf in self._program.scaled)
         return replace(self._told(pairs), scaled=scaled, row_sums=before + sums)
 
     def _sum(self, name):
@@ -104,11 +104,11 @@ class _Division(Shards):
         become(node, "AddN", parts + [t for t in node.input if t[0] == "^"], N=len(parts), T=Type(row_sum.dtype))
         return replace(row_sum, parts=tuple(parts))
 
-    def _judged(self, verdict):
-        """A Verdict that judges each shard of the gradient, and leaves out its update."""
+    def _judged(self, found_inf):
+        """A FoundInf that judges each shard of the gradient, and leaves out its update."""
         shards, flags = range(len(self._rows.sizes)), []
-        packed = self._edit.node(verdict.packed)
-        for flag in verdict.flags:
+        packed = self._edit.node(found_inf.packed)
+        for flag in found_inf.flags:
             own = [self._name(shard, flag) for shard in shards] if flag in self._rows.judged else [flag]
             if len(own) > 1:
                 place = [node_of(text) for text in packed.input].index(flag)
@@ -117,8 +117,8 @@ class _Division(Shards):
         set_attr(packed, "N", len(flags))
         for name in self._rows.judged:
             become(self._edit.node(name), "NoOp", [])
-        around = {own: nodes for own, (packed, nodes) in self._around.items() if packed == verdict.packed}
-        return replace(verdict, flags=tuple(flags), gates={**verdict.gates, **around})
+        around = {own: nodes for own, (packed, nodes) in self._around.items() if packed == found_inf.packed}
+        return replace(found_inf, flags=tuple(flags), gates={**found_inf.gates, **around})
 
     def _update_of(self, shard):
         """Adds the update of a shard; returns its Gradient and the name of what holds the trained variable's rows."""
@@ -252,14 +252,14 @@ class _Division(Shards):
     def _gate_names(self, name):
         return tuple("%s/%s" % (name, word) for word in ("if_finite", "done", "both"))
 
-    def _leave_out(self, shard, made, verdict):
+    def _leave_out(self, shard, made, found_inf):
         """Adds an operation on shards that runs where all gradients are finite."""
-        waits = ["^" + verdict.adapted] if verdict.adapted else []
+        waits = ["^" + found_inf.adapted] if found_inf.adapted else []
         if not self._rows.parameter:  # what reads the rows after it has them in both cases
             waits.append("^%s/begin" % self._holder(shard, self._rows.variable))
-        nodes = gate(made, self._gate_names(made.name), verdict.taken, verdict.left_out, waits)
+        nodes = gate(made, self._gate_names(made.name), found_inf.taken, found_inf.left_out, waits)
         own, around = nodes[0], [self._add(node, made, call=True) for node in nodes[1:]]
-        self._around[self._edit.add(own).name] = (verdict.packed, tuple(around))
+        self._around[self._edit.add(own).name] = (found_inf.packed, tuple(around))
 
     def _input(self, shard, text, node, given, reads):
         """What a shard's copy of a node takes in the place of an input."""

@@ -8,8 +8,8 @@ Found in the whole model: of parts it could not be told any more what is a gradi
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.node_defs import Type, make_node
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
 from epl.plan.facts.merge_points import MergePoints

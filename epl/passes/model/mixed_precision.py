@@ -1,4 +1,4 @@
-r"""Computes in 16 bits what the tables of epl.rules.precision say; weights stay float32 and are cast where used.
+r"""Computes in 16 bits what the tables of epl.rules.short_types say; weights stay float32 and are cast where used.
 
     x ---> MatMul -> loss              Cast(x) ------> MatMul in 16 bits -> Cast -> loss
            /              becomes                      /
@@ -13,9 +13,9 @@ import logging
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.lazy import copy_of
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
 from epl.plan.facts.names import PREFIX

@@ -7,7 +7,7 @@ that around where the other order is asked for: for as large a tensor as a layer
 product itself. `tf.gradients` asks for it in the gradient of each right operand. The sums are of the same products.
 """
 
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 
 
 def order_products(program, equations):

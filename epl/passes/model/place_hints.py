@@ -1,8 +1,8 @@
-"""Puts a node behind each tensor of which users have said where it lies (epl.partition.hints)."""
+"""Puts a node behind each tensor of which users have said where it lies (epl.partition.hinted)."""
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node
 from epl.graph.index import parse_input
+from epl.graph.node_defs import Type, make_node
 from epl.passes.nodes import dtype_of, with_originals
 
 

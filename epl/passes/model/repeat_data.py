@@ -6,8 +6,8 @@ r"""Lets data sets begin again where they have ended, and say so (io.equal_steps
 Elements get one more component: 1 the first time that the data is gone through, 0 afterwards.
 """
 
-from epl.graph.build import constant, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import constant, make_node
 from epl.graph.types import INT32, INT64
 from epl.partition.emit import type_list
 from epl.passes.edited_bodies import EditedBodies

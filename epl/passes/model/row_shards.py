@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from epl.graph import tags, types
-from epl.graph.build import Type, become, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, become, constant, make_node, set_attr
 from epl.graph.types import BOOL, INT32
 from epl.partition.checkpoints import slice_text
 from epl.passes.nodes import assign_node, read_node
-from epl.passes.saved import save_instead, saved_by
+from epl.passes.save_nodes import save_instead, saved_by
 from epl.plan.facts.analysis import analyse
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.row_kinds import ROWS

@@ -13,30 +13,30 @@ from dataclasses import replace
 
 from epl import tf_compat
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import BOOL, FLOAT32, INT32
 from epl.passes.leave_out import gate
 from epl.passes.nodes import add_variable, assign_node, dtype_of, read_node, with_originals, with_specs
 from epl.plan.facts.names import PREFIX
-from epl.program.program import Added, Unscaled, Verdict
+from epl.program.program import Added, FoundInf, Unscaled
 from epl.program.specs import TensorSpec
 
 
 def scale_loss(program, scaling):
     """Scales, as an epl.plan.precision.loss_scale.Scaling says."""
-    variables, originals, verdicts, unscaled, specs = dict(program.variables), {}, [], {}, {}
+    variables, originals, found_infs, unscaled, specs = dict(program.variables), {}, [], {}, {}
     for index, scaled in enumerate(scaling.scaled):
         one = _Scale(program, scaling, scaled, "%s_loss_scale%s" % (PREFIX, "_%d" % index if index else ""))
         program = replace(program, graph=one.make())
         variables.update((variable.name, variable) for variable in one.variables)
         originals.update(one.originals)
-        verdicts.append(one.verdict)
+        found_infs.append(one.found_inf)
         unscaled.update(one.unscaled)
         specs.update(one.specs)
     known = with_specs(with_originals(program, originals), specs)
-    return replace(known, variables=variables, scaled=tuple(verdicts), unscaled=unscaled)
+    return replace(known, variables=variables, scaled=tuple(found_infs), unscaled=unscaled)
 
 
 class _Scale(object):
@@ -51,7 +51,7 @@ class _Scale(object):
     Attributes:
       variables: those that are added.
       originals: node that was added to the tensor of the program of whose kind it is.
-      verdict: the Verdict, once it is made.
+      found_inf: the FoundInf, once it is made.
       unscaled: as of a Program.
       specs: the TensorSpecs of the scale, of what judges gradients and of what guards writes, by tensor.
     """
@@ -62,7 +62,7 @@ class _Scale(object):
         self._edit = program.graph.editor()
         self.variables, self.originals = [], {}
         self._casts = {}
-        self.verdict, self.unscaled = None, {}
+        self.found_inf, self.unscaled = None, {}
 
     def make(self):
         """The new Graph."""
@@ -84,7 +84,7 @@ class _Scale(object):
         gates = {}
         for write in self._scaled.writes:
             gates[self._if_finite(write)] = self._gate(write, finite, taken, left_out, adapted)
-        self.verdict = Verdict(flags, packed, gates, taken, left_out, adapted)
+        self.found_inf = FoundInf(flags, packed, gates, taken, left_out, adapted)
         return self._edit.finish()
 
     def _name(self, name):
@@ -242,7 +242,7 @@ class _Scale(object):
         inputs = self._edit.peek(name).input
         return position < len(inputs) and node_of(inputs[position]) == producer
 
-    # --- the verdict, and what it is for ---
+    # --- the found_inf, and what it is for ---
 
     def _judge(self):
         """(the node that says whether all gradients are finite, those that say it of one, what packs these)."""

@@ -13,7 +13,7 @@ The nodes may stand in functions: a one-shot iterator has its whole pipeline in 
 """
 
 from epl.errors import UnsupportedError
-from epl.graph.build import Type, constant, make_node
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import INT32, INT64, STRING
 from epl.passes.edited_bodies import EditedBodies
 from epl.passes.nodes import tagged

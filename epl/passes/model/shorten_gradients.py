@@ -10,8 +10,8 @@ computed in float32, such as that of a bias, is cast to 16 bits first.
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import with_originals
 from epl.plan.facts.names import PREFIX

@@ -4,8 +4,8 @@ After that a parameter can lie on another device, in shards even.
 """
 
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, set_attr
 from epl.graph.types import INT32
 from epl.passes.nodes import read_node
 from epl.plan.facts.names import PREFIX
@@ -14,7 +14,7 @@ from epl.plan.zero.parameters import LOOKUPS, SHAPES, is_read
 
 def take_values(program, values):
     """The Program in which what is to compute on all devices takes values of some variables, and not these themselves:
-    epl.plan.zero.divided.Values.
+    epl.plan.zero.divided.TakenValues.
 
     Rows are looked up in the value, and shapes are known. What comes after an update gets a read of its own, which
     waits for what it waits for: of a read before the update, the device that holds a reference variable alone sees the

@@ -10,8 +10,8 @@ made of it.
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.graph.types import FLOAT32
 from epl.plan.facts.names import PREFIX
 from epl.plan.layout.transpositions import FLAGS

@@ -10,9 +10,9 @@ A loss that is reported becomes the mean of what its copies come to with such te
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.graph.lazy import copy_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import dtype_of, with_originals, with_specs
 from epl.plan.facts.names import PREFIX
@@ -28,13 +28,13 @@ def weigh_losses(program, weights):
     program = replace(program, losses=weights.losses)
     if not weights.weighed:
         return program
-    weighing = _Weighing(program)
+    weighing = _LossWeighing(program)
     for weighed in weights.weighed:
         weighing.add(weighed)
     return weighing.program()
 
 
-class _Weighing(object):
+class _LossWeighing(object):
     """The edit, loss by loss.
 
     Args:

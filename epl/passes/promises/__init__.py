@@ -114,7 +114,7 @@ PROMISES = {
     "compress_gradients": Promise(allows([PLAIN, EXCHANGE, READ, WRITE], rewires=True)),
     "encode_gradients": Promise(allows([PLAIN, EXCHANGE, READ, WRITE], rewires=True)),
     "aggregate_gradients": Promise(allows([PLAIN, EXCHANGE], rewires=True), kept.gradients_are_aggregated),
-    "join_verdicts": Promise(allows([PLAIN, EXCHANGE], rewires=True, sets=True)),
+    "join_found_infs": Promise(allows([PLAIN, EXCHANGE], rewires=True, sets=True)),
     "join_sums": Promise(allows([PLAIN, EXCHANGE], ["Identity"], rewires=True)),
     "merge_state": Promise(allows([PLAIN, EXCHANGE], rewires=True), kept.state_is_merged),
     "group_updates": Promise(allows([PLAIN, READ], copies=True, rewires=True)),

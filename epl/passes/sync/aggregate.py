@@ -9,11 +9,11 @@ IndexedSlices are gathered: the values and indices of all instances, one after t
 Where each worker makes updates of its own (zero.level), a reduce-scatter gives it the gradients of these alone.
 """
 
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import FLOAT16, FLOAT32, INT32, INT64
+from epl.passes.node_workers import of_keeper, of_stage
 from epl.passes.nodes import all_gather_node, all_reduce_node, collective_node, dtype_of, instance_tensor, rewire
-from epl.passes.owned import of_keeper, of_stage
 from epl.passes.vectors import in_lines, padded, parts, reshape
 from epl.plan.zero.zero import scattered_groups
 
@@ -40,11 +40,11 @@ def aggregate_gradients(program, plan):
         edit.add(all_reduce_node(plan, group.name, group.tensors, group.dtype, scale, **fp16))
         for index, tensor in enumerate(group.tensors):
             reduced = "%s:%d" % (group.name, index) if index else group.name
-            rewire(edit, plan, plan.aggregation.consumers[tensor], reduced, group.lane)
+            rewire(edit, plan, plan.aggregation.consumers[tensor], reduced, group.shard_rank)
     for sparse in plan.aggregation.sparse:
         values, indices = (_dense_detour if sparse.is_made_dense(plan) else _gather)(graph, edit, plan, sparse)
-        rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.lane)
-        rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.lane)
+        rewire(edit, plan, plan.aggregation.consumers[sparse.values], values, sparse.shard_rank)
+        rewire(edit, plan, plan.aggregation.consumers[sparse.indices], indices, sparse.shard_rank)
     return program.with_graph(edit.finish())
 
 
@@ -54,7 +54,7 @@ def _scatter(graph, edit, plan, group, judged):
     `judged`: whether a step is left out whose gradients are not finite.
     """
     all_have = of_stage(plan, node_of(group.tensors[0]))
-    host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.lane)
+    host, copies, instances = plan.mesh.host_device, plan.mesh.copies, plan.mesh.givers(group.shard_rank)
     ranks = [plan.zero.of_worker(worker) for worker in range(copies.num_workers)]
     vectors = [_flat(graph, edit, plan, group, ranks, instance.index, all_have) for instance in instances]
     whole = vectors[0]
@@ -91,7 +91,7 @@ def _scatter(graph, edit, plan, group, judged):
         shapes = [group.shapes[place] for place in places]
         values = parts(edit, "%s/to_%d" % (group.name, worker), share, shapes, group.dtype, host, add)
         for place, value in zip(places, values):
-            rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.lane)
+            rewire(edit, plan, plan.aggregation.consumers[group.tensors[place]], value, group.shard_rank)
 
 
 def _halved(edit, plan, name, vector, add):
@@ -185,7 +185,7 @@ def _dense_detour(graph, edit, plan, sparse):
     rows = _constant(edit, plan, sparse.name + "/rows", sparse.rows, INT32)
     dtype = dtype_of(graph, sparse.values)
     dense = []
-    for instance in plan.mesh.givers(sparse.lane, plan.stage(sparse.values)):
+    for instance in plan.mesh.givers(sparse.shard_rank, plan.stage(sparse.values)):
         dense.append(
             edit.add(
                 make_node(

@@ -13,7 +13,7 @@ copy was when it was begun:
     a - s -> AssignAdd(v), a - s/1 -> AssignAdd(v/1)                -> apply_average_name()
 """
 
-from epl.graph.build import Type, make_node
+from epl.graph.node_defs import Type, make_node
 from epl.passes.nodes import add_assign_node, all_reduce_node, assign_node, read_node
 from epl.plan.facts.names import (
     apply_average_name,

@@ -8,8 +8,8 @@ Each of these workers computes a part of what follows from the same data, so wit
 
 from epl.errors import UnsupportedError
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, parse_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, STRING, UINT8, UINT16
 from epl.partition.emit import type_list
 from epl.passes.copies.fill_shards import READ_ONCE
@@ -61,7 +61,7 @@ def _taken(graph, plan, name):
 
 def _compare(graph, edit, plan, name, taken):
     host, base = plan.mesh.host_device, "%s_same_batch/%s" % (PREFIX, name)
-    group = plan.mesh.shard_group
+    group = plan.mesh.tensor_group
     digests = [_digest(edit, host, "%s/%d" % (base, index), format_input(name, index), dtype) for index, dtype in taken]
 
     def add(op, what, inputs, **attrs):

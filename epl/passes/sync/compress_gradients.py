@@ -9,7 +9,7 @@ The update waits until what is kept has been kept. It applies no momentum where 
 
 import math
 
-from epl.graph.build import Type, constant, make_node
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import FLOAT32, INT64
 from epl.passes.nodes import assign_node, instance_tensor, read_node, rewire, tagged
 from epl.plan.facts.names import PREFIX

@@ -10,11 +10,11 @@ What waited for the update waits for the assignment instead, which a worker make
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import FLOAT16, FLOAT32, FLOAT64, INT32
+from epl.passes.node_workers import of_keeper, of_stage
 from epl.passes.nodes import assign_node, collective_node, read_node, waits_for_own_gradients
-from epl.passes.owned import of_keeper, of_stage
 from epl.passes.vectors import empty, padded, parts, reshape
 from epl.plan.facts.names import clone_name, cloned_name
 from epl.plan.memory.apply_groups import APPLY_GROUP
@@ -55,7 +55,7 @@ def _gather(program, edit, plan, group, which):
     )
     if which:
         group = replace(group, name=group.name_in(which))
-    served = {instance.index for instance in mesh.served(group.lane)}
+    served = {instance.index for instance in mesh.served(group.shard_rank)}
     shares = [_share(graph, edit, plan, group, which, rank) for rank in range(copies.size)]
     here = plan.zero.of_worker(copies.index)
     own = [update for update in group.updates if update.owner in here]
@@ -67,12 +67,12 @@ def _gather(program, edit, plan, group, which):
         stem = "%s/%d" % (group.name, place)
         has_it = _has_it(graph, update, here)
         found.append({})
-        for instance in mesh.takers(group.lane):
+        for instance in mesh.takers(group.shard_rank):
             if plan.zero.group_of(instance.index) != which:
                 continue
             name = stem + "/assign" + ("_%d" % instance.index if instance.index else "")
             own = ()
-            if has_it and instance.index // mesh.lanes % copies.local == here.index(update.owner):
+            if has_it and instance.index // mesh.shard_ranks % copies.local == here.index(update.owner):
                 own = [clone_name(write, plan.copy_for(write, instance.index)) for write in update.writes]
             assign = _assign(graph, edit, update, instance.index, name, value, own, all_have)
             if instance.index in served:
@@ -153,8 +153,8 @@ def _gives_data(graph, update):
 
 def _share(graph, edit, plan, group, which, rank):
     """What a copy of the model has updated, as vectors, at least one; these nodes are in its worker alone."""
-    worker, lane = rank // plan.zero.shard_group.local, group.lane or 0
-    instance = plan.zero.instance_at(which, rank, lane)
+    worker, shard_rank = rank // plan.zero.shard_group.local, group.shard_rank or 0
+    instance = plan.zero.instance_at(which, rank, shard_rank)
     add = of_keeper(plan, worker, group.updates[0].variable)
     stem, flat = "%s/from_%d" % (group.name, rank), []
     for place in group.of([rank]):

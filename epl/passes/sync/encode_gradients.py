@@ -1,12 +1,12 @@
 r"""Lets gradients travel in fewer bits between workers (communication.wire_dtype).
 
     grad -> apply   becomes   grad -> EplWireEncode -> EplAllToAll -> EplWireSum -> EplAllGather -> EplWireDecode ->
-                              left -/  \-> Assign(left)  left_of_sum -/  \-> Assign(left_of_sum)
+                              left -/  \-> Assign(left)  residual_of_sum -/  \-> Assign(residual_of_sum)
 
 Each worker adds up one share of every gradient. What is applied waits until what is left over has been kept.
 """
 
-from epl.graph.build import constant, make_node
+from epl.graph.node_defs import constant, make_node
 from epl.graph.types import FLOAT32, INT64, UINT8
 from epl.passes.nodes import assign_node, collective_node, instance_tensor, read_node, rewire, tagged
 
@@ -24,7 +24,7 @@ def encode_gradients(program, plan):
 
 def _exchange(edit, plan, group):
     coded, host, first = plan.wire.groups[group.name], plan.mesh.host_device, group.tensors[0]
-    instances = plan.mesh.givers(group.lane, plan.stage(first))
+    instances = plan.mesh.givers(group.shard_rank, plan.stage(first))
     kept = []
 
     def wire_node(op, name, inputs, **attrs):
@@ -46,21 +46,24 @@ def _exchange(edit, plan, group):
 
     to_sum, sums = plan.wire.names(group)
     gradients = [instance_tensor(plan, tensor, each.index) for each in instances for tensor in group.tensors]
-    left, left_of_sum = [each.left for each in coded], [each.left_of_sum for each in coded]
+    residual, residual_of_sum = [each.residual for each in coded], [each.residual_of_sum for each in coded]
     encode = wire_node(
         "EplWireEncode",
         group.name + "/encode",
-        gradients + read(left),
+        gradients + read(residual),
         R=len(instances),
         num_inputs=len(gradients),
     )
-    keep(left, edit.add(encode).name)
+    keep(residual, edit.add(encode).name)
     splits = edit.add(constant(group.name + "/equal", [], INT64, host)).name
     exchange(to_sum, [encode.name, splits])
     add_up = wire_node(
-        "EplWireSum", group.name + "/add_up", [to_sum] + read(left_of_sum), scale=float(plan.gradient_scale_of(first))
+        "EplWireSum",
+        group.name + "/add_up",
+        [to_sum] + read(residual_of_sum),
+        scale=float(plan.gradient_scale_of(first)),
     )
-    keep(left_of_sum, edit.add(add_up).name)
+    keep(residual_of_sum, edit.add(add_up).name)
     exchange(sums, [add_up.name], R=1)
     decode = wire_node("EplWireDecode", group.name, [sums] + ["^" + name for name in kept])
     for each in coded:
@@ -70,4 +73,4 @@ def _exchange(edit, plan, group):
     edit.add(decode)
     for place, tensor in enumerate(group.tensors):
         output = "%s:%d" % (group.name, place) if place else group.name
-        rewire(edit, plan, plan.aggregation.consumers[tensor], output, group.lane)
+        rewire(edit, plan, plan.aggregation.consumers[tensor], output, group.shard_rank)

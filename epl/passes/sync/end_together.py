@@ -6,8 +6,8 @@ r"""Ends data where it has ended on all workers, for data that begins again else
 The IdentityN has the name that GetNext had, so that what is fetched of it or fed for it goes the same way.
 """
 
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import INT32
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import collective_node, tagged

@@ -7,12 +7,12 @@ Rows come in the order in which one device would read them: worker w of n has th
 The IdentityN has the name that GetNext had, so that what is fetched of it or fed for it goes the same way.
 """
 
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import format_input
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import INT32
 from epl.passes.moved_reads import hand_on, moved
 from epl.passes.nodes import tagged
-from epl.passes.rows import add_rows
+from epl.passes.row_lists import add_rows
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX
@@ -51,7 +51,7 @@ class _Gather(object):
 
     def _order(self, source, dtype):
         """Where among all rows the first of the batch is, the second, and so on."""
-        group, number = self._plan.mesh.shard_group, {"T": Type(INT32)}
+        group, number = self._plan.mesh.tensor_group, {"T": Type(INT32)}
         shape = self._add("Shape", "shape", [source], T=Type(dtype), out_type=Type(INT32))
         cut = [shape] + [self._integer(what, [i]) for what, i in (("first", 0), ("second", 1), ("step", 1))]
         masks = {"%s_mask" % key: 0 for key in ("begin", "end", "ellipsis", "new_axis")}
@@ -65,7 +65,7 @@ class _Gather(object):
         return format_input(self._add("TopKV2", "sorted", [negative, size], sorted=True, **number), 1)
 
     def _gathered(self, name, tensor, dtype):
-        group = self._plan.mesh.shard_group
+        group = self._plan.mesh.tensor_group
 
         def gather(name, dtype):
             attrs = {"comm": group.communicator(0), "tag": tag_of(name), "workers": group.num_workers}

@@ -6,13 +6,14 @@ r"""Gives each worker the parameters that others hold, where it computes with th
 
 Devices of one worker get what another one holds from TensorFlow itself. What lies in host memory (`offload.level`)
 comes to the host: no device has more of it than the copies that it computes with. Of what the devices of a copy of the
-model have a part each (epl.split), those that have the same part get it from its owner: a collective for each lane.
+model have a part each (epl.split), those that have the same part get it from its owner: a collective for each shard
+rank.
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node
+from epl.graph.node_defs import Type, make_node
+from epl.passes.node_workers import of_keeper, of_stage
 from epl.passes.nodes import instance_tensor, waits_for_own_gradients
-from epl.passes.owned import of_keeper, of_stage
 from epl.passes.sync.divide_updates import gather_from_owners
 from epl.passes.vectors import empty, padded, parts, reshape
 from epl.plan.facts.analysis import variable_of
@@ -23,7 +24,7 @@ from epl.rules import effects
 
 
 def gather_parameters(program, plan):
-    """Between what reads the parameters of a segment and what takes them, an all-gather in each lane; one in each
+    """Between what reads the parameters of a segment and what takes them, an all-gather in each shard rank; one in each
     micro-batch whose segments wait for what differs between these."""
     if plan.zero is None or not plan.zero.segments:
         return program
@@ -33,24 +34,24 @@ def gather_parameters(program, plan):
     for segment in plan.zero.segments:
         copies = len(program.micro_batches.copies(segment.nodes[0]))
         for micro_batch in range(copies):
-            for lane in plan.lanes_of(segment.variables[0]):
-                _gather(program.graph, edit, plan, segment, lane, micro_batch)
+            for shard_rank in plan.shard_ranks_of(segment.variables[0]):
+                _gather(program.graph, edit, plan, segment, shard_rank, micro_batch)
     return program.with_graph(edit.finish())
 
 
-def _gather(graph, edit, plan, segment, lane, micro_batch):
-    """Replaces the nodes of a segment in a lane of devices (None: all) and one micro-batch."""
-    zero, host, stem = plan.zero, plan.mesh.host_device, segment.gather_of(lane, micro_batch)
+def _gather(graph, edit, plan, segment, shard_rank, micro_batch):
+    """Replaces the nodes of a segment in a shard rank of devices (None: all) and one micro-batch."""
+    zero, host, stem = plan.zero, plan.mesh.host_device, segment.gather_of(shard_rank, micro_batch)
     rank_of = {variable: plan.placed(variable).data.rank for variable in segment.variables}
     places = sorted(range(len(segment.variables)), key=lambda place: rank_of[segment.variables[place]])
     shares, all_have = [], of_stage(plan, segment.variables[0])
     known = [(plan.variables[variable].shape, variable) for variable in segment.variables]
-    shapes = [part_shape(plan.partitioned, plan.mesh, shape, variable, lane) for shape, variable in known]
+    shapes = [part_shape(plan.partitioned, plan.mesh, shape, variable, shard_rank) for shape, variable in known]
     for rank in range(plan.zero.shard_group.size):
         add, flat = of_keeper(plan, rank // zero.shard_group.local, segment.variables[0]), []
         own = [place for place in places if rank_of[segment.variables[place]] == rank]
         for place in own:
-            read = graph.nodes[instance_tensor(plan, segment.reads[place], lane or 0)]
+            read = graph.nodes[instance_tensor(plan, segment.reads[place], shard_rank or 0)]
             # Also of reads that other workers have, and have placed: all must come to the same (gpu_collectives).
             device = host if tags.HOST in read.attr else read.device
             flat.append(reshape(edit, "%s/%d" % (stem, place), read.name, (-1,), segment.dtype, device, add))
@@ -58,11 +59,11 @@ def _gather(graph, edit, plan, segment, lane, micro_batch):
         vectors = padded(edit, name, flat, sizes, segment.dtype, host, add)
         shares.append(vectors or [empty(edit, name, segment.dtype, host, add)])
     nodes = [micro_batch_name(name, micro_batch) for name in segment.nodes]
-    waits = [text for text in graph.nodes[clone_name(nodes[0], lane or 0)].input if text[0] == "^"]
+    waits = [text for text in graph.nodes[clone_name(nodes[0], shard_rank or 0)].input if text[0] == "^"]
     vector = gather_from_owners(edit, plan, stem, shares, segment.dtype, all_have, waits)
     in_order = [shapes[place] for place in places]
     for place, value in zip(places, parts(edit, stem + "/parts", vector, in_order, segment.dtype, host, all_have)):
-        for instance in plan.mesh.takers(lane):
+        for instance in plan.mesh.takers(shard_rank):
             node = edit.node(clone_name(nodes[place], instance.index))
             node.CopyFrom(_handing_on(node, value, segment.dtype))
 

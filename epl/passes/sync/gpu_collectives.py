@@ -11,8 +11,8 @@ place pass put what it takes.
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import FLOAT32, INT32, INT64, SHORT_FLOATS
 from epl.plan.cost.memory import PARTS
 
@@ -89,7 +89,8 @@ def _takes_from_gpu(graph, node):
     data = [graph.nodes[node_of(text)].device for text in node.input if text[0] != "^"]
     if node.op != "EplAllGather" or tags.get_str(node, tags.ROLE) != "collective":
         return any("GPU" in device for device in data)
-    # The verdict must be that of all workers, whose shares may be empty and on the host: what the others send is among
+    # The found_inf must be that of all workers, whose shares may be empty and on the host: what the others send is
+    # among
     # the control inputs, and has the device of the user, which is none for most, where another worker has placed it.
     others = [graph.nodes[text[1:]].device for text in node.input if text[0] == "^"]
     return any("CPU" not in device.upper() for device in data + others)

@@ -9,11 +9,11 @@ clip' are copies: who fetches the user's own clipped gradient does not wait for 
 """
 
 from epl.graph import tags
-from epl.graph.build import make_node
 from epl.graph.index import format_input, parse_input
+from epl.graph.node_defs import make_node
+from epl.passes.node_copies import Template
+from epl.passes.node_workers import owned
 from epl.passes.nodes import tagged
-from epl.passes.owned import owned
-from epl.passes.template import Template
 from epl.plan.facts.names import PREFIX, clone_name
 from epl.plan.memory.apply_groups import APPLY_GROUP, plan_apply_groups
 

@@ -7,8 +7,8 @@ x/1 -> EplShardAllReduce/1 -> y/1  becomes      AddN ->            (-> EplAllRed
 
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import BOOL, INT32, INT64
 from epl.partition import partitioned
 from epl.partition.conversion import shard_sizes
@@ -138,7 +138,7 @@ class _Join(object):
             own = given[0]
             for other in given[1:]:
                 own = self._add(_REDUCED[how], [own, other])
-        if self._plan.mesh.shard_group.num_workers == 1:
+        if self._plan.mesh.tensor_group.num_workers == 1:
             return own
         return self._exchange("EplAllReduce", own, N=1, R=1, num_inputs=1, reduce_op=how, scale=1.0)
 
@@ -147,14 +147,14 @@ class _Join(object):
         own = given[0]
         if len(given) > 1:
             own = self._add("ConcatV2", given + [self._integers(dim)], N=len(given), Tidx=Type(INT32))
-        if self._plan.mesh.shard_group.num_workers == 1:
+        if self._plan.mesh.tensor_group.num_workers == 1:
             return own
         own = self._swapped(own, dim)
         return self._swapped(self._exchange("EplAllGather", own, R=1), dim)
 
     def reduce_scattered(self, given, how, dim, size):
         """For each instance its part of a dimension of the combination; size: of the whole of it, -1 if not known."""
-        if self._plan.mesh.shard_group.num_workers == 1 or how != "sum":
+        if self._plan.mesh.tensor_group.num_workers == 1 or how != "sum":
             return self._divided(self.combined(given, how), dim, self._shard_sizes(given[0], dim, size))
         own = given[0] if len(given) == 1 else self._add("AddN", given, N=len(given))
         sizes = self._shard_sizes(own, dim, size)
@@ -164,7 +164,7 @@ class _Join(object):
 
     def exchanged_shards(self, given, dim, size, to_dim, to_size):
         """For each instance its part of a dimension of what the instances have parts of along another one."""
-        shards, group = self._plan.mesh.num_shards, self._plan.mesh.shard_group
+        shards, group = self._plan.mesh.num_shards, self._plan.mesh.tensor_group
         if group.num_workers == 1 or size <= 0 or size % shards:  # workers send parts of the same size only
             whole = self.gathered(given, dim)
             return self._divided(whole, to_dim, self._shard_sizes(whole, to_dim, to_size))
@@ -187,34 +187,40 @@ class _Join(object):
           given: the rows that each has, those for the first one first.
           counts: how many are for each, vectors of int64.
         """
-        lanes, workers = len(given), self._plan.mesh.shard_group.num_workers
-        if lanes == 1:
+        shard_ranks, workers = len(given), self._plan.mesh.tensor_group.num_workers
+        if shard_ranks == 1:
             come = self._exchange("EplAllToAll", given[0], counts[0])
             return [(come, format_input(come, 1))]
         shards = self._plan.mesh.num_shards
         pieces = [self._pieces(rows, count, shards) for rows, count in zip(given, counts)]
-        table = self._node("Pack", counts, T=Type(INT64), N=lanes, axis=1)  # [to each, from each of this worker's]
+        table = self._node(
+            "Pack", counts, T=Type(INT64), N=shard_ranks, axis=1
+        )  # [to each, from each of this worker's]
         if workers > 1:
-            ordered = [pieces[lane][shard] for shard in range(shards) for lane in range(lanes)]
+            ordered = [pieces[shard_rank][shard] for shard in range(shards) for shard_rank in range(shard_ranks)]
             own = self._concatenated(ordered)
-            by_worker = self._reshaped(table, [workers, lanes * lanes])
+            by_worker = self._reshaped(table, [workers, shard_ranks * shard_ranks])
             types = {"T": Type(INT64), "Tidx": Type(INT32)}
             sums = self._node("Sum", [by_worker, self._integers([1])], keep_dims=False, **types)
             come = self._exchange("EplAllToAll", own, sums)
             one_each = self.cast(self._integers([1] * workers), INT32, INT64)
             told = self._exchange("EplAllToAll", by_worker, one_each, name="counts", T=Type(INT64))
-            flat = self._pieces(come, self._reshaped(told, [-1]), workers * lanes * lanes)
-            told = self._reshaped(told, [workers, lanes, lanes])
+            flat = self._pieces(come, self._reshaped(told, [-1]), workers * shard_ranks * shard_ranks)
+            told = self._reshaped(told, [workers, shard_ranks, shard_ranks])
             order = self._integers([1, 0, 2])
             table = self._node("Transpose", [told, order], T=Type(INT64), Tperm=Type(INT32))
-            table = self._reshaped(table, [lanes, workers * lanes])
+            table = self._reshaped(table, [shard_ranks, workers * shard_ranks])
             of_lane = [
-                [flat[(worker * lanes + to) * lanes + lane] for worker in range(workers) for lane in range(lanes)]
-                for to in range(lanes)
+                [
+                    flat[(worker * shard_ranks + to) * shard_ranks + shard_rank]
+                    for worker in range(workers)
+                    for shard_rank in range(shard_ranks)
+                ]
+                for to in range(shard_ranks)
             ]
         else:
-            of_lane = [[pieces[lane][to] for lane in range(lanes)] for to in range(lanes)]
-        told = self._node("Unpack", [table], T=Type(INT64), num=lanes, axis=0)
+            of_lane = [[pieces[shard_rank][to] for shard_rank in range(shard_ranks)] for to in range(shard_ranks)]
+        told = self._node("Unpack", [table], T=Type(INT64), num=shard_ranks, axis=0)
         return [(self._concatenated(each), format_input(told, to)) for to, each in enumerate(of_lane)]
 
     def _pieces(self, rows, counts, number):
@@ -233,22 +239,22 @@ class _Join(object):
 
     def _of_workers(self, sizes):
         """The sizes of the shards' parts, added up by worker."""
-        lanes = self._plan.mesh.lanes
-        if lanes > 1:
-            rows = self._integers([-1, lanes])
+        shard_ranks = self._plan.mesh.shard_ranks
+        if shard_ranks > 1:
+            rows = self._integers([-1, shard_ranks])
             rows = self._node("Reshape", [sizes, rows], T=Type(INT32), Tshape=Type(INT32))
             sizes = self._node("Sum", [rows, self._integers([1])], T=Type(INT32), Tidx=Type(INT32), keep_dims=False)
         return self.cast(sizes, INT32, INT64)
 
     def _own_shards(self, text, dim, sizes):
         """The parts of this worker's instances, of what they have together; sizes: of the parts of all."""
-        lanes = len(self._replica)
-        if lanes == 1:
+        shard_ranks = len(self._replica)
+        if shard_ranks == 1:
             return [text]
         first = self._integers([self._replica[0].shard])
-        own = self._node("Slice", [sizes, first, self._integers([lanes])], T=Type(INT32), Index=Type(INT32))
-        text = self._add("SplitV", [text, own, self._integers(dim)], num_split=lanes, Tlen=Type(INT32))
-        return [format_input(text, i) for i in range(lanes)]
+        own = self._node("Slice", [sizes, first, self._integers([shard_ranks])], T=Type(INT32), Index=Type(INT32))
+        text = self._add("SplitV", [text, own, self._integers(dim)], num_split=shard_ranks, Tlen=Type(INT32))
+        return [format_input(text, i) for i in range(shard_ranks)]
 
     def _divided(self, whole, dim, sizes):
         """For each instance its part of a dimension of what all have whole."""
@@ -272,7 +278,7 @@ class _Join(object):
 
     def _exchange(self, op, *texts, **attrs):
         """A collective of the workers that have parts of the replica; `name` is added to what it is called."""
-        group, suffix = self._plan.mesh.shard_group, attrs.pop("name", None)
+        group, suffix = self._plan.mesh.tensor_group, attrs.pop("name", None)
         name = self._name if suffix is None else "%s/%s" % (self._name, suffix)
         attrs.setdefault("T", Type(self._dtype))
         node = make_node(

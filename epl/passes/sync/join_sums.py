@@ -5,9 +5,9 @@ r"""Adds up what owners of rows know of all elements of a variable, such as a no
     Sum (owner 1) /                    Sum (owner 1) /
 """
 
-from epl.graph.build import Type, become, constant, make_node
+from epl.graph.node_defs import Type, become, constant, make_node
+from epl.passes.node_workers import of_keeper, of_stage
 from epl.passes.nodes import collective_node
-from epl.passes.owned import of_keeper, of_stage
 from epl.plan.facts.names import clone_name
 from epl.plan.zero.zero_sums import owned_sums
 

@@ -10,7 +10,7 @@ The tensor itself stays as it was for the model's own use of it.
 from epl.errors import PlanError
 from epl.graph import types
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of
-from epl.passes.rows import add_rows
+from epl.passes.row_lists import add_rows
 
 
 def merge_outputs(program, plan):

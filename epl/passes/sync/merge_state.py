@@ -6,7 +6,7 @@ delta/1 -> AssignSub/1   becomes             EplAllReduce ->
 """
 
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
-from epl.passes.rows import add_rows
+from epl.passes.row_lists import add_rows
 
 
 def merge_state(program, plan):
@@ -23,7 +23,7 @@ def merge_state(program, plan):
         reduce_op, scale = ("sum", 1.0 / plan.num_copies(group.values[0])) if mean else (group.how, 1.0)
         edit.add(all_reduce_node(plan, group.name, group.values, group.dtype, scale, reduce_op))
         for index, consumer in enumerate(group.consumers):
-            rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name, group.lane)
+            rewire(edit, plan, [consumer], "%s:%d" % (group.name, index) if index else group.name, group.shard_rank)
     return program.with_graph(edit.finish())
 
 

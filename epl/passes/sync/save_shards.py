@@ -12,14 +12,14 @@ In other pipelines an empty tensor has the name of the Identity, so that all of 
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import INT32
 from epl.partition.checkpoints import slice_text
 from epl.partition.conversion import shard_sizes, shard_starts
+from epl.passes.node_workers import owned
 from epl.passes.nodes import instance_tensor, tagged
-from epl.passes.owned import owned
-from epl.passes.saved import save_instead, saved_by
+from epl.passes.save_nodes import save_instead, saved_by
 from epl.passes.sync.join_shards import replicas
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.names import PREFIX
@@ -57,11 +57,11 @@ class _Save(object):
         """Makes it take slices of what is divided.
 
         Args:
-          saved: as epl.passes.saved.saved_by gives it.
+          saved: as epl.passes.save_nodes.saved_by gives it.
           placements: the Placement of each; None for what is whole.
         """
         mesh, kept = self._plan.mesh, []
-        lanes = mesh.num_shards // mesh.shard_group.num_workers
+        shard_ranks = mesh.num_shards // mesh.tensor_group.num_workers
         for entry, placement in zip(saved, placements):
             if placement is None or placement.kind != "sharded":
                 kept.append(entry)
@@ -71,23 +71,25 @@ class _Save(object):
             starts, sizes = [each(shape[placement.dim], mesh.num_shards) for each in (shard_starts, shard_sizes)]
             for shard in range(mesh.num_shards):
                 if sizes[shard]:
-                    value = self._shard(text, dtype, *divmod(shard, lanes))
+                    value = self._shard(text, dtype, *divmod(shard, shard_ranks))
                     piece = slice_text(shape, placement.dim, starts[shard], sizes[shard])
                     kept.extend([(value, name, piece, dtype)] if value is not None else [])
-        if self._plan.mesh.shard_group.index == _CHIEF or self._plan.mesh.pipeline.num_workers > 1:
+        if self._plan.mesh.tensor_group.index == _CHIEF or self._plan.mesh.pipeline.num_workers > 1:
             save_instead(self._edit, self._name, self._stem, kept)
         else:  # it writes no file, see `write_once`
             self._edit.node(self._name).input.extend("^" + wait for wait in self._waits)
 
-    def _shard(self, text, dtype, worker, lane):
+    def _shard(self, text, dtype, worker, shard_rank):
         """What this worker writes of the shard that a worker has of a tensor; None where it writes nothing of it."""
-        group = self._plan.mesh.shard_group
-        own = instance_tensor(self._plan, text, self._replica[lane].index)
+        group = self._plan.mesh.tensor_group
+        own = instance_tensor(self._plan, text, self._replica[shard_rank].index)
         if worker == _CHIEF:
             value = own if group.index == _CHIEF else "^" + node_of(own)
-            return self._given_on("%s/of_%d_%d/%s" % (self._stem, worker, lane, node_of(text)), text, value, dtype)
+            return self._given_on(
+                "%s/of_%d_%d/%s" % (self._stem, worker, shard_rank, node_of(text)), text, value, dtype
+            )
         sends = worker == group.index
-        name = "%s/from_%d_%d/%s" % (self._stem, worker, lane, node_of(text))
+        name = "%s/from_%d_%d/%s" % (self._stem, worker, shard_rank, node_of(text))
         attrs = dict(T=Type(dtype), comm=group.communicator(0), tag=tag_of(name), collective_name=name)
         attrs.update({} if sends else {"root": worker})
         # Whether it sends or not, a worker does this at the same place of its order.

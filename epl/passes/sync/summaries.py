@@ -7,7 +7,7 @@ Operations that write event files (tf.contrib.summary) do nothing on other worke
 
 from epl.graph import tags
 from epl.graph.index import parse_input
-from epl.plan.facts.shown import shown_by
+from epl.plan.facts.summarised import shown_by
 from epl.rules import effects
 
 

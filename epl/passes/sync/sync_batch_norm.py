@@ -10,7 +10,7 @@ built of plain operations stay as they are: the mean over all instances takes th
 gradient with respect to each.
 """
 
-from epl.graph.build import Type, constant, make_node
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import FLOAT32, INT32
 from epl.passes.nodes import all_gather_node, all_reduce_node, dtype_of, rewire
 from epl.plan.facts.names import clone_name

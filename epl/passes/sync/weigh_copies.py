@@ -12,8 +12,8 @@ pass and over whichever workers, they count all copies as equal.
 from dataclasses import replace
 
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import FLOAT32
 from epl.passes.nodes import dtype_of, instance_tensor, tagged
 from epl.plan.facts.names import clone_name
@@ -25,14 +25,14 @@ def weigh_copies(program, plan):
     """Weighs gradients, merged state and merged outputs; nothing to do where all copies have as many rows."""
     if not plan.mesh.weights:
         return program
-    weighing = _Weighing(program, plan)
+    weighing = _CopyWeighing(program, plan)
     weighing.count_parts()
     products = {key: weighing.tensor(*key) for key in tensors_to_weigh(plan)}
     weighed = {key: name for key, name in products.items() if name != key[0]}
     return replace(program, graph=weighing.edit.finish(), weighed=weighed)
 
 
-class _Weighing(object):
+class _CopyWeighing(object):
     """Adds the products.
 
     Args:

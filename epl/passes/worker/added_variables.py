@@ -11,8 +11,8 @@ checkpoint holds once the user's graph has restored one.
 """
 
 from epl.graph import types
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import INT32, STRING
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import assign_node, read_node, tagged

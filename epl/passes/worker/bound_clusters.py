@@ -7,7 +7,7 @@ them sends, would wait for itself, or for a peer that waits for this worker. Wha
 compiled.
 """
 
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 
 _COMPILES = "_XlaCompile"
 

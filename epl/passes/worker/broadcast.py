@@ -14,11 +14,11 @@ copies when the user's graph grows.
 """
 
 from epl.graph import types
-from epl.graph.build import Type, constant, make_node
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import INT64
 from epl.passes.nodes import assign_node, read_node, tagged
 from epl.passes.seeds import derive
-from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.merge_points import in_shard_rank
 from epl.plan.facts.names import clone_name, copy_name, sync_name
 from epl.program.collective import tag_of
 from epl.program.placement import TURNED
@@ -74,21 +74,21 @@ def _group(plan, variable):
         return mesh.everywhere if whole else plan.group_of(variable)
     if plan.zero.replicate_group.size > 1:
         return plan.zero.replicate_group
-    return mesh.shard_group if plan.shards_span_workers and not plan.placed(variable).is_divided else None
+    return mesh.tensor_group if plan.shards_span_workers and not plan.placed(variable).is_divided else None
 
 
 def _sent(plan, variable):
-    """[(lane, name of the collective)] for what copies of the model have of a variable."""
+    """[(shard rank, name of the collective)] for what copies of the model have of a variable."""
     name = sync_name(variable)
-    return [(lane, in_lane(name, lane)) for lane in plan.lanes_of(variable)]
+    return [(shard_rank, in_shard_rank(name, shard_rank)) for shard_rank in plan.shard_ranks_of(variable)]
 
 
 def _copy(graph, edit, plan, variable):
-    """In each lane, where the variable is divided, its first instance gives the others its part."""
+    """In each shard rank, where the variable is divided, its first instance gives the others its part."""
     name, waits = copy_name(variable.name), []
     dtype = types.base(variable.dtype)
-    for lane in plan.lanes_of(variable.name):
-        takers, own_name = _takers(plan, variable.name, lane), in_lane(name, lane)
+    for shard_rank in plan.shard_ranks_of(variable.name):
+        takers, own_name = _takers(plan, variable.name, shard_rank), in_shard_rank(name, shard_rank)
         first, value = takers[0], None
         for instance in takers[1:]:
             value = value or _read(graph, edit, variable, own_name, first)
@@ -100,10 +100,10 @@ def _copy(graph, edit, plan, variable):
     edit.add(make_node("NoOp", name, ["^" + w for w in waits], plan.mesh.host_device))
 
 
-def _takers(plan, variable, lane):
+def _takers(plan, variable, shard_rank):
     """The instances that this worker has copies of; where it has none, the first of all, of which nothing is left."""
-    if lane is not None:
-        return [i for i in plan.mesh.takers(lane) if i in plan.instances_with(variable)]
+    if shard_rank is not None:
+        return [i for i in plan.mesh.takers(shard_rank) if i in plan.instances_with(variable)]
     return plan.instances_here(variable) or plan.mesh.instances[:1]
 
 
@@ -132,8 +132,8 @@ def _broadcast(graph, edit, plan, variable):
     slot, group = _slot(plan, variable.name), _group(plan, variable.name)
     sends = slot is not None and (mesh.worker_index if slot == 0 else group.index) == _CHIEF
     waits = []
-    for lane, own_name in _sent(plan, variable.name):
-        instance = _takers(plan, variable.name, lane)[0]
+    for shard_rank, own_name in _sent(plan, variable.name):
+        instance = _takers(plan, variable.name, shard_rank)[0]
         attrs = dict(T=Type(dtype), comm=slot, tag=tag_of(own_name), collective_name=own_name)
         if slot is None:
             _read(graph, edit, variable, own_name, instance)

@@ -20,9 +20,9 @@ from dataclasses import replace
 
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
-from epl.graph.build import make_node
 from epl.graph.control_flow import frames_of
 from epl.graph.index import Edges, Graph, canonical_tensor, format_input, node_of
+from epl.graph.node_defs import make_node
 from epl.graph.types import HANDLES
 from epl.passes.holders import holders_of, is_shared
 from epl.passes.messages import Channels, Part, add_receive, add_send, message_of
@@ -48,7 +48,9 @@ def cut(program, plan):
     messages = _messages(graph, plan, holders, channels)
     # Behind the communicators that workers have for other things.
     stages = mesh.pipeline
-    first_slot = stages.communicator(0) if channels.block > 1 else owning_group.communicator(mesh.num_communicators)
+    first_slot = (
+        stages.communicator(0) if channels.pipeline_workers > 1 else owning_group.communicator(mesh.num_communicators)
+    )
     part = Part(owning_group.index, owning_group.workers, graph, holders, messages, channels, first_slot)
     return replace(program, graph=_own(graph, plan, part), part=part)
 

@@ -9,8 +9,8 @@ the step before runs; batches are put on devices once all copies have got theirs
 leaves none behind.
 """
 
-from epl.graph.build import make_node
 from epl.graph.lazy import node_def_of
+from epl.graph.node_defs import make_node
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX
 

@@ -2,8 +2,8 @@
 
 import collections
 
-from epl.graph.build import constant
 from epl.graph.index import format_input, node_of, parse_input
+from epl.graph.node_defs import constant
 from epl.graph.types import STRING
 from epl.partition.checkpoints import strings_of
 from epl.plan.facts.names import PREFIX

@@ -8,11 +8,11 @@ The parts are one checkpoint of several data files, as TensorFlow's own sharded 
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node
 from epl.graph.types import DTYPE_BYTES, INT32, STRING
 from epl.partition.checkpoints import FIRST_SAVED, slice_size
-from epl.passes.saved import saved_by
+from epl.passes.save_nodes import saved_by
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX

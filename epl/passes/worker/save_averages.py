@@ -4,8 +4,8 @@ v -> SaveV2   becomes   v -> read -> PlaceholderWithDefault -> SaveV2
 """
 
 from epl.graph import types
-from epl.graph.build import Type, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, make_node
 from epl.partition.checkpoints import FIRST_SAVED
 from epl.passes.nodes import read_node
 from epl.plan.facts.analysis import variable_of

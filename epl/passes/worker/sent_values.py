@@ -10,9 +10,9 @@ variable's own memory. A change that takes what follows from the use there comes
 """
 
 from epl.graph import types
-from epl.graph.build import Type, make_node
 from epl.graph.control_flow import frames_of
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, make_node
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.analysis import of_kernel, variable_of
 from epl.plan.facts.names import PREFIX

@@ -1,6 +1,6 @@
 """Has worker 0 keep the queues that a program means all workers to share: those with a shared_name on another job.
 
-FIFOQueueV2 -> QueueEnqueueV2   becomes   PyFunc, which asks worker 0 (epl.session.shared_queues)
+FIFOQueueV2 -> QueueEnqueueV2   becomes   PyFunc, which asks worker 0 (epl.session.common_queues)
 """
 
 from epl import tf_compat

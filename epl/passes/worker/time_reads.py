@@ -3,7 +3,7 @@ r"""Takes the time before and after each operation that gives a batch (io.stats)
 GetNext   becomes   Timestamp -^-> GetNext -^-> Timestamp
 """
 
-from epl.graph.build import make_node
+from epl.graph.node_defs import make_node
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import time_names
 

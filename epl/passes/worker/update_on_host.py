@@ -8,8 +8,8 @@ What assigns to the parameter has the name that the update had.
 """
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, make_node
 from epl.passes.nodes import assign_node, holder_of, tagged
 from epl.plan.facts.names import PREFIX
 from epl.plan.memory.offload import ON_HOST

@@ -3,7 +3,7 @@
 An operation takes the longer of its arithmetic and its memory traffic (the roofline model: Williams et al., "Roofline:
 An Insightful Visual Performance Model", CACM 2009), plus the overhead of starting it. Matrix products and convolutions
 count arithmetic, everything else only bytes. The figures serve to compare parts of a model with one another, not to
-foretell seconds. Not seen: what function bodies and loops do more than once, which counts as if done once.
+estimate seconds. Not seen: what function bodies and loops do more than once, which counts as if done once.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""What is known of the memory of a device over a training step, foretold or measured, and its figures as text."""
+"""What is known of the memory of a device over a training step, estimated or measured, and its figures as text."""
 
 from dataclasses import dataclass
 from typing import Dict, Tuple

@@ -1,7 +1,7 @@
 """Which updates that epl.optimizers.fused_updates has tagged are made by kernels: those that still are what was built.
 
 The native part decides that (csrc/ops/fuse_layer_wise.cc) when a session has given operations devices; here it is
-foretold from the graph alone.
+estimated from the graph alone.
 """
 
 from epl.graph import tags

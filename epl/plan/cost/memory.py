@@ -1,4 +1,4 @@
-"""Foretells the memory of each device over a training step, by going through a worker's graph with reference counts.
+"""Estimates the memory of each device over a training step, by going through a worker's graph with reference counts.
 
 Operations run one after the other, in the order of TensorFlow's executor with one thread; of several orders that may
 come about, the one with the highest peak counts. A tensor lives from the operation that makes it to the last one that
@@ -42,7 +42,7 @@ _AT_ONCE = VIEWS | _OF_SHAPES | frozenset(["Const", "NoOp", "VarHandleOp", "Cont
 ORDERS = 16
 
 
-def foretell(
+def estimate_memory(
     graph,
     roots,
     num_bytes,

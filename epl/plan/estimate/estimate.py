@@ -26,7 +26,7 @@ from epl.plan.estimate.lifetimes import lives
 from epl.plan.estimate.prices import Prices
 from epl.plan.facts.names import joined_name
 from epl.plan.facts.variable_sizes import size_bytes
-from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, schedule
+from epl.plan.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, schedule
 from epl.plan.pipeline.simulate import simulate
 from epl.program.collective import FIRST, REDUCE_SCATTER, SHARDS
 from epl.program.collective import GRADIENTS as DENSE

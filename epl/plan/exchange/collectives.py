@@ -5,23 +5,23 @@ from dataclasses import replace
 from epl.graph import tags, types
 from epl.graph.index import format_input, node_of
 from epl.plan.exchange.order import OF_SHARDS
-from epl.plan.exchange.shards import shard_collectives
+from epl.plan.exchange.shard_collectives import shard_collectives
 from epl.plan.facts.names import gathered_name, joined_name
 from epl.plan.facts.user_collectives import user_made_collectives
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.input.equal_steps import data_collectives
 from epl.plan.layout.mesh import DATA as DATA_AXIS
 from epl.plan.layout.mesh import STAGE
-from epl.plan.precision.verdicts import stages_collectives
+from epl.plan.precision.found_inf import stages_collectives
 from epl.plan.sync.batch_norm import norm_collectives
 from epl.plan.sync.dgc import compressed_collectives
 from epl.plan.sync.gradients import gradient_collectives
 from epl.plan.sync.local_sgd import average_collectives
 from epl.plan.sync.outputs import output_collectives
 from epl.plan.sync.state import state_collectives
-from epl.plan.sync.wire import wire_collectives
+from epl.plan.sync.wire_types import wire_collectives
 from epl.plan.zero.zero import (
-    agreement_collectives,
+    owners_found_inf_collectives,
     scattered_collectives,
     segment_collectives,
     update_collectives,
@@ -102,7 +102,7 @@ def _of_shards(program, planned):
             _OF_SHARDS[node.op],
             CHECKPOINTS if saved else DATA,
             tensors[:1],
-            plan.mesh.shard_group,
+            plan.mesh.tensor_group,
             0,
             None,
             node.attr["T"].type,
@@ -145,7 +145,7 @@ _OF_SHARDS = dict(OPERATIONS, **SENDS)
 _PARTS = (
     segment_collectives,
     stages_collectives,
-    agreement_collectives,
+    owners_found_inf_collectives,
     sum_collectives,
     update_collectives,
     state_collectives,

@@ -101,8 +101,8 @@ class _Exchanges(object):
         """(node, row) pairs of the program's collectives, but for those of shards; a row has the place of the node."""
         found, sizes, planned = [], self._plan.mesh.shape, len(self._plan.collectives)
         for number, each in enumerate(collectives_in(self._program)):
-            # Of several lanes the first device is in the first one.
-            if each.purpose == SHARDS or each.lane or not self._runs(each, reached):
+            # Of several shard ranks the first device is in the first one.
+            if each.purpose == SHARDS or each.shard_rank or not self._runs(each, reached):
                 continue
             tensor = each.tensors[0] if each.tensors else ""
             node, size = parse_input(tensor).node if each.purpose == MESSAGES else each.name, each.device_bytes

@@ -65,10 +65,10 @@ def find_clipping(program, analysis, call):
       analysis: its Analysis.
       call: one of its ApplyCalls.
     """
-    return _Search(program, analysis, call).found()
+    return _ClipSearch(program, analysis, call).found()
 
 
-class _Search(object):
+class _ClipSearch(object):
     def __init__(self, program, analysis, call):
         self._graph, self._program, self._analysis, self._call = program.graph, program, analysis, call
         self._computed = {canonical_tensor(g.values): (g, v) for g, v in program.computed if g.indices is None}

@@ -47,43 +47,45 @@ def merged_outputs(model):
     return [node_of(source_of(model, canonical_tensor(tensor))) for names in model.merges.values() for tensor in names]
 
 
-def lanes_at(model, node, lanes):
-    """The groups of devices that merge a tensor: None, once for all parts, or each lane (epl.plan.layout.mesh)."""
-    return range(lanes) if canonical_tensor(node) in model.partitioned.placements else (None,)
+def shard_ranks_at(model, node, shard_ranks):
+    """The groups of devices that merge a tensor: None, once for all parts, or each shard rank
+    (epl.plan.layout.mesh)."""
+    return range(shard_ranks) if canonical_tensor(node) in model.partitioned.placements else (None,)
 
 
-def in_lane(name, lane):
-    """The name of what merges something in a lane."""
-    return name if lane is None else "%s/part_%d" % (name, lane)
+def in_shard_rank(name, shard_rank):
+    """The name of what merges something in a shard rank."""
+    return name if shard_rank is None else "%s/part_%d" % (name, shard_rank)
 
 
-def part_shape(partitioned, mesh, shape, node, lane):
-    """The shape of what a lane's devices have of a tensor, by that of the whole and its node; lane None: the same.
+def part_shape(partitioned, mesh, shape, node, shard_rank):
+    """The shape of what a shard rank's devices have of a tensor, by that of the whole and its node; shard rank None:
+    the same.
 
     Args:
       partitioned: the epl.partition.partitioned.Partitioned of the model.
       mesh: the Mesh.
     """
-    if lane is None:
+    if shard_rank is None:
         return shape
     dim = partitioned.placements[canonical_tensor(node)].dim
-    size = shard_sizes(shape[dim], mesh.num_shards)[mesh.instances[lane].shard]
+    size = shard_sizes(shape[dim], mesh.num_shards)[mesh.instances[shard_rank].shard]
     return shape[:dim] + (size,) + shape[dim + 1 :]
 
 
-def state_at_points(model, lanes):
+def state_at_points(model, shard_ranks):
     """The StateGroups of a divided model."""
     found = []
     for group in model.merge_points.state:
         kinds = {}
         for node, size in zip(group.values, group.sizes):
-            kinds.setdefault(tuple(lanes_at(model, node, lanes)), []).append((node, size))
-        for number, (own_lanes, members) in enumerate(kinds.items()):
+            kinds.setdefault(tuple(shard_ranks_at(model, node, shard_ranks)), []).append((node, size))
+        for number, (own_shard_ranks, members) in enumerate(kinds.items()):
             name = group.name if len(kinds) == 1 else "%s/%d" % (group.name, number)
             values, consumers = tuple(merged_at(model, n) for n, _ in members), tuple((n, 0) for n, _ in members)
-            for lane in own_lanes:
-                own, parts = in_lane(name, lane), 1 if lane is None else model.partitioned.shards
+            for shard_rank in own_shard_ranks:
+                own, parts = in_shard_rank(name, shard_rank), 1 if shard_rank is None else model.partitioned.shards
                 sizes = tuple(size // parts if size is not None else None for _, size in members)
-                merged = dict(name=own, values=values, consumers=consumers, lane=lane, sizes=sizes)
+                merged = dict(name=own, values=values, consumers=consumers, shard_rank=shard_rank, sizes=sizes)
                 found.append(replace(group, **merged))
     return tuple(found)

@@ -40,7 +40,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Added:
+class RowTotal:
     """What shards add up over all rows.
 
     Attributes:
@@ -64,8 +64,8 @@ def kinds_of(program, gradient, region, holders, reads, shape):
       shape: of the variable.
 
     Returns:
-      (dict of node to "rows", "picked" or "same", dict of node to its Added); None where rows of the update depend on
-      others in another way than by sums.
+      (dict of node to "rows", "picked" or "same", dict of node to its RowTotal); None where rows of the update depend
+      on others in another way than by sums.
     """
     return _Kinds(program, gradient, region, holders, reads, shape).found()
 
@@ -108,7 +108,7 @@ class _Kinds(object):
             and taken[0].kind == ROWS
             and node.attr["T"].type in LONG_FLOATS
         ):
-            self._added[name] = Added(())
+            self._added[name] = RowTotal(())
             return Held(SAME, ())
         if node.op in _REDUCTIONS:
             return None
@@ -133,7 +133,7 @@ class _Kinds(object):
         if node.op not in _REDUCTIONS or node.attr["T"].type not in LONG_FLOATS:
             return None
         count = _size(held.shape) // max(1, _size(shape)) if node.op == "Mean" else 0
-        self._added[name] = Added(shape, count)
+        self._added[name] = RowTotal(shape, count)
         return Held(SAME, shape)
 
     def _is_number(self, text):

@@ -143,11 +143,11 @@ def _part(body, node, mesh, after):
     value = constant_value(constant.attr["value"].tensor) if constant is not None and constant.op == "Const" else None
     if value is None:
         raise NotInParts("the size of the batches of %s is no constant" % what)
-    size, parts = int(value), mesh.blocks_of_copy if mesh.split else mesh.num_shards
+    size, parts = int(value), mesh.pipelines_of_copy if mesh.split else mesh.num_shards
     if size % parts:
         whom = "workers" if mesh.split else "devices"
         raise NotInParts("%d rows, the batch of %s, do not divide over %d %s" % (size, what, parts, whom))
-    return BatchPart(body.name, node.name, position, size // mesh.blocks_of_copy, after)
+    return BatchPart(body.name, node.name, position, size // mesh.pipelines_of_copy, after)
 
 
 def _has_fixed_size(node):

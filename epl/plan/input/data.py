@@ -9,7 +9,7 @@ from epl.graph.bodies import Bodies
 from epl.plan.facts import data_ops
 from epl.plan.input.batch_parts import BatchPart, NotInParts, check_divided, find_batch_parts
 from epl.plan.input.data_shares import ListShare, RecordShare
-from epl.plan.input.files import Files
+from epl.plan.input.file_lists import Files
 from epl.plan.input.read_alike import Alike, read_alike
 from epl.plan.input.records import find_records
 
@@ -91,11 +91,13 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
     if _has_data(bodies):
         _check_copies(mesh, keys)
     undivided = ""
-    if mesh.blocks_of_copy > 1:
+    if mesh.pipelines_of_copy > 1:
         try:
             parts = find_batch_parts(bodies, mesh, analysis)
             lists, records, alike = _shares_of_parts(bodies, io, mesh, training, parts)
-            return DataPlan(lists, records, rule, (mesh.num_blocks, mesh.worker_index // mesh.block), parts, alike)
+            return DataPlan(
+                lists, records, rule, (mesh.num_pipelines, mesh.worker_index // mesh.pipeline_workers), parts, alike
+            )
         except NotInParts as reason:
             undivided = _warn_of_whole_batches(mesh, keys, reason)
     elif _readers(mesh)[0] == 1:
@@ -128,12 +130,14 @@ def _shares_of_parts(bodies, io, mesh, training, parts):
     """The same for all workers of the copies of the model; raises NotInParts where only the copies may have shares."""
     try:
         # Where there is but one copy, what comes after its batches depends on no positions that workers see otherwise.
-        lists, records, alike = _shares(bodies, io, mesh.num_blocks, training, parts if _readers(mesh)[0] == 1 else ())
+        lists, records, alike = _shares(
+            bodies, io, mesh.num_pipelines, training, parts if _readers(mesh)[0] == 1 else ()
+        )
     except (PlanError, UnsupportedError) as error:
         if _readers(mesh)[0] > 1:
             raise
         raise NotInParts(str(error).rstrip(".")) from error
-    _check_lengths(lists, _rule(io), mesh.num_blocks)
+    _check_lengths(lists, _rule(io), mesh.num_pipelines)
     check_divided(bodies, lists + records, parts)
     return lists, records, alike
 
@@ -150,7 +154,7 @@ def _warn_of_whole_batches(mesh, keys, reason):
     who = (_OF_SHARDS if mesh.split else _OF_ROWS) + ": %s" % reason
     if _readers(mesh)[0] == 1:
         return _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, who)
-    return _warn(_SEVERAL_COPIES, "=True and ".join(keys), mesh.blocks_of_copy * mesh.block, who)
+    return _warn(_SEVERAL_COPIES, "=True and ".join(keys), mesh.pipelines_of_copy * mesh.pipeline_workers, who)
 
 
 def _warn(text, *values):
@@ -168,7 +172,7 @@ _OF_STAGES = "the worker of the first stage that uses data reads all of it"
 def _check_copies(mesh, keys):
     """Raises UnsupportedError where a worker has some devices of a copy of the model and another worker the others."""
     shards, own = mesh.num_shards, len(mesh.instances)
-    if mesh.num_blocks > 1 and not mesh.split and shards % own and own % shards:
+    if mesh.num_pipelines > 1 and not mesh.split and shards % own and own % shards:
         raise UnsupportedError(
             "%s=True: %d devices divide the batch of a copy of the model, and a worker has %d such devices, so that a "
             "copy ends in the middle of a worker and no worker has whole batches, or parts of one, to read. Start "
@@ -205,4 +209,7 @@ def _nothing_found(io, training):
 
 def _readers(mesh):
     """(number of those who read different batches, this worker's place among them)."""
-    return mesh.num_blocks // mesh.blocks_of_copy, mesh.worker_index // mesh.block // mesh.blocks_of_copy
+    return (
+        mesh.num_pipelines // mesh.pipelines_of_copy,
+        mesh.worker_index // mesh.pipeline_workers // mesh.pipelines_of_copy,
+    )

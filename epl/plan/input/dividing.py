@@ -56,7 +56,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class BodyPlaces:
     """The places in one body.
 
     Attributes:
@@ -80,7 +80,7 @@ def find_places(bodies, body, ends, readers=frozenset(), forced=frozenset()):
       readers: names of data sets whose records come out of files that are divided, so that they are shares already.
       forced: names of data sets that are to give shares as if they were ends, whatever takes their elements.
     """
-    return _Search(bodies, body, frozenset(readers), frozenset(forced)).run(ends)
+    return _BodySearch(bodies, body, frozenset(readers), frozenset(forced)).run(ends)
 
 
 def ends_of(bodies):
@@ -100,7 +100,7 @@ def taken(body, end):
     return body.results[position] if name == RESULT else body.nodes[name].input[position]
 
 
-class _Search(object):
+class _BodySearch(object):
     """Goes through a body from the ends to the sources; see find_places."""
 
     def __init__(self, bodies, body, readers, forced):
@@ -121,7 +121,7 @@ class _Search(object):
         takers = _takers(self._body, order)
         for name in reversed(order):
             self._visit(self._body.nodes[name], takers[name])
-        return Places(tuple(reversed(self._found)), self._whole, self._aligned)
+        return BodyPlaces(tuple(reversed(self._found)), self._whole, self._aligned)
 
     def _in_order(self, texts):
         """Names of the data sets that inputs come from, each after those that it takes elements from."""

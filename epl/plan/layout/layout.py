@@ -64,13 +64,13 @@ def make_mesh(
             "use another number of scopes."
             % (depth, cluster.worker_num, per_worker, _devices_of_copy(stages, depth) // shards)
         )
-    block = 1 + max(worker for column in places for worker, _ in column)
+    pipeline_workers = 1 + max(worker for column in places for worker, _ in column)
     if split:
-        _check_split(shards, len(places), depth, per_worker, block)
+        _check_split(shards, len(places), depth, per_worker, pipeline_workers)
     worker = cluster.worker_index if worker_index is None else worker_index
     instances = []
     for index, column in enumerate(places):
-        rank = worker // block * len(places) + index
+        rank = worker // pipeline_workers * len(places) + index
         workers, devices = zip(*[column[s.index % depth] for s in stages])
         instances.append(Instance(index, rank, rank // shards, rank % shards, devices, workers))
     return Mesh(
@@ -81,7 +81,7 @@ def make_mesh(
         stages=stages,
         num_shards=shards,
         instances=tuple(instances),
-        block=block,
+        pipeline_workers=pipeline_workers,
         num_communicators=num_communicators,
         split=split,
         weights=() if len(set(weights)) < 2 else tuple(w // reduce(gcd, weights) for w in weights),
@@ -162,15 +162,15 @@ def _check_weights(weights, stages, shards, split):
         )
 
 
-def _check_split(shards, columns, depth, per_worker, block):
+def _check_split(shards, columns, depth, per_worker, pipeline_workers):
     """Raises UnsupportedError where tensors cannot be divided over devices in the way that is asked for.
 
     Args:
       shards: devices that divide a tensor.
-      columns: of a block of workers, for each stage of a pipeline.
+      columns: of a pipeline group of workers, for each stage of a pipeline.
       depth: stages with devices of their own.
       per_worker: devices of a worker.
-      block: workers of a block.
+      pipeline_workers: workers of a pipeline group.
     """
     if shards % columns and columns % shards:
         each = ", %d for each of %d stages" % (columns, depth) if depth > 1 else ""
@@ -181,10 +181,10 @@ def _check_split(shards, columns, depth, per_worker, block):
             % (
                 shards,
                 per_worker,
-                each if block == 1 else each + " in %d neighbours" % block,
+                each if pipeline_workers == 1 else each + " in %d neighbours" % pipeline_workers,
                 shards,
                 columns,
-                "a worker" if block == 1 else "them",
+                "a worker" if pipeline_workers == 1 else "them",
             )
         )
 
@@ -247,8 +247,8 @@ def _multiple(one, other):
 
 
 def _close(depth, workers, per_worker):
-    """For each copy of the model in a block, the (worker of the block, device) of each of its `depth` devices; copies
-    in as few workers as possible. None if they do not fit evenly."""
+    """For each copy of the model in a pipeline group, the (worker of the pipeline group, device) of each of its `depth`
+    devices; copies in as few workers as possible. None if they do not fit evenly."""
     del workers
     if per_worker % depth == 0:
         return [[(0, first + i) for i in range(depth)] for first in range(0, per_worker, depth)]

@@ -9,7 +9,7 @@ Stages may have different numbers of devices. The axis shard is then as long as 
 several neighbouring instances the first computes the batch of all of them. Which rows that are, and so who takes rows
 of whom at a border of stages, is in epl.plan.layout.rows.
 Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
-side, are a lane.
+side, are a shard rank.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Instance:
       data: its place on that axis: the model replica that it belongs to.
       shard: its place on that axis: which part of the replica's batch it computes.
       devices: for each stage its device's index in the worker that has it.
-      workers: for each stage the worker of the block that has it, counted within the block.
+      workers: for each stage the worker of the pipeline group that has it, counted within the pipeline group.
     """
 
     index: int
@@ -67,7 +67,7 @@ class Group:
       size: ranks of all of them.
       first_communicator: the first of the group's in each worker's pool.
       axes: of the mesh, along which they lie.
-      lanes: of the mesh, each of which has such a group (`Mesh.lanes`).
+      shard_ranks: of the mesh, each of which has such a group (`Mesh.shard_ranks`).
     """
 
     workers: Sequence[int]
@@ -75,7 +75,7 @@ class Group:
     size: int
     first_communicator: int
     axes: Tuple[str, ...]
-    lanes: int = 1
+    shard_ranks: int = 1
 
     @property
     def num_workers(self):
@@ -113,8 +113,8 @@ class Group:
 class Mesh:
     """The grid, as one worker sees it: its size does not grow with the number of workers.
 
-    The workers fall into blocks of neighbours that hold whole copies of the model: one worker each, unless a copy lies
-    in several. All blocks are alike.
+    The workers fall into pipeline groups of neighbours that hold whole copies of the model: one worker each, unless a
+    copy lies in several. All pipeline groups are alike.
 
     Attributes:
       num_workers, worker_index: all workers, and this one.
@@ -122,8 +122,8 @@ class Mesh:
       device_type: "CPU" or "GPU".
       stages: the parts of a model replica.
       num_shards: size of the axis shard: devices of each stage, or the least common multiple of these numbers.
-      instances: those of this worker's block.
-      block: workers of a block.
+      instances: those of this worker's pipeline group.
+      pipeline_workers: workers of a pipeline group.
       num_communicators: of each group along axes.
       split: the devices along the axis shard divide tensors, so that each holds something else; else the batch of a
         replica, and hold the same.
@@ -142,7 +142,7 @@ class Mesh:
     stages: Tuple[Stage, ...]
     num_shards: int
     instances: Tuple[Instance, ...]
-    block: int = 1
+    pipeline_workers: int = 1
     num_communicators: int = 1
     split: bool = False
     first_device: int = 0
@@ -153,7 +153,7 @@ class Mesh:
     @property
     def shape(self):
         """dict of axis to its size."""
-        copies = len(self.instances) * self.num_blocks
+        copies = len(self.instances) * self.num_pipelines
         return {DATA: copies // self.num_shards, STAGE: len(self.stages), SHARD: self.num_shards}
 
     @property
@@ -185,12 +185,12 @@ class Mesh:
             copies, span = self.copies, self.span(stage)
             return copies if span == 1 else replace(copies, size=copies.size // span)
         places, count = self.places(stage), self.num_communicators
-        place, block = self.worker_index % self.block, self.worker_index // self.block
-        workers = tuple(first + p for first in range(0, self.num_workers, self.block) for p in places)
+        place, pipeline_workers = self.worker_index % self.pipeline_workers, self.worker_index // self.pipeline_workers
+        workers = tuple(first + p for first in range(0, self.num_workers, self.pipeline_workers) for p in places)
         return Group(
             workers,
-            block * len(places) + places.index(place) if place in places else None,
-            len(self.computing(stage)) * self.num_blocks,
+            pipeline_workers * len(places) + places.index(place) if place in places else None,
+            len(self.computing(stage)) * self.num_pipelines,
             # Where these are all workers, they have the communicators of all.
             count * (1 + self._numbers[places]) if len(workers) < self.num_workers else 0,
             self.copies.axes,
@@ -198,11 +198,12 @@ class Mesh:
 
     @property
     def is_spread(self):
-        """Whether the copies of a stage that are in one block may lie in several workers."""
-        return self.block > 1 and not self.is_even
+        """Whether the copies of a stage that are in one pipeline group may lie in several workers."""
+        return self.pipeline_workers > 1 and not self.is_even
 
     def places(self, stage):
-        """The workers of the block that have copies of a stage, in order, counted within the block."""
+        """The workers of the pipeline group that have copies of a stage, in order, counted within the pipeline
+        group."""
         return tuple(sorted({i.workers[stage] for i in self.computing(stage)}))
 
     @property
@@ -215,12 +216,13 @@ class Mesh:
         return found
 
     @property
-    def num_blocks(self):
-        return self.num_workers // self.block
+    def num_pipelines(self):
+        return self.num_workers // self.pipeline_workers
 
     @property
-    def blocks_of_copy(self):
-        """How many neighbouring blocks compute one copy of the model, of one batch; 1 where each has whole copies."""
+    def pipelines_of_copy(self):
+        """How many neighbouring pipeline groups compute one copy of the model, of one batch; 1 where each has whole
+        copies."""
         return max(1, self.num_shards // len(self.instances))
 
     @property
@@ -238,38 +240,38 @@ class Mesh:
         return self.instances if span == 1 else tuple(i for i in self.instances if i.shard % span == 0)
 
     @property
-    def lanes(self):
+    def shard_ranks(self):
         """How many different parts of divided tensors this worker's instances have."""
         return min(self.num_shards, len(self.instances)) if self.split else 1
 
     @property
     def active(self):
         """The instances that compute what becomes of a batch."""
-        return self.instances[: self.lanes] if self.whole else self.instances
+        return self.instances[: self.shard_ranks] if self.whole else self.instances
 
-    def givers(self, lane=None, stage=0):
-        """The instances that bring what copies of a stage merge: those of a lane; without one, one for each copy of
-        the model here, as all of its devices have the same."""
+    def givers(self, shard_rank=None, stage=0):
+        """The instances that bring what copies of a stage merge: those of a shard rank; without one, one for each copy
+        of the model here, as all of its devices have the same."""
         if not self.split:
             return self.computing(stage)[: 1 if self.whole else None]
-        return self.active[lane or 0 :: self.lanes]
+        return self.active[shard_rank or 0 :: self.shard_ranks]
 
     def num_merged(self, stage=0):
         """How many copies of a stage all workers have whose results are merged."""
         group = self.holding(stage)
         return group.num_workers if self.whole else group.size
 
-    def served(self, lane=None):
+    def served(self, shard_rank=None):
         """The instances for which another device of their copy brings what they compute too."""
-        givers = self.givers(lane)
+        givers = self.givers(shard_rank)
         return tuple(i for i in self.active if i not in givers) if self.split else ()
 
-    def takers(self, lane=None):
+    def takers(self, shard_rank=None):
         """The instances that take what has been merged."""
-        return self.instances if lane is None else self.instances[lane :: self.lanes]
+        return self.instances if shard_rank is None else self.instances[shard_rank :: self.shard_ranks]
 
     @property
-    def shard_group(self):
+    def tensor_group(self):
         """The Group of those that have a part each of the tensors of one model replica."""
         return self.group(SHARD)
 
@@ -297,21 +299,24 @@ class Mesh:
         workers = _from(workers, first)
         size = len(workers) if wanted == {STAGE} else self._ranks(wanted)  # there a worker is one for all of its stages
         number = self._number_of(wanted)
-        lies_apart = self.block > 1 or 1 < len(workers) < self.num_workers
+        lies_apart = self.pipeline_workers > 1 or 1 < len(workers) < self.num_workers
         slot = number * self.num_communicators if lies_apart else 0
-        return Group(workers, index, size, slot, axes, 1 if SHARD in wanted else self.lanes)
+        return Group(workers, index, size, slot, axes, 1 if SHARD in wanted else self.shard_ranks)
 
     @property
     def _extents(self):
         """(axes, number of workers along them) of each way in which workers lie side by side, the nearest first."""
-        # Instances of stages with different numbers of devices may have their copy of one in any worker of the block.
+        # Instances of stages with different numbers of devices may have their copy of one in any worker of the pipeline
+        # group.
         in_block = set(AXES) if self.is_spread else {STAGE}
-        span = self.blocks_of_copy
-        return (in_block, self.block), ({SHARD}, span), ({DATA}, self.num_blocks // span)
+        span = self.pipelines_of_copy
+        return (in_block, self.pipeline_workers), ({SHARD}, span), ({DATA}, self.num_pipelines // span)
 
     def _ranks(self, axes):
         """Devices along some axes, where each stage has as many as others have in the mean."""
-        ranks = dict(self.shape, **{STAGE: Fraction(self.devices_per_worker * self.block, len(self.instances))})
+        ranks = dict(
+            self.shape, **{STAGE: Fraction(self.devices_per_worker * self.pipeline_workers, len(self.instances))}
+        )
         size = Fraction(1)
         for axis in axes:
             size *= ranks[axis]
@@ -333,7 +338,7 @@ class Mesh:
         """The Group whose communicators have to be made first, as not all workers are in it, for a pool's number; None
         for those of all workers."""
         if self.split:
-            groups = [self.copies, self.shard_group, self.everywhere, self.group(DATA, STAGE), self.pipeline]
+            groups = [self.copies, self.tensor_group, self.everywhere, self.group(DATA, STAGE), self.pipeline]
         else:
             groups = [self.holding(stage.index) for stage in self.stages] + [self.pipeline]
             groups += self.state_groups if self.degree else ()
@@ -344,7 +349,8 @@ class Mesh:
         )
 
     def worker_of(self, stage, instance=None):
-        """Which of the workers of a block has an instance's copy of a stage, by number; default the first one's."""
+        """Which of the workers of a pipeline group has an instance's copy of a stage, by number; default the first
+        one's."""
         return (instance or self.instances[0]).workers[stage]
 
     def device(self, index):
@@ -383,7 +389,7 @@ def one_instance(mesh, alone):
     rank = 0 if alone else mesh.worker_index
     workers = (0,) * len(mesh.stages)
     devices = mesh.instances[0].devices
-    if mesh.block > 1:
+    if mesh.pipeline_workers > 1:
         devices = tuple(index % mesh.devices_per_worker for index in range(len(devices)))
     return replace(
         mesh,
@@ -394,7 +400,7 @@ def one_instance(mesh, alone):
         weights=(),
         stages=tuple(replace(stage, device_count=1) for stage in mesh.stages),
         instances=(replace(mesh.instances[0], rank=rank, data=rank, shard=0, devices=devices, workers=workers),),
-        block=1,
+        pipeline_workers=1,
     )
 
 

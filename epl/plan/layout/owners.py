@@ -8,7 +8,7 @@ leaves a step out, as the workers agree on whether all gradients are finite.
 
 from epl.graph.index import node_of
 from epl.plan.facts.analysis import of_kernel, variable_of
-from epl.plan.precision.verdicts import gated_writes, packed_verdicts
+from epl.plan.precision.found_inf import gated_writes, packed_found_infs
 from epl.rules import effects
 
 # They write files, or make strings for the file that the chief writes.
@@ -42,7 +42,7 @@ def owners_of(model, analysis, stage_of, mesh):
     rest = [name for name in data if name not in differing and name not in analysis.cloned]
     needed = graph.ancestors(differing | analysis.cloned) if rest else ()
     data = [name for name in data if name in differing or name in analysis.cloned or name in needed]
-    agreed = packed_verdicts(model)
+    agreed = packed_found_infs(model)
     differing |= graph.descendants(data, stop=differing | agreed, data_only=True) - agreed
     of_stage = [mesh.worker_of(stage) for stage in range(len(mesh.stages))]
     found = {name: of_stage[stage_of.get(name, 0)] for name in differing}
@@ -90,7 +90,7 @@ def _not_counted(model, analysis, variables, data):
       variables: names of all variables.
       data: names of what may give each worker something else.
     """
-    graph, agreed = model.graph, packed_verdicts(model)
+    graph, agreed = model.graph, packed_found_infs(model)
     # A write that is left out is so in all workers.
     inside = analysis.in_control_flow - gated_writes(model)
     writes = {}

@@ -10,7 +10,7 @@ from epl.graph import tags
 from epl.graph.control_flow import inside_control_flow
 from epl.graph.functions import Functions
 from epl.partition.entries import COMBINES
-from epl.partition.hints import Hints, hints_of
+from epl.partition.hinted import Hints, hints_of
 from epl.partition.marks import Marks
 from epl.plan.facts.user_collectives import user_collectives
 from epl.plan.layout.layout import ROWS, is_split

@@ -13,7 +13,7 @@ from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX
-from epl.plan.precision.verdicts import joined_nodes
+from epl.plan.precision.found_inf import joined_nodes
 from epl.rules import effects, tensors
 
 # Whom a node leads to, besides a unit's number.
@@ -124,7 +124,7 @@ def _units(program, plan, call):
 
 def _gates(plan):
     """dict of the operations that a step with infinite gradients leaves out to what has run in both cases."""
-    return {write: around[-1] for verdict in plan.verdicts for write, around in verdict.gates.items()}
+    return {write: around[-1] for found_inf in plan.found_infs for write, around in found_inf.gates.items()}
 
 
 def reached_in_call(graph, gradient, call, beyond=frozenset()):

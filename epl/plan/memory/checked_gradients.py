@@ -15,7 +15,7 @@ from epl.rules import effects
 
 
 @dataclass(frozen=True)
-class Wait:
+class UpdateWait:
     """What updates of a stage wait for.
 
     Attributes:
@@ -37,12 +37,12 @@ class GradientChecks:
 
     Attributes:
       copies: (node, inputs of its copy) of each, in order.
-      waits: the Waits.
+      waits: the UpdateWaits.
       checked: the CheckedGradients, in the order in which they become ready.
     """
 
     copies: Tuple[Tuple[str, Tuple[str, ...]], ...]
-    waits: Tuple[Wait, ...]
+    waits: Tuple[UpdateWait, ...]
     checked: Tuple[CheckedGradient, ...]
 
 
@@ -113,7 +113,7 @@ def _waits(graph, call, analysis, inside, stage_of):
                 graph.nodes[each].attr[tags.TASKGRAPH].i for each in before if tags.TASKGRAPH in graph.nodes[each].attr
             ]
             name = "%s_check/call_%d/stage_%d" % (PREFIX, call.index, stage)
-            yield Wait(name, tuple(map(checked_name, before)), (taskgraphs or [None])[-1], tuple(waiting))
+            yield UpdateWait(name, tuple(map(checked_name, before)), (taskgraphs or [None])[-1], tuple(waiting))
 
 
 def _changed_by(graph, again, gradients, in_loops, stateful):

@@ -23,7 +23,7 @@ _MAX_TRIGGERS = 8
 
 
 @dataclass(frozen=True)
-class Group:
+class RecomputedGroup:
     """Operations that are computed again together.
 
     Attributes:
@@ -58,12 +58,12 @@ class Recomputation:
     """What is computed again.
 
     Attributes:
-      groups: the Groups.
+      groups: the RecomputedGroups.
       users: (node of the backward pass, input position) pairs that get the copy of what they take.
       entering: nodes of the backward pass that enter the copy of a loop instead of the loop.
     """
 
-    groups: Tuple[Group, ...]
+    groups: Tuple[RecomputedGroup, ...]
     users: Tuple[Tuple[str, int], ...]
     entering: Tuple[str, ...] = ()
 
@@ -101,8 +101,9 @@ def _one_after_the_other(forward, analysis, levels, plan, calls):
     Without that, gradients of variables, which nobody waits for, could be put off until the backward pass is through,
     and all that they are made of would be there until then: `tf.gradients` orders nothing by itself.
 
-    No cycle can come of it. Groups come by level, from the loss downwards. A group waits for nodes that depend on
-    groups before it alone, by any way, and each trigger of a group lies above what depends on groups behind it.
+    No cycle can come of it. RecomputedGroups come by level, from the loss downwards. A group waits for nodes that
+    depend on groups before it alone, by any way, and each trigger of a group lies above what depends on groups behind
+    it.
     """
     graph, groups = forward.graph, list(plan.groups)
     users = _users(graph, plan)
@@ -178,7 +179,7 @@ def _groups(forward, analysis, levels, kept, fixed, micro_batches):
         shared = {t for n in nodes for t in forward.inputs(n) if node_of(t) in copied} - set(map(canonical_tensor, own))
         inside = frozenset(n for n in nodes if n in forward.loops.of and n not in forward.loops.outermost)
         groups.append(
-            Group(
+            RecomputedGroup(
                 tuple(nodes),
                 frozenset(shared),
                 tuple(triggers),

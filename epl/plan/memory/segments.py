@@ -46,7 +46,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Segment:
+class ForwardSegment:
     """The operations at positions begin to end - 1, and whether they are computed again in the backward pass."""
 
     begin: int
@@ -64,7 +64,7 @@ class Segmentation:
       seconds: what is computed again takes.
     """
 
-    segments: Tuple[Segment, ...]
+    segments: Tuple[ForwardSegment, ...]
     peak_bytes: int
     seconds: float
 
@@ -248,7 +248,7 @@ class Chain(object):
         for i, j, again in path:
             again = again and j != self._last
             begin = self._ends[i - 1] + 1 if i else 0
-            segments.append(Segment(begin, self._ends[j] + 1, again))
+            segments.append(ForwardSegment(begin, self._ends[j] + 1, again))
             peak = max(peak, total + self._peak[i, j])
             total += self._kept[i, j] if again else self._whole[i, j]
             seconds += self._seconds[i, j] if again else 0.0

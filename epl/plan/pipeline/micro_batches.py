@@ -19,7 +19,7 @@ from epl.plan.facts.consistency import differing, merged_edges
 from epl.plan.facts.merge_points import merged_outputs
 from epl.plan.facts.names import PREFIX
 from epl.plan.layout.stages import stages_of, used_taskgraphs
-from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Action, schedule
+from epl.plan.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, Action, schedule
 from epl.plan.sync.state import changing_writes
 from epl.rules import effects
 

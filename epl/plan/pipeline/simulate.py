@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 from epl.errors import PlanError
-from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, needs
+from epl.plan.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, needs
 
 Slot = collections.namedtuple("Slot", "action start end")  # times in seconds, from the start of the iteration
 
@@ -48,7 +48,7 @@ def simulate(schedule, durations, transfer=0, activation_bytes=None):
     """When each action of a schedule runs, if every device runs its list in order and each action as early as it can.
 
     Args:
-      schedule: per device a list of Action, as epl.plan.pipeline.schedule.schedule gives.
+      schedule: per device a list of Action, as epl.plan.pipeline.schedules.schedule gives.
       durations: dict of kind ("F", "B", "W") to the time of one action, or to a sequence with one time per stage; or a
         function of Action to its time. Numbers of any kind: with integers or Fractions the result is exact.
       transfer: time from the end of an action to when its result is on another device; a number, or a function of

@@ -9,7 +9,7 @@ from epl.errors import PlanError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
 from epl.graph.types import BOOL, FLOAT32
-from epl.rules import effects, precision, tensors
+from epl.rules import effects, short_types, tensors
 
 DTYPES = {"bfloat16": types.BFLOAT16, "float16": types.FLOAT16}
 O1, O2 = "O1", "O2"
@@ -124,8 +124,8 @@ class _Decisions(object):
 
     def _decide(self, name):
         node = self._graph.nodes[name]
-        kind = precision.SIXTEEN_BITS if node.op in self._white else precision.precision_of(node.op)
-        if kind == precision.SHAPE:
+        kind = short_types.SIXTEEN_BITS if node.op in self._white else short_types.precision_of(node.op)
+        if kind == short_types.SHAPE:
             if node_of(node.input[0]) in self._computed and node.attr["T"].type == FLOAT32:
                 self._shapes.append(name)
             return
@@ -139,7 +139,7 @@ class _Decisions(object):
         reason = self._in_float32(node, kind, attr, producers)
         if reason is None:
             why = "custom list" if node.op in self._white else "list"
-            if kind == precision.FOLLOWS:
+            if kind == short_types.FOLLOWS:
                 why = "after %s" % next(p for p in producers if p in self._computed)
             self._computed[name] = Computed(name, attr, positions, why)
             return
@@ -151,7 +151,7 @@ class _Decisions(object):
     def _stays(self, node, reason):
         """Notes why a node stays in float32, unless it has nothing to do with that, as an update or with integers."""
         self._float32.add(node.name)
-        listed = node.op in self._black or precision.precision_of(node.op) is not None
+        listed = node.op in self._black or short_types.precision_of(node.op) is not None
         computes = tags.phase(node) in (tags.FORWARD, tags.BACKWARD) and tags.FORWARD_OP not in node.attr
         computes = computes and effects.kind_of(node.op) in _COMPUTE
         if listed or computes and any(value.type == FLOAT32 for value in node.attr.values()):
@@ -167,7 +167,7 @@ class _Decisions(object):
             return "update or statistic"
         if tags.phase(node) == tags.FORWARD and node.name in self._after:
             return "made of gradients"
-        if kind == precision.FOLLOWS:
+        if kind == short_types.FOLLOWS:
             # At O2 they stay in 16 bits, but for a sum over all rows of the batch.
             if node.name in self._gradients and (self._level == O1 or node.op == "BiasAddGrad"):
                 return "gradient as the program gets it"

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from epl.plan.cost.device_memory import KINDS
-from epl.plan.report.timeline import seconds
+from epl.plan.report.timeline_page import seconds
 from epl.plan.text import bytes_text, columns
 
 

@@ -1,6 +1,6 @@
 """A web page that shows the memory of a step: stacked areas, one for each kind, and on touching them the tensors.
 
-What is foretold and what was measured are drawn alike: over the operations in their order, or over time.
+What is estimated and what was measured are drawn alike: over the operations in their order, or over time.
 """
 
 import html
@@ -90,7 +90,7 @@ def memory_page(devices, title, capacity=None):
     """The page.
 
     Args:
-      devices: dict of device to a dict of caption ("foretold", "measured") to what `drawn` gives. All charts have one
+      devices: dict of device to a dict of caption ("estimated", "measured") to what `drawn` gives. All charts have one
         scale of bytes.
       title: heading.
       capacity: bytes that each device has; None where that is not known. A line shows them, unless they are so many

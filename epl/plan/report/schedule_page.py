@@ -4,8 +4,8 @@ import os
 
 from epl.plan.cost.cost import UNKNOWN_SIZE, forward_costs
 from epl.plan.input.batch_rows import data_set_rows
-from epl.plan.report import timeline, web
-from epl.plan.report.timeline import estimated_timeline
+from epl.plan.report import timeline_page, web
+from epl.plan.report.timeline_page import estimated_timeline
 
 
 def schedule_page(program, pipeline, script, measured=None, batch=None):
@@ -48,7 +48,7 @@ def schedule_part(program, pipeline, measured=None, batch=None):
         "counted as %d; communication of gradients and the update of the variables are left out."
         % (device.most_flops_per_s / 1e12, device.memory_bytes_per_s / 1e9, link.bytes_per_s / 1e9, costs.unknown_size)
     )
-    return heading, timeline.part(line, names, measured, [note])
+    return heading, timeline_page.part(line, names, measured, [note])
 
 
 def _on_one_device(mesh):

@@ -7,9 +7,9 @@ from typing import Dict, Optional, Tuple
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of, parse_input
 from epl.graph.types import FLOAT16, FLOAT32
-from epl.plan.cost.links import num_groups
+from epl.plan.cost.group_sizes import num_groups
 from epl.plan.facts.consistency import differing
-from epl.plan.facts.merge_points import in_lane, lanes_at, merged_at
+from epl.plan.facts.merge_points import in_shard_rank, merged_at, shard_ranks_at
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly, num_elements, size_bytes
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, GRADIENTS, SPARSE, collective
@@ -33,14 +33,15 @@ class DenseGroup:
       tensors: canonical names of the gradients, in the order in which they become ready.
       dtype: DataType number.
       num_bytes: of one instance's gradients.
-      lane: of the devices among which parts of tensors are reduced (epl.plan.layout.mesh); None: whole ones, among all.
+      shard_rank: of the devices among which parts of tensors are reduced (epl.plan.layout.mesh); None: whole ones,
+        among all.
     """
 
     name: str
     tensors: Tuple[str, ...]
     dtype: int
     num_bytes: int
-    lane: Optional[int] = None
+    shard_rank: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SparseGradient:
       dtype: DataType number of the values.
       rows: first dimension of the variable, or -1.
       num_bytes: of the whole variable, or of a device's part of it.
-      lane: as of a DenseGroup.
+      shard_rank: as of a DenseGroup.
     """
 
     name: str
@@ -62,7 +63,7 @@ class SparseGradient:
     dtype: int
     rows: int
     num_bytes: int
-    lane: Optional[int] = None
+    shard_rank: Optional[int] = None
 
     def is_made_dense(self, plan):
         """Whether its rows are added up in a dense tensor for it (communication.sparse_as_dense)."""
@@ -94,7 +95,7 @@ class Aggregation:
     consumers: Dict[str, Tuple[Tuple[str, int], ...]] = None
 
 
-def plan_aggregation(model, analysis, communication, link, owners=None, warn=True, lanes=1, early=False):
+def plan_aggregation(model, analysis, communication, link, owners=None, warn=True, shard_ranks=1, early=False):
     """Decides where gradients are aggregated: as apply_gradients received them, or as tf.gradients returned them.
 
     The latter for those that the program assigns to variables itself. What is the same in all copies by then, such as
@@ -108,31 +109,31 @@ def plan_aggregation(model, analysis, communication, link, owners=None, warn=Tru
       owners: node to the place of its worker in a pipeline over several, or to another number; gradients with the same
         one travel together.
       warn: log what the user should know about clipped gradients.
-      lanes: those of the Mesh.
+      shard_ranks: those of the Mesh.
       early: gradients are aggregated as tf.gradients returned them, as communication.clip_after_allreduce asks for.
     """
     owners = owners or {}
-    found = merged_gradients(model, analysis, communication, warn, lanes, early)
+    found = merged_gradients(model, analysis, communication, warn, shard_ranks, early)
     groups, sparse = [], []
     for call, gradients in found.gradients:
         groups.extend(_dense_groups(model, call, gradients, communication, link, owners, found))
-        sparse.extend(_sparse_gradients(model, call, gradients, communication, found.lanes))
+        sparse.extend(_sparse_gradients(model, call, gradients, communication, found.shard_ranks))
     return Aggregation(tuple(groups), tuple(sparse), found.consumers)
 
 
-def merged_gradients(model, analysis, communication, warn=True, lanes=1, early=False):
+def merged_gradients(model, analysis, communication, warn=True, shard_ranks=1, early=False):
     """Which gradients copies of the model merge, and where; as `find_gradients`, of a divided model at its points.
 
     Args:
-      lanes: those of the Mesh.
+      shard_ranks: those of the Mesh.
 
     Returns:
-      What `find_gradients` does; `lanes` of it has, by gradient tensor, the lanes in which it is merged, where that is
-      not once for all parts.
+      What `find_gradients` does; `shard_ranks` of it has, by gradient tensor, the shard ranks in which it is merged,
+      where that is not once for all parts.
     """
     if model.merge_points is None:
         return find_gradients(model, analysis, communication, warn, early)
-    return _Found.at_points(model, lanes)
+    return _Found.at_points(model, shard_ranks)
 
 
 def find_gradients(model, analysis, communication, warn=True, early=False):
@@ -173,20 +174,20 @@ class _Found(object):
     Attributes:
       gradients: (ApplyCall, list of (Gradient, variable)) pairs; no gradient is in two of them.
       consumers: gradient tensor to the (node, input position) pairs that must see its aggregate.
-      lanes: gradient tensor to the lanes in which it is reduced, where that is not once for all parts.
+      shard_ranks: gradient tensor to the shard ranks in which it is reduced, where that is not once for all parts.
       short: gradient tensor to its 16-bit type, of those that have one though their variable has not.
     """
 
     def __init__(self, short):
-        self.gradients, self.consumers, self.lanes, self.short, self._seen = [], {}, {}, short, set()
+        self.gradients, self.consumers, self.shard_ranks, self.short, self._seen = [], {}, {}, short, set()
 
     @classmethod
-    def at_points(cls, model, lanes):
+    def at_points(cls, model, shard_ranks):
         """What is merged at the MergePoints of a divided model."""
         found, calls = cls({}), {}
         for call, nodes, variable in model.merge_points.gradients:
             gradient = Gradient(*(node and merged_at(model, node) for node in nodes))
-            found.lanes[gradient.values] = lanes_at(model, nodes.values, lanes)
+            found.shard_ranks[gradient.values] = shard_ranks_at(model, nodes.values, shard_ranks)
             if canonical_tensor(nodes.values) in model.short:
                 found.short[gradient.values] = model.short[canonical_tensor(nodes.values)]
             for node, tensor in zip(nodes, gradient):
@@ -367,13 +368,13 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
         if gradient.indices is None:
             known = model.variables[variable]
             tensor = canonical_tensor(gradient.values)
-            own_lanes = tuple(found.lanes.get(tensor, (None,)))
+            own_shard_ranks = tuple(found.shard_ranks.get(tensor, (None,)))
             dtype = found.short.get(tensor, types.base(known.dtype))
-            kind = (dtype, workers.get(node_of(tensor), 0), own_lanes != (None,), tensor in apart)
-            kinds.setdefault(kind, (own_lanes, []))[1].append((gradient, known))
+            kind = (dtype, workers.get(node_of(tensor), 0), own_shard_ranks != (None,), tensor in apart)
+            kinds.setdefault(kind, (own_shard_ranks, []))[1].append((gradient, known))
     groups = []
     for kind in sorted(kinds):
-        own_lanes, members = kinds[kind]
+        own_shard_ranks, members = kinds[kind]
         shards = model.partitioned.shards if kind[2] else 1
         dense = sorted(members, key=lambda item: created[node_of(canonical_tensor(item[0].values))])
         width = types.DTYPE_BYTES.get(kind[0], 4)
@@ -381,38 +382,38 @@ def _dense_groups(model, call, gradients, communication, link, workers, found):
         total = sum(size for _, size in sized)
         fuse_bytes = int(communication.fuse_size_mb * _MIB)
         for members in cut_evenly(sized, num_groups(total, link, communication.max_splits, fuse_bytes)):
-            for lane in own_lanes:
+            for shard_rank in own_shard_ranks:
                 index = len(groups)
-                name = in_lane("%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index), lane)
+                name = in_shard_rank("%s_aggregate/call_%d/group_%d" % (PREFIX, call.index, index), shard_rank)
                 groups.append(
                     DenseGroup(
                         name,
                         tuple(canonical_tensor(g.values) for g, _ in members),
                         kind[0],
                         sum(size for _, size in members),
-                        lane,
+                        shard_rank,
                     )
                 )
     return groups
 
 
-def _sparse_gradients(model, call, gradients, communication, lanes):
+def _sparse_gradients(model, call, gradients, communication, shard_ranks):
     found = []
     for gradient, variable in gradients:
         if gradient.indices is None:
             continue
         known, values = model.variables[variable], canonical_tensor(gradient.values)
-        for lane in lanes.get(values, (None,)):
+        for shard_rank in shard_ranks.get(values, (None,)):
             index = len(found)
             found.append(
                 SparseGradient(
-                    in_lane("%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), lane),
+                    in_shard_rank("%s_aggregate/call_%d/sparse_%d" % (PREFIX, call.index, index), shard_rank),
                     values,
                     canonical_tensor(gradient.indices),
                     types.base(known.dtype),
                     known.shape[0] if known.shape else -1,
-                    size_bytes(known) // (1 if lane is None else model.partitioned.shards),
-                    lane,
+                    size_bytes(known) // (1 if shard_rank is None else model.partitioned.shards),
+                    shard_rank,
                 )
             )
     return found
@@ -453,7 +454,7 @@ def dense_collective(plan, group, number, operation=ALL_REDUCE):
         wire_dtype=wire_dtype,
         tensor_bytes=group.num_bytes,
         consumers=tuple(edge for tensor in group.tensors for edge in plan.aggregation.consumers[tensor]),
-        lane=group.lane,
+        shard_rank=group.shard_rank,
         stage=plan.stage(first),
         takes_part=plan.has_stage(node_of(first)),
     )
@@ -478,7 +479,7 @@ def _sparse_collectives(plan, sparse, number):
             dtype,
             tags.BACKWARD,
             consumers=tuple(consumers[tensor]),
-            lane=sparse.lane,
+            shard_rank=sparse.shard_rank,
             stage=plan.stage(sparse.values),
             takes_part=plan.has_stage(node_of(sparse.values)),
             after=(sparse.values, sparse.indices),

@@ -6,7 +6,7 @@ from typing import Tuple
 from epl.plan.layout.layout import mesh_of
 from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.sync.dgc import compressible
-from epl.plan.sync.wire import FLOAT32, coded_gradients
+from epl.plan.sync.wire_types import FLOAT32, coded_gradients
 from epl.program.program import Coded, Compressed
 
 
@@ -31,7 +31,7 @@ def plan_residuals(program, target):
     """The Residuals of a program; None where gradients are sent as they are. One worker sends none.
 
     Raises:
-      UnsupportedError: see epl.plan.sync.dgc.compressible, epl.plan.sync.wire.coded_gradients.
+      UnsupportedError: see epl.plan.sync.dgc.compressible, epl.plan.sync.wire_types.coded_gradients.
     """
     config, workers = target.config, target.cluster.worker_num
     if workers == 1 or not program.apply_calls:

@@ -17,7 +17,7 @@ from epl.graph.types import FLOAT32
 from epl.partition.facts import Facts
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.consistency import differing, merged_edges
-from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.merge_points import in_shard_rank
 from epl.plan.facts.merging import MEAN, ROWS, SUM, Merging
 from epl.plan.facts.names import PREFIX, micro_batch_name, micro_batch_tensor
 from epl.plan.facts.numbers import number
@@ -40,7 +40,7 @@ class StateGroup:
       dtype: DataType number.
       how: "mean", "sum", "max" or "min" over instances, or "rows" for additions to rows of one variable: the values are
         indices and updates, which are gathered.
-      lane: as for gradients.
+      shard_rank: as for gradients.
       sizes: bytes of each value; None where the data says it.
       micro_batch: whose copy it is.
     """
@@ -50,7 +50,7 @@ class StateGroup:
     consumers: Tuple[Tuple[str, int], ...]
     dtype: int
     how: str
-    lane: Optional[int] = None
+    shard_rank: Optional[int] = None
     sizes: Tuple[Optional[int], ...] = ()
     micro_batch: int = 0
 
@@ -67,7 +67,7 @@ class StateGroup:
         chosen = [self.values[i] for i in own]
         values = [micro_batch_tensor(v, micro_batch) if parse_input(v).node in nodes else v for v in chosen]
         consumers = tuple((micro_batch_name(self.consumers[i][0], micro_batch), self.consumers[i][1]) for i in own)
-        name = in_lane("%s_state/%s" % (PREFIX, consumers[0][0]), self.lane)
+        name = in_shard_rank("%s_state/%s" % (PREFIX, consumers[0][0]), self.shard_rank)
         sizes = tuple(self.sizes[i] for i in own)
         return replace(
             self,
@@ -282,7 +282,7 @@ def state_collectives(plan):
         rows = group.how == ROWS
         first = group.values[0]
         if rows:
-            copies = len(plan.mesh.givers(group.lane, plan.stage(first)))
+            copies = len(plan.mesh.givers(group.shard_rank, plan.stage(first)))
             sizes = [size * copies if size is not None else None for size in group.sizes]
             parts = list(zip(group.gathered, zip(group.values), zip(group.consumers), sizes))
         else:
@@ -301,7 +301,7 @@ def state_collectives(plan):
                     None if rows and name == group.gathered[0] else group.dtype,
                     tags.FORWARD,
                     consumers=consumers,
-                    lane=group.lane,
+                    shard_rank=group.shard_rank,
                     stage=plan.stage(first),
                     micro_batch=group.micro_batch,
                     takes_part=plan.has_stage(node_of(first)),

@@ -12,7 +12,7 @@ from epl.plan.layout.owners import owners_of
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.zero.parameters import LEVELS, after_updates, find_divisible, plan_segments, uses_of
 from epl.plan.zero.zero import STATE, in_groups
-from epl.plan.zero.zero_owners import Places
+from epl.plan.zero.zero_owners import StagePlaces
 from epl.plan.zero.zero_rows import divided_rows
 from epl.program.gates import ungated
 
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Values:
+class TakenValues:
     """Parameters whose values are taken, and not they themselves.
 
     Attributes:
@@ -34,11 +34,11 @@ class Values:
 
 
 def plan_values(program, target):
-    """The Values of a program whose parameters are divided; None for others, and with one copy of the model."""
+    """The TakenValues of a program whose parameters are divided; None for others, and with one copy of the model."""
     if not _divides_parameters(program, target):
         return None
     analysis = analyse(program)
-    return Values(tuple(find_divisible(program, analysis).reads), frozenset(after_updates(program, analysis)))
+    return TakenValues(tuple(find_divisible(program, analysis).reads), frozenset(after_updates(program, analysis)))
 
 
 def plan_clipping(program, target):
@@ -77,7 +77,7 @@ def plan_divided_rows(program, target):
         return None
     bare = ungated(program) if program.scaled else program
     size, analysis = in_groups(mesh, config).state_groups[0].size, analyse(bare)
-    places = Places(owners_of(bare, analysis, stages_of(bare, used), mesh))
+    places = StagePlaces(owners_of(bare, analysis, stages_of(bare, used), mesh))
     uses = {}
     if config.zero.level in LEVELS:
         uses = uses_of(bare, analysis, find_divisible(bare, analysis).reads, config.zero.level)

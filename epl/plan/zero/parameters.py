@@ -18,7 +18,7 @@ from epl.graph.functions import Functions
 from epl.graph.index import canonical_tensor
 from epl.partition.partitioned import EXCHANGES
 from epl.plan.facts.analysis import variables_of
-from epl.plan.facts.merge_points import in_lane
+from epl.plan.facts.merge_points import in_shard_rank
 from epl.plan.facts.names import PREFIX, micro_batch_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.memory.offload import TO_DEVICE
@@ -34,7 +34,7 @@ _COMPUTES = (tags.FORWARD, tags.BACKWARD)
 
 
 @dataclass(frozen=True)
-class Segment:
+class ParameterSegment:
     """Parameters that all devices get at the same time.
 
     Attributes:
@@ -67,12 +67,13 @@ class Segment:
 
     @property
     def gather(self):
-        """Name of the collective; those of lanes and of further micro-batches are named after it."""
+        """Name of the collective; those of shard ranks and of further micro-batches are named after it."""
         return self.name + "/gather"
 
-    def gather_of(self, lane, micro_batch=0):
-        """The same in a micro-batch, of a lane's devices (epl.plan.layout.mesh): they have one part; None: of all."""
-        return in_lane(micro_batch_name(self.gather, micro_batch), lane)
+    def gather_of(self, shard_rank, micro_batch=0):
+        """The same in a micro-batch, of a shard rank's devices (epl.plan.layout.mesh): they have one part; None: of
+        all."""
+        return in_shard_rank(micro_batch_name(self.gather, micro_batch), shard_rank)
 
 
 # Parameters that can be divided, a dict of the variable to its reads before updates; and why others cannot, a dict too.
@@ -87,7 +88,7 @@ def find_divisible(program, analysis):
       analysis: its Analysis.
     """
     graph = program.graph
-    around = {name for verdict in program.scaled for names in verdict.gates.values() for name in names}
+    around = {name for found_inf in program.scaled for names in found_inf.gates.values() for name in names}
     after_update = after_updates(program, analysis)
     reads, whole = collections.OrderedDict(), collections.OrderedDict()
     for variable in _trained(program):
@@ -148,7 +149,7 @@ def _leaves_alone(node):
 
 
 def plan_segments(program, analysis, reads, level, segment_bytes):
-    """The Segments of a program, in the order in which they are used.
+    """The ParameterSegments of a program, in the order in which they are used.
 
     Args:
       program: an epl.program.program.Program whose parameters are taken by their reads alone.
@@ -182,7 +183,9 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
             for variable, users in members
         )
     segments = [
-        Segment(number, *map(tuple, zip(*members)), dtype=key[-1], phase=key[0] if level == AGAIN else tags.FORWARD)
+        ParameterSegment(
+            number, *map(tuple, zip(*members)), dtype=key[-1], phase=key[0] if level == AGAIN else tags.FORWARD
+        )
         for number, (_, key, members) in enumerate(full)
     ]
     return tuple(_in_turn(graph, analysis, segments, from_data) if level == AGAIN else segments)
@@ -274,7 +277,7 @@ def _in_turn(graph, analysis, segments, from_data):
         users = _all_computing(graph, segment)
         common = needs.common(users) if all(user in from_data for user in users) else frozenset()
         after = next((begins[other] for other in range(place - 1, -1, -1) if begins[other] in common), None)
-        yield Segment(**dict(vars(segment), after=after))
+        yield ParameterSegment(**dict(vars(segment), after=after))
 
 
 def _all_computing(graph, segment):

@@ -14,13 +14,13 @@ from epl.config import composes
 from epl.errors import UnsupportedError
 from epl.graph import tags, types
 from epl.graph.types import FLOAT32
-from epl.plan.facts.merge_points import in_lane, part_shape
+from epl.plan.facts.merge_points import in_shard_rank, part_shape
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import cut_evenly, elements_of
 from epl.plan.layout.mesh import Group
-from epl.plan.precision.verdicts import verdict_collective
+from epl.plan.precision.found_inf import found_inf_collective
 from epl.plan.sync.gradients import dense_collective
-from epl.plan.zero.parameters import Segment
+from epl.plan.zero.parameters import ParameterSegment
 from epl.program.collective import ALL_GATHER, FIRST, LAST, PARAMETERS, REDUCE_SCATTER, UNORDERED, collective
 from epl.program.program import RowsOf, RowSum
 from epl.rules import effects
@@ -81,7 +81,7 @@ class Zero:
     state_bytes: Tuple[int, ...]
     shard_group: Group = field(compare=False)  # as each worker sees it; all else is the same for all workers
     replicate_group: Group = field(compare=False)
-    segments: Tuple[Segment, ...] = ()
+    segments: Tuple[ParameterSegment, ...] = ()
     row_sums: Tuple[RowSum, ...] = ()
 
     @property
@@ -95,27 +95,27 @@ class Zero:
 
     @property
     def num_owned(self):
-        """How many copies a worker has of what has an owner: one in each lane of each of its shard groups."""
-        return self.replicate_group.local * self.shard_group.lanes
+        """How many copies a worker has of what has an owner: one in each shard rank of each of its shard groups."""
+        return self.replicate_group.local * self.shard_group.shard_ranks
 
     def instance_of(self, name, number=0):
         """The index in its worker of the instance that computes a copy of a node, given by its number, at the owner; of
         what has no owner the first one of the shard group."""
-        which, lane = divmod(number, self.shard_group.lanes)
-        return self.instance_at(which, self.owners.get(name, 0), lane)
+        which, shard_rank = divmod(number, self.shard_group.shard_ranks)
+        return self.instance_at(which, self.owners.get(name, 0), shard_rank)
 
-    def instance_at(self, which, rank, lane):
-        """The index in its worker of the instance of a rank of one of the worker's shard groups, in a lane."""
-        local, lanes = self.shard_group.local, self.shard_group.lanes
-        return (which * local + rank % local) * lanes + lane
+    def instance_at(self, which, rank, shard_rank):
+        """The index in its worker of the instance of a rank of one of the worker's shard groups, in a shard rank."""
+        local, shard_ranks = self.shard_group.local, self.shard_group.shard_ranks
+        return (which * local + rank % local) * shard_ranks + shard_rank
 
     def group_of(self, instance):
         """Which of a worker's shard groups an instance is in, given by its index."""
-        return instance // (self.shard_group.local * self.shard_group.lanes)
+        return instance // (self.shard_group.local * self.shard_group.shard_ranks)
 
     def number_for(self, instance):
         """The number of the copy of what has an owner that an instance, given by its index, takes."""
-        return self.group_of(instance) * self.shard_group.lanes + instance % self.shard_group.lanes
+        return self.group_of(instance) * self.shard_group.shard_ranks + instance % self.shard_group.shard_ranks
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class UpdateGroup:
       tensors: for gradients, the tensor of each update.
       shapes: of what travels for each: the variable's, or that of a device's part of it.
       dtype: DataType number.
-      lane: of the devices that have such parts (epl.plan.layout.mesh); None: all have the whole variables.
+      shard_rank: of the devices that have such parts (epl.plan.layout.mesh); None: all have the whole variables.
     """
 
     name: str
@@ -136,7 +136,7 @@ class UpdateGroup:
     tensors: Tuple[str, ...]
     shapes: Tuple[Tuple[int, ...], ...]
     dtype: int
-    lane: Optional[int] = None
+    shard_rank: Optional[int] = None
 
     def name_in(self, which):
         """Of the collective in one of a worker's groups of copies that each have all of the state."""
@@ -177,7 +177,7 @@ def in_groups(mesh, config):
             "divides %d. Set zero.degree to such a number, or leave it at 0, which means all."
             % (degree, copies.size, copies.local, copies.local, copies.size, copies.local)
         )
-    lies = ((composes.OVER_WORKERS, mesh.block > 1), (composes.SPLIT, mesh.split))
+    lies = ((composes.OVER_WORKERS, mesh.pipeline_workers > 1), (composes.SPLIT, mesh.split))
     composes.check([composes.ZERO_GROUPS] + [each for each, is_so in lies if is_so], degree=degree, copies=copies.local)
     return replace(mesh, degree=degree)
 
@@ -224,9 +224,10 @@ def scattered_groups(plan):
             updates, tensors = zip(*pairs)
             points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
             shapes = tuple(
-                part_shape(plan.partitioned, plan.mesh, u.shape, point, group.lane) for u, point in zip(updates, points)
+                part_shape(plan.partitioned, plan.mesh, u.shape, point, group.shard_rank)
+                for u, point in zip(updates, points)
             )
-            found[group.name] = UpdateGroup(group.name, updates, tensors, shapes, group.dtype, group.lane)
+            found[group.name] = UpdateGroup(group.name, updates, tensors, shapes, group.dtype, group.shard_rank)
     return found
 
 
@@ -245,25 +246,25 @@ def gathered_groups(plan):
     kinds = collections.OrderedDict()
     for update in plan.zero.updates:
         if update.writes and update.variable not in plan.zero.parameters:
-            lanes = tuple(plan.lanes_of(update.variable))
+            shard_ranks = tuple(plan.shard_ranks_of(update.variable))
             place = plan.owners.get(update.variable)
-            kinds.setdefault((update.call, update.dtype, lanes, place), []).append(update)
+            kinds.setdefault((update.call, update.dtype, shard_ranks, place), []).append(update)
     found = []
-    for (call, dtype, lanes, _), updates in kinds.items():
+    for (call, dtype, shard_ranks, _), updates in kinds.items():
         of_type = (dtype,) + types.SHORT_FLOATS * (dtype == FLOAT32)
         splits = max(1, sum(1 for group in plan.aggregation.groups if group.dtype in of_type))
         for run in cut_evenly([(update, update.num_bytes) for update in updates], splits):
             members = tuple(sorted((update for update, _ in run), key=lambda update: update.owner))
-            for lane in lanes:
-                name = in_lane("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), lane)
-                shapes = [part_shape(plan.partitioned, plan.mesh, u.shape, u.variable, lane) for u in members]
-                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, lane))
+            for shard_rank in shard_ranks:
+                name = in_shard_rank("%s_zero/call_%d/group_%d" % (PREFIX, call, len(found)), shard_rank)
+                shapes = [part_shape(plan.partitioned, plan.mesh, u.shape, u.variable, shard_rank) for u in members]
+                found.append(UpdateGroup(name, members, (), tuple(shapes), dtype, shard_rank))
     return found
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How owners come to know whether all gradients of a Verdict are finite.
+class OwnersFoundInf:
+    """How owners come to know whether all gradients of a FoundInf are finite.
 
     Attributes:
       name: of the collective.
@@ -280,26 +281,26 @@ class Agreement:
         return [name for name, owner in self.flags if owner == rank]
 
 
-def agreements(plan):
-    """An Agreement for each Verdict on gradients that have owners; where stages lie in several workers, owners agree
-    together with these (epl.plan.precision.verdicts)."""
+def owners_found_infs(plan):
+    """An OwnersFoundInf for each FoundInf on gradients that have owners; where stages lie in several workers, owners
+    agree together with these (epl.plan.precision.found_inf)."""
     found = []
     if plan.mesh.pipeline.num_workers > 1:
         return found
-    for verdict in plan.verdicts if plan.zero is not None else ():
-        owned = tuple((flag, plan.zero.owners[flag]) for flag in verdict.flags if flag in plan.zero.owners)
+    for found_inf in plan.found_infs if plan.zero is not None else ():
+        owned = tuple((flag, plan.zero.owners[flag]) for flag in found_inf.flags if flag in plan.zero.owners)
         if owned:
-            name = "%s_zero/%s" % (PREFIX, verdict.packed)
-            found.append(Agreement(name, verdict.packed, owned))
+            name = "%s_zero/%s" % (PREFIX, found_inf.packed)
+            found.append(OwnersFoundInf(name, found_inf.packed, owned))
     return found
 
 
-def agreement_collectives(plan):
-    """A Collective of each Agreement."""
+def owners_found_inf_collectives(plan):
+    """A Collective of each OwnersFoundInf."""
     found = []
-    for each in agreements(plan):
+    for each in owners_found_infs(plan):
         flags = tuple(name for name, _ in each.flags)
-        made = verdict_collective(each, flags, plan.zero.shard_group)
+        made = found_inf_collective(each, flags, plan.zero.shard_group)
         found.append(replace(made, turn=UNORDERED) if stays_in_workers(plan.zero, plan.mesh) else made)
     return found
 
@@ -332,7 +333,7 @@ def update_collectives(plan):
                     group.size_of(here) * types.DTYPE_BYTES.get(group.dtype, 4),
                     group.dtype,
                     tags.APPLY,
-                    lane=group.lane,
+                    shard_rank=group.shard_rank,
                     stage=plan.stage(first),
                     takes_part=plan.has_stage(first),
                     # Updates have time until all gradients are on their way.
@@ -344,8 +345,8 @@ def update_collectives(plan):
 
 
 def segment_collectives(plan):
-    """The Collectives by which copies of the model get each other's parameters: of each Segment, in each lane and each
-    micro-batch. Within a worker TensorFlow itself brings them."""
+    """The Collectives by which copies of the model get each other's parameters: of each ParameterSegment, in each shard
+    rank and each micro-batch. Within a worker TensorFlow itself brings them."""
     found = []
     if plan.zero is None or plan.zero.shard_group.num_workers == 1:
         return found
@@ -360,10 +361,11 @@ def _of_segment(plan, segment, micro_batch):
     here = plan.zero.of_worker(plan.zero.shard_group.index)
     first = segment.variables[0]
     own = [variable for variable in segment.variables if plan.placed(variable).data.rank in here]
-    for lane in plan.lanes_of(first):
-        name = segment.gather_of(lane, micro_batch)
+    for shard_rank in plan.shard_ranks_of(first):
+        name = segment.gather_of(shard_rank, micro_batch)
         elements = sum(
-            elements_of(part_shape(plan.partitioned, plan.mesh, plan.variables[each].shape, each, lane)) for each in own
+            elements_of(part_shape(plan.partitioned, plan.mesh, plan.variables[each].shape, each, shard_rank))
+            for each in own
         )
         yield collective(
             name,
@@ -376,7 +378,7 @@ def _of_segment(plan, segment, micro_batch):
             segment.dtype,
             segment.phase,
             consumers=tuple(edge for users in segment.users for edge in users),
-            lane=lane,
+            shard_rank=shard_rank,
             stage=plan.stage(first),
             micro_batch=micro_batch,
             takes_part=plan.has_stage(first),

@@ -13,7 +13,7 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.plan.facts.analysis import initial_writes, of_kernel, variables_of
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.memory.apply_groups import of_call, reached_in_call
-from epl.plan.precision.verdicts import joined_nodes
+from epl.plan.precision.found_inf import joined_nodes
 from epl.plan.zero.zero import Update, Zero
 from epl.rules import effects
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("epl")
 
 
 @dataclass(frozen=True)
-class Places:
+class StagePlaces:
     """In which workers of a pipeline the state lies; each of them divides its own by itself.
 
     Attributes:
@@ -38,7 +38,7 @@ class Places:
 
 
 # Each worker has them.
-ALL_STAGES = Places()
+ALL_STAGES = StagePlaces()
 
 
 def plan_zero(model, analysis, level, groups, places=ALL_STAGES):
@@ -51,7 +51,7 @@ def plan_zero(model, analysis, level, groups, places=ALL_STAGES):
       analysis: its Analysis.
       level: from "v0" to "v3".
       groups: (shard group, replicate group), as of Zero.
-      places: the Places.
+      places: the StagePlaces.
 
     Returns:
       A Zero.
@@ -60,7 +60,7 @@ def plan_zero(model, analysis, level, groups, places=ALL_STAGES):
       UnsupportedError: an update cannot be made by one copy alone; says why.
     """
     shard_group, replicate_group = groups
-    division = _Division(model, analysis, shard_group.size, places)
+    division = _StateDivision(model, analysis, shard_group.size, places)
     for call in model.apply_calls:
         division.add(call)
     division.check_slots()
@@ -85,7 +85,7 @@ def updates_by_call(model, analysis, size, places=ALL_STAGES, parameters=frozens
       size: owners.
       parameters: names of the variables that are divided as their state is.
     """
-    division = _Division(model, analysis, size, places, parameters)
+    division = _StateDivision(model, analysis, size, places, parameters)
     for call in model.apply_calls:
         before = len(division.updates)
         division.add(call)
@@ -103,7 +103,7 @@ def _tell(division):
         _LOG.warning("zero.level: there is nothing to divide, as the optimizers of this program keep no state.")
 
 
-class _Division(object):
+class _StateDivision(object):
     """The updates and their owners, as call after call is added.
 
     Attributes:
@@ -119,7 +119,7 @@ class _Division(object):
         self._changes = {w: _changed(self._graph, w, functions) for w in analysis.writes}
         self._trained = {variable for call in model.apply_calls for _, variable in call.gradients}
         self._owner_of, self._counted = {}, set()
-        self._gates = {write: around for verdict in model.scaled for write, around in verdict.gates.items()}
+        self._gates = {write: around for found_inf in model.scaled for write, around in found_inf.gates.items()}
         self._joined = joined_nodes(model)
         self._before = _before_merges(model)
         self.updates, self.unknown = [], []

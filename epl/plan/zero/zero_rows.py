@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, Tuple
 
 from epl.graph.index import canonical_tensor, node_of, parse_input
-from epl.plan.facts.row_kinds import PICKED, ROWS, SAME, Added, Held, kinds_of, makes_dense
+from epl.plan.facts.row_kinds import PICKED, ROWS, SAME, Held, RowTotal, kinds_of, makes_dense
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.memory.apply_groups import of_call
-from epl.plan.precision.verdicts import judging
+from epl.plan.precision.found_inf import judging
 from epl.plan.zero.zero_owners import ALL_STAGES, updates_by_call
 from epl.program.program import Gradient
 from epl.rules import effects, tensors
@@ -33,7 +33,7 @@ _MOST_SLOTS = 4
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsUpdate:
     """An update that is divided by rows.
 
     Attributes:
@@ -43,9 +43,9 @@ class Rows:
       slots: the variables of the optimizer.
       region: what is computed for each shard by itself.
       reads: reads of the variable and its slots that do not belong to the call, to what they read.
-      judged: the nodes that tell whether the gradient is finite, the flag of a Verdict among them.
+      judged: the nodes that tell whether the gradient is finite, the flag of a FoundInf among them.
       kinds: nodes to what a shard has of their results: "rows", "picked", or what is the "same" for all of them.
-      sums: nodes that add up rows, to their epl.plan.facts.row_kinds.Added.
+      sums: nodes that add up rows, to their epl.plan.facts.row_kinds.RowTotal.
       dense: nodes that make all rows of those that a sparse gradient has.
       held: the variable and its slots to the Held of each: "rows", or the "same" for all shards.
       shape: of the variable.
@@ -63,7 +63,7 @@ class Rows:
     reads: Dict[str, str]
     judged: Tuple[str, ...]
     kinds: Dict[str, str]
-    sums: Dict[str, Added]
+    sums: Dict[str, RowTotal]
     dense: FrozenSet[str]
     held: Dict[str, Held]
     shape: Tuple[int, ...]
@@ -83,7 +83,7 @@ class Rows:
 
 
 def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None, whole=frozenset()):
-    """The Rows of a program, as few as make the state of copies even; in order of calls, the largest first.
+    """The RowsUpdate of a program, as few as make the state of copies even; in order of calls, the largest first.
 
     They follow from calls in their order: what is divided stays so when the program's graph grows.
 
@@ -92,7 +92,7 @@ def divided_rows(program, analysis, size, places=ALL_STAGES, uses=None, whole=fr
       analysis: its Analysis.
       size: copies of the model among which state is divided.
       places: the Places of a pipeline's workers, each of which divides its own state.
-      uses: a dict of the parameters that are divided as their state is to the `uses` of their Rows.
+      uses: a dict of the parameters that are divided as their state is to the `uses` of their RowsUpdate.
       whole: names of variables that keep one owner.
 
     Raises:
@@ -142,7 +142,8 @@ def _filled(filled, whole, each, state):
 
 
 def _rows(program, analysis, call, update, size, uses):
-    """The Rows of an update; None where it cannot be made row by row. `uses` of a parameter as in Rows, else None."""
+    """The RowsUpdate of an update; None where it cannot be made row by row. `uses` of a parameter as in RowsUpdate,
+    else None."""
     graph = program.graph
     gradient = next(g for g, variable in call.gradients if variable == update.variable)
     holders = (update.variable,) + update.slots
@@ -176,7 +177,7 @@ def _rows(program, analysis, call, update, size, uses):
     least, more = divmod(shape[0], size)
     sizes = tuple(least + (shard < more) for shard in range(size))
     kinds.update((name, PICKED if gradient.indices else ROWS) for name in judged if graph.nodes[name].op == "IsFinite")
-    return Rows(
+    return RowsUpdate(
         call.index,
         update.variable,
         gradient,

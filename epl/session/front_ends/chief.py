@@ -11,7 +11,7 @@ from epl import tf_compat
 from epl.env import Env
 from epl.errors import UnsupportedError
 from epl.session.endings.file_errors import told
-from epl.session.front_ends.saved import Save, are_several, check_seen
+from epl.session.front_ends.saves import Save, are_several, check_seen
 from epl.session.hooks import current_job, driver_of
 from epl.session.owned import own
 

@@ -12,11 +12,11 @@ from epl.errors import UnsupportedError
 from epl.plan.layout.layout import mesh_of
 from epl.plan.pipeline.auto_stages import automatic_taskgraphs
 from epl.program.program import ALONE, EACH_WORKER
-from epl.session.divided import divided_over_workers
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import MergeMetrics, from_chief, wait_for_all
 from epl.session.front_ends.monitored import share_timer
-from epl.session.front_ends.saved import Save, are_several
+from epl.session.front_ends.saves import Save, are_several
+from epl.session.laid_out import divided_over_workers
 
 _TOGETHER = "_epl_together"  # set on an Estimator while all workers do the same with it
 

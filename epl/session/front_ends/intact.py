@@ -20,7 +20,7 @@ def install():
     tf_compat.wrap_get_checkpoint_state(_state)
 
 
-class Known(object):
+class KnownCheckpoints(object):
     """Checkpoints that were read whole, with what tells whether they have changed; kept by Env."""
 
     def __init__(self):
@@ -58,7 +58,7 @@ def _state(original, *args, **kwargs):
         return state
     newest = state.model_checkpoint_path
     before = [path for path in reversed(state.all_model_checkpoint_paths) if path != newest]
-    known, problems = Env.get().state("intact checkpoints", Known), []
+    known, problems = Env.get().state("intact checkpoints", KnownCheckpoints), []
     for path in [newest] + before:
         problem = known.problem(path)
         if problem is None:

@@ -16,7 +16,7 @@ from epl.errors import UnsupportedError
 from epl.plan.layout.layout import is_split
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief, wait_for_all
-from epl.session.front_ends.saved import Save, are_several
+from epl.session.front_ends.saves import Save, are_several
 from epl.session.hooks import driver_of, job
 
 _LOG = logging.getLogger("epl")

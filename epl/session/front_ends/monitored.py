@@ -10,10 +10,10 @@ from epl.env import Env
 from epl.launch import notice
 from epl.program.program import EACH_WORKER
 from epl.session.agreement import current_agreement
-from epl.session.divided import divided_over_workers
 from epl.session.front_ends.chief import is_chief, several_workers
 from epl.session.front_ends.meeting import check_found_by_all, from_chief
 from epl.session.hooks import driver_of, job
+from epl.session.laid_out import divided_over_workers
 
 
 def install():

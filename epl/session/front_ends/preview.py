@@ -9,7 +9,7 @@ import runpy
 import sys
 
 from epl import tf_compat
-from epl.audit.job import audit_job, audit_table, is_wrong
+from epl.audit.audited_job import audit_job, audit_table, is_wrong
 from epl.capture.record import make_program
 from epl.cluster.machine import machine
 from epl.compiler import compile as compile_program
@@ -20,13 +20,13 @@ from epl.plan.input.batch_rows import data_set_rows
 from epl.plan.report import memory_page, placements_page, web
 from epl.plan.report.estimate_table import estimate_facts, estimate_table
 from epl.plan.report.exchanges_table import exchanges_table, facts
+from epl.plan.report.plan_table import plan_table
 from epl.plan.report.schedule_page import schedule_page, schedule_part
-from epl.plan.report.table import plan_table
 from epl.program.files import write
 from epl.search.search import is_wanted, machine_for, search
 from epl.search.shown import table
-from epl.session.foretold import DEFAULT_BATCH, foretell_exchanges
-from epl.session.foretold_job import foretell_job, job_charts, job_table
+from epl.session.estimated_job import estimate_job, job_charts, job_table
+from epl.session.estimated_program import DEFAULT_BATCH, estimate_exchanges
 from epl.session.front_ends.searched import show_search
 from epl.session.front_ends.written import written
 from epl.session.hooks import PREVIEW, NotStarted, Preview, watch_plan
@@ -244,8 +244,8 @@ def show(graph, options):
             schedule = schedule_part(program, config.pipeline, batch=options.batch)
         memory, batch = [], options.batch or data_set_rows(captured.graph) or DEFAULT_BATCH
         if options.memory is not None or options.report:
-            memory = foretell_job(captured, program, config, env.cluster, batch, options.rows)
-        exchanges = foretell_exchanges(program, batch)
+            memory = estimate_job(captured, program, config, env.cluster, batch, options.rows)
+        exchanges = estimate_exchanges(program, batch)
         on = machine(options.machine) if options.machine else None
         estimated = estimate(program.source, env.cluster, on, batch) if program.apply_calls else None
         audited = _audited(captured, config, env.cluster) if options.audit else None

@@ -3,7 +3,7 @@
 import importlib
 import os
 
-from epl.tf1.names import refusal, unknown
+from epl.tf1.name_tables import refusal, unknown
 
 _MODULES = sorted(name.partition(".")[0] for name in os.listdir(os.path.dirname(__file__)) if not name.startswith("_"))
 

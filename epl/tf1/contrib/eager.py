@@ -1,6 +1,6 @@
 """`tf.contrib.eager`: what programs that build graphs take from it."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 __getattr__, __dir__ = gathered(
     __name__,

@@ -1,6 +1,6 @@
 """`tf.contrib.estimator`: what moved into tensorflow_estimator."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 _ESTIMATOR = "tensorflow_estimator.python.estimator."
 

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 __getattr__, __dir__ = gathered(
     __name__,

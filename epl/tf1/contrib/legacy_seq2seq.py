@@ -4,7 +4,7 @@ import copy
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf1.cells import EmbeddingWrapper, OutputProjectionWrapper
+from epl.tf1.more_cells import EmbeddingWrapper, OutputProjectionWrapper
 
 
 def _extract_argmax_and_embed(embedding, output_projection=None, update_embedding=True):

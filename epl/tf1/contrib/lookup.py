@@ -1,6 +1,6 @@
 """`tf.contrib.lookup`: the tables of TensorFlow under their first names."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 _TABLES = "tensorflow.python.ops.lookup_ops:"
 

@@ -1,6 +1,6 @@
 """`tf.contrib.opt`: optimizers (epl.tf1.opt)."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 _FILES = ("weight_decay", "adam_variants", "sign_optimizers", "wrappers", "external")
 

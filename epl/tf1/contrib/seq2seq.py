@@ -1,6 +1,6 @@
 """`tf.contrib.seq2seq`: attention and decoders (epl.tf1.seq2seq)."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 _HERE = "epl.tf1.seq2seq."
 _FILES = ("attention", "helpers", "decoder", "beam_search", "loss")

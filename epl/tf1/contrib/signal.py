@@ -1,5 +1,5 @@
 """`tf.contrib.signal`, which is `tf.signal`."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 __getattr__, __dir__ = gathered(__name__, modules=("tensorflow:signal",))

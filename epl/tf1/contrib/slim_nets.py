@@ -1,6 +1,6 @@
 """`tf.contrib.slim.nets`: the networks of tf_slim."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 _NETS = ("alexnet", "inception", "overfeat", "resnet_utils", "resnet_v1", "resnet_v2", "vgg")
 

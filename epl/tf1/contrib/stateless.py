@@ -1,6 +1,6 @@
 """`tf.contrib.stateless`: random numbers that follow from a seed."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 __getattr__, __dir__ = gathered(
     __name__,

@@ -1,6 +1,6 @@
 """`tf.contrib.tpu`: the estimator of TPUs, which programs use on CPUs and GPUs too (`use_tpu=False`)."""
 
-from epl.tf1.sources import gathered
+from epl.tf1.gathered import gathered
 
 __getattr__, __dir__ = gathered(
     __name__,

@@ -4,7 +4,7 @@ import collections
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf1.cells import transpose_batch_time
+from epl.tf1.more_cells import transpose_batch_time
 
 
 class Decoder(object):

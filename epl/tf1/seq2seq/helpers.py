@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from epl.tf1.cells import transpose_batch_time
+from epl.tf1.more_cells import transpose_batch_time
 
 
 class Helper(object):

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from epl import compiler
 from epl.graph import tags
-from epl.graph.build import Type, constant, make_node, set_attr
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.passes.nodes import add_variable, assign_node, read_node
 from epl.plan.facts.names import clone_name
 from epl.program import placement

@@ -1,4 +1,4 @@
-"""What a plan foretells of the exchanges of a step, beside what runs in it; functions for the processes of tests."""
+"""What a plan estimates of the exchanges of a step, beside what runs in it; functions for the processes of tests."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -7,7 +7,7 @@ from tests.helpers.programs import common, split
 
 
 def exchanged(epl, device_count, rows, **config):
-    """(Exchanges that the plan foretells, [name, type, bytes of the outputs] of what runs in a step), of a model with
+    """(Exchanges that the plan estimates, [name, type, bytes of the outputs] of what runs in a step), of a model with
     rows of a table and classes in parts, with or without copies of it."""
     config = {key.replace("__", "."): value for key, value in config.items()}
     common.init(epl, dict(config, **{"cluster.colocate_split_and_replicate": True}))
@@ -17,7 +17,7 @@ def exchanged(epl, device_count, rows, **config):
     cluster = epl.Env.get().cluster
     program = epl.compiler.compile(epl.capture.record.make_program(step.graph), epl.Env.get().config, cluster)
     of_micro_batch = rows // config.get("pipeline.num_micro_batch", 1) // cluster.gpu_num_per_worker
-    foretold = epl.session.foretold.foretell_exchanges(
+    estimated = epl.session.estimated_program.estimate_exchanges(
         program, of_micro_batch * min(device_count, cluster.gpu_num_per_worker)
     )
     record, rng = tf.RunMetadata(), np.random.RandomState(0)
@@ -35,7 +35,7 @@ def exchanged(epl, device_count, rows, **config):
             if node.node_name in nodes:
                 outputs = [output.tensor_description for output in node.output]
                 ran[node.node_name] = nodes[node.node_name].op, sum(map(_bytes_of, outputs))
-    return [vars(each) for each in foretold], sorted((name,) + found for name, found in ran.items())
+    return [vars(each) for each in estimated], sorted((name,) + found for name, found in ran.items())
 
 
 def _bytes_of(described):

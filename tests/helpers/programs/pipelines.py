@@ -355,16 +355,16 @@ def monitored(epl, folder, devices, stages, micro_batches, strategy="PreferBackw
 def computed_wrongly(epl, devices):
     """Whether a session finds out that what is computed again comes to something else."""
     from epl.errors import GradientError
-    from epl.passes.model import recompute
+    from epl.passes.model import compute_again
 
-    original = recompute._copy
+    original = compute_again._copy
 
     def wrong(graph, name, *args):
         node = original(graph, name, *args)
         node.op = {"Tanh": "Sin"}.get(node.op, node.op)
         return node
 
-    recompute._copy = wrong
+    compute_again._copy = wrong
     try:
         config = {"gradient_checkpoint.type": "auto", "gradient_checkpoint.check_gradients": True}
         loss, feeds, train_op = start(epl, devices, "tied_mlp", 1, 1, **config)
@@ -376,7 +376,7 @@ def computed_wrongly(epl, devices):
                 return "is another one with recomputation" in str(error)
             return False
     finally:
-        recompute._copy = original
+        compute_again._copy = original
 
 
 def fed(epl, feeds, step, micro_batches, replicas, groups=1):

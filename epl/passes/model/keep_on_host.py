@@ -8,7 +8,7 @@ y -> next layer                  y -> next layer
 import logging
 
 from epl.graph.index import node_of
-from epl.passes.model.offload import add_copies, on_host
+from epl.passes.model.move_to_host import add_copies, on_host
 from epl.plan.facts.names import PREFIX
 
 _LOG = logging.getLogger("epl")

@@ -10,13 +10,13 @@ from typing import Optional, Tuple
 from epl.graph import tags
 from epl.graph.types import DTYPE_BYTES, INT32
 from epl.plan.facts.names import PREFIX
-from epl.program.collective import ALL_REDUCE, LAST, VERDICTS, collective
+from epl.program.collective import ALL_REDUCE, FOUND_INF, LAST, collective
 
 
 @dataclass(frozen=True)
-class StagesVerdict:
-    """What all workers of a pipeline say together of the gradients of a Verdict; where copies of the pipeline share the
-    state of optimizers (zero.level), all workers of these.
+class StagesFoundInf:
+    """What all workers of a pipeline say together of the gradients of a FoundInf; where copies of the pipeline share
+    the state of optimizers (zero.level), all workers of these.
 
     Attributes:
       name: of the collective.
@@ -36,58 +36,58 @@ class StagesVerdict:
         return [name for name, own, keeper in self.flags if own == place and keeper in (None, copy)]
 
 
-def stages_verdicts(plan):
-    """A StagesVerdict for each Verdict on gradients of stages that lie in several workers."""
+def stages_found_infs(plan):
+    """A StagesFoundInf for each FoundInf on gradients of stages that lie in several workers."""
     if plan.mesh.pipeline.num_workers == 1:
         return []
     found = []
-    for verdict in plan.verdicts:
-        flags = tuple((f, plan.owners[f], plan.keepers.get(f)) for f in verdict.flags if f in plan.owners)
+    for found_inf in plan.found_infs:
+        flags = tuple((f, plan.owners[f], plan.keepers.get(f)) for f in found_inf.flags if f in plan.owners)
         if flags:
             copies = plan.zero.shard_group.num_workers if plan.shares_among_workers else 1
-            found.append(StagesVerdict("%s_stages/%s" % (PREFIX, verdict.packed), verdict.packed, flags, copies))
+            found.append(StagesFoundInf("%s_stages/%s" % (PREFIX, found_inf.packed), found_inf.packed, flags, copies))
     return found
 
 
 def judging(graph, flag):
-    """The nodes that make a flag of a Verdict of one gradient, in order; the flag comes last."""
+    """The nodes that make a flag of a FoundInf of one gradient, in order; the flag comes last."""
     return [name for name in (flag + "/row", flag + "/each", flag) if name in graph.nodes]
 
 
 def joined_nodes(model):
     """The nodes of a Program that join what updates of several owners say."""
-    return packed_verdicts(model).union(each.joined for each in model.row_sums)
+    return packed_found_infs(model).union(each.joined for each in model.row_sums)
 
 
-def packed_verdicts(model):
+def packed_found_infs(model):
     """The nodes of a Program that all workers of a pipeline have alike, though they follow from gradients."""
-    return frozenset(verdict.packed for verdict in model.scaled)
+    return frozenset(found_inf.packed for found_inf in model.scaled)
 
 
 def gated_writes(model):
     """The operations of a Program that a step with gradients that are not finite leaves out."""
-    return frozenset(write for verdict in model.scaled for write in verdict.gates)
+    return frozenset(write for found_inf in model.scaled for write in found_inf.gates)
 
 
-def verdict_collective(verdict, flags, group):
+def found_inf_collective(found_inf, flags, group):
     """The Collective of what workers say of gradients: a number of each.
 
     Args:
-      verdict: a StagesVerdict, or an epl.plan.zero.zero.Agreement.
+      found_inf: a StagesFoundInf, or an epl.plan.zero.zero.OwnersFoundInf.
       flags: the nodes that say it of one gradient.
       group: who takes part.
     """
     return collective(
-        verdict.name,
+        found_inf.name,
         ALL_REDUCE,
-        VERDICTS,
+        FOUND_INF,
         flags,
         group,
         0,
         DTYPE_BYTES[INT32],
         INT32,
         tags.BACKWARD,
-        consumers=((verdict.packed, 0),),
+        consumers=((found_inf.packed, 0),),
         turn=LAST,  # when all gradients are there
         after=(),
         shift=-0.5,
@@ -95,8 +95,8 @@ def verdict_collective(verdict, flags, group):
 
 
 def stages_collectives(plan):
-    """A Collective of each StagesVerdict."""
+    """A Collective of each StagesFoundInf."""
     return [
-        verdict_collective(each, tuple(name for name, _, _ in each.flags), plan.owning_group)
-        for each in stages_verdicts(plan)
+        found_inf_collective(each, tuple(name for name, _, _ in each.flags), plan.owning_group)
+        for each in stages_found_infs(plan)
     ]

@@ -1,4 +1,4 @@
-"""How often loops go round, as far as the graph tells it, and what they cost over all rounds."""
+"""How often loops go round, as far as the graph tells it, and what they cost over all trips."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ _UNKNOWN = 32
 _COMPARES = frozenset(["Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual"])
 
 
-def of_all_rounds(costs, graph, loops, spec_of):
+def of_all_trips(costs, graph, loops, spec_of):
     """Costs (epl.plan.cost.cost), in which the operations and tensors of loops count as often as the loops go round.
 
     Args:
@@ -23,8 +23,8 @@ def of_all_rounds(costs, graph, loops, spec_of):
     if not loops.all:
         return costs
     facts = Facts(graph, spec_of)
-    rounds = {loop.frame: rounds_of(graph, loop, facts) for loop in loops.all}
-    times = {name: rounds[loop.frame] for name, loop in loops.of.items() if graph.nodes[name].op != "Exit"}
+    trips = {loop.frame: trip_count_of(graph, loop, facts) for loop in loops.all}
+    times = {name: trips[loop.frame] for name, loop in loops.of.items() if graph.nodes[name].op != "Exit"}
     operations = dict(costs.operations)
     for name in times.keys() & operations.keys():
         each, count = operations[name], times[name]
@@ -41,7 +41,7 @@ def of_all_rounds(costs, graph, loops, spec_of):
     return replace(costs, operations=operations, bytes_of=bytes_of)
 
 
-def rounds_of(graph, loop, facts):
+def trip_count_of(graph, loop, facts):
     """How often a loop goes round: the smallest number with which its condition compares something, or else 32.
 
     Loops within it count as often as it does.

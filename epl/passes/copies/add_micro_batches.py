@@ -13,20 +13,20 @@ from typing import Dict, FrozenSet, Tuple
 
 from epl.errors import PlanError
 from epl.graph import tags, types
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import FLOAT32, INT32
-from epl.passes.copies.gates import Gates, order_actions, order_changes
 from epl.passes.copies.reseed_functions import call_copies
+from epl.passes.copies.schedule_gates import Gates, order_actions, order_changes
 from epl.passes.copies.stamp import Stamp
+from epl.passes.node_copies import marks_of
 from epl.passes.nodes import dtype_of, tagged
-from epl.passes.rows import add_rows
+from epl.passes.row_lists import add_rows
 from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.passes.template import marks_of
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.merge_points import source_of
 from epl.plan.facts.names import merged_name, micro_batch_name, micro_batch_tensor
-from epl.plan.facts.shown import shown_by
+from epl.plan.facts.summarised import shown_by
 from epl.plan.pipeline.copied import merged_before_name
 from epl.rules import effects
 

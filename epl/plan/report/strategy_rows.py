@@ -11,16 +11,16 @@ from epl.program.collective import (
     ALL_REDUCE,
     ALL_TO_ALL,
     DATA,
+    FOUND_INF,
     GRADIENTS,
     PARAMETERS,
     REDUCE_SCATTER,
     SPARSE_ALL_REDUCE,
-    VERDICTS,
 )
 
 
 @dataclass(frozen=True)
-class Strategy:
+class StrategyRow:
     """One of them.
 
     Attributes:
@@ -52,12 +52,12 @@ def strategies_of(program, plan, config):
 
 
 def _named(config, key, made):
-    """The Strategy with its key and value; None where nothing was made."""
+    """The StrategyRow with its key and value; None where nothing was made."""
     if made is None:
         return None
     group, name = key.split(".")
     effect, sent, kept = (made + (0, 0))[:3]
-    return Strategy("%s=%s" % (key, getattr(getattr(config, group), name)), effect, sent, kept)
+    return StrategyRow("%s=%s" % (key, getattr(getattr(config, group), name)), effect, sent, kept)
 
 
 def _all(program, plan, config):
@@ -131,9 +131,9 @@ def _of_precision(program, plan, config):
 def _of_loss_scale(program, plan):
     if not program.scaled:
         return None
-    judged = sum(len(verdict.flags) for verdict in program.scaled)
+    judged = sum(len(found_inf.flags) for found_inf in program.scaled)
     how = "a step in which one of %d gradients is not finite is left out on all workers" % judged
-    return how, plan.sent_bytes(VERDICTS)
+    return how, plan.sent_bytes(FOUND_INF)
 
 
 def _of_recomputation(program, config):

@@ -4,7 +4,7 @@ The functions return what adds a node: a function (editor, node) that returns it
 """
 
 from epl.graph import tags
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 
 
 def everywhere(edit, node):

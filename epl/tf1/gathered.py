@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from epl.tf1.names import refusal, unknown
+from epl.tf1.name_tables import refusal, unknown
 
 _CONTRIB = "epl.tf1.contrib."
 # Packages that users install besides, and the extra of this project that brings them.

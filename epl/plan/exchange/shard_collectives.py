@@ -44,15 +44,15 @@ def carried_as(node, kind, shards, workers):
 
 
 def _carried(plan, each, micro_batch):
-    mesh, group = plan.mesh, plan.mesh.shard_group
+    mesh, group = plan.mesh, plan.mesh.tensor_group
     node, between = plan.partitioned.graph.nodes[each.node], group.num_workers > 1
     operation = carried_as(node, each.kind, mesh.num_shards, group.num_workers)
     copy = micro_batch_name(each.node, micro_batch)
     name = joined_name(copy) if between else copy
-    num_bytes = each.num_bytes * mesh.lanes // mesh.num_shards if each.kind in OF_PARTS else each.num_bytes
+    num_bytes = each.num_bytes * mesh.shard_ranks // mesh.num_shards if each.kind in OF_PARTS else each.num_bytes
     exchanges = [(name, operation, num_bytes, node.attr["T"].type)]
-    if between and node.op == SEND_ROWS and mesh.lanes > 1:  # and how many are for each device of a worker
-        exchanges.append((name + "/counts", ALL_TO_ALL, mesh.num_shards * mesh.lanes * DTYPE_BYTES[INT64], INT64))
+    if between and node.op == SEND_ROWS and mesh.shard_ranks > 1:  # and how many are for each device of a worker
+        exchanges.append((name + "/counts", ALL_TO_ALL, mesh.num_shards * mesh.shard_ranks * DTYPE_BYTES[INT64], INT64))
     for exchanged, by, size, dtype in exchanges:
         yield collective(
             exchanged,

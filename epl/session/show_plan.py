@@ -4,8 +4,8 @@ import logging
 import os
 
 from epl.env import Env
-from epl.launch.record import PARTS
-from epl.plan.report.table import plan_table
+from epl.launch.run_record import PARTS
+from epl.plan.report.plan_table import plan_table
 from epl.plan.sync.loss_notes import loss_notes
 from epl.session.devices import passed_over
 from epl.session.plan_parts import leave_parts

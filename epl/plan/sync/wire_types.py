@@ -6,7 +6,7 @@ from typing import Dict, Tuple
 from epl.config import composes
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, node_of
-from epl.plan.facts.merge_points import in_lane, part_shape
+from epl.plan.facts.merge_points import in_shard_rank, part_shape
 from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import elements_of, num_elements
 from epl.plan.sync.gradients import merged_gradients
@@ -60,7 +60,9 @@ def coded_gradients(program, communication, mesh):
     if any(call.between is not None for call in program.apply_calls):
         raise composes.refused(composes.BY_HAND, composes.WIRE)
     merged, found = (
-        merged_gradients(program, None, communication, warn=False, lanes=mesh.lanes, early=not mesh.is_even),
+        merged_gradients(
+            program, None, communication, warn=False, shard_ranks=mesh.shard_ranks, early=not mesh.is_even
+        ),
         [],
     )
     for call, gradients in merged.gradients:
@@ -73,11 +75,13 @@ def coded_gradients(program, communication, mesh):
             ):
                 continue
             stem = "%s_wire/call_%d/%s" % (PREFIX, call.index, name)
-            for lane in merged.lanes.get(tensor, (None,)):
+            for shard_rank in merged.shard_ranks.get(tensor, (None,)):
                 taker = merged.consumers[tensor][0][0]
-                shape = part_shape(program.partitioned, mesh, variable.shape, taker, lane)
-                left, left_of_sum = (in_lane("%s/%s" % (stem, what), lane) for what in ("left", "left_of_sum"))
-                found.append(Coded(tensor, name, shape, elements_of(shape), left, left_of_sum, lane))
+                shape = part_shape(program.partitioned, mesh, variable.shape, taker, shard_rank)
+                residual, residual_of_sum = (
+                    in_shard_rank("%s/%s" % (stem, what), shard_rank) for what in ("left", "residual_of_sum")
+                )
+                found.append(Coded(tensor, name, shape, elements_of(shape), residual, residual_of_sum, shard_rank))
     return tuple(found)
 
 
@@ -85,11 +89,11 @@ def plan_wire(model, mesh, aggregation, dtype):
     """The Wire of a model that trains; None where gradients travel as they are."""
     if not model.coded:
         return None
-    coded = {(each.gradient, each.lane): each for each in model.coded}
+    coded = {(each.gradient, each.shard_rank): each for each in model.coded}
     groups = {
-        group.name: tuple(coded[tensor, group.lane] for tensor in group.tensors)
+        group.name: tuple(coded[tensor, group.shard_rank] for tensor in group.tensors)
         for group in aggregation.groups
-        if all((tensor, group.lane) in coded for tensor in group.tensors)
+        if all((tensor, group.shard_rank) in coded for tensor in group.tensors)
     }
     return Wire(dtype, mesh.copies.num_workers, groups)
 
@@ -121,7 +125,7 @@ def wire_collectives(plan):
                         tags.BACKWARD,
                         tensor_bytes=whole_bytes,
                         wire_dtype=_WIRE_DTYPES[plan.wire.dtype],
-                        lane=group.lane,
+                        shard_rank=group.shard_rank,
                         stage=stage,
                         takes_part=plan.has_stage(node_of(taken[0])),
                         turn=turn,

@@ -30,4 +30,4 @@ def divided_over_workers(tf_graph):
     if env.cluster.worker_num == 1 or not may_be:
         return False
     mesh = mesh_of_program(make_program(tf_graph), env.config, env.cluster)
-    return mesh.pipeline.num_workers > 1 or mesh.split and mesh.shard_group.num_workers > 1
+    return mesh.pipeline.num_workers > 1 or mesh.split and mesh.tensor_group.num_workers > 1

@@ -20,8 +20,8 @@ def role_of(plan, worker):
     if plan.zero is not None:
         owner = 0 if stays_in_workers(plan.zero, mesh) else mesh.copies.index
     if mesh.split:
-        part = mesh.shard_group.index
-    return worker % mesh.block, owner, part
+        part = mesh.tensor_group.index
+    return worker % mesh.pipeline_workers, owner, part
 
 
 def workers_by_role(plan):

@@ -7,12 +7,12 @@ from typing import Any, Dict, Tuple
 from epl import compiler
 from epl.plan.cost.device_memory import table
 from epl.plan.report.memory_page import drawn
-from epl.plan.workers import workers_by_role
-from epl.session.foretold import foretell_program
+from epl.plan.worker_roles import workers_by_role
+from epl.session.estimated_program import estimate_program
 
 
 @dataclass(frozen=True)
-class Foretold:
+class EstimatedMemory:
     """The memory of some workers with equal graphs.
 
     Attributes:
@@ -26,26 +26,26 @@ class Foretold:
     unknown: Tuple[str, ...]
 
 
-def foretell_job(captured, program, config, cluster, batch=None, most=None):
+def estimate_job(captured, program, config, cluster, batch=None, most=None):
     """The memory of all devices of a job over a training step.
 
     Args:
       captured: the epl.program.program.Program that capture made.
       program: what epl.compiler.compile made of it for the cluster's own worker.
       config, cluster: as for that.
-      batch: as of epl.session.foretold.foretell_program.
+      batch: as of epl.session.estimated_program.estimate_program.
       most: kinds of workers to go through; None: all. Each takes about as long as planning does.
 
     Returns:
-      A list of Foretold, by their first workers.
+      A list of EstimatedMemory, by their first workers.
     """
     found = []
     for workers in workers_by_role(program.plan)[:most]:
         own = program
         if cluster.worker_index not in workers:
             own = compiler.compile(captured, config, cluster.with_index(workers[0]))
-        devices, unknown = foretell_program(own, batch)
-        found.append(Foretold(tuple(workers), devices, tuple(unknown)))
+        devices, unknown = estimate_program(own, batch)
+        found.append(EstimatedMemory(tuple(workers), devices, tuple(unknown)))
     return found
 
 
@@ -53,7 +53,7 @@ def job_table(found, worker_num, most=None):
     """The figures as text, a line for each device of the job.
 
     Args:
-      found: what `foretell_job` returns.
+      found: what `estimate_job` returns.
       worker_num: workers of the job.
       most: devices to list before the rest is summed up; None: all.
     """
@@ -73,7 +73,7 @@ def job_table(found, worker_num, most=None):
 
 
 def job_charts(found, worker_num):
-    """What epl.plan.report.memory_page draws: a chart for each device of each Foretold."""
+    """What epl.plan.report.memory_page draws: a chart for each device of each EstimatedMemory."""
     charts = collections.OrderedDict()
     for each in found:
         for name, memory in each.devices.items():

@@ -11,7 +11,7 @@ from epl.graph import tags
 from epl.graph.index import canonical_tensor, node_of
 from epl.plan.cost.cost import forward_costs
 from epl.plan.facts.analysis import analyse
-from epl.plan.facts.rounds import of_all_rounds
+from epl.plan.facts.trip_counts import of_all_trips
 from epl.plan.layout.stages import stages_of, used_taskgraphs
 from epl.plan.memory.forward import Forward
 from epl.plan.memory.recompute import recomputation
@@ -68,7 +68,7 @@ def plan_recomputation(program, config, analysis, costs_of):
     marked = _has_marks(graph)
     _check_first_gradients(program)
     forward = Forward(graph, analysis, program.stateful, _synchronised(graph, config))
-    costs = of_all_rounds(costs_of(), graph, forward.loops, program.spec_of)
+    costs = of_all_trips(costs_of(), graph, forward.loops, program.spec_of)
     if wanted.type == "auto":
         kept = _chosen(program, forward, costs, wanted)
     elif wanted.type == "collection":

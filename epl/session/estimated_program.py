@@ -5,12 +5,12 @@ import os
 import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
-from epl.capture.hooks import INNER
+from epl.capture.caught import INNER
 from epl.communicators import library
 from epl.graph import tags, types
 from epl.graph.index import node_of
 from epl.plan.cost.device_memory import SLOTS, STATE, VARIABLES
-from epl.plan.cost.memory import ORDERS, foretell
+from epl.plan.cost.memory import ORDERS, estimate_memory
 from epl.plan.exchange.exchanges import exchanges_of, training_writes
 from epl.plan.facts.names import cloned_name
 from epl.plan.memory.offload import ON_HOST
@@ -26,23 +26,24 @@ _BUSY_BYTES = 256 << 10  # of each thread
 _LIKE_INPUTS = frozenset(["EplAllReduce", "EplBroadcast", "EplGate", "EplRows"])
 
 
-def foretell_program(program, batch=None, orders=ORDERS):
+def estimate_program(program, batch=None, orders=ORDERS):
     """The memory of this worker's devices over a training step.
 
     Args:
       program: a compiled epl.program.program.Program.
       batch: what an unknown first dimension of data counts as, in rows of a micro-batch; None: DEFAULT_BATCH.
-      orders: as of epl.plan.cost.memory.foretell; 1 is quick, but lower where the order of operations is by chance.
+      orders: as of epl.plan.cost.memory.estimate_memory; 1 is quick, but lower where the order of operations is by
+        chance.
 
     Returns:
       (dict of device, such as "CPU:0", to an epl.plan.cost.memory.DeviceMemory, names of tensors of unknown size).
     """
     graph, roots = program.graph, roots_of(program)
     reached = graph.ancestors(roots)
-    sizes = _Sizes(graph, batch or DEFAULT_BATCH, reached)
+    sizes = _TensorSizes(graph, batch or DEFAULT_BATCH, reached)
     fed = [n for n in graph.find(effects.PLACEHOLDERS.__contains__) if graph.nodes[n].op != "PlaceholderWithDefault"]
     variables, device_of = _variables(program), lambda n: _device(graph.nodes[n])
-    found = foretell(
+    found = estimate_memory(
         graph,
         roots,
         sizes.of,
@@ -58,17 +59,17 @@ def foretell_program(program, batch=None, orders=ORDERS):
     return found, [name for name in graph.in_order(sizes.unknown) if name in reached]
 
 
-def foretell_exchanges(program, batch=None):
+def estimate_exchanges(program, batch=None):
     """What this worker's first device exchanges with others in a training step.
 
     Args:
       program: a compiled epl.program.program.Program.
-      batch: as of foretell_program.
+      batch: as of estimate_program.
 
     Returns:
       A tuple of epl.plan.exchange.exchanges.Exchange.
     """
-    sizes = _Sizes(program.graph, batch or DEFAULT_BATCH)
+    sizes = _TensorSizes(program.graph, batch or DEFAULT_BATCH)
     return exchanges_of(program, lambda name, index: None if name in sizes.unknown else sizes.of(name)[index])
 
 
@@ -209,7 +210,7 @@ def _imported(graph, names, fill):
     return {op.name: op for op in imported.get_operations()}
 
 
-class _Sizes(object):
+class _TensorSizes(object):
     """Bytes of what nodes give, as TensorFlow infers shapes once the batch is known.
 
     Args:

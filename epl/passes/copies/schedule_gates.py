@@ -10,12 +10,12 @@ for the changes that the one before it makes of moving averages.
 import collections
 
 from epl.graph import tags
-from epl.graph.build import make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import make_node, set_attr
 from epl.passes.nodes import tagged
 from epl.plan.facts.analysis import variable_of
 from epl.plan.facts.names import PREFIX, micro_batch_name
-from epl.plan.pipeline.schedule import FORWARD
+from epl.plan.pipeline.schedules import FORWARD
 from epl.rules import effects
 
 

@@ -1,7 +1,7 @@
 """Nodes that give tensors one after the other on dimension 0, whatever their shapes and types are."""
 
 from epl.graph import types
-from epl.graph.build import Type, make_node
+from epl.graph.node_defs import Type, make_node
 from epl.graph.types import STRING, UINT8
 from epl.passes.nodes import tagged
 

@@ -5,7 +5,7 @@ x/1 -> all_reduce/1 -> y/1   to        all_reduce ->
                                   x/1 /               \ all_reduce/1 (Identity) -> y/1
 """
 
-from epl.graph.build import set_attr
+from epl.graph.node_defs import set_attr
 from epl.plan.facts.names import clone_name
 
 

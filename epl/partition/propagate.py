@@ -20,7 +20,7 @@ from epl.graph import tags, types
 from epl.graph.index import NodeInput as Tensor
 from epl.graph.index import format_input
 from epl.partition.conversion import conversion_cost, route_cost
-from epl.partition.rule import Rule, Strategy, divides, expand, strategies
+from epl.partition.rule import Partitioning, Rule, divides, expand, strategies
 from epl.partition.table import notation_of
 from epl.program.placement import WHOLE, Placement, partial, sharded
 from epl.rules import effects
@@ -36,16 +36,16 @@ class Choices:
     """How each operation is computed.
 
     Attributes:
-      strategy: node to its Strategy.
+      strategy: node to its Partitioning.
       rule: node to its Rule; nodes without one are not in it.
       placements: Tensor to its Placement; those that are whole may be left out.
       order: node names, each behind what it takes (but for the edges that close loops).
       fixed: nodes of which the placement of an output was marked.
       routes: node whose strategy is routed to its epl.partition.routes.Route.
-      rows: node at which rows of a batch come of their entries to its epl.partition.entries.Rows.
+      rows: node at which rows of a batch come of their entries to its epl.partition.entries.RowCount.
     """
 
-    strategy: Dict[str, Strategy] = field(default_factory=dict)
+    strategy: Dict[str, Partitioning] = field(default_factory=dict)
     rule: Dict[str, Rule] = field(default_factory=dict)
     placements: Dict[Tensor, Placement] = field(default_factory=dict)
     order: list = field(default_factory=list)
@@ -57,7 +57,7 @@ class Choices:
         return self.placements.get(tensor, WHOLE)
 
 
-def spread(facts, marks, op_def, stateful=frozenset(), regions=()):
+def propagate(facts, marks, op_def, stateful=frozenset(), regions=()):
     """The Choices for a graph.
 
     Args:
@@ -270,7 +270,7 @@ class _Spread(object):
         """Gives a variable its placement, and lets those go on that wait for it."""
         waiting = self._undecided.pop(variable)
         self._choices.placements[Tensor(variable, 0)] = placement
-        self._choices.strategy[variable] = Strategy(None, (), (placement,))
+        self._choices.strategy[variable] = Partitioning(None, (), (placement,))
         for slot in self._slots[variable]:
             if slot in self._undecided:
                 self._decide(slot, placement)
@@ -282,7 +282,7 @@ class _Spread(object):
         if node.op in effects.VARIABLES and name in self._undecided:
             return  # when something takes it
         if rule is None:
-            chosen = Strategy(None, (WHOLE,) * len(inputs), ())
+            chosen = Partitioning(None, (WHOLE,) * len(inputs), ())
             self._refuse_unknown(node, inputs)
             if any(placement != WHOLE for placement in self._wanted(name, 1).values()):
                 self._refuse_mark(name, self._wanted(name, 1))

@@ -117,7 +117,7 @@ def _event(event):
     }
 
 
-class Record(object):
+class RunRecord(object):
     """All of a job on this machine, over its attempts.
 
     Args:

@@ -15,10 +15,10 @@ Of a loop of control flow v1 all is copied that its gradient needs, and the push
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.graph.types import FLOAT32
-from epl.passes.template import Template
+from epl.passes.node_copies import Template
 from epl.plan.facts.names import recomputed_name
 
 

@@ -1,7 +1,7 @@
 """What a SaveV2 writes, as passes change it."""
 
-from epl.graph.build import constant
 from epl.graph.index import node_of
+from epl.graph.node_defs import constant
 from epl.graph.types import STRING
 from epl.partition.checkpoints import FIRST_SAVED, strings_of
 

@@ -12,8 +12,8 @@ optimizer leaves alone; it takes Identity out of a graph.
 import logging
 
 from epl.graph import tags
-from epl.graph.build import Type, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, make_node, set_attr
 from epl.passes.nodes import dtype_of
 from epl.plan.facts.names import PREFIX
 from epl.plan.memory.offload import TO_DEVICE

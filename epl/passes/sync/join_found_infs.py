@@ -8,26 +8,26 @@ What is known of gradients that nobody owns stays where it is. With stages in se
 are those of its stages, of one copy of the model: the others have the same, as they are aggregated by then.
 """
 
-from epl.graph.build import Type, constant, make_node, set_attr
 from epl.graph.index import node_of
+from epl.graph.node_defs import Type, constant, make_node, set_attr
 from epl.graph.types import BOOL, INT32
+from epl.passes.node_workers import at, everywhere, of_keeper
 from epl.passes.nodes import collective_node
-from epl.passes.owned import at, everywhere, of_keeper
 from epl.plan.facts.names import clone_name
-from epl.plan.precision.verdicts import stages_verdicts
-from epl.plan.zero.zero import agreements
+from epl.plan.precision.found_inf import stages_found_infs
+from epl.plan.zero.zero import owners_found_infs
 
 
-def join_verdicts(program, plan):
-    """One all-reduce of a number for each Verdict on gradients that have owners."""
-    found, of_stages = agreements(plan), stages_verdicts(plan)
+def join_found_infs(program, plan):
+    """One all-reduce of a number for each FoundInf on gradients that have owners."""
+    found, of_stages = owners_found_infs(plan), stages_found_infs(plan)
     if not found and not of_stages:
         return program
     graph, edit = program.graph, program.graph.editor()
     for agreement in found:
         _agree(graph, edit, plan, agreement)
-    for verdict in of_stages:
-        _agree_in_pipeline(graph, edit, plan, verdict)
+    for found_inf in of_stages:
+        _agree_in_pipeline(graph, edit, plan, found_inf)
     return program.with_graph(edit.finish())
 
 
@@ -37,47 +37,47 @@ def _agree(graph, edit, plan, agreement):
     said = [_said(edit, plan, agreement, rank) for rank in range(copies.size)]
     inputs = [said[rank] for rank in here] + ["^" + name for rank, name in enumerate(said) if rank not in here]
     reduce = _least(plan, agreement, inputs, len(here))
-    flags = {clone_name(name, lane) for name, _ in agreement.flags for lane in range(plan.zero.num_owned)}
+    flags = {clone_name(name, shard_rank) for name, _ in agreement.flags for shard_rank in range(plan.zero.num_owned)}
     _take(edit, plan, agreement, everywhere(edit, reduce), flags)
 
 
-def _agree_in_pipeline(graph, edit, plan, verdict):
+def _agree_in_pipeline(graph, edit, plan, found_inf):
     """Each worker hands in what it says itself: cutting leaves it that, unless owners share state."""
-    joined = _joined(graph, verdict)
+    joined = _joined(graph, found_inf)
     host, group, places = plan.mesh.host_device, plan.owning_group, range(plan.mesh.pipeline.num_workers)
     shared, said = plan.zero is not None, []
-    for copy in range(verdict.copies):
+    for copy in range(found_inf.copies):
         for place in places:
-            stem = "%s/from_%d" % (verdict.name, len(said))
-            add = at(place, copy if verdict.copies > 1 else None)
-            flags = sorted({joined.get(flag, flag) for flag in verdict.flags_of(place, copy)})
+            stem = "%s/from_%d" % (found_inf.name, len(said))
+            add = at(place, copy if found_inf.copies > 1 else None)
+            flags = sorted({joined.get(flag, flag) for flag in found_inf.flags_of(place, copy)})
             said.append(_number(edit, stem, flags, host, add))
-    named = [joined.get(name, name) for name, _, _ in verdict.flags]
+    named = [joined.get(name, name) for name, _, _ in found_inf.flags]
     flags = {clone_name(name, i.index) for name in named for i in plan.mesh.instances}
     if shared:
         inputs = [said[group.index]] + ["^" + name for place, name in enumerate(said) if place != group.index]
-        reduce = _least(plan, verdict, inputs, 1)
-        _take(edit, plan, verdict, everywhere(edit, reduce), flags)
+        reduce = _least(plan, found_inf, inputs, 1)
+        _take(edit, plan, found_inf, everywhere(edit, reduce), flags)
     else:
-        reduce = _least(plan, verdict, said, len(said))
-        _take(edit, plan, verdict, edit.add(reduce).name, flags)
+        reduce = _least(plan, found_inf, said, len(said))
+        _take(edit, plan, found_inf, edit.add(reduce).name, flags)
 
 
-def _joined(graph, verdict):
+def _joined(graph, found_inf):
     """dict of flags of which each device says something else, as it has a part of the gradient (epl.split), to the node
     that has what all devices say."""
-    flags, found = {name for name, _, _ in verdict.flags}, {}
-    for producer, index in graph.inputs[verdict.packed]:
+    flags, found = {name for name, _, _ in found_inf.flags}, {}
+    for producer, index in graph.inputs[found_inf.packed]:
         if index >= 0 and producer not in flags:
             made_of = graph.ancestors([producer], stop=flags, data_only=True) & flags
             found.update((flag, producer) for flag in made_of)
     return found
 
 
-def _least(plan, verdict, inputs, copies):
+def _least(plan, found_inf, inputs, copies):
     """The all-reduce that gives the least of all numbers: of `copies` inputs here."""
     options = dict(N=1, R=copies, num_inputs=copies, reduce_op="min")
-    return collective_node(plan, plan.collective(verdict.name), verdict.name, inputs, INT32, **options)
+    return collective_node(plan, plan.collective(found_inf.name), found_inf.name, inputs, INT32, **options)
 
 
 def _take(edit, plan, agreement, least, flags):

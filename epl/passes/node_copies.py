@@ -1,7 +1,7 @@
 """How a node is copied under another name, for passes that copy the model or a part of it."""
 
-from epl.graph.build import make_node, set_attr
 from epl.graph.lazy import copy_of
+from epl.graph.node_defs import make_node, set_attr
 
 
 class Template(object):

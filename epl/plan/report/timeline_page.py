@@ -3,7 +3,7 @@
 import html
 
 from epl.plan.cost.cost import cut_bytes, stage_costs
-from epl.plan.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, schedule
+from epl.plan.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, schedule
 from epl.plan.pipeline.simulate import simulate
 from epl.plan.report import web
 from epl.plan.text import bytes_text

@@ -1,7 +1,7 @@
 """Which variables of a session have values that not every copy of the model has yet."""
 
 
-class Values(object):
+class VariableValues(object):
     """Of one session.
 
     Args:

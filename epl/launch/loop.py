@@ -27,7 +27,7 @@ STILL_RUNS_S = 30.0
 _LONGEST_WAIT_S = 0.5
 
 
-class Job:
+class RunningJob:
     """Workers of this machine from their start to their end.
 
     Args:
