@@ -426,8 +426,9 @@ KEYS = (
         STRING,
         "all",
         'Who computes Estimator.evaluate. "all": every worker, on the data that its input_fn gives, with metrics over '
-        'the data of all; "chief": worker 0, while the others wait for its metrics.',
-        choices=("all", "chief"),
+        'the data of all; "chief": worker 0, while the others wait for its metrics; "alone": worker 0, for programs in '
+        "which no other worker calls it, nor exports; the others train on.",
+        choices=("all", "chief", "alone"),
     ),
     Key(
         "execution.xla",

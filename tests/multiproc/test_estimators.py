@@ -89,6 +89,17 @@ def test_evaluation_on_the_chief(two_workers, plain_life, tmp_path):
         assert_same_life(got, plain_life)
 
 
+def test_the_chief_evaluates_alone(two_workers, tmp_path):
+    found, nothing = two_workers(ESTIMATORS + "chief_evaluates", str(tmp_path))
+    assert [metrics["global_step"] for metrics in found] == [2, 4] and nothing == []
+    assert found[1]["loss"] < found[0]["loss"]
+
+
+def test_what_the_chief_does_alone_the_others_may_not(two_workers, tmp_path):
+    with pytest.raises(Exception, match="worker 1 has called it too. Set it to .chief"):
+        two_workers(ESTIMATORS + "chief_evaluates", str(tmp_path), True)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_train_and_evaluate(plain, two_by_two, tmp_path, shared):
     want = plain(ESTIMATORS + "together", str(tmp_path / "plain"))

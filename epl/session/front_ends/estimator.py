@@ -109,7 +109,20 @@ def _listener_begin(original, listener):
 
 
 def _evaluates_on_chief():
-    return Env.get().config.estimator.evaluate_on == "chief"
+    return Env.get().config.estimator.evaluate_on in ("chief", "alone")
+
+
+def _evaluates_alone():
+    """Whether worker 0 evaluates and exports while the others do something else; refuses calls of those."""
+    if Env.get().config.estimator.evaluate_on != "alone" or not several_workers():
+        return False
+    if not is_chief():
+        raise UnsupportedError(
+            'estimator.evaluate_on is "alone", for programs in which worker 0 alone evaluates and exports, but worker '
+            '%d has called it too. Set it to "chief", with which the others get what worker 0 has.'
+            % Env.get().cluster.worker_index
+        )
+    return True
 
 
 def _call_model_fn(original, estimator, features, labels, mode, *args, **kwargs):
@@ -124,7 +137,7 @@ def _call_model_fn(original, estimator, features, labels, mode, *args, **kwargs)
 
 def _evaluate(original, estimator, input_fn, **kwargs):
     """Over all workers, each with data of its own, or on the chief, from which the others get the metrics."""
-    if not several_workers():
+    if not several_workers() or _evaluates_alone():
         return original(estimator, input_fn, **kwargs)
     if _evaluates_on_chief():
         return from_chief(lambda: original(estimator, input_fn, **kwargs))
@@ -148,7 +161,9 @@ def _run_evaluation(original, estimator, all_hooks, **kwargs):
 
 
 def _evaluate_and_export(original, evaluator):
-    """At a new checkpoint in train_and_evaluate, on all workers at once."""
+    """At a new checkpoint in train_and_evaluate, on all workers at once, or on the chief alone."""
+    if _evaluates_alone():
+        return original(evaluator)
     estimator = tf_compat.estimator_of(evaluator)
     setattr(estimator, _TOGETHER, True)
     try:
@@ -158,6 +173,8 @@ def _evaluate_and_export(original, evaluator):
 
 
 def _export_after_evaluation(original, evaluator, *args, **kwargs):
+    if _evaluates_alone():
+        return original(evaluator, *args, **kwargs)
     exported = original(evaluator, *args, **kwargs) if is_chief() else []
     wait_for_all()
     return exported

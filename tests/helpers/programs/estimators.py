@@ -433,3 +433,26 @@ def _learn(epl, folder):
     config = learn.RunConfig(tf_random_seed=3, save_checkpoints_steps=2, session_config=common.threads())
     learn.Estimator(model, folder, config, params={}).fit(input_fn=data)
     return {"chief": config.is_chief, "master": config.master, "saved": tf.train.latest_checkpoint(folder)}
+
+
+def chief_evaluates(epl, folder, everybody=False):
+    """Trains; after each two steps the chief alone evaluates what is saved; or everybody, after the first two.
+
+    Returns:
+      The metrics that this worker has got, a list.
+    """
+    common.init(epl, {"estimator.evaluate_on": "alone", "io.shard_dataset": True})
+    epl.set_default_strategy(epl.replicate(1))
+    estimator = tf.estimator.Estimator(model_fn, folder, params={})
+    found = []
+    for steps in (2,) if everybody else (2, 4):
+        estimator.train(_whole_batches, max_steps=steps)
+        if everybody or common.workers(epl)[0] == 0:
+            found.append(estimator.evaluate(_whole_batches, steps=2))
+    return [{name: float(value) for name, value in metrics.items()} for metrics in found]
+
+
+def _whole_batches():
+    rows = np.random.RandomState(0).normal(size=[common.BATCH, common.FEATURES]).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices(({"x": rows}, np.arange(common.BATCH) % common.CLASSES))
+    return data.repeat().batch(common.BATCH // 2)
