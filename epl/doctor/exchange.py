@@ -11,7 +11,7 @@ from epl.doctor.findings import fine, warning, wrong
 # Starting TensorFlow twice on a busy machine, and meeting; what takes longer is a fault of its own.
 _JOB_S = 240
 _CLOCK_S = 1.0
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trial.py")
 
 
 def exchange(options, seconds=_JOB_S):
@@ -40,7 +40,7 @@ def exchange(options, seconds=_JOB_S):
 
 
 def judge(result):
-    """The Findings of what a worker has left: see program.py."""
+    """The Findings of what a worker has left: see trial.py."""
     text = "%d workers through %s: %d MiB in %.1f ms, %.2f GB/s" % (
         result["workers"],
         result["through"],

@@ -95,12 +95,6 @@ def test_device_counts_that_do_not_divide_each_other(plain, jobs, job, devices, 
 @pytest.mark.parametrize(
     "weights, devices, config, told",
     [
-        (
-            [3, 2],
-            2,
-            {"zero__level": "v0"},
-            "fed a batch of 12, which cannot be divided evenly over the 5 parts .*.cluster.device_weights.",
-        ),
         ([3, 1], 2, {"communication__sync_batch_norm": True}, "go together with communication.sync_batch_norm=True"),
     ],
 )

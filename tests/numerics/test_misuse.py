@@ -37,7 +37,7 @@ def test_device_count_that_does_not_divide(four_devices):
 
 
 def test_batch_that_does_not_divide(two_devices):
-    error = refused(two_devices, MISUSE + "feed_rows", 7, {"zero.level": "v1"})
+    error = refused(two_devices, MISUSE + "feed_rows", 7, {"local_sgd.k_steps": 2})
     assert re.search(r"\b7\b", error.message) and re.search(r"\b2\b", error.message)
     assert re.search(r"\b(x|labels)\b", error.message)
 

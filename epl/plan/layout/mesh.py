@@ -216,6 +216,11 @@ class Mesh:
         return found
 
     @property
+    def has_first(self):
+        """Whether this worker, or its pipeline group, has the first of the copies that hold the same."""
+        return (self.copies.index if self.split else self.worker_index // self.pipeline_workers) == 0
+
+    @property
     def num_pipelines(self):
         return self.num_workers // self.pipeline_workers
 

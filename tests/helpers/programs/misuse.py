@@ -26,10 +26,10 @@ def replicate_over(epl, device_count):
 
 
 def feed_rows(epl, rows, config):
-    """Feeds this worker `rows` rows, which two devices are to share."""
+    """Feeds this worker `rows` rows, which two copies of the model are to share."""
     common.init(epl, config)
     feeds = common.Feeds(epl)
-    with epl.replicate(device_count=2):
+    with epl.replicate(device_count=1):
         loss = common.classifier(feeds.x, feeds.labels)
     train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
     with common.session() as sess:
