@@ -63,7 +63,8 @@ class HeldUp(object):
         path = self.folder / "at"
         if path.exists():
             path.unlink()
-        (self.folder / "fault").write_text(fault)
+        (self.folder / "next").write_text(fault)
+        (self.folder / "next").rename(self.folder / "fault")  # the program may look at any time
         self.until(lambda: path.exists() and path.read_text() == fault, "at " + fault)
         time.sleep(1.0)  # until the others have waited for it for a while
 

@@ -52,6 +52,8 @@ def holds_the_interpreter():
 def endless_call(value):
     count = 0
     while INDEX and (count % 1000000 or fault() == "endless_call"):
+        if count == 0:
+            at("endless_call")
         count += 1
     return value
 
@@ -59,6 +61,7 @@ def endless_call(value):
 def rows():
     while True:
         while INDEX and fault() == "starved":
+            at("starved")  # the thread that trains may have looked before there was a fault
             time.sleep(0.1)
         yield np.ones([4], np.float32)
 
