@@ -115,15 +115,21 @@ def relinked(markdown, page, source, pages):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Makes links fit the site, and chooses the language of what surrounds a page."""
+    """Makes links fit the site; a page in Chinese that is behind the English one says so."""
     sources = copied()
     pages = {"docs/" + file.src_uri: file.src_uri for file in files if file.src_uri not in sources}
     pages.update({source: name for name, source in sources.items()})
     pages["examples"] = pages["docs"] = "index.md"
     name = page.file.src_uri
-    config["theme"]["language"] = "zh" if name.startswith("zh/") else "en"
     if name.startswith("zh/") and name != "zh/terms.md" and TRANSLATIONS["is_behind"](name[len("zh/") :]):
         markdown = re.sub(
             r"^(# .*\n)", r"\1\n!!! note\n    本页译自较早的英文版本，以英文页面为准。\n", markdown, count=1, flags=re.M
         )
+    markdown = re.sub(r"\A<!--.*-->\n", "", markdown)  # the title of a page is what it begins with
     return relinked(markdown, name, sources.get(name, "docs/" + name), pages)
+
+
+def on_page_context(context, page, config, nav):
+    """Chooses the language of what surrounds a page."""
+    config["theme"]["language"] = "zh" if page.file.src_uri.startswith("zh/") else "en"
+    return context
