@@ -21,6 +21,7 @@ DIFFERENT_STATUS, USAGE_STATUS = 1, 2
 # Copies of the model in one worker are compared by itself.
 _CHECKS, _CHECKED = "EPL_COMMUNICATION_CHECK_REPLICAS_EVERY", "communication.check_replicas_every"
 
+QUIET = "EPL_VERIFY_QUIET"  # set: the level of TensorFlow's log is this command's own
 _USAGE = "python -m epl.verify [--steps N] [--json FILE] [options of epl-launch] script.sh|script.py [its arguments]"
 
 
@@ -76,6 +77,8 @@ def verify(launch, steps, folder, timeout_s):
             "and compute the same."
         )
     environ = dict(os.environ, **{FOLDER: folder, STEPS: str(steps)})
+    if environ.pop(QUIET, None):  # what TensorFlow prints here is nobody's wish for the job
+        del environ["TF_CPP_MIN_LOG_LEVEL"]
     environ.setdefault(_CHECKS, "1")
     command = [sys.executable, "-m", "epl.launch"] + launch
     try:

@@ -201,4 +201,4 @@ def seconds(value):
     for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size * (1 - 1e-9):  # what was added up from parts may be a little less
             return "%.4g %s" % (value / size, unit)
-    return "%.3g ns" % (value / 1e-9) if value > 0 else "0 s"
+    return "%.3g ns" % (value / 1e-9) if value > 1e-12 else "0 s"  # less is what rounding leaves
