@@ -8,7 +8,7 @@ from epl import tf_compat
 from epl.capture.collections import report_loss
 from epl.capture.record import record_of
 from epl.env import Env
-from epl.errors import UnsupportedError
+from epl.errors import ConfigError, UnsupportedError
 from epl.plan.layout.layout import mesh_of
 from epl.plan.pipeline.auto_stages import automatic_taskgraphs
 from epl.program.program import ALONE, EACH_WORKER
@@ -117,7 +117,7 @@ def _evaluates_alone():
     if Env.get().config.estimator.evaluate_on != "alone" or not several_workers():
         return False
     if not is_chief():
-        raise UnsupportedError(
+        raise ConfigError(
             'estimator.evaluate_on is "alone", for programs in which worker 0 alone evaluates and exports, but worker '
             '%d has called it too. Set it to "chief", with which the others get what worker 0 has.'
             % Env.get().cluster.worker_index
