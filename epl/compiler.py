@@ -363,7 +363,7 @@ class _Runner(object):
         self._done.append(name)
 
     def _check(self, program, before, where, promise, plan):
-        problems = lint(program.graph, tf_compat.op_def, changed_since=before, represented=program.representatives)
+        problems = lint(program.graph, tf_compat.op_def, changed_since=before)
         if promise is not None and not problems:
             problems = promise.broken(before, program.graph, plan)
         self._refuse(where, problems)

@@ -92,6 +92,21 @@ def table_problems(name, text, known):
             yield "%s:%d: a table of what hands tensors on; it belongs into %s" % (name, node.lineno, RULES)
 
 
+# Where what is known of a node is a tag of it, or follows from the plan; its name says nothing but to people.
+_BY_TAGS = ("epl/plan/", "epl/passes/", "epl/compiler.py")
+_NAMES = ("epl/plan/facts/names.py", "epl/plan/report/")
+
+
+def fact_problems(name, text):
+    """Yields where a module of the library reads a fact about a node off its name."""
+    if not name.startswith(_BY_TAGS) or name.startswith(_NAMES):
+        return
+    for node in ast.walk(ast.parse(text)):
+        asked = getattr(getattr(node, "func", None), "attr", "") in ("startswith", "endswith")
+        if asked and getattr(node.func.value, "attr", getattr(node.func.value, "id", "")) in ("name", "text", "tensor"):
+            yield "%s:%d: a fact that is read off a name; make it a tag of the node" % (name, node.lineno)
+
+
 def _has_data_type_number(node):
     if isinstance(node, ast.Assign):
         pairs = zip(_each(node.targets[0]), _each(node.value))
@@ -152,6 +167,7 @@ def main():
         if text and not text.endswith("\n"):
             problems.append("%s: no line end at the end" % name)
         problems.extend(table_problems(name, text, known))
+        problems.extend(fact_problems(name, text) if name.endswith(".py") else ())
         problems.extend(link_problems(name, text) if name.endswith(".md") else code_problems(name, text))
     for problem in problems:
         print(problem)

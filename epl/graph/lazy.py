@@ -8,14 +8,17 @@ class Lazy(object):
       name: of the node.
       op: its operation type.
       recipe: function without arguments that returns the NodeDef, a new one each time.
+      like: of copies of one node the same object, whichever it is: they have the types that the node takes and gives,
+        and copies of its colocation groups, so that to check one of them is to check all; None: of no other's kind.
     """
 
-    __slots__ = ("name", "op", "recipe", "_made")
+    __slots__ = ("name", "op", "recipe", "like", "_made")
 
-    def __init__(self, name, op, recipe):
+    def __init__(self, name, op, recipe, like=None):
         self.name = name
         self.op = op
         self.recipe = recipe
+        self.like = like
         self._made = None
 
     def __getattr__(self, attribute):

@@ -2,34 +2,31 @@
 
 from epl.graph import types
 from epl.graph.index import Edges, Graph
+from epl.graph.lazy import Lazy
 from epl.rules import effects
 
 
-def lint(graph, op_def, changed_since=None, represented=frozenset()):
+def lint(graph, op_def, changed_since=None):
     """Returns a list of problems, empty when there are none.
 
     Checked are: inputs exist and come before control inputs, no cycle outside loops, types fit, colocation groups name
-    nodes that exist.
+    nodes that exist. Of nodes that are copies of one (epl.graph.lazy.Lazy), types and groups of the first are checked.
 
     Args:
       graph: an epl.graph.index.Graph.
       op_def: function from operation type to OpDef (None for unknown types, e.g. calls of functions).
       changed_since: an earlier Graph that was checked; what is the same in it is not checked again.
-      represented: container of the names of nodes whose types and colocation are those of another one that is checked,
-        as all are copies of one node: of these only the edges are checked.
     """
-    before, changed = {}, graph.nodes
+    before, changed, same = {}, graph.nodes, frozenset()
     if changed_since is not None:
         if changed_since.nodes.keys() <= graph.nodes.keys():
             before = changed_since.nodes
             changed = graph.changes_since(changed_since)
         else:
             # Removing a node may harm those that did not change: what they take may be gone.
-            nodes, known = changed_since.nodes, represented
-            represented = frozenset(
-                name for name, node in graph.nodes.items() if name in known or nodes.get(name) is node
-            )
-    problems = _check_inputs(graph, changed) + _check_groups(graph, _others(changed, represented))
+            nodes = changed_since.nodes
+            same = frozenset(name for name, node in graph.nodes.items() if nodes.get(name) is node)
+    problems = _check_inputs(graph, changed) + _check_groups(graph, _distinct(changed, same))
     if problems:
         return problems
     if not before:
@@ -38,13 +35,20 @@ def lint(graph, op_def, changed_since=None, represented=frozenset()):
         problems = _check_acyclic(graph)
     elif len(before) < len(graph.nodes):  # nothing old takes anything new, so a cycle is among what is new
         problems = _check_acyclic(_without(graph, changed, before))
-    return problems + _check_types(
-        graph, op_def, _others(_with_unchanged_consumers(graph, before, changed), represented)
-    )
+    return problems + _check_types(graph, op_def, _distinct(_with_unchanged_consumers(graph, before, changed), same))
 
 
-def _others(nodes, names):
-    return {name: node for name, node in nodes.items() if name not in names} if names else nodes
+def _distinct(nodes, same):
+    """Some nodes without those whose names are given, and with the first of each node's copies alone."""
+    found, seen = {}, set()
+    for name, node in nodes.items():
+        if type(node) is Lazy and node.like is not None:
+            if node.like in seen:
+                continue
+            seen.add(node.like)
+        if name not in same:
+            found[name] = node
+    return found
 
 
 def _in_new_cycles(node, graph, before):

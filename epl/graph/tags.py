@@ -17,6 +17,8 @@ PLACES = "_epl_places"  # string: hints of the user about where outputs lie over
 SPARSE = "_epl_sparse"  # string: of placeholders of a sparse tensor, see sparse_text; or FIXED, if its rows are known
 INSTANCE = "_epl_instance"  # int: local copy of the model that the node belongs to; absent = shared by all
 MICRO_BATCH = "_epl_micro_batch"  # int: of a training step; absent = the first one, or shared by all
+ORIGINAL = "_epl_original"  # string: of what a pass adds beside a copy of a node of the user's, that node
+FETCHED = "_epl_fetched"  # bool: the node is there for a fetch that asks for it; no step needs it
 EVERYWHERE = "_epl_everywhere"  # bool: all workers of a pipeline have the node, though passes may rewire it
 OWNER = "_epl_owner"  # int: of a node that a pass made, the one worker of a pipeline that has it; see Plan.owners
 KEEPER = "_epl_keeper"  # int: the same of the workers that share optimizers' state; see Plan.keepers

@@ -91,6 +91,8 @@ class Collective:
       turn: READY, FIRST, NEXT, LAST or UNORDERED.
       after: for READY and NEXT, tensors or nodes of the graph; most often the same as `tensors`.
       shift: by how much of a place it comes later than others of the same turn; negative: earlier.
+      given, result: of SHARDS, what each device hands in, and the node that stands for what it gets: of the copy for
+        the micro-batch, in the graph of a device.
     """
 
     name: str
@@ -117,6 +119,8 @@ class Collective:
     turn: str = READY
     after: Tuple[str, ...] = ()
     shift: float = 0.0
+    given: str = ""
+    result: str = ""
 
     @property
     def device_bytes(self):

@@ -254,8 +254,6 @@ class Program:
       forward_of: node to the operation whose gradient it computes.
       automatic: the epl.plan.pipeline.auto_stages.AutoStages where EPL chose the stages, else None.
       micro_batches: the Unrolled that says which nodes have a copy for each micro-batch; None before the copies.
-      representatives: node to another one of which it is a copy: its type, the types that it takes and gives, and its
-        TaskGraph are the same.
       plan: the epl.plan.plan.Plan that the passes go by; None before there is one.
       source: the Program for which the plan was made, with one copy of the model; None before that.
       part: the Part that this worker has of the graph of all workers that compute a copy of the model together; None
@@ -299,7 +297,6 @@ class Program:
     forward_of: Dict[str, str] = field(default_factory=dict)
     automatic: Optional[Any] = None
     micro_batches: Optional[Any] = None
-    representatives: Dict[str, str] = field(default_factory=dict)
     stateful: FrozenSet[str] = frozenset()
     plan: Optional[Any] = None
     source: Optional[Any] = None

@@ -264,15 +264,19 @@ class Rewritten(object):
 
     def in_one_copy(self, names):
         """The user's nodes from which nodes of the first instance take data, or which they are."""
-        users, originals = self.program.source.graph.nodes, self.micro_batches.originals
+        users = self.program.source.graph.nodes
         found, seen, stack = set(), set(), list(names)
         while stack:
             name = stack.pop()
             if name in seen:
                 continue
             seen.add(name)
-            if name in users or name in originals:
-                found.add(originals.get(name, name))
-            elif tags.INSTANCE not in self.graph.nodes[name].attr:
+            node = self.graph.nodes[name]
+            if tags.INSTANCE in node.attr:
+                continue
+            original = self.micro_batches.original(node)
+            if name in users or original != name:
+                found.add(original)
+            else:
                 stack.extend(producer for producer, index in self.graph.inputs[name] if index >= 0)
         return found

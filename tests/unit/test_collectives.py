@@ -6,7 +6,6 @@ import tensorflow.compat.v1 as tf
 from epl.graph.index import node_of
 from epl.plan.exchange.collectives import collectives_in
 from epl.plan.exchange.order import collective_keys
-from epl.plan.facts.names import joined_name
 from epl.program import collective as kinds
 from epl.program.collective import OPERATIONS
 from epl.session.estimated_program import estimate_exchanges, estimate_program
@@ -90,7 +89,7 @@ def test_bytes_are_those_that_the_graph_hands_in(case):
         unknown = set(estimate_program(program, ROWS, orders=1)[1])
         rows = {row.name: row for row in estimate_exchanges(program, ROWS) if node_of(row.tensor) not in unknown}
         for each in program.plan.collectives:
-            row = rows.get(each.name[len(joined_name("")) :] if each.name.startswith(joined_name("")) else each.name)
+            row = rows.get(each.result or each.name)
             if row is not None and each.num_bytes is not None:
                 compared += 1
                 assert row.num_bytes == each.device_bytes, each

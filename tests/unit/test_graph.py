@@ -228,10 +228,20 @@ def test_wrong_type():
     assert found == ["node 'b' (Identity) wants type 1 from 'a:0', which has type 3"]
 
 
-def test_of_nodes_like_others_the_edges_are_checked():
+def test_of_copies_of_a_node_the_types_of_the_first_are_checked():
     wrong, cut_off = identity("b", "a"), identity("c", "nothing")
-    assert lint(graph_of(const("a", INT), wrong), tf_compat.op_def, represented={"b"}) == []
-    assert "does not exist" in lint(graph_of(const("a"), cut_off), tf_compat.op_def, represented={"c"})[0]
+    like = object()
+
+    def copies(*nodes):
+        edit = graph_of(const("a", INT)).editor()
+        lazy = {node.name: Lazy(node.name, node.op, lambda node=node: node, like) for node in nodes}
+        edit.add_all(lazy, {node.name: tuple(map(parse_input, node.input)) for node in nodes})
+        return edit.finish()
+
+    right = identity("c", "a", INT)
+    assert lint(copies(right, wrong), tf_compat.op_def) == []
+    assert "wants type" in lint(copies(wrong, right), tf_compat.op_def)[0]
+    assert "does not exist" in lint(copies(right, cut_off), tf_compat.op_def)[0]
 
 
 def test_value_where_a_reference_is_wanted():

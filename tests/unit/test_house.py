@@ -45,6 +45,18 @@ def test_other_numbers_pass(house, source):
 
 
 @pytest.mark.parametrize(
+    "source", ["x = node.name.startswith('epl_')", "x = [n for n in names if name.endswith('/read')]"]
+)
+def test_facts_that_are_read_off_names_are_found(house, source):
+    (found,) = house.fact_problems("epl/passes/copies/clone.py", source)
+    assert found == "epl/passes/copies/clone.py:1: a fact that is read off a name; make it a tag of the node"
+    assert not list(house.fact_problems("epl/plan/report/plan_table.py", source))
+    assert not list(
+        house.fact_problems("epl/passes/a.py", "x = node.op.startswith('Apply') or key.startswith('_epl_')")
+    )
+
+
+@pytest.mark.parametrize(
     "source, problem",
     [
         (

@@ -41,7 +41,6 @@ class Unrolled:
       writes: changes of state; who runs one runs the copies too.
       fetched: tensor to what a fetch of it gets: its merged value.
       counted: nodes that hold what metrics come to; of these a fetch gets the last micro-batch's.
-      originals: copy to the node of the user's of which it is one; for the sum of a gradient what makes that.
       action_of: node of the user's to (kind, stage): the action of the schedule that computes it.
       sums: gradient tensor to the sum of those of all micro-batches.
       added: all nodes that were added, in creation order.
@@ -55,13 +54,20 @@ class Unrolled:
     gates: Tuple[Tuple[FrozenSet[str], Tuple[str, ...]], ...]
     action_of: Dict[str, Tuple[str, int]] = field(default_factory=dict)
     counted: FrozenSet[str] = frozenset()
-    originals: Dict[str, str] = field(default_factory=dict)
     sums: Dict[str, str] = field(default_factory=dict)
     added: Tuple[str, ...] = ()
 
     def copies(self, name):
         """A node's copies for all micro-batches, by name; the node alone where all share it."""
         return [micro_batch_name(name, m) for m in range(self.count if name in self.nodes else 1)]
+
+    def original(self, node):
+        """The name of the node of the user's of which a NodeDef is the copy for a micro-batch, or beside whose copies a
+        pass has added it; its own for others."""
+        if tags.ORIGINAL in node.attr:
+            return tags.get_str(node, tags.ORIGINAL)
+        name = node.name[len(micro_batch_name("", tags.get_int(node, tags.MICRO_BATCH))) :]
+        return name if name in self.nodes else node.name
 
     def shown(self, tensor):
         """The tensor that a fetch of `tensor`, a canonical name, gets as far as micro-batches go."""
@@ -85,7 +91,7 @@ def copy_micro_batches(program, plan):
         kept = [text for text in graph.nodes[name].input if text not in waits]
         del edit.node(name).input[:]
         edit.node(name).input.extend(kept)
-    originals, representatives = _copy(graph, edit, plan)
+    _copy(graph, edit, plan)
     _wait_for_all(graph, edit, plan)
     replaced, added = _accumulate(graph, edit, plan)
     gates = Gates(edit, plan, [whole.mesh.device(index) for index in whole.mesh.instances[0].devices])
@@ -93,7 +99,7 @@ def copy_micro_batches(program, plan):
     order_changes(graph, edit, plan, gates)
     fetched = _merge(graph, edit, plan, program, whole.mesh.host_device)
     counted = _counted(graph, edit, plan, program)
-    _reseed(graph, edit, plan, originals)
+    _reseed(graph, edit, plan)
     result = edit.finish()
     unrolled = Unrolled(
         plan.count,
@@ -103,11 +109,10 @@ def copy_micro_batches(program, plan):
         gates.by_root(added),
         plan.action_of,
         counted,
-        {**originals, **{node_of(total): node_of(tensor) for tensor, total in replaced.items()}},
         replaced,
         tuple(name for name in result.nodes if name not in graph.nodes),
     )
-    return replace(program, graph=result, micro_batches=unrolled, representatives=representatives)
+    return replace(program, graph=result, micro_batches=unrolled)
 
 
 def _tensor(plan, text, micro_batch):
@@ -116,25 +121,13 @@ def _tensor(plan, text, micro_batch):
 
 
 def _copy(graph, edit, plan):
-    """Adds the copies.
-
-    Returns:
-      (dict of copy to original, dict of the names of the copies for micro-batches after the second to those of the
-      second's, as which they are).
-    """
+    """Adds the copies."""
     nodes = {name: edit.peek(name) for name in graph.in_order(plan.nodes)}
     edited = {name: tuple(map(parse_input, edit.peek(name).input[:])) for name in plan.not_awaited if name in nodes}
     stamp = Stamp(nodes, lambda name: edited[name] if name in edited else graph.inputs[name])
-    originals, representatives, second = {}, {}, None
     for micro_batch in range(1, plan.count):
         marks = marks_of(**{tags.MICRO_BATCH: micro_batch})
-        copies = stamp.copies(edit, micro_batch_name("", micro_batch), marks)
-        originals.update(zip(copies.values(), copies))
-        if second is None:
-            second = copies
-        else:
-            representatives.update(zip(copies.values(), second.values()))
-    return originals, representatives
+        stamp.copies(edit, micro_batch_name("", micro_batch), marks)
 
 
 def _wait_for_all(graph, edit, plan):
@@ -160,6 +153,7 @@ def _accumulate(graph, edit, plan):
             result = combine(graph, edit, plan, "%s/%s" % (gradient.name, kind), tensor, gradient.name, added)
             if plan.mean and kind == "values":
                 result = _scaled(graph, edit, plan, "%s/mean" % gradient.name, result, tensor)
+            set_attr(edit.node(node_of(result)), tags.ORIGINAL, node_of(tensor))
             replaced[tensor] = result
             for name, position in consumers:
                 edit.set_input(name, position, result)
@@ -274,7 +268,7 @@ def _counted(graph, edit, plan, model):
     return frozenset(found)
 
 
-def _reseed(graph, edit, plan, originals):
+def _reseed(graph, edit, plan):
     """Random operations of each micro-batch draw numbers of their own, or dropout would drop the same units."""
     marks = ["micro_batch_%d" % m for m in range(1, plan.count)]
     names = graph.in_order(plan.nodes)
@@ -285,5 +279,5 @@ def _reseed(graph, edit, plan, originals):
                 set_seed(edit.node(micro_batch_name(name, micro_batch)), derive(seeds_of(node), mark))
             elif node.op in effects.SEED_INPUT:
                 for added in turn_seed(edit.node(micro_batch_name(name, micro_batch)), derive("seed of copy", mark)):
-                    originals[edit.add(added).name] = name  # where it is, this is
+                    set_attr(edit.add(added), tags.ORIGINAL, name)
     call_copies(graph, edit, names, {mark: (lambda n, m=m: micro_batch_name(n, m)) for m, mark in enumerate(marks, 1)})

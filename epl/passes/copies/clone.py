@@ -8,7 +8,6 @@ instances share (iterators, tables, queues, large constants) is not copied; the 
 """
 
 import functools
-from dataclasses import replace
 
 from epl.graph import tags
 from epl.graph.node_defs import set_attr
@@ -25,7 +24,7 @@ def clone_instances(program, plan):
     if len(plan.mesh.instances) == 1:
         return program
     edit = graph.editor()
-    representatives, second, stamps = dict(program.representatives), {}, {}
+    stamps = {}
     for instance in plan.mesh.instances[1:]:
         stages = frozenset(s.index for s in plan.mesh.stages if instance in plan.mesh.computing(s.index))
         # So many have the copies that owners have (zero.level); which owner has one, is said below.
@@ -34,20 +33,8 @@ def clone_instances(program, plan):
             stamps[stages, owners] = _stamp(graph, plan, stages, owners)
         marks = marks_of(**{tags.INSTANCE: instance.index})
         adjust = functools.partial(_adjust, plan, instance, {})
-        copies = stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
-        if list(copies) == list(second):
-            representatives.update(zip(copies.values(), second.values()))
-            continue
-        for name, copy in copies.items():
-            if name in second:
-                representatives[copy] = second[name]
-            elif program.representatives.get(name) in copies:
-                representatives[copy] = copies[program.representatives[name]]
-        if not second:
-            second = copies
-        elif not plan.mesh.is_even:
-            second = {**copies, **second}
-    return replace(program, graph=edit.finish(), representatives=representatives)
+        stamps[stages, owners].copies(edit, clone_name("", instance.index), marks, adjust)
+    return program.with_graph(edit.finish())
 
 
 def _stamp(graph, plan, stages, owners):

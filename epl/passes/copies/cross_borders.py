@@ -23,7 +23,7 @@ from epl.graph.types import FLOAT32, INT32
 from epl.passes.node_workers import owned
 from epl.passes.nodes import dtype_of, tagged
 from epl.plan.facts.consistency import merged_edges
-from epl.plan.facts.names import PREFIX, clone_name, clone_tensor, is_clone
+from epl.plan.facts.names import PREFIX, clone_name, clone_tensor
 from epl.plan.layout.rows import computing_for, overlap, rows_of, within
 from epl.plan.pipeline.borders import GRADIENT_ROWS, MEAN, SAME
 
@@ -37,7 +37,7 @@ def cross_borders(program, plan):
     graph = program.graph
     borders = _Borders(program, plan)
     merged = merged_edges(plan.aggregation, plan.state)
-    for name in [name for name in graph.nodes if not is_clone(name)]:
+    for name in [name for name, node in graph.nodes.items() if tags.INSTANCE not in node.attr]:
         span, is_cloned = plan.mesh.span(plan.stage(name)), name in plan.analysis.cloned
         for position, (producer, index) in enumerate(graph.inputs[name]):
             if producer not in plan.analysis.cloned or plan.mesh.span(plan.stage(producer)) == span:
@@ -65,7 +65,7 @@ class _Borders(object):
 
     def __init__(self, program, plan):
         self._graph, self._plan, self.edit = program.graph, plan, program.graph.editor()
-        self._originals = program.micro_batches.originals
+        self._micro_batches = program.micro_batches
         self._made = {}
 
     def follow(self, name, position, producer, instance):
@@ -96,7 +96,7 @@ class _Borders(object):
 
     def _way(self, text, name):
         node = node_of(text)
-        original = canonical_tensor(self._originals.get(node, node) + text[len(node) :])
+        original = canonical_tensor(self._micro_batches.original(self._graph.nodes[node]) + text[len(node) :])
         way = self._plan.borders.get(original)
         # Passes have made some: gates, and what is merged for who looks at it.
         if way is None and (self._graph.nodes[node].op == _GATE or name not in self._plan.analysis.cloned):

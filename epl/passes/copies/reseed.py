@@ -8,7 +8,7 @@ without a seed get one that all workers share, so that every worker draws the sa
 
 from epl.graph import tags
 from epl.passes.seeds import derive, seeds_of, set_seed, turn_seed
-from epl.plan.facts.names import clone_name, cloned_name, is_clone
+from epl.plan.facts.names import clone_name, cloned_name
 from epl.rules import effects
 
 
@@ -51,7 +51,7 @@ def _only_for_initial_values(graph, plan):
 
 def _in_first_instance(graph, names):
     """The nodes of which some are copies: what an owner computes (zero.level) takes those of its own instance."""
-    copies = {name for name in names if is_clone(name)}
+    copies = {name for name in names if tags.INSTANCE in graph.nodes[name].attr}
     return (names - copies) | {cloned_name(name, tags.get_int(graph.nodes[name], tags.INSTANCE)) for name in copies}
 
 

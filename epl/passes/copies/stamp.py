@@ -25,6 +25,7 @@ class Stamp(object):
     def __init__(self, nodes, inputs):
         self._names, self._types, slots = list(nodes), [node.op for node in nodes.values()], {}
         self._sources = [_source_of(node, nodes) for node in nodes.values()]
+        self._likes = [_first_source(source) for source in self._sources]
         self._picks = [_picker([slots.setdefault(each, len(slots)) for each in inputs(name)]) for name in nodes]
         self._producers, self._indices = zip(*slots) if slots else ((), ())
 
@@ -48,7 +49,7 @@ class Stamp(object):
         picked = [pick(inputs) for pick in self._picks]
         same = map(itertools.repeat, (prefix, marks))
         recipes = map(_as_recipe, zip(self._sources, *same, picked, originals, itertools.repeat(adjust)))
-        nodes = dict(zip(names.values(), map(Lazy, names.values(), self._types, recipes)))
+        nodes = dict(zip(names.values(), map(Lazy, names.values(), self._types, recipes, self._likes)))
         edit.add_all(nodes, dict(zip(nodes, picked)))
         return names
 
@@ -102,6 +103,13 @@ def _source_of(node, copied):
     """A _Source, or the _Recipe of what has not been made."""
     recipe = node.recipe if type(node) is Lazy else None
     return recipe if isinstance(recipe, _Recipe) and recipe.adjust is None else _Source(node, copied)
+
+
+def _first_source(source):
+    """The _Source that a copy, or a copy of a copy, is made from."""
+    while type(source) is _Recipe:
+        source = source.source
+    return source
 
 
 def _picker(slots):

@@ -71,7 +71,7 @@ def with_wholes(program, plan, tensors):
             )
         dtype, device = types.base(program.spec_of(tensor).dtype), plan.mesh.host_device
         sent = INT32 if dtype == BOOL else dtype
-        join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device)
+        join = _Join(edit, plan, replica, joined_name(whole_name(tensor)), sent, device, {tags.FETCHED: True})
         given = [join.cast(instance_tensor(plan, tensor, i.index), dtype, sent) for i in replica]
         whole = (
             join.combined(given, placement.combine)
@@ -123,10 +123,11 @@ class _Join(object):
       name: of the node between workers, and what the other names begin with.
       dtype: of what is joined.
       device: where.
+      marks: tags of what workers exchange.
     """
 
-    def __init__(self, edit, plan, replica, name, dtype, device):
-        self._edit, self._plan, self._replica = edit, plan, replica
+    def __init__(self, edit, plan, replica, name, dtype, device, marks=()):
+        self._edit, self._plan, self._replica, self._marks = edit, plan, replica, dict(marks)
         self._name, self._dtype, self._device = name, dtype, device
         self._count = 0
 
@@ -289,6 +290,7 @@ class _Join(object):
             comm=group.communicator(0),
             tag=tag_of(name),
             workers=group.num_workers,
+            **self._marks,
             **attrs,
         )
         return self._edit.add(tagged(node, OF_SHARDS)).name

@@ -14,7 +14,7 @@ from epl.graph.node_defs import make_node
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX
 
-_GATE = "^%s_begin/" % PREFIX
+_GATE = "EplGate"  # what the reading of a micro-batch waits for
 
 
 def read_ahead(program, plan):
@@ -41,7 +41,7 @@ def _read_ahead(graph, edit, plan, each, copies):
         waits = ["^" + other for other in raw if other != source]
         loads.append(_add(edit, "Stage", stem + "/stage", outputs + waits, device, name, types))
         clears.append(_add(edit, "StageClear", stem + "/clear", (), device, name, types))
-        gates = [text for text in holder.input if text.startswith(_GATE)]
+        gates = [text for text in holder.input if text[0] == "^" and graph.nodes[text[1:]].op == _GATE]
         marks = {key: value for key, value in holder.attr.items() if key.startswith("_epl_")}
         holder.CopyFrom(_staging("Unstage", name, gates, device, name, types))
         for key, value in marks.items():

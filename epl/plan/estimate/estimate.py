@@ -24,7 +24,6 @@ from epl.plan.cost.own_bytes import own_part
 from epl.plan.estimate.exchanged import Exchanged
 from epl.plan.estimate.lifetimes import lives
 from epl.plan.estimate.prices import Prices
-from epl.plan.facts.names import joined_name
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.pipeline.schedules import BACKWARD, FORWARD, WEIGHT, schedule
 from epl.plan.pipeline.simulate import simulate
@@ -149,7 +148,10 @@ class _Step(object):
         self._owned = _largest_share(self._plan, self._once, self._seconds)
         self._collectives = [c for c in self._plan.collectives if c.times and c.micro_batch == 0 and c.takes_part]
         again = {c.purpose for c in self._plan.collectives if c.micro_batch}
-        self._of_shards = {c.name: self._exchanged.seconds(c) for c in self._collectives if c.purpose == SHARDS}
+        self._of_shards = collections.Counter()
+        for each in self._collectives:
+            if each.purpose == SHARDS:
+                self._of_shards[each.result] += self._exchanged.seconds(each)
         self._sent = [(c, self._exchanged.seconds(c) / c.every) for c in self._collectives if c.purpose != SHARDS]
         self._sent_again = [(c, seconds) for c, seconds in self._sent if c.purpose in again]
 
@@ -201,7 +203,7 @@ class _Step(object):
         """Seconds of what goes on beside the operations: exchanges of shards, and copies from the host; else 0."""
         sent = self._prices[name].sent
         if self._of_shards and self._graph.nodes[name].op in EXCHANGES:
-            return self._of_shards.get(joined_name(name), self._of_shards.get(name, 0.0))
+            return self._of_shards[name]
         return sent / self._machine.worker.bytes_per_s if sent else 0.0
 
     def _one_stage(self):

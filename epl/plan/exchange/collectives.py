@@ -6,7 +6,7 @@ from epl.graph import tags, types
 from epl.graph.index import format_input, node_of
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.exchange.shard_collectives import shard_collectives
-from epl.plan.facts.names import gathered_name, joined_name
+from epl.plan.facts.names import gathered_name
 from epl.plan.facts.user_collectives import user_made_collectives
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.input.equal_steps import data_collectives
@@ -93,7 +93,7 @@ def _of_shards(program, planned):
     plan, graph = program.plan, program.graph
     for name in graph.find(_OF_SHARDS.__contains__) if plan.shards_span_workers else ():
         node = graph.nodes[name]
-        if tags.get_str(node, tags.ROLE) != OF_SHARDS or name in planned or name.startswith(joined_name("")):
+        if tags.get_str(node, tags.ROLE) != OF_SHARDS or name in planned or tags.FETCHED in node.attr:
             continue
         saved, sends = tags.phase(node) == tags.SAVE, node.op in SENDS
         tensors = tuple(format_input(*each) for each in graph.inputs[name] if each.index >= 0)

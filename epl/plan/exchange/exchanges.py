@@ -1,8 +1,7 @@
 """What a device exchanges with others in a training step: of the plan's collectives those that the step reaches.
 
-Only the compiled program tells that, as it tells the messages, and the sizes of what follows from the batch. What the
-devices of one worker exchange that have parts of tensors (epl.split) are plain operations, which end in the node that
-stands for the collective. Of the devices of a worker the first is looked at; others take part in as many collectives.
+Only the compiled program tells that, as it tells the messages, and the sizes of what follows from the batch. Of the
+devices of a worker the first is looked at; others take part in as many collectives.
 """
 
 import collections
@@ -10,11 +9,11 @@ import re
 from dataclasses import dataclass, replace
 
 from epl.graph import tags
-from epl.graph.index import parse_input
+from epl.graph.index import node_of, parse_input
 from epl.plan.exchange.collectives import collectives_in
 from epl.plan.facts.analysis import variable_of
-from epl.plan.facts.names import PREFIX, clone_name, joined_name
-from epl.plan.layout.mesh import DATA, SHARD
+from epl.plan.facts.names import PREFIX, clone_name
+from epl.plan.layout.mesh import DATA
 from epl.program.collective import AVERAGES, MESSAGES, SEND, SHARDS
 from epl.rules import effects
 
@@ -88,7 +87,7 @@ class _Exchanges(object):
 
     def of_run(self, reached):
         """The rows of what is among some nodes of the whole graph, each with the times that it comes."""
-        made = self._listed(reached) + self._of_shards(reached)
+        made = self._listed(reached)
         made.sort(key=lambda pair: (_PHASES.index(pair[1].phase), self._order.get(pair[0], len(self._order))))
         rows = collections.OrderedDict()
         for _, row in made:
@@ -98,18 +97,23 @@ class _Exchanges(object):
         return [replace(row, times=count) for row, count in rows.values()]
 
     def _listed(self, reached):
-        """(node, row) pairs of the program's collectives, but for those of shards; a row has the place of the node."""
+        """(node, row) pairs of the program's collectives; a row has the place of the node."""
         found, sizes, planned = [], self._plan.mesh.shape, len(self._plan.collectives)
         for number, each in enumerate(collectives_in(self._program)):
             # Of several shard ranks the first device is in the first one.
-            if each.purpose == SHARDS or each.shard_rank or not self._runs(each, reached):
+            if each.shard_rank or not self._runs(each, reached):
                 continue
             tensor = each.tensors[0] if each.tensors else ""
-            node, size = parse_input(tensor).node if each.purpose == MESSAGES else each.name, each.device_bytes
-            if size is None:
-                size = self._bytes(parse_input(tensor)) or 0 if each.purpose == MESSAGES else self._handed_in(node)
+            node, size = each.result or each.name, each.device_bytes
+            if each.purpose == MESSAGES:
+                node = node_of(tensor)
+            told = parse_input(each.given) if each.given else parse_input(tensor)
+            if each.given or each.purpose == MESSAGES and size is None:
+                size = self._bytes(told) or size or 0
+            elif size is None:
+                size = self._handed_in(node)
             row = Exchange(
-                name=each.name,
+                name=node if each.given else each.name,
                 operation=each.operation,
                 axis="+".join(axis for axis in each.axes if sizes[axis] > 1) or DATA,
                 devices=each.devices,
@@ -118,6 +122,7 @@ class _Exchanges(object):
                 times=1.0 / each.every if each.every > 1 else 1,
                 phase=each.phase if number < planned else self._phase(node),
                 tensor=tensor,
+                wanted_by=(each.consumers[0][0] if each.consumers else tensor) if each.purpose == SHARDS else "",
             )
             found.append((node, row))
         return found
@@ -127,7 +132,8 @@ class _Exchanges(object):
         if each.purpose == MESSAGES:
             return each.operation == SEND and any(name in reached for name, _ in each.consumers)
         # Averages are taken after some steps, by themselves.
-        return self._program.has(each.name) and (each.name in reached or each.purpose == AVERAGES and each.times > 0)
+        node = each.result or each.name
+        return self._program.has(node) and (node in reached or each.purpose == AVERAGES and each.times > 0)
 
     def _handed_in(self, name):
         """Bytes of the first tensor that a node takes."""
@@ -137,35 +143,6 @@ class _Exchanges(object):
     def _bytes(self, tensor):
         """Of a tensor of this worker's graph; None where they are not known."""
         return self._size_of(tensor.node, tensor.index) if self._program.has(tensor.node) else None
-
-    def _of_shards(self, reached):
-        """(node, row) pairs of the collectives of devices that have parts of tensors."""
-        done, found = self._program.partitioned, []
-        for each in done.collectives if done is not None else ():
-            handed = parse_input(done.graph.nodes[each.node].input[0])
-            for name in self._program.micro_batches.copies(each.node):
-                if name not in reached or not self._program.has(name):
-                    continue
-                copy = handed.node if name == each.node else name[: len(name) - len(each.node)] + handed.node
-                size = self._size_of(copy if copy in self._graph.nodes else handed.node, handed.index)
-                if size is None:
-                    shards = self._plan.mesh.num_shards if each.kind in ("all_gather", "all_to_all") else 1
-                    size = each.num_bytes // shards
-                carrier = self._graph.nodes.get(joined_name(name))
-                row = Exchange(
-                    name=name,
-                    operation=each.kind,
-                    axis=SHARD,
-                    devices=self._plan.mesh.num_shards,
-                    sent_by=carrier.op if carrier is not None else "",
-                    num_bytes=size,
-                    times=1,
-                    phase=self._phase(name),
-                    tensor=each.tensor,
-                    wanted_by=each.wanted_by,
-                )
-                found.append((name, row))
-        return found
 
     def _phase(self, name):
         """The latest phase of a node and of what it takes: what passes have made has none of its own."""

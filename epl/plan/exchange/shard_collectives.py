@@ -1,9 +1,10 @@
 """What devices exchange that have parts of tensors (epl.split): the collectives of a partition, as they are carried."""
 
 from epl.graph import tags
+from epl.graph.index import node_of
 from epl.graph.types import DTYPE_BYTES, INT64
 from epl.partition.partitioned import SEND_ROWS
-from epl.plan.facts.names import joined_name, micro_batch_name
+from epl.plan.facts.names import joined_name, micro_batch_name, micro_batch_tensor
 from epl.program.collective import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -47,7 +48,9 @@ def _carried(plan, each, micro_batch):
     mesh, group = plan.mesh, plan.mesh.tensor_group
     node, between = plan.partitioned.graph.nodes[each.node], group.num_workers > 1
     operation = carried_as(node, each.kind, mesh.num_shards, group.num_workers)
-    copy = micro_batch_name(each.node, micro_batch)
+    copy, given = micro_batch_name(each.node, micro_batch), node.input[0]
+    if micro_batch and node_of(given) in plan.micro_batches.nodes:
+        given = micro_batch_tensor(given, micro_batch)
     name = joined_name(copy) if between else copy
     num_bytes = each.num_bytes * mesh.shard_ranks // mesh.num_shards if each.kind in OF_PARTS else each.num_bytes
     exchanges = [(name, operation, num_bytes, node.attr["T"].type)]
@@ -70,4 +73,6 @@ def _carried(plan, each, micro_batch):
             times=int(each.phase != tags.SAVE),
             turn=READY if between else UNORDERED,
             after=(exchanged,) if between else (),
+            given=given if exchanged == name else "",
+            result=copy,
         )

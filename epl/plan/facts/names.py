@@ -12,11 +12,6 @@ def clone_name(name, instance):
     return name if instance == 0 else "%s_instance_%d/%s" % (PREFIX, instance, name)
 
 
-def is_clone(name):
-    """True for the copies of nodes in other instances than the first."""
-    return name.startswith("%s_instance_" % PREFIX)
-
-
 def cloned_name(name, instance):
     """The node that `name`, of an instance, is the copy of."""
     return name[len(clone_name("", instance)) :]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from epl.graph import tags
-from epl.graph.index import node_of
 from epl.plan.facts.names import PREFIX
 
 
@@ -22,9 +21,12 @@ def plan_copies(program, plan):
     """
     if plan.micro_batches is None:
         return plan
-    graph, replaced, added = program.graph, program.micro_batches.sums, program.micro_batches.added
-    sums = set(map(node_of, replaced.values()))
-    originals = {copy: name for copy, name in program.micro_batches.originals.items() if copy not in sums}
+    graph, unrolled = program.graph, program.micro_batches
+    replaced, added = unrolled.sums, unrolled.added
+    originals, sums = {copy: n for n in unrolled.nodes for copy in unrolled.copies(n)[1:]}, set(replaced.values())
+    for name in added:
+        if name not in originals and name not in sums and tags.ORIGINAL in graph.nodes[name].attr:
+            originals[name] = tags.get_str(graph.nodes[name], tags.ORIGINAL)
     analysis = plan.analysis
     stage_of, owners, keepers = dict(plan.stage_of), dict(plan.owners), dict(plan.keepers)
     for known in (stage_of, owners, keepers):

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Optional
 
 from epl.graph import tags
-from epl.plan.facts.names import PREFIX
 from epl.plan.facts.variable_sizes import size_bytes
 from epl.plan.precision.precision import O2
 from epl.program.collective import (
@@ -71,7 +70,7 @@ def _all(program, plan, config):
     yield "amp.loss_scale", _of_loss_scale(program, plan)
     yield "gradient_checkpoint.type", _of_recomputation(program, config)
     yield "zero.level", _of_zero(plan)
-    yield "gradient_checkpoint.offload", _of_kept(program, config)
+    yield "gradient_checkpoint.offload", _of_kept(plan, config)
     yield "offload.level", _of_offload(program, config)
     yield "local_sgd.k_steps", _of_local_sgd(program, plan)
     yield "dgc.sparsity", _of_dgc(plan)
@@ -160,11 +159,11 @@ def _of_zero(plan):
     )
 
 
-def _of_kept(program, config):
+def _of_kept(plan, config):
     if not config.gradient_checkpoint.offload:
         return None
-    kept = sum(name.startswith("%s_kept/" % PREFIX) for name in program.graph.nodes)
-    return ("%d tensors wait in host memory for the backward pass" % kept,)
+    kept = plan.decisions.get("plan_kept")
+    return ("%d tensors wait in host memory for the backward pass" % (len(kept.tensors) if kept is not None else 0),)
 
 
 def _of_offload(program, config):
