@@ -2,8 +2,8 @@
 
 `stage_of`, `owners`, `keepers` and `staying` are decisions about the nodes of the user's graph, by name, so that what
 is exchanged can be listed and priced before any node is copied. No pass changes them; what a pass adds has tags that
-say which workers have it (epl.graph.tags). Once there are copies for micro-batches, epl.plan.pipeline.copied gives a plan
-that says of them what it says of their originals.
+say which workers have it (epl.graph.tags). Once there are copies for micro-batches, epl.plan.pipeline.copied gives a
+plan that says of them what it says of their originals.
 """
 
 import json
