@@ -107,6 +107,15 @@ KEYS = (
         minimum=0.0,
     ),
     Key(
+        "zero.segment_anchors",
+        STRING,
+        "",
+        "Names of tensors or operations of the forward pass, separated by commas, at which such parameters end too: "
+        "what is first used before one of them does not travel with what is first used after it. zero.segment_mb "
+        "counts between them.",
+        many=True,
+    ),
+    Key(
         "offload.level",
         STRING,
         "",

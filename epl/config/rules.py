@@ -130,6 +130,7 @@ PAIR_RULES = (
         _needs("io.unbalanced_io_slicing", "io.slicing", (True,), "io.slicing=True"),
         _needs_any("zero.degree", ("zero.level",), "zero.level"),
         _needs("zero.segment_mb", "zero.level", ("v2", "v3"), 'zero.level="v2" or "v3"'),
+        _needs("zero.segment_anchors", "zero.level", ("v2", "v3"), 'zero.level="v2" or "v3"'),
         _needs("io.drop_last_files", "io.slicing", (True,), "io.slicing=True"),
         _needs("pipeline.num_stages", "auto.auto_parallel", (True,), "auto.auto_parallel=True"),
         _needs(

@@ -29,8 +29,14 @@ def test_training(plain, two_workers, level, optimizer):
 
 @pytest.mark.parametrize(
     "config",
-    [{"zero.level": "v2"}, IN_SEGMENTS, {"zero.level": "v2", "offload.level": "v1"}, ON_HOSTS],
-    ids=["v2", "v3", "v2_on_host", "v3_on_host"],
+    [
+        {"zero.level": "v2"},
+        IN_SEGMENTS,
+        {"zero.level": "v3", "zero.segment_anchors": ["Tanh:0"]},
+        {"zero.level": "v2", "offload.level": "v1"},
+        ON_HOSTS,
+    ],
+    ids=["v2", "v3", "v3_to_an_anchor", "v2_on_host", "v3_on_host"],
 )
 def test_parameters(plain, two_workers, config):
     want = plain(GRADIENTS + "classifier", None, "adam")

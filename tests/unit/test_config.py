@@ -48,6 +48,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "gradient_checkpoint.check_gradients",
     "zero.degree",
     "zero.segment_mb",
+    "zero.segment_anchors",
 )
 
 
@@ -88,6 +89,7 @@ def test_documented_keys_have_their_documented_defaults():
         "zero.level": "",
         "zero.degree": 0,
         "zero.segment_mb": 32.0,
+        "zero.segment_anchors": "",
         "offload.level": "",
         "amp.level": "",
         "amp.debug_log": False,

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.errors import ConfigError, UnsupportedError
+from epl.errors import ConfigError, PlanError, UnsupportedError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.cost import device_memory
@@ -113,6 +113,38 @@ def test_a_segment_waits_until_the_one_before_is_used():
     assert "MatMul" not in ops and "Add" not in ops and "AddV2" not in ops
 
 
+@pytest.mark.parametrize("level, count", [("v2", 2), ("v3", 4)])
+@pytest.mark.parametrize("names", [["Tanh"], ["Tanh:0"], ["Tanh", "Tanh_2:0"]])
+def test_segments_end_at_anchors(level, count, names):
+    """The backward pass has the same parameters together as the forward pass; nothing comes after the last layer."""
+    (program, _) = workers(training(), level, zero__segment_anchors=names)
+    first, second = [("w0", "b0")], [("w1", "b1", "w2", "b2")]
+    backward = [("w2", "w1"), ("w0",)] if level == "v3" else []
+    variables = [segment.variables for segment in program.plan.zero.segments]
+    assert variables == first + second + backward and len(gathers(program)) == count
+    assert gathers(program) == [segment.gather for segment in program.plan.zero.segments]
+
+
+def test_sizes_count_between_anchors():
+    (program, _) = workers(training(4), "v2", zero__segment_anchors="Tanh", zero__segment_mb=2e-4)
+    variables = [segment.variables for segment in program.plan.zero.segments]
+    assert variables == [("w0", "b0"), ("w1", "b1", "w2", "b2"), ("w3", "b3")]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("Tahn_1:0", "names 'Tahn_1:0', but the graph has no operation 'Tahn_1'. Did you mean 'Tanh_1'"),
+        ("w1", "names 'w1' .VariableV2., which is not computed of a batch in the forward pass of the training"),
+        ("gradients/Tanh_1_grad/TanhGrad", "which is not computed of a batch in the forward pass"),
+    ],
+)
+def test_names_that_are_no_anchors(devices, name, message):
+    with pytest.raises(PlanError, match=message):
+        plan_of(training(), 1, devices, zero__level="v3", zero__segment_anchors=["Tanh", name])
+
+
 def trained_reads(program):
     return {read for segment in program.plan.zero.segments for read in segment.reads}
 
@@ -218,6 +250,8 @@ def test_refused(level, config, words):
 def test_segments_have_a_size_only_where_there_are_any():
     with pytest.raises(ConfigError, match="zero.segment_mb=4.0 has no effect while zero.level='v1'"):
         epl.Config({"zero.level": "v1", "zero.segment_mb": 4.0})
+    with pytest.raises(ConfigError, match="zero.segment_anchors='Tanh' has no effect while zero.level='v1'"):
+        epl.Config({"zero.level": "v1", "zero.segment_anchors": ["Tanh"]})
 
 
 def test_the_memory_plan_counts_the_parameters_that_each_worker_holds():

@@ -10,6 +10,7 @@ from epl.plan.facts.clipping import find_clipping
 from epl.plan.layout.layout import mesh_of, num_copies
 from epl.plan.layout.owners import owners_of
 from epl.plan.layout.stages import stages_of, used_taskgraphs
+from epl.plan.zero.anchors import anchors_of
 from epl.plan.zero.parameters import LEVELS, after_updates, find_divisible, plan_segments, uses_of
 from epl.plan.zero.zero import STATE, in_groups
 from epl.plan.zero.zero_owners import StagePlaces
@@ -98,18 +99,24 @@ def _clipped_parameters(program, config):
 def plan_parameters(program, target):
     """The Segments in which devices get parameters that others keep; None where each has all of them, as with one copy
     of the model."""
-    if not _divides_parameters(program, target):
+    if not _trains(program, target):
         return None
     zero, analysis = target.config.zero, analyse(program)
+    anchors = anchors_of(program, analysis, zero.segment_anchors)
+    if num_copies(program, target) == 1:
+        return None
     found = find_divisible(program, analysis)
     if found.whole:
         first = next(iter(found.whole))
         others = " and %d other parameters stay" % (len(found.whole) - 1) if len(found.whole) > 1 else " stays"
         _LOG.warning("zero.level: '%s'%s whole on every device: %s.", first, others, found.whole[first])
-    return plan_segments(program, analysis, found.reads, zero.level, zero.segment_mb * _MIB)
+    return plan_segments(program, analysis, found.reads, zero.level, zero.segment_mb * _MIB, anchors)
 
 
 def _divides_parameters(program, target):
-    if target.config.zero.level not in LEVELS or not program.apply_calls or program.role is not None:
-        return False
-    return num_copies(program, target) > 1
+    return _trains(program, target) and num_copies(program, target) > 1
+
+
+def _trains(program, target):
+    """Whether it trains with parameters that several copies of the model would divide."""
+    return target.config.zero.level in LEVELS and bool(program.apply_calls) and program.role is None

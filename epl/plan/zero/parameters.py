@@ -10,6 +10,7 @@ What lies in host memory (epl.plan.memory.offload) comes there too, and from the
 """
 
 import collections
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
@@ -148,7 +149,7 @@ def _leaves_alone(node):
     )
 
 
-def plan_segments(program, analysis, reads, level, segment_bytes):
+def plan_segments(program, analysis, reads, level, segment_bytes, anchors=()):
     """The ParameterSegments of a program, in the order in which they are used.
 
     Args:
@@ -157,6 +158,8 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
       reads: dict of parameter to its reads.
       level: "v2" or "v3".
       segment_bytes: on a device, at which a segment is full; a larger parameter has one of its own.
+      anchors: nodes at which segments end: what is first used before one of them travels apart from what comes after,
+        in the backward pass too.
     """
     graph, order = program.graph, program.graph.order
     from_data = _from_data(graph)
@@ -166,13 +169,14 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
             # What all shards of a parameter are joined by, they come to together.
             joined = tuple(user for user, _ in users if _joins(graph, user)) or (variable,)
             entries.setdefault((kind, joined), []).append((variable, users))
+    between = _places_between(graph, entries, anchors)
     full = []
     filling = {}
     for _, _, kind, members in sorted(_with_first_use(graph, order, entries)):
         first = members[0][0]
         parts, on_host = _parts(program, first), tags.HOST in graph.nodes[first].attr
         size = sum(size_bytes(program.variables[variable]) for variable, _ in members) // parts
-        key = kind + (on_host, parts, types.base(program.variables[first].dtype))
+        key = kind + (between[first], on_host, parts, types.base(program.variables[first].dtype))
         if key not in filling or filling[key][0] + size > segment_bytes:
             filling[key] = [0, key, []]
             full.append(filling[key])
@@ -189,6 +193,16 @@ def plan_segments(program, analysis, reads, level, segment_bytes):
         for number, (_, key, members) in enumerate(full)
     ]
     return tuple(_in_turn(graph, analysis, segments, from_data) if level == AGAIN else segments)
+
+
+def _places_between(graph, entries, anchors):
+    """dict of parameter to how many of some nodes come before its first use."""
+    ends, first_uses = sorted(graph.order[name] for name in anchors), {}
+    for members in entries.values():
+        for variable, users in members:
+            use = min(graph.order[each] for user, _ in users for each in _computing(graph, user))
+            first_uses[variable] = min(use, first_uses.get(variable, use))
+    return {variable: bisect_left(ends, use) for variable, use in first_uses.items()}
 
 
 def _parts(program, variable):
