@@ -74,6 +74,7 @@ from epl.passes.worker.added_variables import added_variables
 from epl.passes.worker.bound_clusters import bound_clusters
 from epl.passes.worker.broadcast import broadcast_variables
 from epl.passes.worker.cut import cut
+from epl.passes.worker.keep_positions import keep_positions
 from epl.passes.worker.number_collectives import number_collectives
 from epl.passes.worker.read_ahead import read_ahead
 from epl.passes.worker.read_copies import read_copies
@@ -187,6 +188,7 @@ PASSES = (
     restore_own,  # after cutting: what nobody here uses any more is not read
     read_copies,  # of the variables that are left after cutting
     save_averages,
+    keep_positions,  # after cutting, as each worker has its own
     read_ahead,  # after cutting, as each worker reads for its own copies
     time_reads,  # after what reads before the step; of what is left after cutting
     save_by_file,  # after all that changes what is saved, as it orders the messages of the cut that checkpoints take

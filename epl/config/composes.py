@@ -119,6 +119,7 @@ MICRO_BATCHES = _of_key("pipeline.num_micro_batch")
 STEPS = _of_key("execution.steps_per_run")
 XLA = _of_key("execution.xla")
 EQUAL_STEPS = _of_key("io.equal_steps", lambda v: v["io.equal_steps"] == "repeat", '`io.equal_steps="repeat"`')
+DATA_POSITION = _of_key("checkpoint.data_position")
 UNBALANCED, DROP_LAST = _of_key("io.unbalanced_io_slicing"), _of_key("io.drop_last_files")
 # How a model lies on devices.
 STAGES = Feature("stages of a pipeline")
@@ -266,6 +267,15 @@ def _refusals():
             AT_CONFIG,
             why=why,
         )
+    refuse(
+        DATA_POSITION,
+        [EQUAL_STEPS],
+        'checkpoint.data_position="per_worker" cannot be used with io.equal_steps="repeat": checkpoints do not tell '
+        "which of a worker's data was read for a second time. "
+        'Set io.equal_steps to "" or "drop".',
+        '`io.equal_steps="drop"`',
+        AT_CONFIG,
+    )
     refuse(
         OVERLAP,
         [AVERAGE_SLOTS],

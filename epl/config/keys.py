@@ -488,6 +488,15 @@ KEYS = (
         "gives way to the one before it, with a warning. False: take the one that the folder's state file names.",
     ),
     Key(
+        "checkpoint.data_position",
+        STRING,
+        "",
+        'Where training goes on with its data sets (tf.data) after a checkpoint was restored. "per_worker": where each '
+        "worker was when it was saved, shuffle buffers included; with as many workers as then, and all of them have to "
+        'save. "": at their beginning.',
+        choices=("", "per_worker"),
+    ),
+    Key(
         "graph.harmless_ops",
         STRING,
         "",

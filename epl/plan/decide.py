@@ -21,6 +21,7 @@ from epl.plan.facts.unknown import check_effects
 from epl.plan.facts.user_collectives import find_user_collectives, user_collectives
 from epl.plan.input.data import plan_data
 from epl.plan.input.equal_steps import find_repeated
+from epl.plan.input.positions import find_positions
 from epl.plan.input.prefetch import find_prefetched
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import mesh_of
@@ -323,7 +324,8 @@ DECISIONS = (
     ("batch_norms", lambda batch_norms, micro_batches: of_micro_batches(batch_norms, micro_batches)),
     # Input.
     ("repeated", lambda model, analysis, mesh, config: find_repeated(model, analysis, mesh, config.io)),
-    ("prefetched", lambda model, analysis, mesh, config: find_prefetched(model, analysis, mesh, config.io)),
+    ("prefetched", find_prefetched),
+    ("positions", find_positions),
     ("data", _data),
     ("link", _link_that_groups),
     # What the configuration says, as far as it has a meaning here.

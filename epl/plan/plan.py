@@ -18,6 +18,7 @@ from epl.plan.facts.analysis import Analysis
 from epl.plan.facts.user_collectives import UserCollective
 from epl.plan.input.data import DataPlan
 from epl.plan.input.equal_steps import Repeated
+from epl.plan.input.positions import Position
 from epl.plan.input.prefetch import Prefetched
 from epl.plan.layout.mesh import AXES, DATA, STAGE, Mesh
 from epl.plan.pipeline.micro_batches import MicroBatches
@@ -51,6 +52,7 @@ class Plan:
       user_collectives: those that the user's graph itself holds (epl.ops).
       data: how input is divided over workers.
       prefetched: data sets whose batches are on their devices before the steps that use them.
+      positions: data sets of which checkpoints keep how far they have been read.
       batch_norms: what batch normalisation synchronises over instances (SyncedMean, SyncedNorm), of each micro-batch.
       micro_batches: how a training step is divided; None where it has one micro-batch.
       owners: node to the one worker of a pipeline that computes it, or its first copy, by its place in `mesh.pipeline`;
@@ -97,6 +99,7 @@ class Plan:
     data: DataPlan = DataPlan()
     repeated: Tuple[Repeated, ...] = ()
     prefetched: Tuple[Prefetched, ...] = ()
+    positions: Tuple[Position, ...] = ()
     batch_norms: Tuple = ()
     micro_batches: Optional[MicroBatches] = None
     owners: Dict[str, int] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from epl.session.local_runs import LocalRuns, PendingAverage
 from epl.session.local_steps import LocalSteps
 from epl.session.recorded import recorder_of
 from epl.session.runner import Runner
+from epl.session.taken_up import Positions
 from epl.session.together import Together
 from epl.session.variable_values import VariableValues
 from epl.session.versions import Versions
@@ -38,6 +39,7 @@ class Driver(object):
         self._every_nth = EveryNth(config.execution.fetch_every)
         self._copies = Copies(self._versions, self._values, job, lock)
         self._recorder = recorder_of(os.environ, cluster)
+        self._positions = Positions(self._versions, cluster) if config.checkpoint.data_position else None
         self._runner = Runner(self._versions, self._values, self._local, config, cluster, job, self._recorder)
         self._average = PendingAverage(job.background, self._local)
         running = self._versions, self._runner, self._copies
@@ -61,6 +63,8 @@ class Driver(object):
         step, following = self._versions.step(fetches, targets, tuple(feeds)), self._job.following
         if self._recorder is not None:
             self._recorder.begins(self, step, fetches, targets, feeds)
+        if self._positions is not None:
+            self._positions.before(step)
         following.takes(step, feeds, self._versions.rewritten)
         began = following.begins(step)
         try:
@@ -70,6 +74,8 @@ class Driver(object):
             following.ends(began)
             raise
         following.ends(began, step, fetches, values, self._versions.rewritten, self.user_graph)
+        if self._positions is not None:
+            self._positions.after(step)
         if self._recorder is not None:
             self._recorder.ends(self)
         return values
@@ -156,6 +162,16 @@ class Driver(object):
         if self._cluster.worker_num == 1 and self._local.behind:
             self._local_runs.average()
         self._together.finish(self._local_runs.average)
+
+    def save_positions(self, checkpoint):
+        """Writes how far this worker has read its data beside a checkpoint that is being written, where it is to."""
+        if self._positions is not None:
+            self._positions.save(checkpoint)
+
+    def take_up_data(self, checkpoint):
+        """Reads data from where it was when a checkpoint was written, by the prefix of its files, if that is kept."""
+        if self._positions is not None:
+            self._positions.taken_up_from(checkpoint)
 
     @property
     def user_graph(self):

@@ -1,8 +1,11 @@
 """From where a call of a session takes batches on this worker, and when these are read."""
 
+import collections
 from dataclasses import dataclass
 from typing import Tuple
 
+from epl.graph.bodies import Bodies
+from epl.plan.facts import data_ops
 from epl.plan.facts.names import time_names
 from epl.plan.input.prefetch import Prefetched
 from epl.rules import effects
@@ -17,12 +20,16 @@ class Reading:
       sources: names of the operations here from which it takes a batch: iterators, queues, readers.
       loads: the Prefetched of which it takes the batches that were read ahead.
       restarts: those whose iterators it makes anew.
+      iterators: (iterator, how many elements it takes of it) for those whose position checkpoints keep.
+      begun: those of them that it makes begin their data.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
     """
 
     sources: Tuple[str, ...] = ()
     loads: Tuple[Prefetched, ...] = ()
     restarts: Tuple[Prefetched, ...] = ()
+    iterators: Tuple[Tuple[str, int], ...] = ()
+    begun: Tuple[str, ...] = ()
     times: Tuple[str, ...] = ()
     timed: bool = False
 
@@ -53,4 +60,22 @@ def reading_of(rewritten, nodes, sources, changes):
     if plan.io_stats and changes.writes:
         timed = [time_names(name) for name in rewritten.graph.in_order(nodes) if time_names(name)[1] in held]
         times = tuple(name + ":0" for names in timed for name in names)
-    return Reading(sources, loads, restarts, times, plan.io_stats and bool(changes.writes) and bool(times or loads))
+    iterators, begun = _positions(rewritten, nodes, sources) if plan.positions else ((), ())
+    timed = plan.io_stats and bool(changes.writes) and bool(times or loads)
+    return Reading(sources, loads, restarts, iterators, begun, times, timed)
+
+
+def _positions(rewritten, nodes, sources):
+    """(iterators, begun) of a Reading. One that is read by a handle may be any of those that have one."""
+    main = Bodies(rewritten.own_graph).main
+    kept = {each.iterator for each in rewritten.plan.positions}
+    counts = collections.OrderedDict()
+    for name in sources:
+        node = main.nodes[name]
+        if node.op in data_ops.GET_NEXT:
+            iterator = data_ops.iterator_of(main, node.input[0])
+            for each in kept if iterator is None else kept & {iterator}:
+                counts[each] = counts.get(each, 0) + 1
+    makers = (name for name in nodes if name in main.nodes and main.nodes[name].op == "MakeIterator")
+    begun = {data_ops.iterator_of(main, main.nodes[name].input[1]) for name in makers}
+    return tuple(sorted(counts.items())), tuple(sorted(kept & begun))

@@ -1,6 +1,6 @@
 """What workers run that are killed and started again: restarted.py FOLDER.
 
-They train a small model, data parallel, of batches that follow from the global step, and save every five steps.
+They train a small model, data parallel, of shuffled records whose position is saved too, every five steps.
 Worker 0 leaves FOLDER/final.npz. FAULTS is JSON, one fault for each attempt that has one: [worker, what, when]. When is
 seconds from the first step on, or the global step if it is an error. FOLDER/began.<attempt> says at which step an
 attempt began.
@@ -45,19 +45,20 @@ class Faults(object):
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[self._what])
 
 
-def rows_of(step, count):
-    rows = np.random.RandomState(step).normal(size=(4, 3)).astype(np.float32)
-    return np.array_split(rows, count[1])[count[0]]
+def records(workers):
+    """A data set of batches of 4 rows over all workers, which it divides."""
+    rows = np.random.RandomState(7).normal(size=(56, 3)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(rows).shuffle(16, seed=3).repeat().batch(4 // workers).prefetch(1)
 
 
 def main(folder):
     tf.disable_v2_behavior()
-    epl.init()
+    epl.init(epl.Config({"checkpoint.data_position": "per_worker", "io.shard_dataset": True}))
     cluster = epl.Env.get().cluster
     share, faults = (cluster.worker_index, cluster.worker_num), Faults(cluster.worker_index)
     tf.set_random_seed(1)
     with epl.replicate(device_count=1):
-        rows = tf.placeholder(tf.float32, [None, 3])
+        rows = tf.data.make_one_shot_iterator(records(cluster.worker_num)).get_next()
         hidden = tf.layers.dense(rows, 4, tf.nn.tanh)
         loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1) - 1.0))
     step = tf.train.get_or_create_global_step()
@@ -75,7 +76,7 @@ def main(folder):
             file.write(str(done))
         while not sess.should_stop() and done < STEPS:
             faults.before(done)
-            done = int(sess.run([train, step], {rows: rows_of(done, share)})[1])
+            done = int(sess.run([train, step])[1])
             time.sleep(0.02)
             if done == SAVE_STEPS + 2:
                 open(os.path.join(folder, "trains.%d" % share[0]), "w").close()

@@ -36,6 +36,7 @@ KEYS = {
     composes.MICRO_BATCHES: {"pipeline.num_micro_batch": 2},
     composes.STEPS: {"execution.steps_per_run": 2},
     composes.XLA: {"execution.xla": True},
+    composes.DATA_POSITION: {"checkpoint.data_position": "per_worker"},
     composes.EQUAL_STEPS: {"io.equal_steps": "repeat"},
     composes.UNBALANCED: {"io.slicing": True, "io.unbalanced_io_slicing": True},
     composes.DROP_LAST: {"io.slicing": True, "io.drop_last_files": True},

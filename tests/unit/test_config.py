@@ -78,6 +78,7 @@ def settings_of(some_keys):
 def test_documented_keys_have_their_documented_defaults():
     assert Config(environ={}).to_dict() == {
         "checkpoint.verify": True,
+        "checkpoint.data_position": "",
         "pipeline.num_micro_batch": 1,
         "pipeline.num_stages": None,
         "pipeline.strategy": "PreferBackward",

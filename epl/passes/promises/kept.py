@@ -79,6 +79,13 @@ def queues_are_shared(graph, plan):
     return ["'%s' takes the queue '%s', which is this worker's alone" % pair for pair in takers]
 
 
+def positions_are_kept(graph, plan):
+    """After `keep_positions`: each data set of training that this worker has says where it stands."""
+    held = [each for each in plan.positions if each.iterator in graph.nodes]
+    missing = [name for each in held for name in (each.state, each.take_up, each.skip) if name not in graph.nodes]
+    return ["there is no node '%s'" % name for name in missing]
+
+
 def outputs_are_merged(graph, plan):
     """After `merge_outputs`: each merged output has its node."""
     return ["there is no node '%s'" % m.name for m in plan.merges if m.name not in graph.nodes]

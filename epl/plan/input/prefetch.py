@@ -54,15 +54,16 @@ class Prefetched:
         return [(name, instance) for name, instance in every if graph.edges.data_consumers.get(name)]
 
 
-def find_prefetched(model, analysis, mesh, io):
+def find_prefetched(model, analysis, mesh, config):
     """A tuple of Prefetched. What is left as it is, data sets or all of a model, is named in the log with the reason.
 
     Args:
       model: the Program, with one copy of the model.
       analysis: its Analysis.
       mesh: the Mesh.
-      io: the configuration's `io` part.
+      config: an epl.Config.
     """
+    io = config.io
     if not io.prefetch_to_device or not model.apply_calls:
         return ()
     if len(mesh.stages) > 1 or mesh.num_shards > 1 or model.partitioned is not None:
@@ -72,6 +73,8 @@ def find_prefetched(model, analysis, mesh, io):
         )
     if io.equal_steps == "repeat":
         return _passed_over('with io.equal_steps="repeat" workers agree on each batch before its step')
+    if config.checkpoint.data_position:
+        return _passed_over("with checkpoint.data_position data sets stand where the step has read them")
     graph, main = model.graph, Bodies(model.graph).main
     updates = [name for name in analysis.writes if tags.phase(graph.nodes[name]) == tags.APPLY]
     reads = graph.in_order(graph.find(data_ops.GET_NEXT.__contains__))

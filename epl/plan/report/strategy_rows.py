@@ -85,6 +85,7 @@ def _all(program, plan, config):
     tuned = ("TensorFlow chooses how parallel data sets are, and how much they prefetch",)
     yield "io.autotune", tuned if plan.io_autotune else None
     yield "io.prefetch_to_device", _of_prefetched(plan)
+    yield "checkpoint.data_position", _of_positions(plan)
     yield "execution.xla", ("clusters of operations are compiled",) if config.execution.xla else None
     repeats = plan.steps_per_run
     every = config.execution.fetch_every
@@ -104,6 +105,10 @@ def _of_equal_steps(plan, config):
 def _of_prefetched(plan):
     how = "batches of %d data sets are on their devices before the steps that use them"
     return (how % len(plan.prefetched),) if plan.prefetched else None
+
+
+def _of_positions(plan):
+    return ("checkpoints keep how far %d data sets have been read" % len(plan.positions),) if plan.positions else None
 
 
 def _of_micro_batches(plan):

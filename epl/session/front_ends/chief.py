@@ -10,6 +10,7 @@ import tempfile
 from epl import tf_compat
 from epl.env import Env
 from epl.errors import UnsupportedError
+from epl.session import position_files
 from epl.session.endings.file_errors import told
 from epl.session.front_ends.saves import Save, are_several, check_seen
 from epl.session.hooks import current_job, driver_of
@@ -53,35 +54,51 @@ def _own(path, driver, without=None):
 
 
 def _save(original, saver, sess, save_path, global_step=None, *args, **kwargs):
+    driver = driver_of(sess)
+
     def write():
-        _own(save_path, driver_of(sess))
-        return original(saver, sess, save_path, global_step, *args, **kwargs)
+        _own(save_path, driver)
+        if driver is not None:
+            driver.save_positions(_numbered(sess, save_path, global_step))
+        path = original(saver, sess, save_path, global_step, *args, **kwargs)
+        if path and Env.get().config.checkpoint.data_position:
+            position_files.clean(path, Env.get().cluster.worker_num)
+        return path
 
     if not are_several():
         return write()
     save = Save(save_path)
     if is_chief():
         return save.write(write)
-    driver = driver_of(sess)
+    path = _numbered(sess, save_path, global_step)
+    if driver is not None:
+        driver.save_positions(path)
     if driver is not None and saver.saver_def is not None:
         fetched, fed = (saver.saver_def.save_tensor_name,), (saver.saver_def.filename_tensor_name,)
         driver.help(fetched, fed)
         if driver.rewritten.plan.saves_together:  # all gather what the chief writes; here nothing is written
             driver.run(fetched, (), dict.fromkeys(fed, ""))
-    if global_step is None:
-        path = save_path
-    else:
-        if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
-            global_step = tf_compat.tf.train.global_step(sess, global_step)
-        path = "%s-%d" % (save_path, global_step)
     save.until_written(path)
     return path
+
+
+def _numbered(session, save_path, global_step):
+    """The prefix of the files of a checkpoint that a Saver writes."""
+    path = tf_compat.tf.compat.as_str_any(tf_compat.tf.compat.path_to_str(save_path))
+    if global_step is None:
+        return path
+    if not isinstance(global_step, numbers.Integral):  # NumPy's integers are; hooks pass those
+        global_step = tf_compat.tf.train.global_step(session, global_step)
+    return "%s-%d" % (path, global_step)
 
 
 def _restore(original, saver, sess, save_path, *args, **kwargs):
     if save_path is not None and are_several() and not is_chief():
         check_seen(save_path)
     result = original(saver, sess, save_path, *args, **kwargs)
+    driver = driver_of(sess)
+    if driver is not None and save_path is not None:
+        driver.take_up_data(tf_compat.tf.compat.as_str_any(save_path))
     step, here = _STEP.search(str(save_path)), current_job()
     if step is not None and here is not None:
         here.noting.restored(int(step.group()[1:]))

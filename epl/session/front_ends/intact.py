@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from epl import tf_compat
 from epl.env import Env
+from epl.session import position_files
 
 _LOG = logging.getLogger("epl")
 
@@ -59,8 +60,9 @@ def _state(original, *args, **kwargs):
     newest = state.model_checkpoint_path
     before = [path for path in reversed(state.all_model_checkpoint_paths) if path != newest]
     known, problems = Env.get().state("intact checkpoints", KnownCheckpoints), []
+    positions = Env.get().config.checkpoint.data_position
     for path in [newest] + before:
-        problem = known.problem(path)
+        problem = known.problem(path) or (position_files.problem(path) if positions else None)
         if problem is None:
             break
         problems.append("%s (%s)" % (path, problem))

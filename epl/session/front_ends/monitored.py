@@ -48,17 +48,20 @@ def _create(original, creator):
     graph = tf.get_default_graph()
     together = several_workers() and (trains(graph) or record_of(graph).role == EACH_WORKER)
     if together:
-        path = _shared_checkpoint(creator) if trains(graph) and divided_over_workers(graph) else None
+        divided, positions = divided_over_workers(graph), Env.get().config.checkpoint.data_position
+        path = _shared_checkpoint(creator) if trains(graph) and (divided or positions) else None
         if not is_chief():
-            tf_compat.restore_from(creator, path)
+            tf_compat.restore_from(creator, path if divided else None)
     session = original(creator)
     if together:
+        if path and not is_chief():
+            driver_of(session).take_up_data(path)
         synchronise(session)
     return session
 
 
 def _shared_checkpoint(creator):
-    """The chief's checkpoint, of which each worker restores its stages; None when there is none."""
+    """The chief's checkpoint, of which each worker takes its stages and its data's position; None if there is none."""
     # Like the first step that communicates, which it comes before.
     limit_s = Env.get().config.communication.start_timeout_s
     path = from_chief(lambda: tf_compat.checkpoint_of(creator), limit_s)
