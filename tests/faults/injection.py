@@ -6,6 +6,7 @@ import re
 import socket
 import time
 
+from tests.faults import clock
 from tests.faults.job import Job
 from tests.faults.table import LAYOUTS, SAVE_AT, STEPS, TIMEOUT_S, WHOLE_S, Outcome, judge
 from tests.helpers import processes
@@ -49,6 +50,8 @@ def inject(start, injection, folder):
         TMPDIR=folder,
         **dict(times, **layout.settings),
     )
+    if injection.fault in ("clock_back", "clock_ahead"):
+        environ.update(clock.variables(folder))
     began = time.time()
     with Job(start, folder, "injected", injection.victim, layout.workers, layout.devices, environ) as job:
         guests = []

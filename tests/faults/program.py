@@ -21,10 +21,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import epl
+from tests.faults import clock
 
 FAULT_STEP = 3
 MIDDLE_STEP = 5  # after the first checkpoint and before the second
 PAUSE_S = 3
+HOUR_S = 3600
 # Device counts of the stages.
 STAGES = [int(count) for count in os.environ.get("FAULT_STAGES", "1").split(",")]
 
@@ -129,6 +131,17 @@ class Fault(object):
                 os.dup(0)
         except OSError:
             return
+
+    def clock_back(self):
+        self._turn_the_clock(-HOUR_S)
+
+    def clock_ahead(self):
+        self._turn_the_clock(HOUR_S)
+
+    def _turn_the_clock(self, seconds):
+        before = time.time()
+        clock.jump(self._folder, seconds)
+        assert abs(time.time() - before - seconds) < HOUR_S / 10, "the clock of this process has not jumped"
 
     def file_limit(self):
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))

@@ -124,6 +124,9 @@ FAULTS = collections.OrderedDict(
             "descriptors",
             (("middle",), Expected(ANY_FAILURE, True, NOTICE_S, r"(?i)descriptor|too many open|ulimit")),
         ),
+        # The time of day of the job's processes jumps by an hour; nothing comes of it.
+        ("clock_back", (("init", "first", "middle", "save"), Expected((0,), False, WHOLE_S, None))),
+        ("clock_ahead", (("init", "first", "middle", "save"), Expected((0,), False, WHOLE_S, None))),
         # One worker has another configuration than the others; which of them is wrong nobody can know.
         (
             "other_config",

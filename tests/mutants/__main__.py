@@ -28,7 +28,7 @@ def main(arguments):
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
     parser.add_argument("--done", default="build/mutants/done.txt", help="what is known; those in it are left out")
     parser.add_argument("--cover", default="build/mutants/cover", help="which tests run what; made where it is missing")
-    parser.add_argument("--seconds", type=float, default=30, help="of tests for each fault, at the most (default 30)")
+    parser.add_argument("--seconds", type=float, default=120, help="of tests for each fault, at the most (default 120)")
     parser.add_argument("names", nargs="*", metavar="FAULT", help="these instead, by the beginnings of their names")
     options = parser.parse_args(arguments)
     os.chdir(REPOSITORY)

@@ -1,5 +1,6 @@
 """Stages chosen automatically, on models built with TensorFlow."""
 
+import collections
 import itertools
 
 import pytest
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 from epl.capture.record import make_program
 from epl.cluster.machine import NOMINAL
 from epl.errors import PlanError
+from epl.graph.index import Graph
+from epl.graph.node_defs import make_node
 from epl.plan.cost.cost import forward_costs, stage_costs
 from epl.plan.facts.analysis import analyse
+from epl.plan.pipeline import pieces
 from epl.plan.pipeline.auto_stages import choose_stages, cut
 from epl.plan.pipeline.pieces import Piece
 from tests.helpers.machines import simple_machine
@@ -315,17 +319,49 @@ def test_same_choice_every_time():
     assert answers[0] == answers[1]
 
 
+def typed_blocks(*kinds):
+    """Of pieces with such operation types: the blocks, in pieces."""
+    nodes = [make_node(op, "%d_%d" % (i, j)) for i, piece in enumerate(kinds) for j, op in enumerate(piece)]
+    begins = list(itertools.accumulate([0] + [len(piece) for piece in kinds]))
+    graph, order = Graph.from_graph_def(tf.GraphDef(node=nodes)), [node.name for node in nodes]
+    found, repeats = pieces._typed_blocks(graph, order, begins[1:-1], [0] * (len(nodes) + 1))
+    assert len(found) == repeats
+    return [(begins.index(begin), begins.index(end)) for begin, end in found]
+
+
+def test_the_last_block_ends_where_the_others_do():
+    """Its last piece has what comes behind all blocks besides, so that it begins like theirs and is longer."""
+    one, other = ("MatMul", "Tanh"), ("MatMul", "Relu", "Add")
+    pairs = [(0, 2), (2, 4), (4, 6)]
+    assert typed_blocks(one, other, one, other, one, other + ("Mean", "Square")) == pairs
+    assert typed_blocks(one, other, one, other, one, ("MatMul", "Relu", "Mean")) == pairs[:2]
+    assert typed_blocks(one, other, one, other, one, one) == pairs[:2]
+    assert typed_blocks(one, other, one, other, one, other) == pairs
+    assert typed_blocks(one, one, one) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=3), max_size=6))
+def test_what_stays_together_is_in_one_interval(groups):
+    names = [[str(place) for place in group] for group in groups]
+    costs = collections.namedtuple("Costs", "operations")({})
+    found = pieces._intervals(None, costs, {str(place): place for place in range(21)}, names)
+    assert all(end <= begin for (_, end), (begin, _) in zip(found, found[1:]))
+    spans = [set(range(min(group), max(group) + 1)) for group in groups if len(set(group)) > 1]
+    assert all(any(span <= set(range(*interval)) for interval in found) for span in spans)
+    assert {place for interval in found for place in range(*interval)} == set().union(*spans)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=9), st.data())
 def test_no_other_cut_is_better(drawn, data):
-    pieces = [Piece(str(i), (), float(seconds), size) for i, (seconds, size) in enumerate(drawn)]
-    num_stages = data.draw(st.integers(1, len(pieces)))
+    row = [Piece(str(i), (), float(seconds), size) for i, (seconds, size) in enumerate(drawn)]
+    num_stages = data.draw(st.integers(1, len(row)))
     facts = {}
-    for inner in itertools.combinations(range(1, len(pieces)), num_stages - 1):
-        borders = (0,) + inner + (len(pieces),)
-        times = [sum(piece.seconds for piece in pieces[b:e]) for b, e in zip(borders, borders[1:])]
-        facts[borders[1:]] = (max(times), sum(pieces[i].bytes_before for i in inner), sum(t * t for t in times))
-    ends = tuple(cut(pieces, num_stages))
+    for inner in itertools.combinations(range(1, len(row)), num_stages - 1):
+        borders = (0,) + inner + (len(row),)
+        times = [sum(piece.seconds for piece in row[b:e]) for b, e in zip(borders, borders[1:])]
+        facts[borders[1:]] = (max(times), sum(row[i].bytes_before for i in inner), sum(t * t for t in times))
+    ends = tuple(cut(row, num_stages))
     least = min(slowest for slowest, _, _ in facts.values())
     near = [fact for fact in facts.values() if fact[0] <= least * 1.1 - 1e-9]
     assert facts[ends][0] <= least * 1.1 + 1e-9

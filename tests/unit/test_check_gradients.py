@@ -9,6 +9,7 @@ import epl
 from epl.capture.record import make_program
 from epl.config import Config
 from epl.errors import ConfigError, GradientError
+from epl.graph import tags
 from epl.graph.index import parse_input
 from epl.program.program import CheckedGradient
 from epl.session.first_gradients import FirstGradients
@@ -41,6 +42,17 @@ def pairs(build, tampered=lambda graph: graph, config=CHECK):
             names = [("%s:%d" % parse_input(c.tensor), "%s:%d" % parse_input(c.without)) for c in program.checked]
             data = np.random.RandomState(3).normal(size=(ROWS, width)).astype(np.float32)
             return program.checked, session.run(names, {"x:0": data})
+
+
+def test_updates_wait_for_the_copies_of_their_own_gradients():
+    with control_flow("v1"), capture() as graph:
+        loss, halves = mlp(), (tf.trainable_variables()[:6], tf.trainable_variables()[6:])
+        for half in halves:
+            tf.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=half)
+        program = compiled(make_program(graph), 1, 1, **CHECK)
+    (waits,) = [each.waits for key, each in program.plan.decisions.items() if key == "plan_checks"]
+    calls = [{tags.get_int(program.graph.nodes[name], tags.APPLY_CALL) for name in each.writes} for each in waits]
+    assert calls == [{0}, {1}] and [len(each.writes) for each in waits] == [len(half) for half in halves]
 
 
 def test_equal_but_for_the_order_of_sums():

@@ -11,7 +11,7 @@ from epl.plan.cost.device_memory import GRADIENTS, SLOTS, VARIABLES
 from epl.plan.estimate.estimate import estimate
 from epl.plan.estimate.exchanged import Exchanged
 from epl.plan.layout.mesh import DATA, Group
-from epl.program.collective import ALL_GATHER, ALL_REDUCE, collective
+from epl.program.collective import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, SEND, SPARSE_ALL_REDUCE, collective
 from epl.session import estimated_program
 from epl.session.estimated_program import estimate_program
 from epl.session.front_ends import preview
@@ -102,10 +102,10 @@ def test_what_an_exchange_takes():
         made = collective("c", operation, "gradients", ("t",), group, 0, 60, 1, "backward")
         return Exchanged(machine, 1).seconds(made)
 
-    assert seconds(ALL_REDUCE, 1, 1) == 0
+    assert [seconds(operation, 1, 1) for operation in (ALL_REDUCE, BROADCAST, REDUCE, SEND)] == [0] * 4
     assert seconds(ALL_REDUCE, 2, 2) == 1 + 2 * 60 / 2 / 10.0
     assert seconds(ALL_REDUCE, 4, 4) == 2 + 2 * 60 * 3 / 4 / 10.0
-    assert seconds(ALL_GATHER, 3, 3) == 2 + 2 * 60 / 10.0
+    assert seconds(ALL_GATHER, 3, 3) == 2 + 2 * 60 / 10.0 == seconds(SPARSE_ALL_REDUCE, 3, 3)
     assert seconds(ALL_REDUCE, 2, 4) == 2 * (1 + 60 / 10.0)  # within a worker, and then between the two
 
 

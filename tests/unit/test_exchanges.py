@@ -71,6 +71,10 @@ def test_a_divided_classifier_behind_features_of_rows(workers):
     backward = [(e.operation, e.num_bytes) for e in found if e.phase == "backward"]
     assert sorted(backward) == [("all_reduce", 4 * 6 * 4), ("reduce_scatter", activations)]
     assert bytes_by_axis(found) == {"shard": sum(size for _, size in forward + backward)}
+    # A worker hands in what its devices have of it.
+    handed_in = sorted((e.operation, e.num_bytes) for e in program.plan.collectives)
+    others = [each for each in forward + backward if each[0] != "all_gather"]
+    assert handed_in == sorted(others + [("all_gather", activations // workers)])
     text = exchanges_table(program, found)
     assert "along the axis shard: 5 exchanges" in text and "kernel            [6, 1000]  1" in text
 
@@ -85,6 +89,31 @@ def test_experts():
     _, found = rows_of(graph, 2, 1, **COLOCATED)
     routed = 4 * 4 * 2 * 64 * 4 // 2  # groups, experts, room, width, bytes; half of them on a device
     assert kinds(found, routed) == {("forward", "all_to_all"): 2, ("backward", "all_to_all"): 2}
+
+
+@pytest.mark.once
+def test_rows_of_a_divided_table():
+    """Workers with one device each send one another ids, rows, and gradients of rows."""
+    rows, width, asked = 4096, 64, 64 * 5
+    with planning.capture() as graph:
+        with epl.replicate(2):
+            ids = tf.placeholder(tf.int64, [64, 5]) % rows
+        with epl.split(2):
+            table = tf.get_variable("table", [rows, width], use_resource=True)
+            found = tf.nn.embedding_lookup(table, ids)
+        with epl.replicate(2):
+            loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.reshape(found, [64, 5 * width]), 4)))
+        tf.train.AdagradOptimizer(0.1).minimize(loss)
+    program = planning.compiled(graph, 2, 1, **COLOCATED)
+    (route,) = planning.of_op(program.graph, "EplRouteIds")
+    sent = planning.of_op(program.graph, "EplAllToAll")
+    assert sorted(node.attr["T"].type for node in sent) == [tf.float32, tf.float32, tf.int64]
+    routed = program.graph.descendants([route.name], data_only=True)
+    for node in sent:
+        (given, _), (counts, _) = program.graph.inputs[node.name][:2]
+        assert counts in routed and (given in routed or node.attr["T"].type == tf.float32)
+    sizes = [each.num_bytes for each in program.plan.collectives if each.operation == "all_to_all"]
+    assert sorted(sizes, key=lambda size: size or 0)[-1] == asked // 2 * width * 4
 
 
 @pytest.mark.parametrize("workers, devices", [(1, 2), (2, 1), (2, 2)])

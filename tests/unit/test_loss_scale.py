@@ -185,6 +185,34 @@ def test_which_calls_are_judged_together(order, groups):
     assert len([v for v in program.variables.values() if v.added]) == 3 * groups
 
 
+def test_gradients_of_a_loss_are_scaled_in_the_order_of_their_calls():
+    """However many other calls of tf.gradients there are, so that all workers make the same graph."""
+    with capture() as graph:
+        w = tf.get_variable("w", [4, 4])
+        loss = tf.reduce_mean(tf.square(tf.matmul(tf.placeholder(tf.float32, [None, 4]), w)))
+        for _ in range(7):
+            tf.gradients(loss, w)
+        for _ in range(2):
+            tf.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[w])
+    program = make_program(graph)
+    (scaled,) = plan_loss_scale(program)
+    assert len(scaled.seeds) == 2
+    assert list(scaled.seeds) == program.graph.in_order(scaled.seeds)
+
+
+def test_checkpoints_hold_the_scale():
+    with capture() as graph:
+        _two_networks("apart")
+        tf.train.Saver()
+    program, saved = one(graph), {}
+    for name, nodes in (("before", make_program(graph).graph.nodes), ("after", program.graph.nodes)):
+        (save,) = [node for node in nodes.values() if node.op == "SaveV2"]
+        saved[name] = list(save.attr["dtypes"].list.type)
+        assert len([text for text in save.input if text[0] != "^"]) == 3 + len(saved[name])
+    added = [variable for variable in program.variables.values() if variable.added and variable.added.is_saved]
+    assert added and len(saved["after"]) == len(saved["before"]) + len(added)
+
+
 def _by_hand():
     w = tf.get_variable("w", [4, 4])
     (gradient,) = tf.gradients(tf.reduce_mean(tf.matmul(tf.placeholder(tf.float32, [None, 4]), w)), w)
@@ -261,10 +289,11 @@ def test_a_gradient_on_one_side_of_a_branch():
 
         def taken():
             inner.append(tf.identity(tf.matmul(x, w)))
-            return tf.reduce_sum(inner[0])
+            inner.append(tf.reduce_sum(inner[0]))  # the gradient of it is one of two sides of a Switch
+            return inner[1]
 
         loss = tf.cond(tf.reduce_sum(x) > 0, taken, lambda: tf.reduce_sum(w))
-        of_w, of_inner = tf.gradients(loss, [w, inner[0]])
+        of_w, of_inner, of_sum = tf.gradients(loss, [w] + inner)
         update = tf.train.GradientDescentOptimizer(0.25).apply_gradients([(of_w, w)])
         init = tf.global_variables_initializer()
     program = one(graph, amp__loss_scale=64)
@@ -272,9 +301,11 @@ def test_a_gradient_on_one_side_of_a_branch():
         tf.import_graph_def(program.graph.to_graph_def(tf_compat.GraphDef), name="")
         with tf.Session() as sess:
             sess.run(init.name)
-            gradient, inner_gradient, _ = sess.run([of_w.name, of_inner.name, update.name], {"x:0": np.ones([2, 4])})
+            fetched = [of_w.name, of_inner.name, of_sum.name, update.name]
+            gradient, inner_gradient, outer_gradient, _ = sess.run(fetched, {"x:0": np.ones([2, 4])})
     np.testing.assert_array_equal(gradient, 2 * np.ones([4, 4]))
     np.testing.assert_array_equal(inner_gradient, np.ones([2, 4]))
+    np.testing.assert_array_equal(outer_gradient, 1)
 
 
 @pytest.mark.parametrize(

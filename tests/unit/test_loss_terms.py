@@ -99,6 +99,7 @@ LOSSES = {
     "of some tokens": (of_some_tokens, {"ratio"}),
     "of all tokens": (lambda d: tf.reduce_mean(tf.reshape(tokens(d)[0], [-1])), {"mean"}),
     "sum of all tokens": (lambda d: tf.reduce_sum(tf.reshape(tokens(d)[0], [-1, 1])), {"sum"}),
+    "l2 of all tokens": (lambda d: tf.nn.l2_loss(tf.reshape(tokens(d)[0], [-1])), {"sum"}),
     "by the size of some": (by_size_of_some, {"ratio"}),
     "of some by index": (
         lambda d: tf.reduce_mean(tf.gather_nd(d.errors, tf.where(d.weights[:, 0] > 0))),

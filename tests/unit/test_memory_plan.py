@@ -272,6 +272,21 @@ def test_the_page_holds_what_it_shows():
     assert page.count("<polygon") == 1
 
 
+def test_numbers_stand_beside_their_lines():
+    """Lines lie as high as their numbers say, and each text as much below its line as the others."""
+    memory = of_nodes([("MatMul", "a", []), ("MatMul", "b", ["a"])], ["b"], {"a": 3 << 20, "b": 4 << 20}, {})
+    page = memory_page({"CPU:0": {"foretold": drawn(memory)}}, "title", capacity=8 << 20)
+    lines = [float(y) for y in re.findall(r'<line class="(?:grid|axis)"[^>]* y1="([^"]*)"', page)]
+    texts = [(float(y), text) for y, text in re.findall(r'<text text-anchor="end"[^>]* y="([^"]*)">([^<]*)<', page)]
+    numbers = {text: y for y, text in texts if not text.startswith("the device")}
+    below = {round(y - min(lines, key=lambda line: abs(line - y)), 1) for y in numbers.values()}
+    assert len(below) == 1 and len(numbers) >= 4 and "peak 7.0 MiB" in numbers
+    amounts = {text: float(re.sub("[^0-9.]", "", text)) for text in numbers}
+    one_more = (numbers["0"] - numbers["peak 7.0 MiB"]) / 7
+    for text, y in numbers.items():
+        assert numbers["0"] - y == pytest.approx(one_more * amounts[text], abs=0.2)
+
+
 @pytest.mark.parametrize(
     "top, numbers",
     [

@@ -162,6 +162,24 @@ def test_a_copy_waits_for_the_layer_before():
     assert len({waits[user][0] for user in backward}) == LAYERS
 
 
+def test_what_is_made_of_a_parameter_comes_to_the_device_as_it_would():
+    """As large, it does not come before the layer is about to need it either."""
+    with capture() as graph:
+        hidden = tf.placeholder(tf.float32, [ROWS, WIDTH])
+        for i in range(6):
+            kernel = tf.get_variable("kernel_%d" % i, [WIDTH, WIDTH])
+            hidden = tf.tanh(tf.matmul(hidden, 2.0 * kernel if i % 2 else kernel))
+        tf.train.AdamOptimizer().minimize(tf.reduce_mean(tf.square(hidden)))
+        program = compiled(make_program(graph), 1, 1, offload__level="v0")
+    copies = program.plan.decisions["plan_offload"].copies
+    forward = [
+        [tags.phase(program.graph.nodes[user]) == tags.FORWARD for user, _ in copy.users] + [copy.after is None]
+        for copy in copies
+    ]
+    assert sum(each[0] for each in forward) == 6 and [each[-1] for each in forward if each[0]].count(True) == 1
+    assert not any(each[-1] for each in forward if not each[0])
+
+
 def test_the_memory_plan_counts_what_the_device_holds_for_a_while():
     with capture() as graph:
         loss = mlp()
@@ -184,6 +202,26 @@ def test_the_memory_plan_of_state_alone(resource):
     host, device = devices["CPU:0"], devices["CPU:1"]
     assert host.lasting[SLOTS] == 2 * device.lasting[VARIABLES] > 0 == host.lasting[VARIABLES]
     assert device.lasting[SLOTS] == 8 and not unknown  # the powers of Adam's decay rates
+
+
+@pytest.mark.parametrize("resource", [False, True])
+def test_updates_with_state_alone_on_the_host_say_what_they_are(resource):
+    """What assigns to a parameter has the name of the update, and is told for it by its tags; it is on the device."""
+    with capture() as graph:
+        tf.train.AdamOptimizer().minimize(mlp(resource))
+        captured = make_program(graph)
+        program = compiled(captured, 1, 1, offload__level="state")
+    moved = [name for name, node in captured.graph.nodes.items() if node.op in ("ApplyAdam", "ResourceApplyAdam")]
+    assert len(moved) == 2 * LAYERS
+    for name in moved:
+        before, node = captured.graph.nodes[name], program.graph.nodes[name]
+        assert node.op in ("Assign", "AssignVariableOp") and tags.HOST not in node.attr
+        said = [key for key in before.attr if key.startswith(tags.PREFIX)]
+        assert {tags.PHASE, tags.APPLY_CALL} <= set(said)
+        assert all(node.attr[key] == before.attr[key] for key in said)
+    assert all(node.attr[tags.HOST].b for node in program.graph.nodes.values() if tags.HOST in node.attr)
+    computed = [node for node in program.graph.nodes.values() if node.op in ("ApplyAdam", "ResourceApplyAdam")]
+    assert len(computed) >= 2 * LAYERS and all(tags.HOST in node.attr for node in computed)
 
 
 def branches():

@@ -29,6 +29,18 @@ def test_the_change_waits_for_what_training_reads(resource):
     assert "rate" in waits(after, count) and "not_for_training" not in waits(after, count)
 
 
+def test_only_what_changes_numbers_waits_for_readers():
+    """Who reads all of a vector may read it later; see docs/concepts.md."""
+    with capture() as graph:
+        seen = tf.get_variable("seen", [3], initializer=tf.zeros_initializer(), trainable=False)
+        rate = 1.0 / (1.0 + tf.reduce_sum(seen, name="read"))
+        loss = tf.reduce_mean(tf.matmul(planning.batch(), variable("w")))
+        train_op = tf.train.GradientDescentOptimizer(rate).minimize(loss)
+        change = seen.assign(seen + 1.0)
+        tf.group(train_op, change)
+    assert waits(rewritten(graph, 1, 2)[2], change.op.name) == []
+
+
 def test_a_change_after_the_optimizer_stays_as_it_is():
     def build(step, train_op):
         with tf.control_dependencies([train_op]):

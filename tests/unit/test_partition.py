@@ -1,6 +1,8 @@
 """Parts of the partition engine by themselves: notations, reshapes, minimum cuts."""
 
+import functools
 import itertools
+import operator
 
 import pytest
 from hypothesis import given
@@ -83,12 +85,38 @@ def test_groups_have_equally_many_elements(before, cuts):
         else:
             after.append(size)
     for ins, outs in groups(tuple(before), tuple(after)):
-        one, other = 1, 1
-        for dim in ins:
-            one *= before[dim]
-        for dim in outs:
-            other *= after[dim]
-        assert one == other > 1
+        assert _elements(before, ins) == _elements(after, outs) > 1
+
+
+def _elements(shape, dims):
+    return functools.reduce(operator.mul, [shape[dim] for dim in dims], 1)
+
+
+@given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_groups_are_of_all_dimensions_where_one_size_of_each_is_not_known(data, sizes):
+    """Whatever that size turns out to be, each group has as many elements on both sides; so nothing is left over."""
+
+    def merged():
+        found = []
+        for size, cut in zip(sizes, data.draw(st.lists(st.booleans(), min_size=6, max_size=6))):
+            if cut and found:
+                found[-1] *= size
+            else:
+                found.append(size)
+        return found
+
+    def hidden(shape):
+        at = data.draw(st.integers(0, len(shape) - 1))
+        return tuple(None if i == at else size for i, size in enumerate(shape))
+
+    before, after = merged(), merged()
+    one, other = hidden(before), hidden(after)
+    found = groups(one, other)
+    for ins, outs in found:
+        assert _elements(before, ins) == _elements(after, outs)
+    for place, shape in enumerate((one, other)):
+        grouped = sorted(dim for group in found for dim in group[place])
+        assert grouped == [i for i, size in enumerate(shape) if size != 1]
 
 
 def _cost(cut, edges):

@@ -8,14 +8,23 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.cluster.machine import Link
+from epl.capture.record import make_program
+from epl.cluster.machine import NOMINAL, Link
 from epl.graph import tags
 from epl.graph.index import NodeInput
 from epl.graph.node_defs import Type, constant, make_node
 from epl.partition import conversion, values
+from epl.partition.facts import Facts
+from epl.partition.lookup_gradients import lists_of_rows
 from epl.passes.copies import share_batches
 from epl.plan.cost import cost
+from epl.plan.cost.device_memory import ACTIVATIONS, KINDS
+from epl.plan.estimate.lifetimes import lives
+from epl.plan.estimate.prices import Price, Prices
 from epl.plan.facts import merging, numbers, row_kinds
+from epl.plan.facts.analysis import analyse
+from epl.plan.facts.loops import find_loops
+from epl.plan.facts.trip_counts import of_all_trips
 from epl.plan.memory import forward
 from epl.plan.report import strategy_rows
 from tests.helpers import planning
@@ -67,10 +76,179 @@ def test_what_changes_a_variable_is_of_its_kind():
         assert row_kinds._changed(taken) is None
 
 
+def test_zero_names_what_it_leaves_whole(caplog):
+    """A variable whose size nobody knows; one that is known to be empty is not worth a word."""
+    with capture() as graph:
+        odd = tf.get_variable("odd", initializer=lambda: tf.ones([4]), validate_shape=False, use_resource=False)
+        empty = tf.get_variable("empty", [0])
+        loss = planning.layers(1) + tf.reduce_mean(planning.batch()) * (tf.reduce_sum(odd) + tf.reduce_sum(empty))
+        tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    with caplog.at_level(logging.WARNING):
+        plan = planning.plan_of(graph, 2, 1, zero__level="v0")[1]
+    (said,) = [record.getMessage() for record in caplog.records if "stays whole" in record.getMessage()]
+    assert "the state of 'odd' stays whole on every device" in said
+    assert {name for update in plan.zero.updates for name in update.members} >= {"Momentum/update_w0/ApplyMomentum"}
+
+
+def test_what_fills_queues_is_not_averaged():
+    """Each copy fills its own."""
+    with capture() as graph:
+        filled = tf.get_variable("filled", [], initializer=tf.zeros_initializer(), trainable=False)
+        queue = tf.FIFOQueue(4, tf.float32, [[]])
+        queue.enqueue(tf.assign_add(filled, tf.random_uniform([])))
+        rate = tf.get_variable("rate", [], initializer=tf.zeros_initializer(), trainable=False)
+        loss = planning.layers(1)
+        tf.group(sgd(loss + queue.dequeue()), tf.assign(rate, loss))
+    plan = planning.plan_of(graph, 2, 1, **LOCAL)[1]
+    assert plan.local_sgd.variables == {"w0", "b0", "rate"}
+
+
+def test_generators_keep_a_state_of_each_copy():
+    with capture() as graph:
+        with tf.variable_scope("", use_resource=True):
+            generator = tf.random.experimental.Generator.from_seed(3)
+            sgd(planning.layers(1, x=generator.normal([8, 4])))
+    plan = planning.plan_of(graph, 2, 1, **LOCAL)[1]
+    assert plan.local_sgd.variables == {"w0", "b0"}
+
+
+def test_what_only_waits_takes_no_statistic():
+    def tensors_in_common(waits):
+        with capture() as graph:
+            x, w, other = planning.batch(), variable("w"), variable("other")
+            (first,) = tf.gradients(tf.reduce_sum(tf.matmul(x, other)), other)
+            hidden = tf.matmul(x, w)
+            mean, variance = tf.nn.moments(hidden, [0])
+            loss = tf.reduce_mean(tf.square((hidden - mean) * tf.rsqrt(variance + 1.0)))
+            optimizer = tf.train.GradientDescentOptimizer(0.1)
+            with tf.control_dependencies([first] if waits else []):
+                gradients = optimizer.compute_gradients(loss, [w])
+            optimizer.apply_gradients(gradients + [(first, other)])
+        program, plan = planning.plan_of(graph, 2, 1, communication__sync_batch_norm=True)
+        waiting = [n for n in program.graph.nodes.values() if any(text == "^" + first.op.name for text in n.input)]
+        assert bool(waiting) == waits
+        done = planning.compiled(graph, 2, 1, communication__sync_batch_norm=True)
+        assert "communication.sync_batch_norm" in {each.key.partition("=")[0] for each in done.plan.strategies}
+        alone = planning.compiled(graph, 1, 1, communication__sync_batch_norm=True)
+        assert "communication.sync_batch_norm" not in {each.key.partition("=")[0] for each in alone.plan.strategies}
+        return [norm.tensor for norm in plan.batch_norms]
+
+    found = tensors_in_common(True)
+    assert len(found) == 4 and found == tensors_in_common(False)
+
+
+@pytest.mark.parametrize("least, trips", [(2, 2), (7, 7), (None, 32)])
+def test_loops_cost_as_often_as_they_go_round(least, trips):
+    """Which is the smallest number that the end of the loop depends on, and some if there is none."""
+    with planning.control_flow("v1"), capture() as graph:
+        w, fed = variable("w"), tf.placeholder(tf.int32, [])
+        ends = (lambda i: tf.logical_and(i < least, i < 9)) if least else (lambda i: i < fed)
+        product = tf.while_loop(
+            lambda i, _: ends(i), lambda i, h: (i + 1, tf.matmul(h, w, name="product")), [0, planning.batch()]
+        )[1]
+        sgd(tf.reduce_mean(product))
+    model = make_program(graph)
+    backward = frozenset(n for n, node in model.graph.nodes.items() if tags.phase(node) == tags.BACKWARD)
+    once = cost.forward_costs(model.graph, analyse(model).cloned, model.spec_of, NOMINAL)
+    often = of_all_trips(once, model.graph, find_loops(model.graph, model.stateful, backward), model.spec_of)
+    assert once.operations["while/product"].forward_s > 0
+    assert often.operations["while/product"].forward_s == trips * once.operations["while/product"].forward_s
+    outside = [name for name in once.operations if not name.startswith("while/")]
+    assert outside and all(often.operations[name] == once.operations[name] for name in outside)
+
+
+def test_the_backward_pass_keeps_what_depends_on_data():
+    """Variables are there anyhow."""
+    with capture() as graph:
+        sgd(planning.layers(3, resource=True))
+    model = make_program(graph)
+    costs = cost.forward_costs(model.graph, analyse(model).cloned, model.spec_of, NOMINAL)
+    assert len(costs.kept) >= 3
+    assert all(costs.operations[tensor.partition(":")[0]].from_data for tensor in costs.kept)
+
+
+def test_rows_of_a_lookup_and_their_ids():
+    """Among other operations on the same ids, before and after."""
+    with capture() as graph:
+        ids = tf.placeholder(tf.int64, [None, 3], name="ids")
+        tf.cast(ids, tf.float32), tf.reshape(ids, [-1, 1]), tf.shape(ids)
+        table = tf.get_variable("table", [10, 4], use_resource=True)
+        rows = tf.nn.embedding_lookup(table, ids)
+        (gradient,) = tf.gradients(tf.reduce_sum(tf.square(rows)), table)
+        tf.cast(ids, tf.int32), tf.reshape(ids, [3, -1])
+        tf.train.GradientDescentOptimizer(0.1).apply_gradients([(gradient, table)])
+    program = make_program(graph)
+    (lookup,) = program.graph.find("ResourceGather".__eq__)
+    found = list(lists_of_rows(Facts(program.graph, program.spec_of), lookup))
+    assert found == [(gradient.values.op.name, gradient.indices.op.name)]
+
+
+def test_what_is_alive_is_counted_by_kind():
+    nodes = [make_node("MatMul", "a"), make_node("MatMul", "b", ["a"]), make_node("MatMul", "c", ["b"])]
+    graph = planning.Graph.from_graph_def(tf.GraphDef(node=nodes))
+    sizes = {"a": 100, "b": 200, "c": 50}
+    prices = {name: Price(0.0, 0.0, (size,), 0) for name, size in sizes.items()}
+    phases = dict.fromkeys(sizes, tags.FORWARD)
+    first, second = lives(graph, list(sizes), prices, phases, lambda name: int(name == "c"), 2)
+    kinds = dict.fromkeys(KINDS, 0)
+    assert first.peak == dict(kinds, **{ACTIVATIONS: 300}) and second.peak == dict(kinds, **{ACTIVATIONS: 50})
+
+
 @pytest.mark.parametrize("shape, known", [([6], True), ([2, 3], True), ([1, 2, 3], False), ([2, None], False)])
 def test_values_of_what_is_reshaped(shape, known):
     found = values._reshape(None, np.arange(6), np.array(shape, object))
     assert np.array_equal(found, np.arange(6).reshape(shape)) if known else found is None
+
+
+@pytest.mark.parametrize("bounds", [(0, 5, 1), (2, 9, 3), (5, 0, -2), (3, 3, 1)])
+def test_values_of_ranges(bounds):
+    assert np.array_equal(values._range(None, *map(np.array, bounds)), np.arange(*bounds))
+    assert values._range(None, *map(np.array, bounds[:2] + (0,))) is None
+    assert values._range(None, np.array(0), np.array(10**9), np.array(1)) is None
+
+
+def test_sizes_that_are_guessed_are_those_of_the_batch():
+    """Against what TensorFlow computes of as many rows."""
+    rows = 3
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 4, 3], name="x")
+        flat = tf.reshape(x, [-1, 12])
+        hidden = tf.tanh(tf.matmul(flat, variable("w", [12, 6])) + variable("b", [6]))
+        like = tf.reshape(tf.reshape(hidden, [-1, 2, 3]), tf.shape(hidden))
+        tf.reduce_mean(tf.concat([tf.transpose(flat, [0, 1]), like, flat[:, :2]], 1), 1)
+        init = tf.global_variables_initializer()
+    program, _ = planning.plan_of(graph, 1, 1)
+    order = sorted(program.graph.order, key=program.graph.order.__getitem__)
+    prices = Prices(program, order, NOMINAL.device, rows)
+    with tf.Graph().as_default() as plain:
+        tf.import_graph_def(graph.as_graph_def(), name="")
+        names = [name for name in order if program.graph.nodes[name].op in _COMPUTED]
+        with tf.Session() as session:
+            session.run(init.name)
+            found = session.run([name + ":0" for name in names], {"x:0": np.zeros([rows, 4, 3], np.float32)})
+    del plain
+    assert {program.graph.nodes[name].op for name in names} == _COMPUTED
+    for name, value in zip(names, found):
+        assert prices.shape(NodeInput(name, 0)) == value.shape, name
+
+
+def test_impossible_sizes_are_for_tensorflow_to_refuse():
+    with capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 3])
+        tf.reshape(x * variable("w", [3]), [-1, 0], name="nothing")
+    program, _ = planning.plan_of(graph, 1, 1)
+    order = sorted(program.graph.order, key=program.graph.order.__getitem__)
+    assert Prices(program, order, NOMINAL.device, 5).shape(NodeInput("nothing", 0))[1] == 0
+
+
+def test_changed_rows_are_read_and_written():
+    """Of the largest that a change of rows takes, which are the rows; of other changes the variable."""
+    for op in ("ResourceSparseApplyAdagrad", "ScatterSub"):
+        assert Prices._changed(None, op, [], [4, 400, 16]) == 800
+        assert Prices._changed(None, op, [], []) == 0
+
+
+_COMPUTED = set("Reshape MatMul Tanh ConcatV2 Transpose StridedSlice Mean AddV2".split())
 
 
 def test_ids_cost_what_they_take():

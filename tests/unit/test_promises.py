@@ -10,7 +10,7 @@ from epl.errors import PassError
 from epl.graph import tags
 from epl.graph.index import Graph
 from epl.graph.node_defs import Type, make_node
-from epl.passes.promises import EXCHANGE, PLAIN, PROMISES, WRITE
+from epl.passes.promises import EXCHANGE, PLAIN, PROMISES, VARIANTS, WRITE
 from epl.plan.facts.names import average_name, clone_name, merged_name, read_name, saved_name, sync_name
 from tests.helpers import planning
 from tests.helpers.planning import capture, variable
@@ -100,9 +100,9 @@ def run(name, change, program):
     return compiler._Runner(program, None).run(wrong, program, None)
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", PASSES + sorted(VARIANTS))
 def test_a_pass_that_does_what_it_may_not(name):
-    program, footprint = small(), PROMISES[name].footprint
+    program, footprint = small(), dict(PROMISES, **VARIANTS)[name].footprint
     forbidden = [change for change, allowed in TRESPASSES.items() if not allowed(footprint)]
     assert forbidden
     for change in forbidden:
@@ -112,7 +112,7 @@ def test_a_pass_that_does_what_it_may_not(name):
             run(name, change, program)
 
 
-@pytest.mark.parametrize("name", sorted(set(PASSES) - {"cut"}))
+@pytest.mark.parametrize("name", sorted(set(PASSES).union(VARIANTS) - {"cut"}))
 def test_a_pass_that_loses_a_node(name):
     program = small()
 
@@ -191,23 +191,28 @@ COMPARED = {"communication__check_replicas_every": 1}
 OFFLOADED = {"offload__level": "state"}
 
 
-@pytest.mark.parametrize(
-    "name, spoil, config, said",
-    [
-        ("place", not_placed, {}, "node 'w0' has no device"),
-        ("clone_instances", undone, {}, "instance 1 has no copy of"),
-        ("clone_instances", mixed_up, {}, "' takes '.*' of instance 0"),
-        ("aggregate_gradients", undone, {}, "before it is merged"),
-        ("merge_state", undone, {}, "before it is merged"),
-        ("merge_outputs", undone, {}, "there is no node '%s'" % merged_name("loss", epl.GraphKeys.LOCAL_MEAN_OBJECTS)),
-        ("broadcast_variables", without(sync_name("w0")), {}, "there is no node '%s'" % sync_name("w0")),
-        ("read_copies", undone, COMPARED, "there is no node '%s'" % read_name("b0", 0)),
-        ("average_variables", undone, LOCAL_SGD, "there is no node '%s'" % average_name()),
-        ("update_on_host", undone, OFFLOADED, "/ApplyMomentum' on .*CPU:0 changes '.*' on .*CPU:1"),
-        ("save_averages", undone, LOCAL_SGD, "there is no node '%s'" % saved_name("w0")),
-        ("save_averages", saves_values, LOCAL_SGD, "takes 'w0' and not '%s'" % saved_name("w0")),
-    ],
-)
+SPOILED = [
+    ("place", not_placed, {}, "node 'w0' has no device"),
+    ("clone_instances", undone, {}, "instance 1 has no copy of"),
+    ("clone_instances", mixed_up, {}, "' takes '.*' of instance 0"),
+    ("aggregate_gradients", undone, {}, "before it is merged"),
+    ("merge_state", undone, {}, "before it is merged"),
+    ("merge_outputs", undone, {}, "there is no node '%s'" % merged_name("loss", epl.GraphKeys.LOCAL_MEAN_OBJECTS)),
+    ("broadcast_variables", without(sync_name("w0")), {}, "there is no node '%s'" % sync_name("w0")),
+    ("read_copies", undone, COMPARED, "there is no node '%s'" % read_name("b0", 0)),
+    ("average_variables", undone, LOCAL_SGD, "there is no node '%s'" % average_name()),
+    ("update_on_host", undone, OFFLOADED, "/ApplyMomentum' on .*CPU:0 changes '.*' on .*CPU:1"),
+    ("save_averages", undone, LOCAL_SGD, "there is no node '%s'" % saved_name("w0")),
+    ("save_averages", saves_values, LOCAL_SGD, "takes 'w0' and not '%s'" % saved_name("w0")),
+]
+
+
+def test_what_each_pass_has_to_do_is_left_undone_once():
+    elsewhere = {"share_queues"}  # tests/unit/test_shared_state.py
+    assert {name for name, promise in PROMISES.items() if promise.kept} == {each[0] for each in SPOILED} | elsewhere
+
+
+@pytest.mark.parametrize("name, spoil, config, said", SPOILED)
 def test_a_pass_that_does_not_do_its_work(monkeypatch, name, spoil, config, said):
     graph = trained(momentum) if config is OFFLOADED else trained()
     planning.compiled(graph, 2, 2, **config)

@@ -1,6 +1,7 @@
 """Cuts of a forward pass, against trying all of them."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +130,20 @@ def test_a_limit_costs_no_more_time_than_it_has_to(layers, part):
     found = chain.fastest(limit)
     assert found.peak_bytes <= limit
     assert found.seconds <= 1.0001 * _least_time(sizes, seconds, limit) + 1e-9
+
+
+@pytest.mark.parametrize("part", [0.05, 0.2, 0.4, 0.7])
+def test_the_smallest_peak_within_a_time_is_found_in_few_turns(monkeypatch, part):
+    """Each turn cuts the whole chain anew, which takes long for a large model."""
+    turns, fastest = [], Chain.fastest
+    monkeypatch.setattr(Chain, "fastest", lambda self, limit: turns.append(limit) or fastest(self, limit))
+    for seed in range(3):
+        drawn = random.Random(seed)
+        sizes, seconds = ([draw(1, 100) for _ in range(40)] for draw in (drawn.randint, drawn.uniform))
+        before = len(turns)
+        found = Chain(*chain_of([size << 20 for size in sizes], seconds)).smallest_peak_within(part * sum(seconds))
+        assert found.seconds <= part * sum(seconds) and len(turns) - before <= 10
+    assert len(turns) >= 3
 
 
 @pytest.mark.parametrize("candidates", [20, 60])

@@ -32,6 +32,18 @@ def test_shares_of_all_gradients_are_exchanged_twice(form, number_bytes, scale_b
     assert "4 gradients travel as %s" % form in plan_table(program.plan)
 
 
+def test_each_update_takes_what_came_of_its_own_gradient():
+    program = compiled(communication__max_splits=1)
+    (decode,) = of_op(program.graph, "EplWireDecode")
+    shapes = [tuple(dim.size for dim in shape.dim) for shape in decode.attr["shapes"].list.shape]
+    taken = {}
+    for name in program.graph.find("ApplyGradientDescent".__eq__):
+        variable, gradient = program.graph.inputs[name][0].node, program.graph.inputs[name][2]
+        assert gradient.node == decode.name
+        taken[gradient.index] = program.variables[variable].shape
+    assert sorted(shapes) == [(4,), (4,), (4, 4), (4, 4)] and [taken[place] for place in range(4)] == shapes
+
+
 def test_sums_come_when_the_next_gradients_are_on_their_way():
     program = compiled(communication__fuse_size_mb=1e-5, communication__num_communicators=1)
     keys = sorted(collective_keys(program.plan, program.source.graph).values())

@@ -100,7 +100,7 @@ PROMISES = {
     "cross_borders": Promise(allows([PLAIN], rewires=True)),
     "own_copies": Promise(allows(rewires=True)),
     "reseed": Promise(allows([PLAIN], rewires=True, sets=True)),
-    "reseed_functions": Promise(allows([PLAIN], None, rewires=True, sets=True)),
+    "reseed_functions": Promise(allows(becomes=None, sets=True)),
     "share_batches": Promise(allows([PLAIN], rewires=True)),
     "fill_shards": Promise(allows([PLAIN], rewires=True, sets=True)),
     # These join the copies again.
