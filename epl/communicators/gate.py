@@ -15,9 +15,10 @@ import resource
 import selectors
 import shutil
 import socket
-import tempfile
 import threading
 import time
+
+from epl import own_folders
 
 _LOG = logging.getLogger("epl")
 # Beside one for each worker, the oldest is turned away for one more.
@@ -34,8 +35,6 @@ _PIECE = 64 * 1024
 _FULL = 1024 * 1024
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_BYTES, _HEADERS = 9, 1  # of a frame of HTTP/2; the type that begins a call
-_FOLDER = "epl-gate-"
-_LONGEST_PATH = 60  # of what the folder is in: that of a socket may have 107 bytes in all
 _LOOK_S = 1.0
 _LINGER_S = 2.0
 
@@ -55,7 +54,7 @@ class Gate(object):
     def __init__(self, listener, worker_num):
         self._listener = listener
         self._max_guests = _MAX_GUESTS + worker_num
-        self._folder = _make_folder()
+        self._folder = own_folders.make_folder(own_folders.GATE)
         self._number = 0
         self._lock = threading.Lock()
         self._guests = collections.OrderedDict()  # by the name that gRPC knows them by
@@ -372,14 +371,3 @@ def _raise_limit(wanted):
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return soft
-
-
-def _make_folder():
-    """A folder that only this user can enter. Those of processes that were killed are removed."""
-    above = tempfile.gettempdir()
-    above = above if len(above) < _LONGEST_PATH else "/tmp"
-    for name in os.listdir(above):
-        pid = name[len(_FOLDER) :].partition("-")[0]
-        if name.startswith(_FOLDER) and pid.isdigit() and not os.path.exists("/proc/" + pid):
-            shutil.rmtree(os.path.join(above, name), ignore_errors=True)  # another user's stays
-    return tempfile.mkdtemp(prefix="%s%d-" % (_FOLDER, os.getpid()), dir=above)

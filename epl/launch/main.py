@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+from epl import own_folders
 from epl.config.template import template
 from epl.errors import EplError, LaunchError
 from epl.launch import (
@@ -350,6 +351,7 @@ class _Attempt:
             self._plan.write_timeline(self.job, self._console)
             if self._plan.record is not None:
                 self._plan.record.ended({each.index: self._plan.board_path(each.index) for each in self.job.workers})
+        own_folders.remove_left(own_folders.GATE)
         for worker in self.job.workers:
             worker.note.remove()
             board.remove(self._plan.board_path(worker.index))

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 
+from epl import own_folders
 from epl.errors import CheckpointError
 
 _LOG = logging.getLogger("epl")
@@ -114,7 +115,7 @@ def _identity():
         "host": _host(),
         "machine": socket.gethostname(),
         "process": os.getpid(),
-        "began": _began(os.getpid()),
+        "began": own_folders.began(os.getpid()),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -123,16 +124,6 @@ def _host():
     """What the processes have in common that can see each other."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/pid"))
-
-
-def _began(process):
-    """When a process began, by the kernel's clock; None where there is no such process any more."""
-    try:
-        with open("/proc/%d/stat" % process, "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def _is_ours(file):
@@ -149,7 +140,7 @@ def _is_same(one, other):
 def _lives(owner, file):
     """Whether the process lives that a file names."""
     if owner.get("host") == _host() and isinstance(owner.get("process"), int):
-        return _began(owner["process"]) == owner.get("began")
+        return own_folders.began(owner["process"]) == owner.get("began")
     _LOG.info("looking for %g s whether another job still saves there: %s", _WATCH_S, file)
     before, deadline = _touched(file), time.monotonic() + _WATCH_S
     while time.monotonic() < deadline:

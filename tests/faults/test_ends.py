@@ -1,5 +1,6 @@
 """Real processes and real faults: whatever happens to one worker, all of them end, soon, and say why."""
 
+import glob
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from epl import own_folders
 from tests.faults.job import SCRIPT, Job, names_worker
 from tests.helpers import processes
 from tests.helpers.processes import alive
@@ -60,6 +62,7 @@ def test_killed_worker(start, workers, victim, stages):
     ended = run.end(END_S)
     assert ended.code not in (0, None), ended
     assert not any(alive(pid) for pid in pids)
+    assert not [folder for pid in pids for folder in glob.glob("/tmp/%s%d-*" % (own_folders.GATE, pid))]
     tail = ended.output[-3000:]
     assert names_worker(tail, victim) and re.search(r"SIGKILL|signal 9", tail), ended
     for index in set(range(workers)) - {victim}:

@@ -193,13 +193,3 @@ def test_without_descriptors_the_cause_is_named(service, monkeypatch, caplog):
     assert "has no file descriptors left" in server.trouble and "ulimit -n" in server.trouble
     assert "worker 0 has no file descriptors left" in caplog.text
     check_alive(client)
-
-
-def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(gate, "_LONGEST_PATH", 1000)
-    (tmp_path / "epl-gate-999999999-x").mkdir()
-    (tmp_path / "epl-gate-mine").mkdir()
-    made = gate._make_folder()
-    assert sorted(os.listdir(str(tmp_path))) == sorted(["epl-gate-mine", os.path.basename(made)])
-    assert os.stat(made).st_mode & 0o777 == 0o700

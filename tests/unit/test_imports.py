@@ -43,6 +43,7 @@ LEVELS = {
     "tf_compat": 1,
     "rules": 0.5,
     "logs": 0.5,
+    "own_folders": 0.5,  # of a process, which the launcher removes too
     "errors": 0,
     "version": 0,
 }
@@ -79,6 +80,7 @@ WITHOUT_TENSORFLOW = {
     "cluster",
     "config",
     "logs",
+    "own_folders",
     "errors",
     "version",
 }

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from epl import own_folders
 from epl.errors import CheckpointError
 from epl.session import owned
 
@@ -58,7 +59,7 @@ def test_it_is_free_when_all_sessions_are_closed(take, path, tmp_path):
 def test_another_one_that_lives_is_named(take, path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        write(path, process=other.pid, began=owned._began(other.pid), since="2031-02-03 04:05:06", machine="here")
+        write(path, process=other.pid, began=own_folders.began(other.pid), since="2031-02-03 04:05:06", machine="here")
         with pytest.raises(CheckpointError, match="process %d on here has done so since 2031-02-03 04:05" % other.pid):
             take(path)
         take(path + "-other")  # under another name
