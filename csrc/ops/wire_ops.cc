@@ -5,6 +5,9 @@
 //   gradients -> EplWireEncode -> EplAllToAll -> EplWireSum -> EplAllGather -> EplWireDecode -> sums
 //
 // Each worker adds up one share of every gradient. Shares are of equal size, but for the last ones, which may be short.
+// Where a worker alone needs a gradient (zero.level), it adds up all of it, and nothing is sent on:
+//
+//   gradients -> EplWireEncode -> EplAllToAll -> EplWireDecode -> sums of this worker's own
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -32,6 +35,7 @@ REGISTER_OP("EplWireEncode")
     .Output("new_residuals: N * float")
     .Attr("R: int >= 1 = 1")
     .Attr("num_inputs: int >= 1")
+    .Attr("owners: list(int) >= 0 = []")
     .EPL_WIRE_ATTRS
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       int n, inputs;
@@ -46,8 +50,9 @@ Adds up N gradients over R local replicas and makes of them, and of what was lef
 
 gradients: N * R tensors: the N gradients of local replica 0, then those of replica 1, and so on.
 residuals: what was left over, with the shapes of the gradients.
-shares: one share after the other, all of equal length.
+shares: one share after the other, without owners all of equal length.
 new_residuals: what the bytes do not say of the sums.
+owners: the worker to whose share each gradient belongs; none: each worker's share has a part of each.
 workers: number of workers, hence of shares.
 wire_dtype: form of the numbers; of int8 each 256 have a scale of their own.
 sizes: the number of elements of each gradient.
@@ -82,6 +87,8 @@ REGISTER_OP("EplWireDecode")
     .Input("shares: uint8")
     .Output("reduced: N * float")
     .Attr("shapes: list(shape) >= 1")
+    .Attr("adds: bool = false")
+    .Attr("scale: float = 1.0")
     .EPL_WIRE_ATTRS
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       std::vector<tf::PartialTensorShape> shapes;
@@ -94,11 +101,13 @@ REGISTER_OP("EplWireDecode")
       return tf::Status();
     })
     .Doc(R"doc(
-The sums of gradients from their shares.
+The sums of gradients from their shares, or from all workers' gradients.
 
-shares: the share of the sums that each worker has made.
+shares: the share of the sums that each worker has made; or, with `adds`, this worker's share from each worker.
 reduced: N tensors.
 shapes: of the gradients.
+adds: each share has all of these gradients, which are added up in the order of workers and in float32.
+scale: the sums are multiplied by this.
 workers, wire_dtype, sizes: as of EplWireEncode.
 )doc");
 
@@ -151,14 +160,29 @@ class WireEncodeOp : public WireOp {
  public:
   explicit WireEncodeOp(tf::OpKernelConstruction* context) : WireOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("R", &num_replicas_));
+    OP_REQUIRES_OK(context, context->GetAttr("owners", &owners_));
+    const bool fits = owners_.empty() || owners_.size() == static_cast<size_t>(num_tensors_);
+    OP_REQUIRES(context, fits,
+                tf::errors::InvalidArgument("'", name(), "' has ", owners_.size(), " owners of ", num_tensors_,
+                                            " gradients; it must have one for each, or none."));
+    for (const tf::int64 owner : owners_) {
+      OP_REQUIRES(context, 0 <= owner && owner < workers_,
+                  tf::errors::InvalidArgument("'", name(), "' has an owner ", owner, "; there are ", workers_,
+                                              " workers, from 0."));
+    }
+    starts_.assign(workers_ + 1, 0);
+    for (int worker = 0; worker < workers_; ++worker) {
+      starts_[worker + 1] = starts_[worker];
+      for (int i = 0; i < num_tensors_; ++i) starts_[worker + 1] += epl::WireBytes(form_, Room(i, worker));
+    }
   }
 
   void Compute(tf::OpKernelContext* context) override {
     tf::Tensor* shares = nullptr;
-    const tf::TensorShape shape({static_cast<tf::int64>(share_bytes_ * workers_)});
+    const tf::TensorShape shape({static_cast<tf::int64>(starts_.back())});
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &shares));
-    std::memset(Bytes(*shares), 0, share_bytes_ * workers_);  // of what short shares lack
-    size_t at = 0;
+    std::memset(Bytes(*shares), 0, starts_.back());  // of what short shares lack
+    std::vector<size_t> at(starts_.begin(), starts_.end() - 1);
     for (int i = 0; i < num_tensors_; ++i) {
       const tf::Tensor& residual = context->input(num_replicas_ * num_tensors_ + i);
       OP_REQUIRES_OK(context, CheckSize(residual, Size(i), "residual", i));
@@ -173,15 +197,24 @@ class WireEncodeOp : public WireOp {
         for (size_t k = 0; k < Size(i); ++k) values[k] = before[k] + more[k];
       }
       for (int worker = 0; worker < workers_; ++worker) {
-        const size_t begin = Before(i, worker), count = Before(i, worker + 1) - begin;
-        epl::WireEncode(form_, values + begin, count, Coded(*shares) + worker * share_bytes_ + at);
+        const size_t room = Room(i, worker), begin = owners_.empty() ? Before(i, worker) : 0;
+        const size_t count = owners_.empty() ? Before(i, worker + 1) - begin : room;
+        epl::WireEncode(form_, values + begin, count, Coded(*shares) + at[worker]);
+        at[worker] += epl::WireBytes(form_, room);
       }
-      at += epl::WireBytes(form_, Share(i));
     }
   }
 
  private:
+  // Elements of a gradient for which there is room in a worker's share.
+  size_t Room(int i, int worker) const {
+    if (owners_.empty()) return Share(i);
+    return owners_[i] == worker ? Size(i) : 0;
+  }
+
   int num_replicas_;
+  std::vector<tf::int64> owners_;
+  std::vector<size_t> starts_;  // of each worker's share, and the end
 };
 
 class WireSumOp : public WireOp {
@@ -222,6 +255,10 @@ class WireDecodeOp : public WireOp {
  public:
   explicit WireDecodeOp(tf::OpKernelConstruction* context) : WireOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
+    OP_REQUIRES_OK(context, context->GetAttr("adds", &adds_));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+    if (adds_) share_bytes_ = 0;
+    for (int i = 0; adds_ && i < num_tensors_; ++i) share_bytes_ += epl::WireBytes(form_, Size(i));
     for (int i = 0; i < num_tensors_; ++i) {
       const bool fits = i < static_cast<int>(shapes_.size()) && shapes_[i].num_elements() == sizes_[i];
       OP_REQUIRES(context, fits,
@@ -239,15 +276,18 @@ class WireDecodeOp : public WireOp {
       float* values = Data(*reduced);
       std::memset(values, 0, Size(i) * sizeof(float));
       for (int worker = 0; worker < workers_; ++worker) {
-        const size_t begin = Before(i, worker), count = Before(i, worker + 1) - begin;
+        const size_t begin = adds_ ? 0 : Before(i, worker), count = adds_ ? Size(i) : Before(i, worker + 1) - begin;
         epl::WireAdd(form_, Coded(shares) + worker * share_bytes_ + at, count, values + begin);
       }
-      at += epl::WireBytes(form_, Share(i));
+      for (size_t k = 0; scale_ != 1.0f && k < Size(i); ++k) values[k] *= scale_;
+      at += epl::WireBytes(form_, adds_ ? Size(i) : Share(i));
     }
   }
 
  private:
   std::vector<tf::TensorShape> shapes_;
+  bool adds_;
+  float scale_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("EplWireEncode").Device(tf::DEVICE_CPU), WireEncodeOp);

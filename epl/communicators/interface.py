@@ -32,8 +32,8 @@ OPERATIONS = {
     "EplSparseAllReduce": "44fae0a0",
     "EplTranspose": "d832e703",
     "EplUnpackStrings": "4ad7c2fc",
-    "EplWireDecode": "34071a11",
-    "EplWireEncode": "45b90d25",
+    "EplWireDecode": "f3b6992e",
+    "EplWireEncode": "142b2849",
     "EplWireSum": "0891b1a1",
 }
 

@@ -106,7 +106,6 @@ AMP = _of_key("amp.level")
 FLOAT16 = _of_key("amp.dtype", _scales, '`amp.dtype="float16"`')
 O2 = _of_key("amp.level", lambda values: values["amp.level"] == "O2", '`amp.level="O2"`')
 ZERO = _of_key("zero.level")
-ZERO_GRADIENTS = _of_key("zero.level", lambda v: v["zero.level"] not in ("", "v0"), '`zero.level` from `"v1"` on')
 ZERO_GROUPS = Feature("`zero.degree` of several workers, but not all")
 OFFLOAD = _of_key("offload.level")
 OFFLOAD_KEPT = _of_key("gradient_checkpoint.offload")
@@ -144,7 +143,6 @@ IMPLIES = {
     AVERAGE_SLOTS: (LOCAL_SGD,),
     FLOAT16: (AMP,),
     O2: (AMP,),
-    ZERO_GRADIENTS: (ZERO,),
     ZERO_GROUPS: (ZERO,),
     OVER_WORKERS: (STAGES,),
     SPREAD: (UNEVEN, OVER_WORKERS),
@@ -389,14 +387,6 @@ def _refusals():
         "communication.wire_dtype cannot be used with scopes of different device counts (%(counts)s) where a copy of "
         "the model lies in several workers, in this version. Leave it at 'float32', or use communication.fp16.",
         "`communication.fp16`",
-    )
-    refuse(
-        ZERO_GRADIENTS,
-        [WIRE],
-        "zero.level='%(level)s' cannot be used with communication.wire_dtype='%(wire)s'. Use zero.level='v0', "
-        "which sends "
-        "gradients as without it, or leave zero.level at ''.",
-        '`zero.level="v0"`',
     )
     refuse(
         ZERO_GROUPS,

@@ -39,7 +39,7 @@ from epl.plan.sync.local_sgd import plan_local_sgd
 from epl.plan.sync.outputs import merges_of
 from epl.plan.sync.state import plan_state
 from epl.plan.sync.wire_types import plan_wire
-from epl.plan.zero.zero import in_groups, workers_of
+from epl.plan.zero.zero import STATE, in_groups, owned_groups, workers_of
 from epl.plan.zero.zero_owners import StagePlaces, plan_zero
 from epl.program.program import ALONE, EACH_WORKER
 
@@ -76,8 +76,8 @@ def with_link(plan, model, config, link):
     aggregation = plan_aggregation(
         model, plan.analysis, config.communication, link, apart, False, mesh.shard_ranks, early
     )
-    wire = plan_wire(model, plan.mesh, aggregation, config.communication.wire_dtype)
-    return replace(plan, aggregation=aggregation, link=link, wire=wire)
+    wire = _wire(model, config, mesh, aggregation, plan.zero)
+    return replace(plan, aggregation=aggregation, link=link, wire=wire, variables=_variables(model, wire))
 
 
 def _check_program(model, config):
@@ -218,8 +218,11 @@ def _dgc(model, config, aggregation):
     return plan_dgc(model, config.dgc) if aggregation.groups else None
 
 
-def _wire(model, config, mesh, aggregation):
-    return plan_wire(model, mesh, aggregation, config.communication.wire_dtype) if aggregation.groups else None
+def _wire(model, config, mesh, aggregation, zero):
+    if not aggregation.groups:
+        return None
+    owned = owned_groups(zero, mesh, aggregation, model.partitioned) if zero is not None and zero.level != STATE else ()
+    return plan_wire(model, mesh, aggregation, config.communication.wire_dtype, owned)
 
 
 def _has_several_copies(mesh, role):
@@ -263,8 +266,10 @@ def _link_that_groups(config, mesh, aggregation, link_between):
     return link_between if travels and not config.communication.fuse_size_mb else None
 
 
-def _variables(model):
-    return {name: known for name, known in model.variables.items() if known.rows_of is None}
+def _variables(model, wire):
+    """Those of the model, but for rows of others and what nobody needs."""
+    unused = wire.without_sums if wire is not None else ()
+    return {name: known for name, known in model.variables.items() if known.rows_of is None and name not in unused}
 
 
 def _bounds_clusters(config, cluster):

@@ -173,9 +173,7 @@ class Space:
             return [("", 0)]
         local = max(1, self.cluster.gpu_num_per_worker // stages)
         degrees = self._of("zero.degree", (0, local) if 1 < local < replicas else (0,))
-        # "v0" leaves gradients whole, as they travel in fewer bits then.
-        first = "v1" if self.config.communication.wire_dtype == "float32" else "v0"
-        levels = self._of("zero.level", ("", first, "v2", "v3"))
+        levels = self._of("zero.level", ("", "v1", "v2", "v3"))
         return [(level, degree) for level in levels for degree in (degrees if level else degrees[:1])]
 
     def _recomputes(self):

@@ -109,6 +109,12 @@ CASES = {
         [kinds.GRADIENTS, kinds.SUMS],
     ),
     "bfloat16_on_the_wire": (dense, FOUR, {"communication__wire_dtype": "bfloat16"}, [kinds.GRADIENTS, kinds.SUMS]),
+    "int8_to_owners": (
+        momentum,
+        FOUR,
+        {"communication__wire_dtype": "int8", "zero__level": "v2"},
+        [kinds.GRADIENTS, kinds.PARAMETERS],
+    ),
     "compressed": (momentum, TWO, {"dgc__sparsity": [0.5], "dgc__min_elements": 1}, [kinds.GRADIENTS]),
     "local_sgd": (momentum, TWO, {"local_sgd__k_steps": 4}, [kinds.AVERAGES]),
     "local_sgd_overlapped": (

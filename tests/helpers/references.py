@@ -219,14 +219,15 @@ class Wire(object):
       form: "float16", "bfloat16" or "int8".
       zeros: of the shape of the gradient, float32.
       workers: their number; each adds up an equal share of the elements.
+      is_owned: one of them adds up all, and keeps the sum (zero.level from "v1" on).
     """
 
-    def __init__(self, form, zeros, workers):
-        self.form, self.shape, self.workers = form, zeros.shape, workers
+    def __init__(self, form, zeros, workers, is_owned=False):
+        self.form, self.shape, self.workers, self.is_owned = form, zeros.shape, workers, is_owned
         self.left, self.residual_of_sum = [zeros.ravel()] * workers, zeros.ravel()
 
     def _sent(self, values):
-        share = -(-values.size // self.workers)
+        share = values.size if self.is_owned else -(-values.size // self.workers)
         parts = [values[begin : begin + share] for begin in range(0, values.size, share)]
         return np.concatenate([_rounded(part, self.form) for part in parts])
 
@@ -239,6 +240,8 @@ class Wire(object):
             sent = self._sent(self.left[rank])
             self.left[rank] = self.left[rank] - sent
             total = total + sent
+        if self.is_owned:
+            return (total * scale).reshape(self.shape)
         total = total * scale + self.residual_of_sum
         sent = self._sent(total)
         self.residual_of_sum = total - sent

@@ -19,17 +19,17 @@ def config_of(form):
     return {"communication.wire_dtype": form}
 
 
-def sum_of(form, shape, workers):
-    return Half(FACTOR) if form == HALF else Wire(form, np.zeros(shape, np.float32), workers)
+def sum_of(form, shape, workers, is_owned=False):
+    return Half(FACTOR) if form == HALF else Wire(form, np.zeros(shape, np.float32), workers, is_owned)
 
 
 class Parts(object):
     """The sum of a gradient whose parts travel by themselves, each device's of its own (epl.split): along the first
     dimension, of which the first parts have one more where it does not divide."""
 
-    def __init__(self, form, shape, workers, count):
+    def __init__(self, form, shape, workers, count, is_owned):
         self._count = count
-        self._sums = [sum_of(form, part.shape, workers) for part in self._cut(np.zeros(shape))]
+        self._sums = [sum_of(form, part.shape, workers, is_owned) for part in self._cut(np.zeros(shape))]
 
     def _cut(self, tensor):
         return np.array_split(tensor, self._count)
@@ -40,19 +40,20 @@ class Parts(object):
         return np.concatenate(sums)
 
 
-def simulated(form, workers, replicas=1, steps=STEPS, resumed=None, parts=1):
+def simulated(form, workers, replicas=1, steps=STEPS, resumed=None, parts=1, is_owned=False):
     """What each worker computes: {"losses", "states"}.
 
     Args:
       resumed: the step at which it goes on from a checkpoint, with nothing left over.
       parts: of each gradient, that travel by themselves.
+      is_owned: one worker alone gets each gradient.
     """
     zeros = {name: np.zeros(shape, np.float32) for name, shape in wire.SHAPES.items()}
     variables, slots = dict(zeros), dict(zeros)
     found = [{"losses": [], "states": []} for _ in range(workers)]
     for number in range(steps):
         if number in (0, resumed):
-            sums = {name: Parts(form, shape, workers, parts) for name, shape in wire.SHAPES.items()}
+            sums = {name: Parts(form, shape, workers, parts, is_owned) for name, shape in wire.SHAPES.items()}
         batch = wire.batch(number, workers)
         for rank, own in enumerate(found):
             mine = {name: rows[wire.ROWS * rank : wire.ROWS * (rank + 1)] for name, rows in batch.items()}
@@ -133,19 +134,62 @@ def test_devices_of_a_worker_add_up_what_they_send(two_by_two):
 def test_what_else_divides_the_work_changes_no_numbers(two_workers, config):
     results = two_workers(TRAIN, dict({"communication.wire_dtype": "int8"}, **config), STEPS)
     for got, want in pairs(results, simulated("int8", 2)):
-        # A worker has the slots of its part only; a loss that is fetched is that of a micro-batch.
-        got, want = (
-            {"states": [{name: state[name] for name in wire.SHAPES} for state in each["states"]], "losses": []}
-            for each in (got, want)
-        )
-        assert_same_training(got, want)
+        # A loss that is fetched is that of a micro-batch.
+        assert_same_training(trained(got), trained(want))
 
 
-@pytest.mark.parametrize("form", ["float16", "bfloat16", "int8", HALF])
-def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path, form):
-    program = "tests.helpers.programs.wire:monitored"
-    first, second = (two_workers(program, config_of(form), str(tmp_path), until) for until in (10, STEPS))
-    for one, other, want in pairs(first, second, simulated(form, 2, resumed=10)):
+def trained(history):
+    """A history with what is trained alone: of slots a worker has those of its part."""
+    states = [{name: state[name] for name in wire.SHAPES} for state in history["states"]]
+    return {"states": states, "losses": []}
+
+
+@pytest.mark.parametrize(
+    "job, form, level, config",
+    [
+        ((2, 1), "int8", "v1", {}),
+        ((2, 1), "bfloat16", "v2", {"pipeline.num_micro_batch": 2, "optimizer.num_apply_group": 2}),
+        ((2, 1), "float16", "v3", {"communication.clip_after_allreduce": True}),
+        ((4, 1), "int8", "v1", {"communication.max_splits": 1}),
+        ((2, 2), "int8", "v2", {}),
+    ],
+)
+def test_owners_add_up_their_own(jobs, job, form, level, config):
+    """With more workers than gradients some get none, and others' shares differ in length."""
+    config = dict({"communication.wire_dtype": form, "zero.level": level}, **config)
+    wanted = simulated(form, job[0], replicas=job[1], is_owned=True)
+    for got, want in pairs(jobs[job](TRAIN, config, STEPS, True), wanted):
+        assert_same_training(trained(got), trained(want))
+
+
+@pytest.mark.parametrize(
+    "job, scope, apart, config",
+    [
+        ((4, 1), "stages", 2, {}),
+        ((4, 1), "split", 2, {}),
+        ((2, 2), "split", 1, {}),
+    ],
+)
+def test_owners_of_stages_and_of_parts_of_tensors(jobs, job, scope, apart, config):
+    config = dict({"communication.wire_dtype": "int8", "zero.level": "v1"}, **config)
+    wanted = simulated("int8", 2, parts=2 if scope == "split" else 1, is_owned=True)
+    for rank, got in enumerate(jobs[job](TRAIN, config, STEPS, True, scope, apart)):
+        assert_same_training(trained(got), trained(wanted[rank // apart]))
+
+
+def test_owners_in_groups_of_workers_get_sums_as_without(jobs):
+    config = {"communication.wire_dtype": "int8", "zero.level": "v2", "zero.degree": 2}
+    for got, want in pairs(jobs[4, 1](TRAIN, config, STEPS, True), simulated("int8", 4)):
+        assert_same_training(trained(got), trained(want))
+
+
+@pytest.mark.parametrize(
+    "form, level", [("float16", ""), ("bfloat16", ""), ("int8", ""), (HALF, ""), ("int8", "v1"), ("float16", "v3")]
+)
+def test_a_monitored_session_goes_on_with_nothing_left_over(two_workers, tmp_path, form, level):
+    program, config = "tests.helpers.programs.wire:monitored", dict(config_of(form), **{"zero.level": level})
+    first, second = (two_workers(program, config, str(tmp_path), until) for until in (10, STEPS))
+    for one, other, want in pairs(first, second, simulated(form, 2, resumed=10, is_owned=bool(level))):
         assert_same_training({key: one[key] + other[key] for key in want}, want)
 
 

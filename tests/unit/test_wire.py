@@ -7,6 +7,7 @@ import epl
 from epl.errors import UnsupportedError
 from epl.plan.exchange.order import collective_keys
 from epl.plan.report.plan_table import plan_table
+from epl.program.collective import ALL_TO_ALL, GRADIENTS
 from tests.helpers import planning
 from tests.helpers.planning import of_op
 
@@ -32,6 +33,7 @@ def test_shares_of_all_gradients_are_exchanged_twice(form, number_bytes, scale_b
     assert "4 gradients travel as %s" % form in plan_table(program.plan)
 
 
+<<<<<<< HEAD
 def test_each_update_takes_what_came_of_its_own_gradient():
     program = compiled(communication__max_splits=1)
     (decode,) = of_op(program.graph, "EplWireDecode")
@@ -42,6 +44,10 @@ def test_each_update_takes_what_came_of_its_own_gradient():
         assert gradient.node == decode.name
         taken[gradient.index] = program.variables[variable].shape
     assert sorted(shapes) == [(4,), (4,), (4, 4), (4, 4)] and [taken[place] for place in range(4)] == shapes
+=======
+def momentum(loss):
+    return tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+>>>>>>> b636bbb (communication.wire_dtype goes together with zero.level from v1 on: gradients come to their owners in 16 or 8 bits, and what that leaves over is sent later)
 
 
 def test_sums_come_when_the_next_gradients_are_on_their_way():
@@ -63,16 +69,54 @@ def by_hand(loss):
         tf.assign_sub(variable, 0.1 * gradient)
 
 
-@pytest.mark.parametrize(
-    "build, config, text",
-    [
-        (by_hand, {}, "communication.wire_dtype cannot be used with programs that assign"),
-        (planning.sgd, {"zero__level": "v1"}, "cannot be used with communication.wire_dtype='int8'"),
-    ],
-)
-def test_what_is_refused(build, config, text):
-    with pytest.raises(UnsupportedError, match=text):
-        compiled(build, **config)
+def test_what_is_refused():
+    with pytest.raises(UnsupportedError, match="communication.wire_dtype cannot be used with programs that assign"):
+        compiled(by_hand)
+
+
+@pytest.mark.parametrize("level", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("form, number_bytes, scale_bytes", [("int8", 1, 4), ("float16", 2, 0)])
+def test_owners_get_their_gradients_in_fewer_bits(level, form, number_bytes, scale_bytes):
+    program = compiled(momentum, form=form, communication__max_splits=1, zero__level=level)
+    plan, (encode,) = program.plan, of_op(program.graph, "EplWireEncode")
+    (decode,) = of_op(program.graph, "EplWireDecode")
+    assert not of_op(program.graph, "EplWireSum") and not of_op(program.graph, "EplReduceScatter")
+    owners, sizes = list(encode.attr["owners"].list.i), list(encode.attr["sizes"].list.i)
+    assert owners == sorted(owners) and set(owners) == {0, 1} and sorted(sizes) == [4, 4, 16, 16]
+    # Each owner gets its own from both, and no sum travels.
+    own = [size for size, owner in zip(sizes, owners) if owner == 0]
+    assert list(decode.attr["sizes"].list.i) == own and decode.attr["adds"].b and decode.attr["scale"].f == 0.5
+    (sent,) = [each for each in plan.collectives if each.wire_dtype is not None]
+    assert sent.operation == ALL_TO_ALL and sent.purpose == GRADIENTS
+    assert sent.num_bytes == 40 * number_bytes + 4 * scale_bytes and sent.tensor_bytes == 40 * 4
+    splits = tf.make_ndarray(program.graph.nodes[encode.name.replace("encode", "splits")].attr["value"].tensor)
+    assert list(splits) == [
+        sum(size * number_bytes + scale_bytes for size, owner in zip(sizes, owners) if owner == worker)
+        for worker in (0, 1)
+    ]
+    # What is left over of sums is nothing.
+    assert sorted(each.name.rsplit("/", 1)[1] for each in plan.added) == ["left"] * 4
+    (strategy,) = [each for each in plan.strategies if each.key.startswith("communication.wire_dtype")]
+    assert strategy.kept_bytes == 40 * 4 and strategy.sent_bytes == sent.num_bytes - 40 * 4
+
+
+def test_owners_of_level_v0_get_whole_sums():
+    program = compiled(momentum, form="int8", communication__max_splits=1, zero__level="v0")
+    assert of_op(program.graph, "EplWireSum") and not program.plan.wire.to_owners
+
+
+def test_gradients_that_something_else_takes_are_whole_for_owners_too():
+    def with_one_gradient_for_two(loss):
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        kernel, (first, one), other_kernel, (_, other) = optimizer.compute_gradients(loss)
+        optimizer.apply_gradients([kernel, (first, one), other_kernel])
+        tf.train.MomentumOptimizer(0.1, 0.9).apply_gradients([(first, other)])
+
+    program = compiled(with_one_gradient_for_two, zero__level="v1", communication__fuse_size_mb=1e-5)
+    groups = program.plan.wire.groups
+    assert program.plan.wire.to_owners and len(program.plan.wire.to_owners) < len(groups)
+    kept = {each.residual_of_sum for name in groups for each in groups[name] if name not in program.plan.wire.to_owners}
+    assert {each.name for each in program.plan.added if each.name.count("residual_of_sum")} == kept
 
 
 def in_stages():

@@ -306,17 +306,6 @@ def test_the_degree_of_all_copies_is_as_none():
     assert compiled(graph, 2, 2, 0, zero__level="v1", zero__degree=4).plan.zero == want
 
 
-@pytest.mark.parametrize(
-    "level, layout, config, words",
-    [
-        ("v1", (2, 1), {"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
-    ],
-)
-def test_refused(level, layout, config, words):
-    with pytest.raises(UnsupportedError, match="zero.level='%s' cannot be used with.*%s" % (level, words)):
-        plan_of(training(), *layout, zero__level=level, **config)
-
-
 class Coupled(tf.train.MomentumOptimizer):
     """Divides gradients by the norm of them all."""
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import epl
-from epl.errors import ConfigError, PlanError, UnsupportedError
+from epl.errors import ConfigError, PlanError
 from epl.graph import tags
 from epl.graph.index import node_of
 from epl.plan.cost import device_memory
@@ -233,18 +233,6 @@ def test_one_device_is_as_without(level):
     graph = training()
     want, got = compiled(graph, 1, 1), compiled(graph, 1, 1, zero__level=level)
     assert want.graph.to_graph_def(tf.GraphDef) == got.graph.to_graph_def(tf.GraphDef)
-
-
-@pytest.mark.parametrize(
-    "config, words",
-    [
-        ({"communication__wire_dtype": "int8"}, "communication.wire_dtype='int8'"),
-    ],
-)
-@pytest.mark.parametrize("level", LEVELS)
-def test_refused(level, config, words):
-    with pytest.raises(UnsupportedError, match="zero.level='%s' cannot be used with.*%s" % (level, words)):
-        plan_of(training(), 2, 1, zero__level=level, **config)
 
 
 def test_segments_have_a_size_only_where_there_are_any():

@@ -30,8 +30,8 @@ def aggregate_gradients(program, plan):
         return program
     edit, scattered = graph.editor(), scattered_groups(plan)
     for group in plan.aggregation.groups:
-        if group.name in graph.nodes:  # compressed, or in fewer bits
-            continue
+        if group.name in graph.nodes or plan.wire is not None and group.name in plan.wire.groups:
+            continue  # compressed, or in fewer bits
         if group.name in scattered:
             _scatter(graph, edit, plan, scattered[group.name], bool(program.scaled))
             continue

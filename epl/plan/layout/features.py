@@ -23,8 +23,6 @@ def check_features(model, config, mesh, role):
         node=collectives[0].name if collectives else "",
         op=collectives[0].op if collectives else "",
         tensor=wide[0] if wide else "",
-        level=config.zero.level,
-        wire=config.communication.wire_dtype,
     )
 
 
@@ -35,7 +33,6 @@ def _asked_for(model, config, mesh, role):
     has = {
         composes.LOCAL_SGD: trains,
         composes.ZERO: trains,
-        composes.ZERO_GRADIENTS: trains,
         composes.EQUAL_STEPS: mesh.copies.num_workers > 1 and bool(model.apply_calls),
         composes.DGC: bool(model.compressed),
         composes.WIRE: bool(model.coded) or trains,

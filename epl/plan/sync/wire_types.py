@@ -1,7 +1,7 @@
 """Gradients in fewer bits on their way between workers (communication.wire_dtype), with what that leaves over kept."""
 
 from dataclasses import dataclass, replace
-from typing import Dict, Tuple
+from typing import Dict, FrozenSet, Tuple
 
 from epl.config import composes
 from epl.graph import tags, types
@@ -26,11 +26,13 @@ class Wire:
       dtype: "float16", "bfloat16" or "int8".
       workers: number of workers, each of which adds up a share of every gradient.
       groups: name of a DenseGroup to its Coded gradients, in its order; others travel as they are.
+      to_owners: names of those of which each gradient is added up by the worker that alone makes its update.
     """
 
     dtype: str
     workers: int
     groups: Dict[str, Tuple[Coded, ...]]
+    to_owners: FrozenSet[str] = frozenset()
 
     def names(self, group):
         """Of the two exchanges of a DenseGroup: of shares, and of their sums."""
@@ -39,6 +41,15 @@ class Wire:
     def share_bytes(self, group):
         """Of the share of a group that each worker adds up."""
         return sum(_bytes_of(self.dtype, each.share(self.workers)) for each in self.groups[group.name])
+
+    def whole_bytes(self, gradients):
+        """Of some Coded gradients as a whole."""
+        return sum(_bytes_of(self.dtype, each.num_elements) for each in gradients)
+
+    @property
+    def without_sums(self):
+        """Variables for what is left over of sums that are not sent on."""
+        return {each.residual_of_sum for name in self.to_owners for each in self.groups[name]}
 
 
 def _bytes_of(dtype, count):
@@ -85,8 +96,12 @@ def coded_gradients(program, communication, mesh):
     return tuple(found)
 
 
-def plan_wire(model, mesh, aggregation, dtype):
-    """The Wire of a model that trains; None where gradients travel as they are."""
+def plan_wire(model, mesh, aggregation, dtype, owned=()):
+    """The Wire of a model that trains; None where gradients travel as they are.
+
+    Args:
+      owned: names of the DenseGroups of which owners get the gradients of their own updates alone.
+    """
     if not model.coded:
         return None
     coded = {(each.gradient, each.shard_rank): each for each in model.coded}
@@ -95,12 +110,12 @@ def plan_wire(model, mesh, aggregation, dtype):
         for group in aggregation.groups
         if all((tensor, group.shard_rank) in coded for tensor in group.tensors)
     }
-    return Wire(dtype, mesh.copies.num_workers, groups)
+    return Wire(dtype, mesh.copies.num_workers, groups, frozenset(owned).intersection(groups))
 
 
 def wire_collectives(plan):
     """Two Collectives of each DenseGroup that travels in fewer bits. Its sums are sent when the next gradients are on
-    their way, which they would keep waiting otherwise."""
+    their way, which they would keep waiting otherwise; but where owners have added them up they stay there."""
     found = []
     for number, group in enumerate(plan.aggregation.groups if plan.wire is not None else ()):
         if group.name in plan.wire.groups:
@@ -108,10 +123,13 @@ def wire_collectives(plan):
             size, taken = plan.wire.share_bytes(group), group.tensors
             whole, stage = plan.group_of(taken[0]), plan.stage(taken[0])
             group_of_workers = replace(whole, size=whole.num_workers)  # each adds up its copies' gradients before
-            for name, operation, purpose, tensors, num_bytes, whole_bytes, turn in (
-                (to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, group.num_bytes, READY),
-                (sums, ALL_GATHER, SUMS, (to_sum,), size, group.num_bytes // plan.wire.workers, NEXT),
-            ):
+            exchanged = [(to_sum, ALL_TO_ALL, GRADIENTS, taken, size * plan.wire.workers, group.num_bytes, READY)]
+            if group.name in plan.wire.to_owners:
+                whole_bytes = plan.wire.whole_bytes(plan.wire.groups[group.name])
+                exchanged = [(to_sum, ALL_TO_ALL, GRADIENTS, taken, whole_bytes, group.num_bytes, READY)]
+            else:
+                exchanged.append((sums, ALL_GATHER, SUMS, (to_sum,), size, group.num_bytes // plan.wire.workers, NEXT))
+            for name, operation, purpose, tensors, num_bytes, whole_bytes, turn in exchanged:
                 found.append(
                     collective(
                         name,

@@ -199,43 +199,41 @@ def workers_of(zero, model, mesh):
     return found
 
 
-def scattered_groups(plan):
-    """dict of the name of a DenseGroup to the UpdateGroup of which each owner gets the gradients of its own updates.
+def owned_groups(zero, mesh, aggregation, partitioned):
+    """dict of the name of a DenseGroup to its UpdateGroup, of which owners need the gradients of their updates alone.
 
-    A group stays whole where anything besides these updates takes one of its gradients, and where gradients travel in
-    fewer bits, what these leave over being sent later: only level "v0" goes together with that. So it is at "v0" with
-    communication.fp16, and where each worker, or group of workers, makes all updates: its devices take their gradients
-    from the sum on the host.
+    A group is needed whole where anything besides these updates takes one of its gradients, and where each worker, or
+    group of workers, makes all updates: its devices take their gradients from the sum on the host.
     """
-    zero = plan.zero
-    if zero is None or zero.replicate_group.size > 1 or stays_in_workers(zero, plan.mesh):
+    if zero is None or zero.replicate_group.size > 1 or stays_in_workers(zero, mesh):
         return {}
-    if plan.wire_fp16 and plan.zero.level == STATE:
-        return {}
-    update_of = {name: update for update in plan.zero.updates for name in update.members}
+    update_of = {name: update for update in zero.updates for name in update.members}
     found = {}
-    for group in plan.aggregation.groups:
-        if _travels_short(plan, group):
-            continue
-        taken = [{update_of.get(name) for name, _ in plan.aggregation.consumers[t]} for t in group.tensors]
+    for group in aggregation.groups:
+        taken = [{update_of.get(name) for name, _ in aggregation.consumers[t]} for t in group.tensors]
         if all(len(updates) == 1 and None not in updates for updates in taken):
             pairs = [(updates.pop(), tensor) for updates, tensor in zip(taken, group.tensors)]
             pairs.sort(key=lambda pair: pair[0].owner)
             updates, tensors = zip(*pairs)
-            points = [plan.aggregation.consumers[tensor][0][0] for tensor in tensors]
+            points = [aggregation.consumers[tensor][0][0] for tensor in tensors]
             shapes = tuple(
-                part_shape(plan.partitioned, plan.mesh, u.shape, point, group.shard_rank)
-                for u, point in zip(updates, points)
+                part_shape(partitioned, mesh, u.shape, point, group.shard_rank) for u, point in zip(updates, points)
             )
             found[group.name] = UpdateGroup(group.name, updates, tensors, shapes, group.dtype, group.shard_rank)
     return found
 
 
-def _travels_short(plan, group):
-    """Whether less than its numbers travels of a DenseGroup."""
-    return (plan.dgc is not None and bool(plan.dgc.of_group(group))) or (
-        plan.wire is not None and group.name in plan.wire.groups
-    )
+def scattered_groups(plan):
+    """The `owned_groups` of a Plan of which each owner gets the gradients of its own updates alone.
+
+    At level "v0" gradients that travel in fewer bits do so as without ZeRO, and stay whole.
+    """
+    zero = plan.zero
+    if zero is None or plan.wire_fp16 and zero.level == STATE:
+        return {}
+    found, wire = owned_groups(zero, plan.mesh, plan.aggregation, plan.partitioned), plan.wire
+    whole = set(wire.groups) - wire.to_owners if wire is not None else ()
+    return {name: group for name, group in found.items() if name not in whole}
 
 
 def gathered_groups(plan):
@@ -306,8 +304,8 @@ def owners_found_inf_collectives(plan):
 
 
 def scattered_collectives(plan):
-    """A Collective of each DenseGroup of which each owner gets the gradients of its own updates."""
-    scattered = scattered_groups(plan)
+    """A Collective of each DenseGroup of which each owner gets the gradients of its own updates, as they are."""
+    scattered = scattered_groups(plan).keys() - (plan.wire.groups if plan.wire is not None else ())
     groups = enumerate(plan.aggregation.groups)
     return [
         dense_collective(plan, group, number, REDUCE_SCATTER) for number, group in groups if group.name in scattered

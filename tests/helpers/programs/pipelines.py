@@ -232,15 +232,6 @@ def train(epl, devices, model, stages, micro_batches, replicas, strategy="Prefer
     return {"losses": losses, "states": states}
 
 
-def refused(epl, *args, **config):
-    """The message of the error that `train` ends with; empty if it trains."""
-    try:
-        train(epl, *args, **config)
-    except epl.errors.EplError as error:
-        return str(error)
-    return ""
-
-
 def saved(epl, path, devices, model, stages, micro_batches, replicas, **config):
     """Trains two steps, saves, trains one, restores, trains that one again; returns both losses and where it saved."""
     loss, feeds, train_op = start(epl, devices, model, stages, micro_batches, **config)
