@@ -33,7 +33,6 @@ def test_shares_of_all_gradients_are_exchanged_twice(form, number_bytes, scale_b
     assert "4 gradients travel as %s" % form in plan_table(program.plan)
 
 
-<<<<<<< HEAD
 def test_each_update_takes_what_came_of_its_own_gradient():
     program = compiled(communication__max_splits=1)
     (decode,) = of_op(program.graph, "EplWireDecode")
@@ -44,10 +43,10 @@ def test_each_update_takes_what_came_of_its_own_gradient():
         assert gradient.node == decode.name
         taken[gradient.index] = program.variables[variable].shape
     assert sorted(shapes) == [(4,), (4,), (4, 4), (4, 4)] and [taken[place] for place in range(4)] == shapes
-=======
+
+
 def momentum(loss):
     return tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
->>>>>>> b636bbb (communication.wire_dtype goes together with zero.level from v1 on: gradients come to their owners in 16 or 8 bits, and what that leaves over is sent later)
 
 
 def test_sums_come_when_the_next_gradients_are_on_their_way():
