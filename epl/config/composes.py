@@ -268,7 +268,7 @@ def _refusals():
     refuse(
         DATA_POSITION,
         [EQUAL_STEPS],
-        'checkpoint.data_position="per_worker" cannot be used with io.equal_steps="repeat": checkpoints do not tell '
+        'checkpoint.data_position="%(own)s" cannot be used with io.equal_steps="repeat": checkpoints do not tell '
         "which of a worker's data was read for a second time. "
         'Set io.equal_steps to "" or "drop".',
         '`io.equal_steps="drop"`',

@@ -493,8 +493,9 @@ KEYS = (
         "",
         'Where training goes on with its data sets (tf.data) after a checkpoint was restored. "per_worker": where each '
         "worker was when it was saved, shuffle buffers included; with as many workers as then, and all of them have to "
-        'save. "": at their beginning.',
-        choices=("", "per_worker"),
+        'save. "global": with any number of workers, each record once; needs io.shard_dataset, whose shares are taken '
+        'behind shuffles, which all workers then do alike. "": at their beginning.',
+        choices=("", "per_worker", "global"),
     ),
     Key(
         "graph.harmless_ops",

@@ -80,6 +80,15 @@ def _on_both_lists(values):
     return None
 
 
+def _reads_in_turns(values):
+    if values["checkpoint.data_position"] != "global" or values["io.shard_dataset"] and not values["io.slicing"]:
+        return None
+    return (
+        'checkpoint.data_position="global" is for data sets that io.shard_dataset divides, while io.slicing divides '
+        'files. Set io.shard_dataset=True and io.slicing=False, or checkpoint.data_position to "per_worker".'
+    )
+
+
 def _shrinks(values):
     if values["amp.decr_ratio"] >= 1:
         return "amp.decr_ratio=%r would not make the loss scale smaller. Set it below 1; the default is %r." % (
@@ -113,6 +122,7 @@ PAIR_RULES = (
         _needs("amp.incr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
         _needs("amp.decr_ratio", "amp.loss_scale", ("dynamic",), 'amp.loss_scale="dynamic"'),
         _shrinks,
+        _reads_in_turns,
         _needs("amp.custom_white_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
         _needs("amp.custom_black_list", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),
         _needs("amp.debug_log", "amp.level", ("O1", "O2"), 'amp.level="O1" or "O2"'),

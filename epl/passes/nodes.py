@@ -4,11 +4,11 @@ import functools
 from dataclasses import replace
 
 from epl import tf_compat
-from epl.errors import PassError
+from epl.errors import PassError, UnsupportedError
 from epl.graph import tags, types
 from epl.graph.index import node_of, parse_input
 from epl.graph.node_defs import Type, constant, make_node, set_attr
-from epl.graph.types import INT32, INT64
+from epl.graph.types import INT32, INT64, STRING
 from epl.partition.partitioned import EXCHANGES, SEND_ROWS
 from epl.plan.cost.memory import PARTS
 from epl.plan.facts.merge_points import merged_at
@@ -20,6 +20,8 @@ from epl.rules import effects
 
 # What passes make, with the type of what it gives as T; EPL's own operations may not be loaded.
 _TYPED = EXCHANGES | {"EplTranspose", PARTS}
+# Data sets whose elements are texts, which their attributes do not say.
+_OF_RECORDS = frozenset(["TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"])
 # Types of what they give; EPL's own operations may not be loaded.
 _OF_STRINGS = {"EplPackStrings": 4, "EplUnpackStrings": 7}  # uint8, string
 
@@ -220,3 +222,20 @@ def waits_for_own_gradients(program, variable, instance):
     own = [merged_at(program.source, tensor) for tensor in tensors]
     copies = [copy for tensor in own for copy in program.micro_batches.copies(node_of(tensor))]
     return sorted({"^" + clone_name(copy, instance) for copy in copies})
+
+
+def copy_element_types(made, node):
+    """Gives a data set that a pass has made the types and shapes of the elements of another."""
+    if node.op in _OF_RECORDS or node.op.startswith("FixedLengthRecordDataset"):
+        made.attr["output_types"].list.type.append(STRING)
+        made.attr["output_shapes"].list.shape.add()
+        return
+    for key in ("output_types", "Toutput_types"):
+        if key in node.attr and "output_shapes" in node.attr:
+            made.attr["output_types"].list.type.extend(node.attr[key].list.type)
+            made.attr["output_shapes"].CopyFrom(node.attr["output_shapes"])
+            return
+    raise UnsupportedError(
+        "io.shard_dataset cannot divide the data set '%s' (%s), as it does not say what its elements are. Use the "
+        "data set's shard() in the program." % (node.name, node.op)
+    )

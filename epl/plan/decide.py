@@ -21,7 +21,7 @@ from epl.plan.facts.unknown import check_effects
 from epl.plan.facts.user_collectives import find_user_collectives, user_collectives
 from epl.plan.input.data import plan_data
 from epl.plan.input.equal_steps import find_repeated
-from epl.plan.input.positions import find_positions
+from epl.plan.input.positions import GLOBAL, find_positions
 from epl.plan.input.prefetch import find_prefetched
 from epl.plan.layout.features import check_features
 from epl.plan.layout.layout import mesh_of
@@ -257,7 +257,8 @@ def _borders(model, analysis, stage_of, mesh, aggregation, state):
 
 def _data(model, config, mesh, analysis, state, merges, user_collectives):
     waits = bool(state or merges or user_collectives) or model.role == EACH_WORKER
-    return plan_data(model.graph, config.io, mesh, analysis, bool(model.apply_calls), waits)
+    in_order = bool(model.apply_calls) and config.checkpoint.data_position == GLOBAL
+    return plan_data(model.graph, config.io, mesh, analysis, bool(model.apply_calls), waits, in_order)
 
 
 def _link_that_groups(config, mesh, aggregation, link_between):

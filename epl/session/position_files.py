@@ -35,39 +35,45 @@ def write(checkpoint, cluster, iterators):
     tf.io.gfile.rename(unfinished, path, overwrite=True)
 
 
-def read(checkpoint, cluster):
-    """What this worker has written.
+def read(checkpoint):
+    """What workers have written.
 
     Returns:
-      (iterators as given to `write`, None), or (None, why there are none that could be taken).
+      (list of what each of them gave to `write`, None), or (None, why there is nothing that could be taken).
     """
     why = problem(checkpoint)
     if why is not None:
         return None, why
-    found = _found(checkpoint)
-    if not found:
+    whole = _whole(_found(checkpoint))
+    if not whole:
         return None, "it has no positions (checkpoint.data_position was not set)"
-    (workers,) = {num for _, num in found}
-    if workers != cluster.worker_num:
-        return None, "it was saved by %d workers, and there are %d now" % (workers, cluster.worker_num)
-    try:
-        with tf.io.gfile.GFile(_path(checkpoint, cluster.worker_index, workers), "rb") as file:
-            content = plain.unpack(file.read())
-        if content["format"] != _FORMAT:
-            return None, "its positions are written in another format"
-        return content["iterators"], None
-    except (ValueError, KeyError, TypeError) as error:
-        return None, "worker %d's position is damaged (%s)" % (cluster.worker_index, error)
+    # Of a checkpoint that others have begun to write anew, those of before are whole.
+    every, workers = [], min(whole)
+    for worker in range(workers):
+        try:
+            with tf.io.gfile.GFile(_path(checkpoint, worker, workers), "rb") as file:
+                content = plain.unpack(file.read())
+            if content["format"] != _FORMAT:
+                return None, "its positions are written in another format"
+            every.append(content["iterators"])
+        except (ValueError, KeyError, TypeError) as error:
+            return None, "worker %d's position is damaged (%s)" % (worker, error)
+    return every, None
 
 
 def problem(checkpoint):
     """Why a checkpoint does not have the positions of all its workers, in words; None if it has them, or has none."""
     found = _found(checkpoint)
-    numbers = {num for _, num in found}
-    if len(numbers) > 1:
-        return "it has positions of data of %s workers" % " and of ".join(map(str, sorted(numbers)))
-    missing = sorted(set(range(numbers.pop() if numbers else 0)) - {worker for worker, _ in found})
-    return "it has no position of the data of worker %d" % missing[0] if missing else None
+    if not found or _whole(found):
+        return None
+    workers = max(num for _, num in found)
+    missing = set(range(workers)) - {worker for worker, num in found if num == workers}
+    return "it has no position of the data of worker %d" % min(missing)
+
+
+def _whole(found):
+    """Numbers of workers of which all have written."""
+    return {num for _, num in found if all((worker, num) in found for worker in range(num))}
 
 
 def _found(checkpoint):

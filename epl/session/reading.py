@@ -21,7 +21,7 @@ class Reading:
       loads: the Prefetched of which it takes the batches that were read ahead.
       restarts: those whose iterators it makes anew.
       iterators: (iterator, how many elements it takes of it) for those whose position checkpoints keep.
-      begun: those of them that it makes begin their data.
+      begun: (iterator, initializer) for those of them that it makes begin their data.
       times: of a training step, tensors with when each operation that gives a batch began and ended (io.stats).
     """
 
@@ -29,7 +29,7 @@ class Reading:
     loads: Tuple[Prefetched, ...] = ()
     restarts: Tuple[Prefetched, ...] = ()
     iterators: Tuple[Tuple[str, int], ...] = ()
-    begun: Tuple[str, ...] = ()
+    begun: Tuple[Tuple[str, str], ...] = ()
     times: Tuple[str, ...] = ()
     timed: bool = False
 
@@ -77,5 +77,5 @@ def _positions(rewritten, nodes, sources):
             for each in kept if iterator is None else kept & {iterator}:
                 counts[each] = counts.get(each, 0) + 1
     makers = (name for name in nodes if name in main.nodes and main.nodes[name].op == "MakeIterator")
-    begun = {data_ops.iterator_of(main, main.nodes[name].input[1]) for name in makers}
-    return tuple(sorted(counts.items())), tuple(sorted(kept & begun))
+    begun = ((data_ops.iterator_of(main, main.nodes[name].input[1]), name) for name in makers)
+    return tuple(sorted(counts.items())), tuple(sorted(each for each in begun if each[0] in kept))

@@ -5,6 +5,8 @@ import logging
 import tensorflow.compat.v1 as tf
 
 from epl.errors import CheckpointError
+from epl.graph.bodies import Bodies
+from epl.plan.input.streams import elements_of
 from epl.session import position_files
 
 _LOG = logging.getLogger("epl")
@@ -21,13 +23,17 @@ class Positions(object):
     def __init__(self, versions, cluster):
         self._versions, self._cluster = versions, cluster
         self._counts = {}  # of each iterator how many elements were read since it began, if they can be counted
+        self._before = {}  # of one that began behind its beginning, how many elements of its stream come before
+        self._makers = {}  # of each iterator the initializer that it began with
         self._checkpoint = None  # of which iterators are still to be taken up
-        self._saved = {}  # what it says of them
-        self._counted = set()  # iterators of which the log has said so
+        self._kept = None  # what workers have written beside it
+        self._saved = {}  # what of that this worker goes on with, by iterator
+        self._told = set()  # iterators of which the log has said that their elements are counted
 
     def taken_up_from(self, checkpoint):
         """What is read next goes on where it was when a checkpoint, the prefix of its files, was written."""
-        self._checkpoint, self._saved = checkpoint, None
+        # At once: the next checkpoint may have the same name.
+        self._checkpoint, self._saved, self._kept = checkpoint, None, position_files.read(checkpoint)
 
     def before(self, step):
         """Takes up the data sets that a Step reads, where a checkpoint says from where, before it is run."""
@@ -43,8 +49,9 @@ class Positions(object):
 
     def after(self, step):
         """Notes what a Step has read once it is run."""
-        for name in step.reading.begun:
-            self._counts[name] = 0
+        for name, maker in step.reading.begun:
+            self._makers[name] = maker
+            self._counts[name] = self._before[name] = 0
         for name, elements in step.reading.iterators:
             self._counts[name] = self._counts.get(name, 0) + elements * step.run.repeats
 
@@ -64,11 +71,18 @@ class Positions(object):
                 continue
             if each.iterator in self._saved:  # nobody has read it since training went on
                 found[each.iterator] = self._saved[each.iterator]
-            elif self._counts.get(each.iterator, 0) != 0:
+            elif self._counts.get(each.iterator, 0) != 0 or self._before.get(each.iterator):
                 found[each.iterator] = self._state_of(each)
         position_files.write(checkpoint, self._cluster, found)
 
     def _state_of(self, position):
+        """What is kept of an iterator.
+
+        Returns:
+          dict: form: see Position; count: elements read since it began; state: what TensorFlow has written of it, or
+            None; before, and taken: of the stream, elements that all workers had taken when it began, and by now; None
+            without one.
+        """
         count, state = self._counts[position.iterator], None
         try:
             (state,) = self._versions.read((position.state + ":0",))
@@ -79,48 +93,73 @@ class Positions(object):
                     "by a handle, so that its elements cannot be counted either. Call get_next() outside of these, "
                     'or set checkpoint.data_position to "".' % (position.iterator, _first_line(error))
                 ) from error
-            if position.iterator not in self._counted:
-                self._counted.add(position.iterator)
+            if position.iterator not in self._told:
+                self._told.add(position.iterator)
                 _LOG.info(
                     "Checkpoints keep how many elements were read of the data set of '%s', as TensorFlow cannot save "
                     "where it stands (%s). Where training goes on they are read once more, for nobody.",
                     position.iterator,
                     _first_line(error),
                 )
-        return {"form": position.form, "count": count, "state": state}
+        before = self._before.get(position.iterator, 0)
+        taken = before + self._taken_of(position, count) if position.streams else None
+        return {"form": position.form, "count": count, "state": state, "before": before, "taken": taken}
+
+    def _taken_of(self, position, count):
+        """How many elements of its stream all workers have taken when each has read so many of an iterator."""
+        readers, _ = self._versions.plan.data.readers
+        return count * readers * elements_of(Bodies(self._versions.rewritten.own_graph), self._stream(position))
 
     def _take_up(self, position, saved):
-        count, state = saved["count"], saved["state"]
-        if state is None:
-            _LOG.info(
-                "Reading %d elements of '%s' again, up to where '%s' was saved",
-                count,
-                position.iterator,
-                self._checkpoint,
-            )
-            for _ in range(count):
+        name, before = position.iterator, saved["before"] if saved["alike"] else saved["taken"]
+        if before:
+            stream = self._stream(position)
+            self._versions.inner.run((stream.taken + ":0",), [before], (), (stream.maker,))
+        self._counts[name], self._before[name] = saved["count"] if saved["alike"] else 0, before
+        if not saved["alike"]:
+            return
+        if saved["state"] is None:
+            again = "Reading %d elements of '%s' again, up to where '%s' was saved"
+            _LOG.info(again, saved["count"], name, self._checkpoint)
+            for _ in range(saved["count"]):
                 self._versions.run_targets((position.skip,))
         else:
-            self._versions.inner.run((position.given + ":0",), [state], (), (position.take_up,))
-        self._counts[position.iterator] = count
+            self._versions.inner.run((position.given + ":0",), [saved["state"]], (), (position.take_up,))
 
     def _position(self, iterator):
         return next(each for each in self._versions.plan.positions if each.iterator == iterator)
+
+    def _stream(self, position):
+        """The DataStream that an iterator goes through, by the initializer that it began with."""
+        maker = self._makers.get(position.iterator, position.streams[0].maker)
+        return next(each for each in position.streams if each.maker == maker)
 
     def _read(self):
         """Reads what the checkpoint says of this session's iterators; none if it does not fit, which is warned of."""
         if self._saved is not None:
             return
-        saved, problem = position_files.read(self._checkpoint, self._cluster)
+        self._saved = {}
+        every, problem = self._kept
         if problem is None:
-            forms = {each.iterator: each.form for each in self._versions.plan.positions}
-            other = [name for name, known in saved.items() if forms.get(name) != known["form"]]
-            if other:
-                problem = "the data set of '%s' was made in another way then" % other[0]
-        self._saved = saved if problem is None else {}
+            self._saved, problem = self._fitting(every)
         if problem is not None:
             what = "Data is read from its beginning, not from where it was when '%s' was saved: %s"
             _LOG.warning(what, self._checkpoint, problem)
+
+    def _fitting(self, every):
+        """Of what each worker of then has written, what this worker goes on with: (dict, None), or ({}, why not)."""
+        then, now = len(every), self._cluster.worker_num
+        own = every[self._cluster.worker_index] if then == now else max(every, key=len)
+        known = {each.iterator: each for each in self._versions.plan.positions}
+        for name, saved in own.items():
+            if name not in known or known[name].form != saved["form"]:
+                return {}, "the data set of '%s' was made in another way then" % name
+            taken = {each[name]["taken"] for each in every if name in each}
+            if then != now and (None in taken or not known[name].streams):
+                return {}, "it was saved by %d workers, and there are %d now" % (then, now)
+            if then != now and len(taken) > 1:
+                return {}, "the %d workers had not read equally much of '%s'" % (then, name)
+        return {name: dict(saved, alike=then == now) for name, saved in own.items()}, None
 
 
 def _first_line(error):

@@ -27,8 +27,8 @@ def test_data_goes_on_where_it_was(two_workers, tmp_path, kind):
 
 
 def test_without_the_key_data_begins_anew(two_workers, tmp_path):
-    first, _ = two_workers(PROGRAM, str(tmp_path), 4, saved=False)
-    again, _ = two_workers(PROGRAM, str(tmp_path), 8, saved=False)
+    first, _ = two_workers(PROGRAM, str(tmp_path), 4, saved="")
+    again, _ = two_workers(PROGRAM, str(tmp_path), 8, saved="")
     assert again["began"] == 4 and again["batches"] == first["batches"]
     assert not glob.glob(os.path.join(str(tmp_path), "*.position*"))
 
@@ -59,3 +59,18 @@ def test_savers_of_the_program(two_devices, tmp_path):
     wanted = two_devices("tests.helpers.programs.positions:by_hand", str(tmp_path / "whole"), 0, 9)
     first = two_devices("tests.helpers.programs.positions:by_hand", str(tmp_path / "parts"), 0, 4)
     assert first + two_devices("tests.helpers.programs.positions:by_hand", str(tmp_path / "parts"), 4, 9) == wanted
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "generator"])
+def test_any_number_of_workers_goes_on(two_workers, two_devices, tmp_path, kind):
+    """Each step takes the next elements of one order, whoever reads them: two workers, one with two devices, two."""
+    wanted, _ = two_workers(PROGRAM, str(tmp_path / "whole"), STEPS, kind, saved="global")
+    folder, batches = str(tmp_path / "parts"), []
+    for steps, run in ((5, two_workers), (9, two_devices), (13, two_devices), (STEPS, two_workers)):
+        got = run(PROGRAM, folder, steps, kind, saved="global")
+        got = got[0] if run is two_workers else got
+        assert got["warnings"] == [] and got["began"] == len(batches)
+        batches.extend(got["batches"])
+    assert batches == wanted["batches"]
+    for one, other in zip(got["values"], wanted["values"]):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -23,6 +23,7 @@ DEPENDENT = tuple(key.name for key in KEYS if key.category == "amp" and key.name
     "io.unbalanced_io_slicing",
     "io.drop_last_files",
     "io.equal_steps",
+    "checkpoint.data_position",
     "pipeline.num_stages",
     "gradient_checkpoint.end_taskgraph",
     "gradient_checkpoint.memory_limit_mb",

@@ -13,7 +13,7 @@ from epl.capture.record import make_program
 from epl.errors import UnsupportedError
 from epl.graph.index import Graph
 from epl.graph.node_defs import make_node
-from epl.passes.model import share_data
+from epl.passes.nodes import copy_element_types
 from epl.plan.pipeline import micro_batches
 from epl.session.devices import passed_over
 from tests.helpers import planning
@@ -73,7 +73,7 @@ def test_files_of_a_data_set_that_a_function_is_given():
 def test_a_data_set_that_does_not_say_its_types():
     unknown = make_node("SomeDataset", "unknown", [])
     with pytest.raises(UnsupportedError, match="'unknown' .SomeDataset., as it does not say what its elements are"):
-        share_data._copy_types(make_node("ShardDataset", "shard", []), unknown)
+        copy_element_types(make_node("ShardDataset", "shard", []), unknown)
 
 
 def test_a_variable_that_a_gradient_and_data_change_together():

@@ -6,8 +6,11 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.errors import ConfigError
+from epl.config import Config
+from epl.errors import ConfigError, UnsupportedError
+from epl.graph.bodies import Bodies
 from epl.passes.promises import PROMISES
+from epl.plan.input.streams import elements_of
 from epl.plan.report.plan_table import plan_table
 from epl.session import position_files
 from tests.helpers import planning
@@ -105,30 +108,33 @@ def write(path, workers, wanted=None):
         position_files.write(path, planning.cluster(workers, 1, index), {"data": {"count": index}})
 
 
-def test_each_worker_reads_what_it_has_written(tmp_path):
+def test_workers_read_what_all_have_written(tmp_path):
     path = checkpoint_in(tmp_path)
     write(path, 2)
-    for index in range(2):
-        assert position_files.read(path, planning.cluster(2, 1, index)) == ({"data": {"count": index}}, None)
+    assert position_files.read(path) == ([{"data": {"count": index}} for index in range(2)], None)
     assert sorted(os.listdir(str(tmp_path))) == [
         "model.ckpt-3" + end for end in (".index", ".position-0-of-2", ".position-1-of-2")
     ]
 
 
 def test_why_positions_cannot_be_taken(tmp_path):
-    path, cluster = checkpoint_in(tmp_path), planning.cluster(2, 1)
-    assert "checkpoint.data_position was not set" in position_files.read(path, cluster)[1]
+    path = checkpoint_in(tmp_path)
+    assert "checkpoint.data_position was not set" in position_files.read(path)[1]
     write(path, 2, [0])
-    assert position_files.read(path, cluster)[1] == "it has no position of the data of worker 1"
+    assert position_files.read(path)[1] == "it has no position of the data of worker 1"
     assert position_files.problem(path) == "it has no position of the data of worker 1"
     write(path, 2)
     assert position_files.problem(path) is None
-    assert "saved by 2 workers, and there are 3 now" in position_files.read(path, planning.cluster(3, 1))[1]
     with open(path + ".position-0-of-2", "wb") as file:
         file.write(b"nothing")
-    assert "worker 0's position is damaged" in position_files.read(path, cluster)[1]
-    write(path, 3)
-    assert position_files.problem(path) == "it has positions of data of 2 and of 3 workers"
+    assert "worker 0's position is damaged" in position_files.read(path)[1]
+
+
+def test_one_that_is_being_written_anew_has_the_positions_of_before(tmp_path):
+    path = checkpoint_in(tmp_path)
+    write(path, 2)
+    write(path, 3, [0, 2])
+    assert position_files.problem(path) is None and len(position_files.read(path)[0]) == 2
 
 
 def test_files_go_with_their_checkpoints(tmp_path):
@@ -144,3 +150,70 @@ def test_files_go_with_their_checkpoints(tmp_path):
         "model.ckpt-4",
     }
     assert position_files.problem(newer) is None and position_files.problem(path) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One order for all workers ("global").
+
+GLOBAL = {"checkpoint__data_position": "global", "io__shard_dataset": True}
+
+
+def stream_of(data):
+    planning.sgd(planning.layers(x=tf.data.make_initializable_iterator(data).get_next()))
+    program = planning.compiled(tf.get_default_graph(), 2, 1, **GLOBAL)
+    (position,) = program.plan.positions
+    (stream,) = position.streams
+    return stream, elements_of(Bodies(program.whole), stream)
+
+
+def rows(count=48):
+    return tf.data.Dataset.from_tensor_slices(tf.ones([count, 4]))
+
+
+@pytest.mark.parametrize(
+    "make, behind, elements",
+    [
+        (lambda: rows().shuffle(8, seed=1).map(lambda x: x + 1.0).batch(4).prefetch(1), "Shuffle", 4),
+        (lambda: rows().shuffle(8, seed=1).repeat().batch(4), "Repeat", 4),
+        (lambda: rows().batch(4).repeat(2), "Repeat", 1),
+        (lambda: rows().filter(lambda x: x[0] > 0.0).batch(6), "Filter", 6),
+        (lambda: tf.data.Dataset.zip((rows(), rows())).map(lambda x, y: x + y).batch(5), "Zip", 5),
+    ],
+)
+def test_shares_are_taken_where_elements_can_be_counted(make, behind, elements):
+    with planning.capture():
+        stream, count = stream_of(make())
+        assert behind in stream.node and count == elements
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: tf.data.make_one_shot_iterator(rows().batch(4)).get_next(), "is no iterator with an initializer"),
+        (lambda: initialized(rows().shuffle(8).batch(4)), "has no seed"),
+        (lambda: initialized(rows().batch(tf.placeholder(tf.int64, []))), "is made of what is fed"),
+        (
+            lambda: initialized(rows().batch(tf.cast(tf.size(tf.ones([4])), tf.int64))),
+            "does not tell how many elements",
+        ),
+        (handle, "is read in a loop, a branch or by a handle"),
+    ],
+)
+def test_what_has_no_one_order_is_refused(make, said):
+    with planning.capture() as graph:
+        tf.data.make_one_shot_iterator(rows().batch(4)).string_handle()
+        x = make()
+        x.set_shape([None, 4])
+        planning.sgd(planning.layers(x=x))
+        with pytest.raises(UnsupportedError, match=said):
+            planning.plan_of(graph, 2, 1, **GLOBAL)
+
+
+def initialized(data):
+    return tf.data.make_initializable_iterator(data).get_next()
+
+
+@pytest.mark.parametrize("config", [{}, {"io.shard_dataset": True, "io.slicing": True}])
+def test_one_order_needs_shares_of_records(config):
+    with pytest.raises(ConfigError, match="is for data sets that io.shard_dataset divides"):
+        Config(dict({"checkpoint.data_position": "global"}, **config))

@@ -12,17 +12,14 @@ Where several workers read a batch's rows, each its own, their data sets make ba
 The nodes may stand in functions: a one-shot iterator has its whole pipeline in one.
 """
 
-from epl.errors import UnsupportedError
 from epl.graph.node_defs import Type, constant, make_node
-from epl.graph.types import INT32, INT64, STRING
+from epl.graph.types import INT32, INT64
 from epl.passes.edited_bodies import EditedBodies
-from epl.passes.nodes import tagged
+from epl.passes.nodes import copy_element_types, tagged
 from epl.passes.seeds import derive, set_seed
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX
 from epl.rules import datasets
-
-_RECORDS = frozenset(["TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"])
 
 
 def share_data(program, plan):
@@ -75,7 +72,7 @@ def _share_records(target, plan, share):
         constants.append(target.output(made.name, 0, "output"))
     text = target.output(share.node, 0, "handle")
     shard = make_node("ShardDataset", name, [text] + constants)
-    _copy_types(shard, node)
+    copy_element_types(shard, node)
     target.add(tagged(shard, "record_share"))
     result = target.output(name, 0, "handle")
     for taker, position in share.takers:
@@ -128,20 +125,3 @@ def _forget_rows(node):
     for shape in node.attr["output_shapes"].list.shape if "output_shapes" in node.attr else ():
         if shape.dim:
             shape.dim[0].size = -1
-
-
-def _copy_types(shard, node):
-    """The types and shapes of a data set's elements, as attributes of another."""
-    if node.op in _RECORDS or node.op.startswith("FixedLengthRecordDataset"):
-        shard.attr["output_types"].list.type.append(STRING)
-        shard.attr["output_shapes"].list.shape.add()
-        return
-    for key in ("output_types", "Toutput_types"):
-        if key in node.attr and "output_shapes" in node.attr:
-            shard.attr["output_types"].list.type.extend(node.attr[key].list.type)
-            shard.attr["output_shapes"].CopyFrom(node.attr["output_shapes"])
-            return
-    raise UnsupportedError(
-        "io.shard_dataset cannot divide the data set '%s' (%s), as it does not say what its elements are. Use the "
-        "data set's shard() in the program." % (node.name, node.op)
-    )

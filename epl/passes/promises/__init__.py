@@ -134,7 +134,9 @@ PROMISES = {
     "restore_own": Promise(allows([PLAIN], rewires=True, sets=True)),
     "read_copies": Promise(allows([PLAIN, READ]), kept.copies_can_be_read),
     "save_averages": Promise(allows([PLAIN, FED, READ], rewires=True), kept.averages_are_saved),
-    "keep_positions": Promise(allows([PLAIN, FED, READ, EFFECT, SOURCE]), kept.positions_are_kept),
+    "keep_positions": Promise(
+        allows([PLAIN, FED, READ, EFFECT, SOURCE, DATA_SET], rewires=True), kept.positions_are_kept
+    ),
     "read_ahead": Promise(allows([PLAIN, EFFECT, SOURCE], ["Unstage"])),
     "time_reads": Promise(allows([IMPURE], waits=True)),
     "save_by_file": Promise(allows([PLAIN, FILE_WRITE], ["MergeV2Checkpoints"], waits=True, rewires=True, sets=True)),

@@ -68,7 +68,7 @@ def _nth(number):
 _READ_WHOLE = "nothing: this graph neither trains nor evaluates, so every worker reads everything"
 
 
-def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
+def plan_data(graph, io, mesh, analysis, training=True, evaluates=True, in_order=False):
     """The DataPlan of a user's Graph.
 
     Args:
@@ -78,6 +78,7 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
       analysis: the graph's Analysis.
       training: the graph trains; in one that only evaluates, data that cannot be divided is read by everyone.
       evaluates: it merges something over all workers; one that does neither reads everything.
+      in_order: shares are taken where the number of elements that were read tells how far all workers are together.
 
     Raises:
       PlanError, UnsupportedError: data cannot be divided; says what to do instead.
@@ -94,7 +95,7 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
     if mesh.pipelines_of_copy > 1:
         try:
             parts = find_batch_parts(bodies, mesh, analysis)
-            lists, records, alike = _shares_of_parts(bodies, io, mesh, training, parts)
+            lists, records, alike = _shares_of_parts(bodies, io, mesh, training, parts, in_order)
             return DataPlan(
                 lists, records, rule, (mesh.num_pipelines, mesh.worker_index // mesh.pipeline_workers), parts, alike
             )
@@ -104,7 +105,7 @@ def plan_data(graph, io, mesh, analysis, training=True, evaluates=True):
         undivided = _warn(_ONE_COPY, "=True and ".join(keys), mesh.num_workers, _OF_STAGES)
     if _readers(mesh)[0] == 1:
         return DataPlan(readers=_readers(mesh), undivided=undivided)
-    lists, records, alike = _shares(bodies, io, _readers(mesh)[0], training)
+    lists, records, alike = _shares(bodies, io, _readers(mesh)[0], training, in_order=in_order)
     return DataPlan(lists, records, rule, _readers(mesh), (), alike, undivided)
 
 
@@ -113,25 +114,25 @@ def _rule(io):
     return "unbalanced" if unbalanced else "drop" if io.drop_last_files else "even"
 
 
-def _shares(bodies, io, number, training, batches=()):
-    """(ListShares, RecordShares, Alike) for a number of readers; `batches` as for find_records."""
+def _shares(bodies, io, number, training, batches=(), in_order=False):
+    """(ListShares, RecordShares, Alike) for a number of readers; `batches` and `in_order` as for find_records."""
     files = Files(bodies, _rule(io), number)
     if io.slicing:
         files.find()
     records = list(files.records)
     if io.shard_dataset or files.readers:
-        records.extend(find_records(bodies, number, files.readers, batches, not io.shard_dataset))
+        records.extend(find_records(bodies, number, files.readers, batches, not io.shard_dataset, in_order))
     if not files.lists and not records and _has_data(bodies):
         _nothing_found(io, training)
     return tuple(files.lists.values()), tuple(records), read_alike(bodies, records)
 
 
-def _shares_of_parts(bodies, io, mesh, training, parts):
+def _shares_of_parts(bodies, io, mesh, training, parts, in_order):
     """The same for all workers of the copies of the model; raises NotInParts where only the copies may have shares."""
     try:
         # Where there is but one copy, what comes after its batches depends on no positions that workers see otherwise.
         lists, records, alike = _shares(
-            bodies, io, mesh.num_pipelines, training, parts if _readers(mesh)[0] == 1 else ()
+            bodies, io, mesh.num_pipelines, training, parts if _readers(mesh)[0] == 1 else (), in_order
         )
     except (PlanError, UnsupportedError) as error:
         if _readers(mesh)[0] > 1:

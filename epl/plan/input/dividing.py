@@ -70,7 +70,7 @@ class BodyPlaces:
     aligned: dict
 
 
-def find_places(bodies, body, ends, readers=frozenset(), forced=frozenset()):
+def find_places(bodies, body, ends, readers=frozenset(), forced=frozenset(), in_order=False):
     """Where the elements of the data sets in a body are divided.
 
     Args:
@@ -79,8 +79,9 @@ def find_places(bodies, body, ends, readers=frozenset(), forced=frozenset()):
       ends: (name, input position) of what takes what has been divided.
       readers: names of data sets whose records come out of files that are divided, so that they are shares already.
       forced: names of data sets that are to give shares as if they were ends, whatever takes their elements.
+      in_order: shares are taken behind all but what makes one of each element, or batches of them, in order.
     """
-    return _BodySearch(bodies, body, frozenset(readers), frozenset(forced)).run(ends)
+    return _BodySearch(bodies, body, frozenset(readers), frozenset(forced), in_order).run(ends)
 
 
 def ends_of(bodies):
@@ -103,11 +104,12 @@ def taken(body, end):
 class _BodySearch(object):
     """Goes through a body from the ends to the sources; see find_places."""
 
-    def __init__(self, bodies, body, readers, forced):
+    def __init__(self, bodies, body, readers, forced, in_order):
         self._bodies = bodies
         self._body = body
         self._readers = readers
         self._forced = forced
+        self._in_one_order = in_order
         self._found = []
         self._whole = {}
         self._aligned = {}
@@ -186,6 +188,8 @@ class _BodySearch(object):
         """What is asked of a data set's inputs, a list; None where its own elements have to be divided."""
         kind = datasets.kind_of(node.op)
         if data_ops.reads_records(self._bodies, node) or kind in (datasets.SOURCE, datasets.SINGLE):
+            return None
+        if self._in_one_order and kind not in (datasets.SAME, datasets.EACH, datasets.BATCH):
             return None
         if kind == datasets.PAIR:
             return self._pair(node, demand)

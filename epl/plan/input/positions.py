@@ -4,16 +4,20 @@ import collections
 import hashlib
 import logging
 from dataclasses import dataclass
+from typing import Tuple
 
+from epl.errors import UnsupportedError
 from epl.graph import tags
 from epl.graph.bodies import Bodies
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX
+from epl.plan.input.streams import DataStream, find_streams
 from epl.rules import effects
 
 _LOG = logging.getLogger("epl")
 
 _KEY = "checkpoint.data_position"
+GLOBAL = "global"
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Position:
       iterator: its node.
       form: digest of what its data sets are made of, apart from values: the position is one in data of that form.
       counted: whether each get_next() reads one element of it in each run that reaches it.
+      streams: what it goes through, where that has one order for all workers ("global").
     """
 
     iterator: str
     form: str
     counted: bool
+    streams: Tuple[DataStream, ...] = ()
 
     @property
     def state(self):
@@ -83,10 +89,26 @@ def find_positions(model, analysis, role, config):
         _LOG.warning("%s: no position is kept of %s: it begins anew when training goes on", _KEY, _some(others))
     if drawn:
         _LOG.warning("%s: random numbers of %s begin anew when training goes on", _KEY, _some(drawn))
-    forms = _forms(bodies)
+    forms, is_global = _forms(bodies), config.checkpoint.data_position == GLOBAL
     return tuple(
-        Position(name, forms[name], name not in not_counted) for name in collections.OrderedDict.fromkeys(iterators)
+        Position(
+            name,
+            forms[name],
+            name not in not_counted,
+            _streams(bodies, graph, name, name not in not_counted) if is_global else (),
+        )
+        for name in collections.OrderedDict.fromkeys(iterators)
     )
+
+
+def _streams(bodies, graph, iterator, counted):
+    if not counted:
+        raise UnsupportedError(
+            "%s=\"global\": '%s' is read in a loop, a branch or by a handle, so that nobody can tell how often. Call "
+            'get_next() outside of these, or set %s to "per_worker", which goes on with the same number of workers.'
+            % (_KEY, iterator, _KEY)
+        )
+    return find_streams(bodies, graph, iterator)
 
 
 def _fed_by_handle(graph, bodies):

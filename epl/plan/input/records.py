@@ -7,7 +7,7 @@ from epl.plan.input.dividing import ends_of, find_places, taken
 from epl.rules import datasets
 
 
-def find_records(bodies, worker_num, readers, batches=(), beside_files=False):
+def find_records(bodies, worker_num, readers, batches=(), beside_files=False, in_order=False):
     """The data sets whose elements are to be divided, in every iterator's pipeline as near to its source as is right.
 
     Args:
@@ -16,6 +16,7 @@ def find_records(bodies, worker_num, readers, batches=(), beside_files=False):
       readers: dict of a body's name to the data sets in it whose records come out of files that are divided otherwise.
       batches: the BatchParts of batches of which each worker reads its rows, and all workers rows of the same.
       beside_files: divide only what comes together with records of these files.
+      in_order: as for `find_places`.
 
     Returns:
       List of RecordShare.
@@ -32,7 +33,7 @@ def find_records(bodies, worker_num, readers, batches=(), beside_files=False):
         forced = [part.node for part in batches if part.body == name]
         for end in ends:
             _check_single(body, taken(body, end), own, worker_num)
-        places = find_places(bodies, body, [] if forced else ends, own, forced).found
+        places = find_places(bodies, body, [] if forced else ends, own, forced, in_order).found
         for end in ends:
             _check_size(body, end, places, worker_num)
         found.extend(

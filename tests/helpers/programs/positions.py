@@ -31,7 +31,7 @@ def _iterator(data, kind):
     return iterator, [iterator.initializer]
 
 
-def train(epl, folder, steps, kind="shuffled", config=None, saved=True):
+def train(epl, folder, steps, kind="shuffled", config=None, saved="per_worker"):
     """Trains until a global step, and saves every three.
 
     Args:
@@ -39,14 +39,14 @@ def train(epl, folder, steps, kind="shuffled", config=None, saved=True):
       steps: the global step at which it ends.
       kind: "shuffled", "one shot", "generator" or "generator by handle".
       config: keys besides checkpoint.data_position and io.shard_dataset.
-      saved: whether the position of data is.
+      saved: checkpoint.data_position.
 
     Returns:
       dict: global step from which it went on, batches of this worker, values at the end, warnings of EPL.
     """
     common.init(
         epl,
-        dict({"checkpoint.data_position": "per_worker" if saved else "", "io.shard_dataset": True}, **(config or {})),
+        dict({"checkpoint.data_position": saved, "io.shard_dataset": True}, **(config or {})),
     )
     if epl:
         epl.set_default_strategy(epl.replicate(1))
