@@ -106,6 +106,7 @@ AMP = _of_key("amp.level")
 FLOAT16 = _of_key("amp.dtype", _scales, '`amp.dtype="float16"`')
 O2 = _of_key("amp.level", lambda values: values["amp.level"] == "O2", '`amp.level="O2"`')
 ZERO = _of_key("zero.level")
+ZERO_GRADIENTS = _of_key("zero.level", lambda v: v["zero.level"] not in ("", "v0"), '`zero.level` from `"v1"` on')
 ZERO_GROUPS = Feature("`zero.degree` of several workers, but not all")
 OFFLOAD = _of_key("offload.level")
 OFFLOAD_KEPT = _of_key("gradient_checkpoint.offload")
@@ -143,6 +144,7 @@ IMPLIES = {
     AVERAGE_SLOTS: (LOCAL_SGD,),
     FLOAT16: (AMP,),
     O2: (AMP,),
+    ZERO_GRADIENTS: (ZERO,),
     ZERO_GROUPS: (ZERO,),
     OVER_WORKERS: (STAGES,),
     SPREAD: (UNEVEN, OVER_WORKERS),
@@ -176,7 +178,8 @@ def _refusals():
     # Keys that contradict each other: `value` and `default` are those of `key`, `own` that of the other one.
     refuse(
         LOCAL_SGD,
-        [AMP, AUTO, CHECK_REPLICAS, CLIP_AFTER, FP16, REDUCE_SUM, SPARSE_AS_DENSE, SYNC_BN, WIRE, STEPS] + [ZERO],
+        [AMP, AUTO, CHECK_REPLICAS, CLIP_AFTER, FP16, REDUCE_SUM, SPARSE_AS_DENSE, SYNC_BN, WIRE, STEPS]
+        + [ZERO_GRADIENTS],
         "%(key)s=%(value)r cannot be used with local_sgd.k_steps=%(own)d, where each copy of the model trains by "
         "itself "
         "between averages. Leave %(key)s at %(default)r, or local_sgd.k_steps at 0.",

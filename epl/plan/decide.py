@@ -40,7 +40,7 @@ from epl.plan.sync.outputs import merges_of
 from epl.plan.sync.state import plan_state
 from epl.plan.sync.wire_types import plan_wire
 from epl.plan.zero.zero import STATE, in_groups, owned_groups, workers_of
-from epl.plan.zero.zero_owners import StagePlaces, plan_zero
+from epl.plan.zero.zero_owners import StagePlaces, divides_state, plan_zero
 from epl.program.program import ALONE, EACH_WORKER
 
 
@@ -189,10 +189,6 @@ def _checked_updates(model, analysis, aggregation, state, are_merged):
     return check_updates(model, analysis, aggregation, state)
 
 
-def _divides_state(model, config, mesh, role):
-    return bool(config.zero.level) and mesh.copies.size > 1 and role is None and bool(model.apply_calls)
-
-
 def _mesh_in_groups(mesh, config, divides_state):
     return in_groups(mesh, config) if divides_state else mesh
 
@@ -312,7 +308,7 @@ DECISIONS = (
     ("merges", _merges),
     ("drift", _checked_updates),
     # Who has which state.
-    ("divides_state", _divides_state),
+    ("divides_state", divides_state),
     ("mesh", _mesh_in_groups),
     ("zero", _zero),
     ("keepers", _keepers),

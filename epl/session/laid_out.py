@@ -19,7 +19,7 @@ def divided_over_workers(tf_graph):
         choose_plan(tf_graph, env.config, env.cluster, job())
     if env.config.dgc.save_residuals and env.cluster.worker_num > 1:
         return True
-    if env.config.zero.level and env.cluster.worker_num > 1:
+    if env.config.zero.level and not env.config.local_sgd.k_steps and env.cluster.worker_num > 1:
         if not env.config.zero.degree:
             return True
         mesh = mesh_of_program(make_program(tf_graph), env.config, env.cluster)

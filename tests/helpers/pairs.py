@@ -24,6 +24,7 @@ KEYS = {
     composes.FLOAT16: {"amp.level": "O1", "amp.dtype": "float16"},
     composes.O2: {"amp.level": "O2", "amp.dtype": "bfloat16"},
     composes.ZERO: {"zero.level": "v0"},
+    composes.ZERO_GRADIENTS: {"zero.level": "v1"},
     composes.ZERO_GROUPS: {"zero.level": "v0", "zero.degree": 2},
     composes.OFFLOAD: {"offload.level": "v0"},
     composes.OFFLOAD_KEPT: {"gradient_checkpoint.offload": True},

@@ -24,10 +24,13 @@ PERIOD = {"local_sgd.k_steps": 3}
 EVERY_THIRD = list(range(3, 40, 3))
 
 
-@pytest.mark.parametrize("optimizer, resource", [("momentum", False), ("adam", True)])
-def test_two_workers(plain, two_workers, optimizer, resource):
+@pytest.mark.parametrize(
+    "optimizer, resource, config", [("momentum", False, {}), ("adam", True, {}), ("adam", True, {"zero.level": "v0"})]
+)
+def test_two_workers(plain, two_workers, optimizer, resource, config):
     want, _ = plain(PROGRAMS + "simulate", 2, optimizer, EVERY_THIRD)
-    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", PERIOD, optimizer, resource=resource), want):
+    config = dict(PERIOD, **config)
+    for (got, _), rank in pairs(two_workers(PROGRAMS + "train", config, optimizer, resource=resource), want):
         assert_same_training(got, rank)
 
 

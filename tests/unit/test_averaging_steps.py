@@ -179,6 +179,18 @@ def test_what_is_averaged_late():
     assert planning.plan_of(graph, local_sgd__overlap=True, **settings)[1].local_sgd.variables == trained and trained
 
 
+@pytest.mark.parametrize("layout, config", [((2, 2), {}), ((4, 1), {"zero__degree": 2})])
+def test_copies_that_train_by_themselves_have_no_state_to_divide(layout, config, caplog):
+    with planning.capture() as graph:
+        table = tf.get_variable("table", [8192, 8], use_resource=True)  # rows of which would be divided
+        tf.train.AdamOptimizer(0.1).minimize(planning.layers() + tf.reduce_sum(table))
+    want = planning.compiled(graph, *layout, local_sgd__k_steps=4)
+    assert "nothing to divide" not in caplog.text
+    got = planning.compiled(graph, *layout, local_sgd__k_steps=4, zero__level="v0", **config)
+    assert "there is nothing to divide, as with local_sgd.k_steps each copy" in caplog.text
+    assert got.graph.to_graph_def(tf.GraphDef) == want.graph.to_graph_def(tf.GraphDef) and got.plan.zero is None
+
+
 def test_the_table_says_what_is_sent():
     with planning.capture() as graph:
         planning.sgd(planning.layers())

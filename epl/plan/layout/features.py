@@ -33,6 +33,7 @@ def _asked_for(model, config, mesh, role):
     has = {
         composes.LOCAL_SGD: trains,
         composes.ZERO: trains,
+        composes.ZERO_GRADIENTS: trains,
         composes.EQUAL_STEPS: mesh.copies.num_workers > 1 and bool(model.apply_calls),
         composes.DGC: bool(model.compressed),
         composes.WIRE: bool(model.coded) or trains,

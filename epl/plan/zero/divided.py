@@ -67,7 +67,7 @@ def plan_clipping(program, target):
 def plan_divided_rows(program, target):
     """The Rows of variables that get shards; None where optimizers' state comes out even without."""
     config = target.config
-    if not config.zero.level or not program.apply_calls or program.role is not None:
+    if not config.zero.level or config.local_sgd.k_steps or not program.apply_calls or program.role is not None:
         return None
     apart = config.offload.level or config.dgc.sparsity or config.communication.wire_dtype != "float32"
     if apart or any(call.between is not None for call in program.apply_calls):
