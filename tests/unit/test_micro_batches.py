@@ -52,6 +52,26 @@ def test_copies_of_what_differs_and_one_of_all_else(resource):
             assert name in division.nodes
 
 
+@pytest.mark.parametrize("method", ["mean", "sum"])
+def test_rows_are_put_end_to_end_with_their_ids(method):
+    """The mean over micro-batches divides what is in the rows, and ids stay what they are."""
+    with planning.capture() as graph:
+        ids = tf.placeholder(tf.int64, [None])
+        table = tf.get_variable("table", [9, 4], use_resource=False)
+        planning.sgd(tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, ids))))
+    made = unrolled(graph, communication__gradients_reduce_method=method)[1]
+    ((gradient, _),) = [pair for call in made.apply_calls for pair in call.gradients]
+    (update,) = planning.of_op(made.graph, "ScatterSub")
+    behind = {
+        word: [made.graph.nodes[name] for name in made.graph.ancestors([node_of(text)], data_only=True)]
+        for word, text in (("ids", update.input[1]), ("rows", update.input[2]))
+    }
+    added = {word: {n.op for n in nodes if n.name.startswith("epl_")} for word, nodes in behind.items()}
+    assert gradient.indices is not None and "ConcatV2" in added["ids"] and not {"Mul", "Cast"} & added["ids"]
+    scaled = {n.name for n in behind["rows"] if n.name.endswith("/mean/scale")}
+    assert bool(scaled) == (method == "mean")
+
+
 def test_gradients_are_added_up_and_applied_once():
     with planning.capture() as graph:
         planning.sgd(planning.layers())

@@ -1,6 +1,7 @@
 """Parameters in host memory: what lies where, when the device gets what, and the same numbers."""
 
 import collections
+import logging
 
 import numpy as np
 import pytest
@@ -178,6 +179,29 @@ def test_what_is_made_of_a_parameter_comes_to_the_device_as_it_would():
     ]
     assert sum(each[0] for each in forward) == 6 and [each[-1] for each in forward if each[0]].count(True) == 1
     assert not any(each[-1] for each in forward if not each[0])
+
+
+@pytest.mark.parametrize(
+    "level, said", [("v0", "; a step copies"), ("v1", "; a step copies"), ("state", " of optimizers")]
+)
+def test_what_lies_on_the_host_is_told(caplog, level, said):
+    with capture() as graph, caplog.at_level(logging.INFO, "epl"):
+        tf.train.AdamOptimizer().minimize(mlp())
+        compiled(make_program(graph), 1, 1, offload__level=level)
+    (told,) = [record.getMessage() for record in caplog.records if "host memory" in record.getMessage()]
+    assert said in told
+
+
+def test_what_changes_give_is_computed_with_on_the_device():
+    """It is no parameter, though it comes from where that is changed."""
+    with capture() as graph:
+        tf.train.AdamOptimizer().minimize(mlp())
+        kernel = tf.trainable_variables()[1]
+        changed = tf.assign(kernel, kernel * 0.5)
+        tf.multiply(changed, 2.0, name="after")
+        program = compiled(make_program(graph), 1, 1, offload__level="v0")
+    assert tags.HOST in program.graph.nodes[kernel.op.name].attr
+    assert tags.HOST not in program.graph.nodes["after"].attr
 
 
 def test_the_memory_plan_counts_what_the_device_holds_for_a_while():

@@ -95,7 +95,7 @@ def test_what_fills_queues_is_not_averaged():
     with capture() as graph:
         filled = tf.get_variable("filled", [], initializer=tf.zeros_initializer(), trainable=False)
         queue = tf.FIFOQueue(4, tf.float32, [[]])
-        queue.enqueue(tf.assign_add(filled, tf.random_uniform([])))
+        queue.enqueue(tf.assign_add(filled, tf.reduce_sum(planning.batch())))
         rate = tf.get_variable("rate", [], initializer=tf.zeros_initializer(), trainable=False)
         loss = planning.layers(1)
         tf.group(sgd(loss + queue.dequeue()), tf.assign(rate, loss))
@@ -106,8 +106,9 @@ def test_what_fills_queues_is_not_averaged():
 def test_generators_keep_a_state_of_each_copy():
     with capture() as graph:
         with tf.variable_scope("", use_resource=True):
-            generator = tf.random.experimental.Generator.from_seed(3)
-            sgd(planning.layers(1, x=generator.normal([8, 4])))
+            generator, x = tf.random.experimental.Generator.from_seed(3), planning.batch()
+            count = tf.cast(tf.reduce_max(x), tf.int32)  # how many it draws the data says
+            sgd(planning.layers(1, x=x + tf.reduce_sum(generator.normal([count]))))
     plan = planning.plan_of(graph, 2, 1, **LOCAL)[1]
     assert plan.local_sgd.variables == {"w0", "b0"}
 
