@@ -14,7 +14,7 @@ ALONE = $(PYTEST) -m alone
 HOSTS = tests/multiproc/test_hosts.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-multiproc lint format site wheels csrc clean
+.PHONY: help setup demo test test-all test-nightly test-random test-mutants test-verify test-multiproc lint format site wheels csrc clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -43,6 +43,9 @@ test-random: ## random models in random layouts with random options: 300 of them
 
 test-mutants: ## plant 200 faults in the code, one at a time, and name those that no unit test finds; half an hour
 	@scripts/lines.sh --first 'python -m tests.mutants $(ARGS)'
+
+test-verify: ## plant 200 faults in compiled graphs: how many does epl.verify find, and name the operation? Half an hour
+	@scripts/lines.sh --first 'python -m tests.mutants.compared $(ARGS)'
 
 test-multiproc: ## only the tests with several worker processes
 	@scripts/setup_others.sh

@@ -248,6 +248,15 @@ def rewritten(program):
     return _rewritten(_Runner(program, None), program)
 
 
+def changes(program):
+    """Which passes have changed or made the nodes of what `compile` gives: {node: [pass, ...]}, found by running them
+    again. Those of FEATURES, which work on the one copy of the model, are not among them."""
+    runner, source = _Runner(program.source, None), program.source
+    runner.changed = {}
+    _rewritten(runner, source)
+    return runner.changed
+
+
 def _rewritten(runner, program):
     program = replace(program, source=program)
     for pass_ in PASSES:
@@ -328,12 +337,15 @@ class _Runner(object):
       dump_dir: a folder, or None.
       is_checked: whether the graph is known to be well formed as it is.
 
+    Attributes:
+      changed: {node: names of the passes that have changed or made it}; None where nobody asks.
+
     Raises:
       PassError: the graph is not well formed as it is.
     """
 
     def __init__(self, program, dump_dir, is_checked=False):
-        self._dump_dir = dump_dir
+        self._dump_dir, self.changed = dump_dir, None
         self._done = []
         if not is_checked:
             self._check(program, None, "the user's graph", None, None)
@@ -358,6 +370,9 @@ class _Runner(object):
         where = "after the pass '%s'" % name
         if after.graph is not program.graph:
             self._check(after, program.graph, where, PROMISES.get(name) or VARIANTS.get(name), plan)
+            if self.changed is not None:
+                for changed in after.graph.names_changed_since(program.graph):
+                    self.changed.setdefault(changed, []).append(name)
             if self._dump_dir:
                 _dump(after.graph, program.graph, self._dump_dir, len(self._done), name)
         if after.order is not program.order:

@@ -16,11 +16,14 @@ from epl.errors import VerifyError
 from epl.graph import tags, types
 from epl.graph.index import canonical_tensor, format_input, node_of, parse_input
 from epl.plan.facts.names import clone_tensor, micro_batch_tensor
+from epl.program.placement import WHOLE
 from epl.rules import effects
 from epl.session import plain
+from epl.session.traced import Traced
 
-# Variables of the environment: the folder for what is written down, and how many training steps it is of.
-FOLDER, STEPS = "EPL_VERIFY_DIR", "EPL_VERIFY_STEPS"
+# Variables of the environment: the folder for what is written down, how many training steps it is of, and the number of
+# the step of which all tensors are; none if it is left out.
+FOLDER, STEPS, TRACED = "EPL_VERIFY_DIR", "EPL_VERIFY_STEPS", "EPL_VERIFY_TRACED"
 WAIT_S = 120  # for the other workers, at the end
 _GIVEN = (effects.DIFFERING - effects.COLLECTIVES) | effects.PLACEHOLDERS
 # What asks a clock or Python gives something else each time; batches and random numbers are expected to.
@@ -30,7 +33,9 @@ _OUTSIDE = effects.of_kind(effects.IMPURE)
 def recorder_of(environ, cluster):
     """The Recorder that the environment asks for; None where it asks for none."""
     folder = environ.get(FOLDER)
-    return Recorder(folder, int(environ[STEPS]), cluster) if folder else None
+    if not folder:
+        return None
+    return Recorder(folder, int(environ[STEPS]), cluster, int(environ.get(TRACED, -1)))
 
 
 class Recorder(object):
@@ -40,15 +45,17 @@ class Recorder(object):
       folder: where all workers write.
       steps: how many training steps; after them the process ends.
       cluster: the epl.Cluster.
+      traced: the number of the step of which all tensors are written down; negative for none.
     """
 
     _recording = None  # the Recorder of this process that has had a training step
 
-    def __init__(self, folder, steps, cluster):
-        self._folder, self._steps = folder, steps
+    def __init__(self, folder, steps, cluster, traced=-1):
+        self._folder, self._steps, self._traced_step = folder, steps, traced
         self._worker, self._workers = cluster.worker_index, cluster.worker_num
         self._number, self._call, self._version = 0, None, None
-        self._tensors = {}  # Step: what is fetched besides its own
+        self._tensors = {}  # (Step, whether all tensors are): what is fetched besides its own
+        self._traced = None  # the Traced of this call
 
     def begins(self, driver, step, fetches, targets, feeds):
         """Before a call of the program; nothing happens where that does not train."""
@@ -74,6 +81,13 @@ class Recorder(object):
         self._losses = tuple(loss.tensor for loss in driver.rewritten.program.losses if node_of(loss.tensor) in reached)
         self._updates = tuple(_updates(self._program, reached))
         self._read = {v: _reads(graph, v) for v in self._program.variables if v in reached}
+        is_traced = self._number == self._traced_step
+        if is_traced:
+            wanted = [format_input(*graph.inputs[name][position]) for _, name, position in self._updates]
+            stop = fed.union(given)
+            self._traced = Traced(self._program, driver.rewritten, wanted + list(self._losses), stop)
+        else:
+            self._traced = None
         self._call = {
             "fetches": list(fetches),
             "targets": list(targets),
@@ -97,6 +111,21 @@ class Recorder(object):
         values = driver.run(tuple(self._read[name] for name in names), (), {})
         return dict(zip(names, map(_plain, values)))
 
+    def _copies(self, driver):
+        """[variable, copy, value] of what further copies of the model in this worker have of variables that are to be
+        the same in all."""
+        plan, graph, wanted = driver.rewritten.plan, driver.rewritten.own_graph, []
+        for name, tensor in sorted(self._read.items()):
+            known = plan.variables.get(name)
+            if tensor is None or known is None or known.dtype == types.STRING or plan.placed(name).data != WHOLE:
+                continue
+            for instance in plan.mesh.instances[1:]:
+                own = clone_tensor(tensor, instance.index)
+                if node_of(own) in graph.nodes and not plan.placed(name).is_divided:
+                    wanted.append((name, instance.index, own))
+        values = driver.read(tuple(own for _, _, own in wanted)) if wanted else ()
+        return [[name, copy, _plain(value)] for (name, copy, _), value in zip(wanted, values)]
+
     def tensors(self, step):
         """Names of what a Step of the session has to fetch for this, besides its own."""
         return tuple("%s:%d" % parse_input(tensor) for _, tensor in self._wanted(step)[0])
@@ -105,14 +134,15 @@ class Recorder(object):
         """(what is fetched, what is fed): pairs of what it is and the name of the tensor."""
         if self._call is None or not step.changes.trains:
             return (), ()
-        if step not in self._tensors:
+        key = step, self._traced is not None
+        if key not in self._tensors:
             fed = {canonical_tensor(each[0]) for copies in step.feeding.copies for each in copies}
-            pairs = self._find(step)
-            self._tensors[step] = [pair for pair in pairs if pair[1] not in fed], [p for p in pairs if p[1] in fed]
-        return self._tensors[step]
+            pairs = self._find(step, fed)
+            self._tensors[key] = [pair for pair in pairs if pair[1] not in fed], [p for p in pairs if p[1] in fed]
+        return self._tensors[key]
 
-    def _find(self, step):
-        """(what it is, name of the tensor) pairs."""
+    def _find(self, step, fed):
+        """(what it is, name of the tensor) pairs; `fed`: those that are fed, to whichever copy."""
         rewritten = step.rewritten
         graph, plan = rewritten.own_graph, rewritten.plan
         roots = [node_of(name) for name in step.run.fetches + step.targets]
@@ -123,12 +153,28 @@ class Recorder(object):
                 for instance in plan.mesh.instances:
                     for m in range(rewritten.micro_batches.count):
                         name = canonical_tensor(clone_tensor(micro_batch_tensor(tensor, m), instance.index))
-                        if node_of(name) in reached or kind == "loss" and _follows(graph, node_of(name), reached):
+                        if (
+                            name in fed
+                            or node_of(name) in reached
+                            or kind == "loss"
+                            and _follows(graph, node_of(name), reached)
+                        ):
                             place = self._worker if step.is_whole else instance.data
                             found.append(([kind, tensor, place, m], name))
+        updates = []
         for variable, name, position in self._updates:
-            if name in reached:
-                found.append((["update", variable, name, position], graph.nodes[name].input[position]))
+            for instance in plan.mesh.instances:
+                own = clone_tensor(name, instance.index)
+                if own in reached:
+                    what = [variable, name, position, instance.index]
+                    found.append((["update"] + what, graph.nodes[own].input[position]))
+                    updates.append((what, own))
+        if self._traced is not None:
+            found += self._traced.places(reached)
+            self._call["others"] = self._traced.others(reached)
+            ways = [[what + [own], self._traced.way(reached, own, what[2])] for what, own in updates]
+            self._call["ways"] = ways
+            found += sorted({tensor: (["way", tensor], tensor) for _, way in ways for tensor, _ in way}.values())
         return found
 
     def took(self, step, names, values, fetched):
@@ -150,6 +196,10 @@ class Recorder(object):
             return
         call, self._call = self._call, None
         call["after"] = self._values(driver)
+        call["copies"] = self._copies(driver)
+        if self._traced is not None:
+            call["lines"], call["passes"] = self._traced.lines(driver.user_graph), self._traced.passes()
+            call["order"] = self._traced.tensors
         call["layout"] = _layout(driver.rewritten, self._workers)
         call["open"] = [t for t in self._given if _is_open(self._program.spec_of(t))]
         path = os.path.join(self._folder, "step-%d.worker-%d" % (self._number, self._worker))
@@ -236,7 +286,18 @@ def _layout(rewritten, workers):
         "strategies": [each.key for each in plan.strategies],
         "losses": kinds,
         "normalises_alike": bool(plan.batch_norms),
+        "rounded": _rounded(rewritten),
     }
+
+
+def _rounded(rewritten):
+    """Types to which numbers are rounded by design: {"products": type, "gradients": type}, of those where any are."""
+    plan, found = rewritten.plan, {}
+    if rewritten.program.sixteen_bits is not None:
+        found = dict.fromkeys(("products", "gradients"), rewritten.program.sixteen_bits.name)
+    if plan.mesh.copies.num_workers > 1 and (plan.wire_fp16 or plan.wire is not None):
+        found["gradients"] = "float16" if plan.wire_fp16 else plan.wire.dtype
+    return found
 
 
 def _plain(value):

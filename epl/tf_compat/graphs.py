@@ -1,5 +1,8 @@
 """Operations and graphs: what is caught while they are built, what can be asked of them, how nodes are added."""
 
+import os
+import re
+
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
 from tensorflow.python.client import session as session_module
@@ -18,6 +21,7 @@ AttrValue = attr_value_pb2.AttrValue
 GraphDef = graph_pb2.GraphDef
 NodeDef = node_def_pb2.NodeDef
 Graph = ops.Graph
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _c_api = importer.c_api
 _c_api_session = session_module.tf_session
 
@@ -25,6 +29,19 @@ _c_api_session = session_module.tf_session
 def wrap_create_op(wrapper):
     """`wrapper(original, graph, op, compute_device)` is called for each operation made by Python code."""
     wrap(ops.Graph, "_create_op_helper", wrapper)
+
+
+def program_lines(operation):
+    """Where a program makes an operation: "file:line, in function" of its own lines, the innermost first.
+
+    Lines of TensorFlow and of this package are left out, and those of other installed packages where any is left then.
+    """
+    root = os.path.abspath(ops.__file__)
+    inside = root[: root.rindex("python")], os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    frames = [tuple(frame)[:3] for frame in reversed(list(operation.traceback or ()))]
+    frames = [frame for frame in frames if not frame[0].startswith(inside)]
+    own = [frame for frame in frames if not _INSTALLED.search(frame[0])]
+    return ["%s:%d, in %s" % frame for frame in own or frames]
 
 
 def catches_operations():

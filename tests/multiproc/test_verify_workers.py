@@ -52,6 +52,10 @@ def test_the_launcher_finds_gradients_that_are_added_up(tmp_path):
     assert "verdict: different" in output and "step 0 is the first that differs; most of all the gradient of" in output
     here, there = output.split("]: ")[1].split(" under the strategy")[0].split(" on one device, ")
     assert abs(float(there) / float(here) - 2) < 1e-4
+    first = output.split("the first operation that differs: ")[1]
+    assert "joining of gradients of step 0" in first and "made at %s:" % PROGRAM in first
+    assert "EplAllReduce (aggregate_gradients" in first
+    assert "perhaps it is the sum over 2 copies and micro-batches where their mean belongs" in first
 
 
 def test_a_program_that_does_not_train(tmp_path):

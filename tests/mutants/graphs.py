@@ -135,7 +135,10 @@ def _twice(name):
         again = copy_of(graph.nodes[name])
         again.name = name + "/again"
         again.input.append("^" + name)
-        return _with(graph, again)
+        waiting = [copy_of(graph.nodes[each]) for each, at in graph.consumers[name] if graph.inputs[each][at].index < 0]
+        for node in waiting[:1]:  # it runs where that one does
+            node.input.append("^" + again.name)
+        return _with(graph, again, *waiting[:1])
 
     return apply
 
