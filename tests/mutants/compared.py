@@ -145,6 +145,7 @@ def is_named(graph, mutation, first):
     if first.part in ("forward pass", "backward pass"):
         replica, micro_batch = key[1]
         named.add(clone_name(micro_batch_name(first.operation, micro_batch), replica))
+        named.update([clone_name(name, replica) for name in named])
     elif first.part == "update":
         named.add(clone_name(first.operation, first.difference.copy))
     named = {node_of(canonical_tensor(name)) for name in named} & set(graph.nodes)
