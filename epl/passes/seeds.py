@@ -55,8 +55,8 @@ def turn_seed(node, seed, in_function=False):
     inputs = [text, key.name + (":output:0" if in_function else "")]
     turned = make_node("BitwiseXor", "%s/turned_%d" % (node.name, seed), inputs, node.device, T=Type(dtype))
     for added in (key, turned):
-        for key in node.attr:
-            if key.startswith(tags.PREFIX):
-                added.attr[key].CopyFrom(node.attr[key])
+        for tag in node.attr:
+            if tag.startswith(tags.PREFIX):
+                added.attr[tag].CopyFrom(node.attr[tag])
     node.input[position] = turned.name + (":z:0" if in_function else "")
     return [key, turned]
