@@ -38,8 +38,8 @@ test-all: ## all tests, the nightly ones and every combination included; takes h
 	@$(MAKE) test ARGS='$(ARGS) --exhaustive'
 	@$(MAKE) test-random ARGS=
 
-test-random: ## random models in random layouts with random options: 300 of them, on each line (ARGS='--count 30')
-	@scripts/lines.sh 'python -m tests.draws $(ARGS)'
+test-random: ## random models in random layouts with random options: 500 of them, on each line (ARGS='--count 30')
+	@scripts/lines.sh 'python -m tests.draws $(ARGS)' 'python -m tests.drawn_options $(ARGS)'
 
 test-mutants: ## plant 200 faults in the code, one at a time, and name those that no unit test finds; half an hour
 	@scripts/lines.sh --first 'python -m tests.mutants $(ARGS)'

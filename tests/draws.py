@@ -47,6 +47,11 @@ def on_one_device(by_hand, seed):
     return by_hand(model, LAYOUTS[name].micro_batches, LAYOUTS[name].replicas, together=together)
 
 
+def is_refusal(names):
+    """Whether an error says that something is not served; `names`: of its class and of all bases of that."""
+    return not set(_REFUSALS).isdisjoint(names)
+
+
 def outcome(jobs, seed):
     """(RIGHT, WRONG, HANG, REFUSED or ERROR, why)."""
     plain = jobs["plain"]
@@ -54,8 +59,7 @@ def outcome(jobs, seed):
     try:
         found = trained(jobs, seed, timeout_s=_LIMIT_S)
     except RemoteError as error:
-        refused = not set(_REFUSALS).isdisjoint([error.kind] + list(error.bases))
-        return REFUSED if refused else ERROR, str(error)
+        return REFUSED if is_refusal([error.kind] + list(error.bases)) else ERROR, str(error)
     except AssertionError as error:  # a worker has ended, or has not answered in time
         return HANG if ": None" in str(error).partition("\n")[0] else ERROR, str(error)
     for got in found:

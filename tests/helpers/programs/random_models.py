@@ -21,7 +21,7 @@ def blocks(seed):
     """The kinds of its blocks: two of them keep the order of collectives busy, the others are drawn."""
     draw = np.random.RandomState(seed)
     kinds = [draw.choice(["norm", "fused norm"]), draw.choice(["lstm", "loop"])]
-    kinds += list(draw.choice(sorted(_BLOCKS), 3))
+    kinds += list(draw.choice(sorted(BLOCKS), 3))
     return [kinds[place] for place in draw.permutation(len(kinds))]
 
 
@@ -34,7 +34,7 @@ def _build(seed, scope, stages, layers=4):
             for number in part:
                 with tf.variable_scope("block_%d" % number):
                     # What is only normalised has gradients that are next to nothing.
-                    x = m.dense(x + 0.5 * _BLOCKS[kinds[number]](x, 10 * int(number) + seed), WIDTH, "out", seed=number)
+                    x = m.dense(x + 0.5 * BLOCKS[kinds[number]](x, 10 * int(number) + seed), WIDTH, "out", seed=number)
             if stage == stages - 1:
                 logits = m.dense(x, CLASSES, "logits", seed=5)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -81,7 +81,7 @@ def _branch(x, seed):
     return tf.cond(odd, lambda: tf.tanh(product), lambda: tf.sin(x) * 0.3)
 
 
-_BLOCKS = {
+BLOCKS = {
     "dense": _dense,
     "norm": _norm,
     "fused norm": functools.partial(_norm, fused=True),
