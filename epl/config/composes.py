@@ -155,6 +155,10 @@ IMPLIES = {
     WEIGHTS: (SEVERAL_DEVICES,),
 }
 
+# What needs as many copies of all that a model has, so that scopes with different device counts get these
+# (epl.plan.layout.mesh.Mesh.stacked).
+STACKED = ZERO, OFFLOAD, OFFLOAD_KEPT, SYNC_BN, UPDATE_GROUPS, FLOAT16
+
 FEATURES = tuple(value for value in list(globals().values()) if isinstance(value, Feature))
 
 _ONE = "one of the two"
@@ -319,12 +323,13 @@ def _refusals():
         "`epl.replicate(k)` for `epl.split(k)`",
     )
     uneven = (
-        "%(key)s does not go together with scopes of different device counts (%(counts)s) in this version. Set it to "
-        "%(off)s, or use the same device_count in all scopes."
+        "%(key)s does not go together with scopes of different device counts (%(counts)s) whose copies lie in several "
+        "workers. Set it to %(off)s, give each worker all devices of a copy, or use the same device_count in all "
+        "scopes."
     )
-    refuse(UNEVEN, [ZERO, OFFLOAD, OFFLOAD_KEPT, SYNC_BN, UPDATE_GROUPS], uneven)
+    refuse(SPREAD, [each for each in STACKED if each is not FLOAT16], uneven)
     found.append(
-        Refusal(UNEVEN, FLOAT16, uneven, _ONE, facts={"key": "amp.dtype (a loss that is scaled)", "off": '"bfloat16"'})
+        Refusal(SPREAD, FLOAT16, uneven, _ONE, facts={"key": "amp.dtype (a loss that is scaled)", "off": '"bfloat16"'})
     )
     refuse(
         UNEVEN,

@@ -72,7 +72,7 @@ def with_link(plan, model, config, link):
     """A plan that goes by another Link, for what was given to `make_plan`; its gradients travel in other groups."""
     apart = travelling_apart(plan.owners, plan.stage_of, plan.mesh)
     mesh = plan.mesh
-    early = not mesh.is_even
+    early = mesh.clips_whole
     aggregation = plan_aggregation(
         model, plan.analysis, config.communication, link, apart, False, mesh.shard_ranks, early
     )
@@ -121,8 +121,7 @@ def _gradients(model, analysis, config, link_between, apart, mesh, several):
     """The Aggregation over micro-batches and copies of the model; None with one of both."""
     if not several and mesh.copies.size == 1:
         return None
-    # Stages with different numbers of copies have no gradients in common to clip before these come together.
-    early = not mesh.is_even
+    early = mesh.clips_whole
     return plan_aggregation(model, analysis, config.communication, link_between, apart, True, mesh.shard_ranks, early)
 
 
@@ -159,7 +158,7 @@ def _aggregation(gradients, are_merged):
 
 
 def _check_clipping(model, config, analysis, aggregation, are_merged, mesh):
-    late = config.communication.clip_after_allreduce or not mesh.is_even or model.scaled or model.short
+    late = config.communication.clip_after_allreduce or mesh.clips_whole or model.scaled or model.short
     if are_merged and model.merge_points is None and late:
         check_after_all_reduce(model, analysis, aggregation)
 

@@ -100,6 +100,23 @@ def test_stages_of_different_device_counts(by_hand, two_devices, model, counts, 
     assert_same_training(got, want, atol=4 * ATOL if model == "norm_at_the_end" else ATOL)
 
 
+# What needs as many copies of all variables; a device of the smaller stage has several.
+STACKED = [
+    ("tied_mlp", [2, 1], 2, 1, {"zero__level": "v3", "zero__segment_mb": 1e-4, "offload__level": "v1"}),
+    ("tied_mlp", [1, 2], 1, 2, {"gradient_checkpoint__offload": True, "optimizer__num_apply_group": 2}),
+    ("moments_cnn", [1, 2], 1, 1, {"communication__sync_batch_norm": True, "zero__level": "v1"}),
+]
+
+
+@pytest.mark.parametrize("model, counts, micro_batches, replicas, options", STACKED)
+def test_options_of_stages_of_different_device_counts(
+    by_hand, two_devices, model, counts, micro_batches, replicas, options
+):
+    want = by_hand(model, micro_batches, replicas)
+    case = sum(counts) * replicas, model, len(counts), micro_batches, replicas
+    assert_same_training(two_devices(PIPELINES + "train", *case, device_counts=counts, **options), want, atol=ATOL)
+
+
 def test_checkpoints_of_stages_of_different_device_counts(plain, two_devices, tmp_path):
     """They hold what one device has, and load under other device counts."""
     path = str(tmp_path / "model.ckpt")

@@ -298,6 +298,19 @@ def test_batches_of_a_fixed_size(plain, two_devices, optimizer, kind, resource):
     check(two_devices(FIXED_PROGRAMS + "fixed_batch", 2, optimizer, kind, resource), reference)
 
 
+@pytest.mark.parametrize(
+    "counts, case, options",
+    [
+        ([2, 1], FIXED[0], {"zero__level": "v2"}),
+        ([1, 2], FIXED[1], {}),
+        pytest.param([2, 3], FIXED[2], {}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_batches_of_a_fixed_size_at_stages_of_different_device_counts(plain, two_devices, counts, case, options):
+    reference = plain(FIXED_PROGRAMS + "fixed_batch", 1, *case)
+    check(two_devices(FIXED_PROGRAMS + "fixed_batch", counts, *case, **options), reference)
+
+
 # The updates of several copies in groups, copies compared after each step.
 GROUPED = {"optimizer__num_apply_group": 2, "communication__check_replicas_every": 1}
 

@@ -113,8 +113,27 @@ def test_places_of_rows_cannot_cross():
 
 
 def test_batches_of_fixed_size():
+    """In one worker devices divide each operation by rows, and one of the smaller stage has two parts."""
+    for counts in [2, 1], [1, 2]:
+        _, plan = planning.plan_of(two_stages(layer, counts, rows=8), 1, 3)
+        assert plan.mesh.split and plan.mesh.stacked and plan.mesh.num_shards == 2 and not plan.borders
     with pytest.raises(UnsupportedError, match="'x' gives batches of a fixed number of rows .8."):
-        planning.plan_of(two_stages(layer, rows=8), 1, 3)
+        planning.plan_of(two_stages(layer, rows=8), 3, 1)
+
+
+@pytest.mark.parametrize("counts, places", [([2, 1], [[0, 1], [2]]), ([1, 2], [[0], [1, 2]])])
+def test_what_needs_copies_of_all_variables(counts, places):
+    """A device of the smaller stage has a copy of it for each part of the batch; gradients come together unclipped."""
+    config = {"zero__level": "v1", "communication__sync_batch_norm": True}
+    program = planning.compiled(two_stages(layer, counts), 1, 3, **config)
+    mesh = program.plan.mesh
+    assert mesh.stacked and mesh.is_even and mesh.clips_whole and mesh.copies.size == 2
+    for stage, devices in enumerate(places):
+        assert sorted({instance.devices[stage] for instance in mesh.instances}) == devices
+        holders = [node.device[-1] for node in of_op(program.graph, "VariableV2") if node.name.endswith("w%d" % stage)]
+        assert len(holders) == 2 and set(holders) == set(map(str, devices))
+    _, plan = planning.plan_of(two_stages(layer, counts), 1, 3)
+    assert not plan.mesh.stacked and not plan.mesh.is_even
 
 
 def test_a_scope_inside_of_a_branch():
@@ -167,7 +186,7 @@ def test_collectives_of_the_program(monkeypatch):
         {"optimizer__num_apply_group": 2},
     ],
 )
-def test_settings_that_do_not_go_together(config):
-    words = "does not go together with scopes of different device counts .one: 2, two: 1."
+def test_settings_that_do_not_go_together_over_several_workers(config):
+    words = "does not go together with scopes of different device counts .one: 2, two: 1. whose copies lie in several"
     with pytest.raises(UnsupportedError, match=words):
-        planning.plan_of(two_stages(layer), 1, 3, **config)
+        planning.plan_of(two_stages(layer), 3, 1, **config)

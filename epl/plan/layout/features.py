@@ -53,7 +53,7 @@ def _laid_out(model, mesh, collectives, wide):
         composes.OVER_WORKERS: mesh.pipeline.num_workers > 1,
         composes.SEVERAL_DEVICES: mesh.num_shards > 1 and not mesh.split,
         composes.SPLIT: model.partitioned is not None,
-        composes.UNEVEN: not mesh.is_even,
+        composes.UNEVEN: mesh.stacked and not mesh.split or not mesh.is_even,
         composes.SPREAD: mesh.is_spread,
         composes.WEIGHTS: bool(mesh.weights),
         composes.COLLECTIVES: bool(collectives),

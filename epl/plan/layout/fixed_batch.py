@@ -23,9 +23,16 @@ def plan_rows(program, target):
       target: its Target.
     """
     used, colocate = used_taskgraphs(program), target.config.cluster.colocate_split_and_replicate
-    if program.role is not None or not program.apply_calls or not used or len(used) > 1 and not colocate:
+    if program.role is not None or not program.apply_calls or any(t.kind != "replicate" for t in used):
         return None
-    if any(t.kind != "replicate" or t.device_count == 1 for t in used) or not _is_fixed(program):
+    counts = [t.device_count for t in used]
+    if len(used) > 1 and not colocate:
+        # Those of stages with the same number divide the batch before the model.
+        if len(set(counts)) == 1 or target.cluster.gpu_num_per_worker % sum(counts):
+            return None
+    elif not used or min(counts) == 1:
+        return None
+    if not _is_fixed(program):
         return None
     indices = {t.index for t in used}
     return tuple(replace(t, kind=ROWS) if t.index in indices else t for t in program.taskgraphs)

@@ -22,6 +22,7 @@ def make_mesh(
     prefer_intra_node=True,
     num_communicators=1,
     weights=(),
+    stacked=False,
 ):
     """Lays the TaskGraphs out over the cluster's devices.
 
@@ -34,6 +35,7 @@ def make_mesh(
       prefer_intra_node: the stages of a copy lie in as few workers as possible; else in as many.
       num_communicators: of each group (communication.num_communicators).
       weights: of the devices of a model replica (cluster.device_weights); empty: all the same.
+      stacked: of scopes with different device counts, in one worker, a device of one with fewer has several instances.
 
     Raises:
       PlanError: the device counts do not divide; the message has the arithmetic.
@@ -42,13 +44,14 @@ def make_mesh(
     stages = tuple(Stage(i, t.name or "taskgraph_%d" % t.index, t.device_count) for i, t in enumerate(taskgraphs))
     stages = stages or (Stage(0, "model", 1),)
     _check_stages(stages, num_chunks)
-    shards = reduce(_multiple, (stage.device_count for stage in stages))
+    shards = shards_of(stages)
     depth = 1 if colocate else len(stages) // num_chunks
     per_worker = cluster.gpu_num_per_worker
     split = is_split(taskgraphs)
     uneven = len({stage.device_count for stage in stages}) > 1
+    of_split = split and any(t.kind == "split" for t in taskgraphs)
     if uneven:
-        has = ((composes.COLOCATE, colocate), (composes.CHUNKS, num_chunks > 1), (composes.SPLIT, split))
+        has = ((composes.COLOCATE, colocate), (composes.CHUNKS, num_chunks > 1), (composes.SPLIT, of_split))
         composes.check([composes.UNEVEN] + [each for each, is_set in has if is_set], counts=counts_of(stages))
     _check_devices(stages, depth, cluster, split)
     if weights:
@@ -65,6 +68,9 @@ def make_mesh(
             % (depth, cluster.worker_num, per_worker, _devices_of_copy(stages, depth) // shards)
         )
     pipeline_workers = 1 + max(worker for column in places for worker, _ in column)
+    stacked = stacked and uneven and pipeline_workers == 1
+    if stacked:
+        stages = tuple(replace(stage, device_count=shards) for stage in stages)
     if split:
         _check_split(shards, len(places), depth, per_worker, pipeline_workers)
     worker = cluster.worker_index if worker_index is None else worker_index
@@ -85,6 +91,7 @@ def make_mesh(
         num_communicators=num_communicators,
         split=split,
         weights=() if len(set(weights)) < 2 else tuple(w // reduce(gcd, weights) for w in weights),
+        stacked=stacked,
     )
 
 
@@ -98,7 +105,16 @@ def mesh_as_marked(taskgraphs, config, cluster):
         prefer_intra_node=config.cluster.device_place_prefer_intra_node,
         num_communicators=config.communication.num_communicators,
         weights=config.cluster.device_weights,
+        stacked=_is_stacked(taskgraphs, config),
     )
+
+
+def _is_stacked(taskgraphs, config):
+    """Whether scopes of different device counts have as many instances, for what asks for as many copies of all that
+    there is."""
+    asks = set(composes.STACKED) & set(composes.in_force(config.to_dict()))
+    may_scale = bool(config.amp.level) and config.amp.dtype != "bfloat16"
+    return bool(asks) or may_scale or any(t.kind == ROWS for t in taskgraphs)
 
 
 def mesh_of(taskgraphs, config, cluster, trains=True):
@@ -120,6 +136,11 @@ def mesh_of(taskgraphs, config, cluster, trains=True):
 def num_copies(program, target, trains=True):
     """How many copies of a Program's model there are on the cluster of an epl.program.target.Target."""
     return mesh_of(used_taskgraphs(program), target.config, target.cluster, trains).copies.size
+
+
+def shards_of(taskgraphs):
+    """Parts of a tensor that the devices of a copy of the model divide."""
+    return reduce(_multiple, (t.device_count for t in taskgraphs))
 
 
 def is_split(taskgraphs):

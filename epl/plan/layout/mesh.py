@@ -7,7 +7,8 @@
 The devices of one place on the axes data and shard compute a copy of the graph together, stage by stage: an instance.
 Stages may have different numbers of devices. The axis shard is then as long as their least common multiple, and of
 several neighbouring instances the first computes the batch of all of them. Which rows that are, and so who takes rows
-of whom at a border of stages, is in epl.plan.layout.rows.
+of whom at a border of stages, is in epl.plan.layout.rows. Or instances are stacked: the device has a copy of the stage
+for each of them.
 Those of a worker that have the same part of the tensors that are divided (epl.split), in copies of the model side by
 side, are a shard rank.
 """
@@ -133,6 +134,8 @@ class Mesh:
       whole: of the copies of the model in a worker the first one alone computes, all rows that the worker has; the
         others hold variables.
       degree: copies that hold the state of optimizers once among them (`zero.degree`); 0: all.
+      stacked: scopes have different numbers of devices, and those of one with fewer have several instances of it each;
+        `stages` says how many instances there are.
     """
 
     num_workers: int
@@ -149,6 +152,7 @@ class Mesh:
     weights: Tuple[int, ...] = ()
     whole: bool = False
     degree: int = 0
+    stacked: bool = False
 
     @property
     def shape(self):
@@ -234,6 +238,12 @@ class Mesh:
     def is_even(self):
         """Whether all stages have the same number of devices."""
         return len({stage.device_count for stage in self.stages}) == 1
+
+    @property
+    def clips_whole(self):
+        """Whether gradients come together before the program clips them, whatever the configuration says: of stages
+        with different numbers of devices they have nothing in common before."""
+        return self.stacked or not self.is_even
 
     def span(self, stage):
         """How many neighbouring instances one device of a stage computes for."""

@@ -13,7 +13,7 @@ from epl.partition.entries import COMBINES
 from epl.partition.hinted import Hints, hints_of
 from epl.partition.marks import Marks
 from epl.plan.facts.user_collectives import user_collectives
-from epl.plan.layout.layout import ROWS, is_split
+from epl.plan.layout.layout import ROWS, is_split, shards_of
 from epl.plan.layout.stages import used_taskgraphs
 from epl.program.placement import WHOLE
 from epl.rules import effects, tensors
@@ -58,7 +58,8 @@ def plan_shards(program, target):
     split = _split(program)
     if split is None:
         return None
-    marks = _marks(program, split.device_count, used_taskgraphs(program), hints_of(program.graph))
+    used = used_taskgraphs(program)
+    marks = _marks(program, shards_of(used), used, hints_of(program.graph))
     _check_shapes(program, marks.variables, split.where)
     scope = split.where if split.kind == "split" else None
     return replace(marks, machine=target.cluster.machine, scope=scope)

@@ -156,6 +156,8 @@ def _check_sources(model, analysis):
             if len(shape.dim) > 0 and shape.dim[0].size >= 0:
                 raise UnsupportedError(
                     "'%s' gives batches of a fixed number of rows (%d), which does not go together with scopes of "
-                    "different device counts. Leave the number open: batch(...) without drop_remainder, a placeholder "
-                    "of shape [None, ...]; or use the same device_count in all scopes." % (name, shape.dim[0].size)
+                    "different device counts whose copies lie in several workers, or that train nothing. Leave the "
+                    "number open: batch(...) without drop_remainder, a placeholder of shape [None, ...]; or give each "
+                    "worker all devices of a copy, or use the same device_count in all scopes."
+                    % (name, shape.dim[0].size)
                 )

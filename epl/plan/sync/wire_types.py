@@ -72,7 +72,7 @@ def coded_gradients(program, communication, mesh):
         raise composes.refused(composes.BY_HAND, composes.WIRE)
     merged, found = (
         merged_gradients(
-            program, None, communication, warn=False, shard_ranks=mesh.shard_ranks, early=not mesh.is_even
+            program, None, communication, warn=False, shard_ranks=mesh.shard_ranks, early=mesh.clips_whole
         ),
         [],
     )

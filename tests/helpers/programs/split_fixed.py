@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.programs import common
+from tests.helpers.programs.pipelines import devices_of
 from tests.helpers.programs.split import OPTIMIZERS, history_of, share_of_copy
 
 
@@ -17,11 +18,20 @@ def _rows_of(kind):
 
 
 def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
-    """A model of a batch of a fixed size, which the devices divide by rows; `kind`: "batches", "rows" or "fed"."""
-    common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
+    """A model of a batch of a fixed size, which the devices divide by rows; `kind`: "batches", "rows" or "fed".
+
+    With a list for `device_count` it has two stages, with so many devices.
+    """
+    staged = isinstance(device_count, (list, tuple))
+    with devices_of(sum(device_count)) if epl and staged else common.no_scope():
+        common.init(epl, {key.replace("__", "."): value for key, value in config.items()})
     tf.set_random_seed(11)
-    if epl:
+    if epl and not staged:
         epl.set_default_strategy(epl.replicate(device_count))
+
+    def scope(stage):
+        return epl.replicate(device_count[stage]) if epl and staged else common.no_scope()
+
     feeds = [{}] * 3
     if kind == "fed":
         x, labels = tf.placeholder(tf.float32, [8, common.FEATURES]), tf.placeholder(tf.int64, [8])
@@ -29,11 +39,12 @@ def fixed_batch(epl, device_count, optimizer, kind, resource=False, **config):
     else:
         x, labels = _rows_of(kind)
     size = int(x.shape[0])
-    with tf.variable_scope("model", use_resource=resource):
+    with tf.variable_scope("model", use_resource=resource), scope(0):
         hidden = tf.tensordot(tf.stack([x, 2.0 * x], 1), tf.get_variable("first", [common.FEATURES, 8]), [[2], [0]])
         hidden = tf.nn.dropout(tf.nn.tanh(tf.reshape(hidden, [size, 16])), rate=0.25)
         average = tf.get_variable("average", [16], trainable=False)
         update = tf.assign(average, 0.9 * average + 0.1 * tf.reduce_mean(hidden, 0))
+    with tf.variable_scope("model", use_resource=resource), scope(1):
         logits = tf.layers.dense(hidden, common.CLASSES, name="logits")
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
     made = OPTIMIZERS[optimizer]()
