@@ -8,6 +8,7 @@ import weakref
 
 from epl.graph.frames import find_gates, without_circles
 from epl.graph.lazy import Lazy, copy_of, node_def_of
+from epl.graph.tags import phase
 from epl.rules import effects
 
 NodeInput = collections.namedtuple("NodeInput", "node index")  # index: output of the producer; -1 = control input
@@ -123,6 +124,9 @@ class Graph(object):
         self._order = None
         self._gates = None
         self._by_type = by_type
+        self._ops = None
+        self._phases = None
+        self._tagged = {}
 
     @classmethod
     def from_graph_def(cls, graph_def):
@@ -163,6 +167,28 @@ class Graph(object):
         if self._by_type is None:
             self._by_type = _by_type(self.nodes.items())
         return op in self._by_type
+
+    @property
+    def ops(self):
+        """dict of node name to its operation type: to read these from NodeDefs takes many times as long."""
+        if self._ops is None:
+            if self._by_type is None:
+                self._by_type = _by_type(self.nodes.items())
+            self._ops = {name: op for op, names in self._by_type.items() for name in names}
+        return self._ops
+
+    @property
+    def phases(self):
+        """dict of node name to the phase of the step (epl.graph.tags), as tags say."""
+        if self._phases is None:
+            self._phases = {name: phase(node) for name, node in self.nodes.items()}
+        return self._phases
+
+    def tagged(self, key):
+        """The names of the nodes that have a tag, as a frozenset."""
+        if key not in self._tagged:
+            self._tagged[key] = frozenset(name for name, node in self.nodes.items() if key in node.attr)
+        return self._tagged[key]
 
     @property
     def edges(self):

@@ -135,7 +135,6 @@ class _Step(object):
         self._machine, self._cluster, self._batch = machine, cluster, batch
         mesh, several = self._plan.mesh, self._plan.micro_batches
         self._count = several.count if several is not None else 1
-        self._phase = {}
         self._repeated, self._once = self._in_order()
         self._names = self._repeated + self._once
         rows = batch if mesh.split else max(1, batch // mesh.num_shards)
@@ -144,8 +143,9 @@ class _Step(object):
         places = list(zip(mesh.instances[0].workers, mesh.instances[0].devices))
         self._places = sorted(set(places))
         self._place_of = [self._places.index(place) for place in places]
+        self._seconds = {name: price.start_s + price.work_s for name, price in self._prices.items()}
         self._sums_s = self._adding_s()
-        self._owned = _largest_share(self._plan, self._once, self._seconds)
+        self._owned = _largest_share(self._plan, self._once, self._seconds.__getitem__)
         self._collectives = [c for c in self._plan.collectives if c.times and c.micro_batch == 0 and c.takes_part]
         again = {c.purpose for c in self._plan.collectives if c.micro_batch}
         self._of_shards = collections.Counter()
@@ -154,6 +154,7 @@ class _Step(object):
                 self._of_shards[each.result] += self._exchanged.seconds(each)
         self._sent = [(c, self._exchanged.seconds(c) / c.every) for c in self._collectives if c.purpose != SHARDS]
         self._sent_again = [(c, seconds) for c, seconds in self._sent if c.purpose in again]
+        self._beside = self._beside_operations()
 
     def estimate(self):
         live = [1] * len(self._place_of)
@@ -175,18 +176,13 @@ class _Step(object):
         writes = [w for w in plan.analysis.writes if not metrics.intersection(t.node for t in graph.inputs[w])]
         step = graph.ancestors(writes)
         # TensorFlow drops what nobody takes, such as gradients with respect to data.
-        counts = [n for n in step if effects.kind_of(graph.nodes[n].op) not in (None, effects.PURE)]
+        counts = step.intersection(graph.find(lambda op: effects.kind_of(op) not in (None, effects.PURE)))
         step &= graph.ancestors(counts, data_only=True)
         several = plan.micro_batches.nodes if plan.micro_batches is not None else ()
-        repeated, once = [], []
-        for name in sorted(step, key=graph.order.__getitem__):
-            self._phase[name] = phase = tags.phase(graph.nodes[name])
-            (once if phase == tags.APPLY and name not in several else repeated).append(name)
-        return repeated, once
-
-    def _seconds(self, name):
-        price = self._prices[name]
-        return price.start_s + price.work_s
+        names, self._phase = sorted(step, key=graph.order.__getitem__), graph.phases
+        once = [name for name in names if self._phase[name] == tags.APPLY and name not in several]
+        behind = set(once)
+        return [name for name in names if name not in behind], once
 
     def _adding_s(self):
         """Seconds by place in which gradients of micro-batches are added up, and their mean is taken."""
@@ -199,12 +195,14 @@ class _Step(object):
     def _stage(self, name):
         return self._plan.stage_of.get(name, 0)
 
-    def _beside(self, name):
-        """Seconds of what goes on beside the operations: exchanges of shards, and copies from the host; else 0."""
-        sent = self._prices[name].sent
-        if self._of_shards and self._graph.nodes[name].op in EXCHANGES:
-            return self._of_shards[name]
-        return sent / self._machine.worker.bytes_per_s if sent else 0.0
+    def _beside_operations(self):
+        """dict of nodes to seconds of what goes on beside the operations: exchanges of shards, and copies from the
+        host."""
+        speed = self._machine.worker.bytes_per_s
+        found = {name: price.sent / speed for name, price in self._prices.items() if price.sent}
+        if self._of_shards:
+            found.update((name, self._of_shards[name]) for name in self._graph.find(EXCHANGES.__contains__))
+        return {name: seconds for name, seconds in found.items() if seconds and name in self._prices}
 
     def _one_stage(self):
         """(seconds of operations, of waiting for exchanges, of waiting for other stages)."""
@@ -219,8 +217,8 @@ class _Step(object):
                         stream.send(collective.name, seconds)
                     stream.run(0.0, list(stream.ends))
                 total += stream.now * times
-        compute = self._count * sum(map(self._seconds, self._repeated))
-        compute += self._owned * sum(map(self._seconds, self._once))
+        compute = self._count * sum(map(self._seconds.__getitem__, self._repeated))
+        compute += self._owned * sum(map(self._seconds.__getitem__, self._once))
         adding = sum(self._sums_s)
         return compute + adding, max(0.0, total - compute), 0.0
 
@@ -239,16 +237,18 @@ class _Step(object):
             for consumer, _ in collective.consumers:
                 waits[consumer].append(collective.name)
         share = self._owned if names is self._once else 1.0
-        inputs, ends = self._graph.inputs, stream.ends
+        graph, seconds_of, ends = self._graph, self._seconds, stream.ends
+        awaited = [c.name for c, _ in sent if c.name in graph.nodes] + list(self._beside)
+        apart = {user for name in awaited for user, _ in graph.consumers.get(name, ())}.union(self._beside)
         for name in names:
-            keys = [each.node for each in inputs[name] if each.node in ends] if ends else ()
-            if name in waits:
-                keys = waits[name] + list(keys)
-            beside = self._beside(name)
-            if beside:
-                stream.send(name, beside, keys)
+            if name not in waits and name not in begun and name not in apart:
+                stream.now += seconds_of[name] * share
+                continue
+            keys = waits.get(name, []) + [each.node for each in graph.inputs[name] if each.node in ends]
+            if name in self._beside:
+                stream.send(name, self._beside[name], keys)
             else:
-                stream.run(self._seconds(name) * share, keys)
+                stream.run(seconds_of[name] * share, keys)
             for collective, seconds in begun.get(name, ()):
                 stream.send(collective.name, seconds)
         return behind
@@ -263,7 +263,7 @@ class _Step(object):
         for name in self._repeated:
             stage = self._stage(name)
             kind = _KIND_OF.get(self._phase[name], FORWARD)
-            sums[actions.get(name, (kind, stage))] += self._seconds(name) + self._beside(name)
+            sums[actions.get(name, (kind, stage))] += self._seconds[name] + self._beside.get(name, 0.0)
             for producer, index in self._graph.inputs[name]:
                 before = self._stage(producer)
                 if index >= 0 and before != stage and (producer, index, stage) not in seen:
@@ -279,7 +279,7 @@ class _Step(object):
         waits, ends, busy = [[0.0] * len(self._places) for _ in range(3)]
         once = list(self._sums_s)
         for name in self._once:
-            once[self._place_of[self._stage(name)]] += self._seconds(name) * self._owned
+            once[self._place_of[self._stage(name)]] += self._seconds[name] * self._owned
         for collective, seconds in self._sent:
             if collective.purpose not in {c.purpose for c, _ in self._sent_again}:
                 waits[self._place_of[collective.stage]] += seconds
@@ -307,7 +307,8 @@ class _Step(object):
         if self._plan.prefetched:
             return 0.0
         sources = effects.SOURCES | effects.PLACEHOLDERS
-        size = sum(sum(self._prices[n].sizes) for n in self._repeated if self._graph.nodes[n].op in sources)
+        given = set(self._repeated).intersection(self._graph.find(sources.__contains__))
+        size = sum(sum(self._prices[name].sizes) for name in given)
         return self._count * size / self._machine.worker.bytes_per_s
 
     def _host_s(self):

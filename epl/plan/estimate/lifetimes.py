@@ -26,58 +26,63 @@ def lives(graph, names, prices, phase_of, stage_of, num_stages, lasting=()):
       lasting: (node, output) pairs that are taken behind all nodes.
     """
     root, last, size = {}, {}, {}
+    ops, inputs_of = graph.ops, graph.inputs
     for place, name in enumerate(names):
-        node, inputs = graph.nodes[name], graph.inputs[name]
+        inputs, price = inputs_of[name], prices[name]
         for tensor in inputs:
             if tensor in root:
                 last[root[tensor]] = place
-        sizes = prices[name].sizes
+        sizes = price.sizes
         if not any(sizes):
             continue
-        is_view = node.op in VIEWS or prices[name].is_same
+        op = ops[name]
+        is_view = op in VIEWS or price.is_same
         for index, num_bytes in enumerate(sizes):
             if is_view and inputs and inputs[0].index >= 0:
-                shown = inputs[index] if node.op == "IdentityN" else inputs[0]
+                shown = inputs[index] if op == "IdentityN" else inputs[0]
                 if shown in root:
                     root[name, index] = root[shown]
             elif num_bytes:
-                root[name, index] = name, index
-                last[name, index], size[name, index] = place, num_bytes
+                tensor = name, index
+                root[tensor] = tensor
+                last[tensor], size[tensor] = place, num_bytes
     for tensor in lasting:
         if tensor in root:
             last[root[tensor]] = len(names)
-    return _peaks(graph, names, prices, phase_of, stage_of, num_stages, root, last, size)
+    return _peaks(graph, names, phase_of, stage_of, num_stages, root, last, size)
 
 
-def _peaks(graph, names, prices, phase_of, stage_of, num_stages, root, last, size):
+def _peaks(graph, names, phase_of, stage_of, num_stages, root, last, size):
     alive = [dict.fromkeys(KINDS, 0) for _ in range(num_stages)]
     total, most, kept = [0] * num_stages, [0] * num_stages, [None] * num_stages
     peak = [dict.fromkeys(KINDS, 0) for _ in range(num_stages)]
-    home, ends = {}, collections.defaultdict(list)
+    ops, home, made, ends = graph.ops, {}, collections.defaultdict(list), collections.defaultdict(list)
     for tensor in size:
+        made[tensor[0]].append(tensor)
         ends[last[tensor]].append(tensor)
     for place, name in enumerate(names):
-        node, stage = graph.nodes[name], stage_of(name)
         phase = phase_of[name]
-        if phase == tags.BACKWARD and kept[stage] is None:
-            kept[stage] = total[stage]
-        over = _taken_over(graph, name, place, root, last, size) if node.op in IN_PLACE else None
-        for index in range(len(prices[name].sizes)):
-            tensor = name, index
-            if tensor not in size:
-                continue
-            kind = kind_of(name, node.op, phase)
-            if over is not None and size[over] == size[tensor] and over in home:
-                _, before = home.pop(over)
-                over = None
-                alive[stage][before] -= size[tensor]
-                total[stage] -= size[tensor]
-            home[tensor] = stage, kind
-            alive[stage][kind] += size[tensor]
-            total[stage] += size[tensor]
-        if total[stage] > most[stage]:
-            most[stage], peak[stage] = total[stage], dict(alive[stage])
-        for tensor in ends.pop(place, ()):
+        if phase == tags.BACKWARD:
+            stage = stage_of(name)
+            if kept[stage] is None:
+                kept[stage] = total[stage]
+        if name in made:
+            stage, op = stage_of(name), ops[name]
+            kind, here = kind_of(name, op, phase), alive[stage]
+            over = _taken_over(graph, name, place, root, last, size) if op in IN_PLACE else None
+            for tensor in made[name]:
+                num_bytes = size[tensor]
+                if over is not None and size[over] == num_bytes and over in home:
+                    _, before = home.pop(over)
+                    over = None
+                    here[before] -= num_bytes
+                    total[stage] -= num_bytes
+                home[tensor] = stage, kind
+                here[kind] += num_bytes
+                total[stage] += num_bytes
+            if total[stage] > most[stage]:
+                most[stage], peak[stage] = total[stage], dict(here)
+        for tensor in ends.get(place, ()):
             if tensor in home:
                 where, kind = home.pop(tensor)
                 alive[where][kind] -= size[tensor]

@@ -26,6 +26,12 @@ Price = collections.namedtuple("Price", "start_s work_s sizes sent is_same")
 Price.__new__.__defaults__ = (False,)
 
 
+_FOLDED = Price(0.0, 0.0, (0,), 0)
+
+# What is looked up once for each operation type.
+_Facts = collections.namedtuple("_Facts", "is_variable differs writes is_exchange is_free")
+
+
 class Prices(object):
     """Prices of the operations of a Program, as one device computes them.
 
@@ -39,16 +45,21 @@ class Prices(object):
     def __init__(self, program, names, device, batch):
         self._program, self._graph, self._device, self._batch = program, program.graph, device, batch
         self._divided = program.partitioned is not None
-        self._specs, self._inputs = {}, self._graph.inputs
-        self._outputs = collections.defaultdict(lambda: 1)
+        self._specs, self._sizes, self._inputs, self._ops = {}, {}, self._graph.inputs, self._graph.ops
+        self._outputs = {}  # of those with several
         for name in names:
             for producer, index in self._inputs[name]:
-                if index > 0:
-                    self._outputs[producer] = max(self._outputs[producer], index + 1)
-        self._variables = program.variables
+                if index > 0 and index >= self._outputs.get(producer, 1):
+                    self._outputs[producer] = index + 1
+        self._variables, self._known = program.variables, {}
+        self._on_host = self._graph.tagged(tags.HOST)
         self.of, lively = {}, set()
         for name in names:
-            self.of[name] = self._price(name, lively)
+            if self._ops[name] == "Const" and not self._divided and name in program.specs:
+                self._specs[name, 0] = spec = program.specs[name][0]
+                self._sizes[name, 0], self.of[name] = _bytes_of(spec), _FOLDED
+            else:
+                self.of[name] = self._price(name, lively)
 
     def shape(self, tensor):
         """The shape of a tensor, a NodeInput, of those that have been seen, of a device's part of it."""
@@ -56,40 +67,47 @@ class Prices(object):
 
     def _price(self, name, lively):
         """The Price of a node; `lively`: those that depend on data, chance or variables. Others are folded."""
-        node = self._graph.nodes[name]
-        op, inputs = node.op, [each for each in self._inputs[name] if each.index >= 0]
-        outputs = [(name, index) for index in range(self._outputs[name])]
+        op, inputs = self._ops[name], self._inputs[name]
+        if inputs and inputs[-1].index < 0:
+            inputs = [each for each in inputs if each.index >= 0]
+        kind = self._known.get(op) or self._known.setdefault(op, _facts(op))
+        outputs = [(name, index) for index in range(self._outputs[name])] if name in self._outputs else [(name, 0)]
         for tensor in outputs:
-            self._specs[tensor] = self._spec(op, tensor, inputs)
-        if op in effects.VARIABLES:
+            self._specs[tensor] = spec = self._spec(op, tensor, inputs)
+            self._sizes[tensor] = _bytes_of(spec)
+        if kind.is_variable:
             lively.add(name)
-            return Price(0.0, 0.0, (0,), 0)
-        if not (op in effects.DIFFERING or op in effects.PLACEHOLDERS or any(each.node in lively for each in inputs)):
-            return Price(0.0, 0.0, (0,) * len(outputs), 0)
+            return _FOLDED
+        if not kind.differs:
+            for each in inputs:
+                if each.node in lively:
+                    break
+            else:
+                return _FOLDED if len(outputs) == 1 else Price(0.0, 0.0, (0,) * len(outputs), 0)
         lively.add(name)
         # What changes a variable gives its memory on, if anything.
-        sizes = (0,) * len(outputs) if effects.is_write(op) else tuple(map(self._bytes, outputs))
-        if op in EXCHANGES:
+        sizes = (0,) * len(outputs) if kind.writes else tuple([self._sizes[tensor] for tensor in outputs])
+        if kind.is_exchange:
             return Price(0.0, 0.0, sizes, 0)
-        if tags.get_str(node, tags.ROLE) == TO_DEVICE:
+        if self._on_host and tags.get_str(self._graph.nodes[name], tags.ROLE) == TO_DEVICE:
             return Price(0.0, 0.0, sizes, sum(sizes))
-        if tags.HOST in node.attr:
+        if name in self._on_host:
             return Price(0.0, 0.0, (0,) * len(outputs), 0)
-        if op in FREE:
+        if kind.is_free:
             return Price(0.0, 0.0, sizes, 0)
-        taken = [self._bytes(each) for each in inputs]
+        taken = [self._sizes.get(each, 0) for each in inputs]
         if op in _REDUCTIONS and taken and taken[0] == sizes[0]:
             return Price(0.0, 0.0, sizes, 0, is_same=True)
         device = self._device
         if op in ARITHMETIC:
-            flops = ARITHMETIC[op](node, inputs, outputs[0], self)
+            flops = ARITHMETIC[op](self._graph.nodes[name], inputs, outputs[0], self)
             dtype = _DTYPES.get(self._specs[outputs[0]].dtype)
             speed = device.flops_per_s(flops, dtype) if dtype else device.flops_per_s(flops)
             work_s = max(flops / speed, (sum(taken) + sum(sizes)) / device.memory_bytes_per_s)
         else:
             moved = 2 * sum(sizes) if op in READS_SLICE else sum(sizes) + sum(taken)
             speed = device.elementwise_bytes_per_s
-            if effects.is_write(op):
+            if kind.writes:
                 moved += self._changed(op, inputs, taken)
                 speed = device.memory_bytes_per_s  # variables and slots come from there, step by step
             work_s = moved / speed
@@ -99,16 +117,7 @@ class Prices(object):
         """Bytes that a change of variables reads and writes of these."""
         if any(word in op for word in _ROW_WRITES):
             return 2 * max(taken or [0])
-        return 2 * sum(self._bytes(each) for each in inputs if each.node in self._variables)
-
-    def _bytes(self, tensor):
-        spec = self._specs.get(tensor)
-        if spec is None:
-            return 0
-        count = types.DTYPE_BYTES.get(spec.dtype, 0)
-        for dim in spec.shape:
-            count *= dim
-        return count
+        return 2 * sum(self._sizes.get(each, 0) for each in inputs if each.node in self._variables)
 
     def _spec(self, op, tensor, inputs):
         """The TensorSpec of a device's part of a tensor, with guesses of sizes that are not known.
@@ -121,7 +130,13 @@ class Prices(object):
             whole = _NOTHING if variable is None else TensorSpec(variable.shape, variable.dtype)
             return self._part(name, whole, inputs, op)
         text = name if not index else "%s:%d" % tensor
-        found = self._program.spec_of(whole_of(self._program, text) if self._divided else text)
+        if self._divided:
+            found = self._program.spec_of(whole_of(self._program, text))
+        else:
+            known = self._program.specs.get(name, ())
+            found = known[index] if index < len(known) else None
+            if found is not None and found.shape is not None and -1 not in found.shape and found.dtype < types.REF:
+                return found
         if found is None:
             return self._as_taken(self._graph.nodes[name], inputs)
         return self._part(text, found, inputs, op)
@@ -157,14 +172,14 @@ class Prices(object):
             return given[0][::-1]
         if op == "Reshape" and given:
             asked = self._inputs[inputs[1].node] if len(inputs) > 1 else ()
-            if asked and self._graph.nodes[inputs[1].node].op == "Shape" and asked[0] in self._specs:
+            if asked and self._ops[inputs[1].node] == "Shape" and asked[0] in self._specs:
                 return self._specs[asked[0]].shape
             if shape is not None and shape.count(-1) == 1:
                 known = _count(dim for dim in shape if dim > 0)
                 return tuple(max(1, _count(given[0]) // known) if dim < 0 else dim for dim in shape)
-        if op in _REDUCTIONS and len(inputs) > 1 and self._graph.nodes[inputs[1].node].op == "BroadcastGradientArgs":
+        if op in _REDUCTIONS and len(inputs) > 1 and self._ops[inputs[1].node] == "BroadcastGradientArgs":
             of = self._inputs[inputs[1].node][inputs[1].index].node  # the shape of what was broadcast
-            if self._graph.nodes[of].op == "Shape" and self._inputs[of][0] in self._specs:
+            if self._ops[of] == "Shape" and self._inputs[of][0] in self._specs:
                 return self._specs[self._inputs[of][0]].shape
         if shape is None:
             return given[0] if given else ()
@@ -173,6 +188,23 @@ class Prices(object):
             return tuple(other if dim < 0 else dim for dim, other in zip(shape, like))
         first = (like[0] if like is not None else self._batch) if shape[0] < 0 else shape[0]
         return (first,) + tuple(self._batch if dim < 0 else dim for dim in shape[1:])
+
+
+def _facts(op):
+    return _Facts(
+        op in effects.VARIABLES,
+        op in effects.DIFFERING or op in effects.PLACEHOLDERS,
+        effects.is_write(op),
+        op in EXCHANGES,
+        op in FREE,
+    )
+
+
+def _bytes_of(spec):
+    count = types.DTYPE_BYTES.get(spec.dtype, 0)
+    for dim in spec.shape:
+        count *= dim
+    return count
 
 
 def _count(dims):
