@@ -183,8 +183,8 @@ def run(model, way):
         lasting = sum(memory.lasting.values())
         besides = memory.peak_bytes - lasting
         print(
-            "%-9s %-5s %s measured %7.2f MiB, foretold %7.2f (%+5.1f %%); "
-            "besides variables %7.2f, foretold %7.2f (%+5.1f %%); lowest session %7.2f MiB"
+            "%-9s %-5s %s measured %7.2f MiB, estimated %7.2f (%+5.1f %%); "
+            "besides variables %7.2f, estimated %7.2f (%+5.1f %%); lowest session %7.2f MiB"
             % (
                 (model, way, device)
                 + _compared(lasting + peak, memory.peak_bytes)

@@ -184,7 +184,7 @@ def run(model, steps, limits, peer):
             expected = memory.peak_bytes - sum(memory.lasting.values())
         peak, seconds = measured(graph_def, train, init, steps)
         if config is not None:
-            note = ", foretold %7.2f MiB (%+5.1f %%)" % (expected / MIB, 100.0 * (expected - peak) / peak)
+            note = ", estimated %7.2f MiB (%+5.1f %%)" % (expected / MIB, 100.0 * (expected - peak) / peak)
         plain = plain or (peak, seconds)
         print(
             "%-9s %-5s peak %7.2f MiB (%.2f x, activations %.2f x)%s, step %7.1f ms (%.2f x), rewriting %.2f s"

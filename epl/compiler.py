@@ -92,6 +92,7 @@ from epl.plan.layout.products import plan_products
 from epl.plan.layout.shards import plan_hints, plan_shards
 from epl.plan.layout.stages import used_taskgraphs
 from epl.plan.layout.transpositions import plan_transpositions
+from epl.plan.memory.apply_groups import plan_apply_groups
 from epl.plan.memory.checked_gradients import plan_checks
 from epl.plan.memory.checkpoint_policy import plan_recompute
 from epl.plan.memory.offload import plan_offload
@@ -198,10 +199,12 @@ PASSES = (
 )
 
 
-# Decided once these passes have made copies: what the plan says of them. (program, plan) -> plan.
+# Decided once these passes have made copies: what the plan says of them; and once all gradients are aggregated, in
+# which order they are used. (program, plan) -> plan.
 PLANNED_AFTER = {
     "copy_micro_batches": plan_copies,
     "weigh_copies": plan_weighed,
+    "merge_state": lambda program, plan: replace(plan, apply_groups=plan_apply_groups(program, plan)),
 }
 
 

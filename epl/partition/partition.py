@@ -1,13 +1,13 @@
 """Partitions a tensor program over the shards of one axis: from what is marked to the program of each shard.
 
-    facts    what is known of tensors: shapes, types, small values
-    entries  what is computed of the entries of a batch that has any number in each row
-    spread   how each operation is computed in parts
-    routes   where rows go to the shards that have them in their parts of tables
-    postpone where partial sums are made up
-    between  what lies between products is computed in parts where that costs less
-    narrow   nothing is computed whole only to be divided
-    rewrite  one graph with the shapes of a shard and explicit collectives
+    facts      what is known of tensors: shapes, types, small values
+    entries    what is computed of the entries of a batch that has any number in each row
+    propagate  how each operation is computed in parts
+    routes     where rows go to the shards that have them in their parts of tables
+    postpone   where partial sums are made up
+    between    what lies between products is computed in parts where that costs less
+    narrow     nothing is computed whole only to be divided
+    rewrite    one graph with the shapes of a shard and explicit collectives
 
 All shards run the same graph, but for some attributes (where a shard's part begins, how large it is where the parts
 differ by one), which `for_shard` fills in.

@@ -1,7 +1,7 @@
 r"""Where partial sums are made up: at the tensors at which that takes fewest bytes.
 
-`spread` puts sums off as long as it can. Between the products that leave sums partial and the operations that need them
-whole lies a region of linear operations, and the sums have to be made up somewhere on each path through it:
+`propagate` puts sums off as long as it can. Between the products that leave sums partial and the operations that need
+them whole lies a region of linear operations, and the sums have to be made up somewhere on each path through it:
 
     product -> a -> add -> c -> relu            at c or at the output of `add`: once for both products
     product -> b ---'  \-> d -> square          at the output of `add`: once for both c and d
@@ -28,7 +28,7 @@ def postpone(facts, choices, shards):
 
     Args:
       facts: Facts of the graph.
-      choices: as `spread` has made them; stays as it is.
+      choices: as `propagate` has made them; stays as it is.
       shards: how many parts.
     """
     if _PARTIAL not in choices.placements.values():

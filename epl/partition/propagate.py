@@ -1,6 +1,6 @@
 """Chooses how each operation of a graph is computed in parts, so that little has to be sent.
 
-From what is marked (variables to be divided, tensors that lie in some way) placements spread along the edges, one
+From what is marked (variables to be divided, tensors that lie in some way) placements propagate along the edges, one
 operation after the other, from data to the changes of variables; the backward pass and the optimizer are operations
 like others. For each operation all strategies of its rule are compared by what it costs to bring its inputs into
 place, and to make whole what it leaves partial. Sums are put off as long as an operation is linear; where best to make
@@ -71,10 +71,10 @@ def propagate(facts, marks, op_def, stateful=frozenset(), regions=()):
       PlanError: a mark that an operation cannot fulfil.
       UnsupportedError: an operation that keeps state takes what is divided, and nothing is known of it.
     """
-    return _Spread(facts, marks, op_def, stateful).run(regions)
+    return _Propagation(facts, marks, op_def, stateful).run(regions)
 
 
-class _Spread(object):
+class _Propagation(object):
     def __init__(self, facts, marks, op_def, stateful):
         self._facts = facts
         self._graph = facts.graph

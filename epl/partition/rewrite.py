@@ -16,7 +16,7 @@ from epl.partition.own_entries import combine, part_of_ragged
 from epl.partition.partitioned import Partitioned, WholeInputs
 from epl.partition.routed import write_routed
 from epl.partition.special import writer_of
-from epl.program.placement import BY_ROW, SUM, WHOLE
+from epl.program.placement import RAGGED, SUM, WHOLE
 from epl.rules import effects
 
 
@@ -119,7 +119,7 @@ class _Forms(object):
         dtype, shape = facts.dtype(tensor), facts.shape(tensor)
         if have == WHOLE and want.kind == "partial":
             return on_one_shard(emit, own, dtype)
-        if have == WHOLE and want.kind == BY_ROW:
+        if have == WHOLE and want.kind == RAGGED:
             return part_of_ragged(emit, tensor, want)
         if have == WHOLE:
             read = restored_shard(emit, facts, tensor, shape, want.dim)

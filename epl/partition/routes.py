@@ -20,7 +20,7 @@ from epl.partition.dims import last_of_rows
 from epl.partition.lookup_gradients import lists_of_rows
 from epl.partition.rule import Partitioning
 from epl.partition.table import ROWS_OF_COPY
-from epl.program.placement import BY_ROW, ROUTED, WHOLE, Placement, partial, sharded
+from epl.program.placement import RAGGED, ROUTED, WHOLE, Placement, partial, sharded
 from epl.rules import effects, tensors
 
 _IDS, _ROWS, _PLACES, _SHAPE, _COUNT = "ids", "rows", "places", "shape", "count"
@@ -54,7 +54,7 @@ def route(facts, choices, shards):
 
     Args:
       facts: Facts of the graph.
-      choices: as `spread` has made them; stays as it is.
+      choices: as `propagate` has made them; stays as it is.
       shards: how many parts.
     """
     found = replace(
@@ -128,7 +128,7 @@ def _gradients(facts, choices, lookup):
     for values, lists in lists_of_rows(facts, lookup):
         given = facts.inputs(values)[0]
         placement, dims, summed = choices.of(given), facts.shape(given), False
-        if placement.kind == BY_ROW:
+        if placement.kind == RAGGED:
             fits, summed = placement == choices.of(ids), placement.dim < 0  # each id is there once
         else:
             fits = placement.kind == "sharded" and placement.dim < rank and dims is not None
@@ -160,7 +160,7 @@ def _gradients_of_combined(facts, choices, lookup):
 
 
 def _pays(facts, choices, begin, shards):
-    if begin.route.placement.kind == BY_ROW:
+    if begin.route.placement.kind == RAGGED:
         return True
     num_bytes, ids = facts.num_bytes(begin.given), facts.num_bytes(begin.route.ids)
     if choices.strategy[begin.lookup].routed:  # the owners have the ids already

@@ -46,24 +46,24 @@ class _Workers(object):
     """The workers that have what `Plan.owners` and `Plan.keepers` say, by their places in `Plan.owning_group`."""
 
     def __init__(self, plan):
-        self._block = plan.mesh.pipeline.num_workers
+        self._pipeline_workers = plan.mesh.pipeline.num_workers
         self._keepers = plan.zero.shard_group.num_workers if plan.shares_among_workers else 1
         self._known = {}
 
     def of(self, place, keeper):
         """Those at a place of a pipeline, None for all, of a keeper's or of all."""
         if (place, keeper) not in self._known:
-            places = range(self._block) if place is None else [place]
+            places = range(self._pipeline_workers) if place is None else [place]
             keepers = range(self._keepers) if keeper is None else [keeper]
-            self._known[place, keeper] = tuple(k * self._block + p for k in keepers for p in places)
+            self._known[place, keeper] = tuple(k * self._pipeline_workers + p for k in keepers for p in places)
         return self._known[place, keeper]
 
     def of_stage(self, holders):
         """Those that have the same stages as some do; None for what all have."""
         if holders is None or self._keepers == 1:
             return holders
-        places = {holder % self._block for holder in holders}
-        return tuple(k * self._block + p for k in range(self._keepers) for p in sorted(places))
+        places = {holder % self._pipeline_workers for holder in holders}
+        return tuple(k * self._pipeline_workers + p for k in range(self._keepers) for p in sorted(places))
 
 
 def is_shared(node):

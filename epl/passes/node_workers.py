@@ -20,7 +20,7 @@ def of_stage(plan, name):
 
 
 def of_keeper(plan, keeper, name):
-    """Adds what one of those alone has that share the state of what a node computes (`Plan.keepers`)."""
+    """Adds what one worker alone has: the keeper of some state (`Plan.keepers`), in the stage of a node of the plan."""
     return at(plan.owners.get(name), keeper)
 
 

@@ -52,7 +52,8 @@ def dtype_of(graph, tensor):
 
 
 def with_originals(program, originals, dtype=None):
-    """A Program that knows of added nodes what it knows of others: shapes, and whose gradient they compute.
+    """A Program with the shapes of added nodes, and with the operations whose gradients they compute, if any: each is
+    like a node, or a tensor, that the program knows.
 
     Args:
       program: the Program.

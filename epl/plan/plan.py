@@ -8,11 +8,12 @@ plan that says of them what it says of their originals.
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, FrozenSet, Optional, Tuple
+from typing import Dict, FrozenSet, Optional, Tuple
 
 from epl.cluster.machine import Link
 from epl.graph import types
 from epl.graph.index import node_of
+from epl.partition.partitioned import Partitioned
 from epl.plan.exchange.collectives import collectives_of
 from epl.plan.facts.analysis import Analysis
 from epl.plan.facts.user_collectives import UserCollective
@@ -21,6 +22,7 @@ from epl.plan.input.equal_steps import Repeated
 from epl.plan.input.positions import Position
 from epl.plan.input.prefetch import Prefetched
 from epl.plan.layout.mesh import AXES, DATA, STAGE, Mesh
+from epl.plan.memory.apply_groups import ApplyGroup
 from epl.plan.pipeline.micro_batches import MicroBatches
 from epl.plan.sync.dgc import Dgc
 from epl.plan.sync.gradients import Aggregation
@@ -71,6 +73,7 @@ class Plan:
       io_autotune: TensorFlow chooses how parallel data sets are.
       io_stats: how long steps wait for data is measured.
       num_apply_group: groups in which each optimizer makes its updates, one after the other.
+      apply_groups: these, known once gradients are aggregated.
       dgc: how gradients are compressed; None where they are not.
       wire: which gradients travel in fewer bits; None where all travel as they are.
       bounds_clusters: XLA compiles nothing that waits for other workers.
@@ -114,6 +117,7 @@ class Plan:
     io_stats: bool = False
     io_autotune: bool = False
     num_apply_group: int = 1
+    apply_groups: Tuple[Tuple[ApplyGroup, ...], ...] = ()
     dgc: Optional[Dgc] = None
     wire: Optional[Wire] = None
     bounds_clusters: bool = False
@@ -121,7 +125,7 @@ class Plan:
     found_infs: Tuple[FoundInf, ...] = ()
     steps_per_run: int = 1
     strategies: Tuple = ()
-    partitioned: Optional[Any] = None
+    partitioned: Optional[Partitioned] = None
     borders: Dict[str, str] = field(default_factory=dict)
     decisions: Dict[str, object] = field(default_factory=dict)
 

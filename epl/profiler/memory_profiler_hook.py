@@ -69,7 +69,7 @@ class MemoryProfilerHook(TraceHook):
                 run,
                 bytes_text(each["peak"]),
                 bytes_text(each["variables"]),
-                ", foretold %s" % bytes_text(each["foretold"]) if each["foretold"] is not None else "",
+                ", estimated %s" % bytes_text(each["estimated"]) if each["estimated"] is not None else "",
                 ", ".join("%s %s" % (op, bytes_text(size)) for op, size in each["largest"]) or "nothing",
             )
         if self._output_dir is not None:
@@ -92,7 +92,7 @@ def _estimated(program, found):
     try:
         return estimate_program(program, batch_rows(program.graph, _given_shapes(found)))[0]
     except EplError as error:
-        _LOG.warning("memory: what the step needs cannot be foretold: %s", error)
+        _LOG.warning("memory: what the step needs cannot be estimated: %s", error)
         return {}
 
 
@@ -120,12 +120,12 @@ def told(measured, estimated=None):
     """
     charts = collections.OrderedDict()
     if estimated is not None:
-        charts["foretold"] = drawn(estimated)
+        charts["estimated"] = drawn(estimated)
     charts["measured"] = drawn(measured)
     return {
         "peak": measured.peak_bytes,
         "variables": sum(measured.lasting.values()),
-        "foretold": estimated.peak_bytes if estimated is not None else None,
+        "estimated": estimated.peak_bytes if estimated is not None else None,
         "largest": [[name, size] for name, _, size in measured.largest],
         "charts": charts,
     }

@@ -20,7 +20,7 @@ class Placement:
       rank: of the owner.
       among: of how many neighbouring ranks one is the owner; where the axis has more, each so many have one.
       begins: how values of which each rank has its own begin: BY_ITSELF, AS_FIRST or TURNED.
-      of: the tensor by which what lies "by row" (below) is divided.
+      of: the tensor by which what lies "ragged" (below) is divided.
     """
 
     kind: str
@@ -45,7 +45,7 @@ OWN = Placement("own")
 ROUTED = Placement("routed", dim=0)
 
 # A batch with any number of entries in each row, or its entries one after the other: see `ragged`.
-BY_ROW = "by row"
+RAGGED = "ragged"
 
 
 def ragged(of, in_order=True):
@@ -56,7 +56,7 @@ def ragged(of, in_order=True):
       in_order: whether what the shards have, one after the other, is the tensor; otherwise each has a list of its own
         that was made of its entries.
     """
-    return Placement(BY_ROW, dim=0 if in_order else -1, of=of)
+    return Placement(RAGGED, dim=0 if in_order else -1, of=of)
 
 
 def sharded(dim):

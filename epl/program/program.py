@@ -215,6 +215,39 @@ class Coded:
         return -(-self.num_elements // workers)
 
 
+@dataclass(frozen=True)
+class SixteenBits:
+    """What a program computes in, with amp.level.
+
+    Attributes:
+      name: "bfloat16" or "float16".
+      why: in words, to stand behind the name; "" where the configuration names it.
+    """
+
+    name: str
+    why: str = ""
+
+    def __str__(self):
+        return "%s, as %s" % (self.name, self.why) if self.why else self.name
+
+
+@dataclass(frozen=True)
+class MergePoints:
+    """What copies of a model that is to be divided merge, by the nodes that stand for it.
+
+    Attributes:
+      gradients: (ApplyCall, Gradient of the nodes for its tensors, variable) of each.
+      state: the epl.plan.sync.state.StateGroups of which the values are such nodes.
+      outputs: tensor of a collection (epl.GraphKeys) to its node.
+      whole: nodes of what can be merged only where it is whole.
+    """
+
+    gradients: Tuple[Tuple[ApplyCall, Gradient, str], ...] = ()
+    state: Tuple = ()
+    outputs: Dict[str, str] = field(default_factory=dict)
+    whole: Tuple[str, ...] = ()
+
+
 # What a graph that does not train is for: one copy of the model computes it, in the one process that runs it, or in
 # each worker on data of its own.
 ALONE, EACH_WORKER = "alone", "each worker"
@@ -241,7 +274,7 @@ class Program:
       whole_batches: the first copy of the model in each worker computes its batches for all, in one piece, and the
         others only make their part of the updates.
       checkpoints: names of the tensors that the user wants to be kept for the backward pass.
-      sixteen_bits: the epl.plan.precision.sixteen_bits.SixteenBits with amp.level, else None.
+      sixteen_bits: the SixteenBits with amp.level, else None.
       scaled: the FoundInfs on gradients, which are judged once they are aggregated where tf.gradients returned them;
         none where the loss is not scaled.
       unscaled: tensor that tf.gradients returned to its Unscaled; not those that a branch of control flow v1 returns.
@@ -261,7 +294,7 @@ class Program:
       stateful: those of the graph's operation types, functions included, of which TensorFlow says that they keep state.
       partitioned: the epl.partition.partitioned.Partitioned where devices have shards of tensors (epl.split); its graph
         is that of one of them.
-      merge_points: the epl.plan.facts.merge_points.MergePoints of a model that is to be divided and has several copies.
+      merge_points: the MergePoints of a model that is to be divided and has several copies.
       losses: the epl.plan.sync.loss_terms.Losses of which gradients train, or which are reported.
       loss_sources: tensor of a collection to the one that is merged in its place, of losses whose terms are weighed.
       counts: (tensor, (node, input position)) pairs: what each copy of the model counts in its own rows, and what takes
@@ -285,7 +318,7 @@ class Program:
     role: Optional[str] = None
     whole_batches: bool = False
     checkpoints: List[str] = field(default_factory=list)
-    sixteen_bits: Optional[Any] = None
+    sixteen_bits: Optional[SixteenBits] = None
     scaled: Tuple[FoundInf, ...] = ()
     unscaled: Dict[str, Unscaled] = field(default_factory=dict)
     row_sums: Tuple[RowSum, ...] = ()
@@ -299,10 +332,10 @@ class Program:
     micro_batches: Optional[Any] = None
     stateful: FrozenSet[str] = frozenset()
     plan: Optional[Any] = None
-    source: Optional[Any] = None
+    source: Optional["Program"] = None
     part: Optional[Any] = None
     partitioned: Optional[Any] = None
-    merge_points: Optional[Any] = None
+    merge_points: Optional[MergePoints] = None
     losses: Tuple = ()
     loss_sources: Dict[str, str] = field(default_factory=dict)
     counts: Tuple = ()

@@ -78,7 +78,7 @@ def job_charts(found, worker_num):
     for each in found:
         for name, memory in each.devices.items():
             heading = "%s, %s" % (_in_words(each.workers), name) if worker_num > 1 else name
-            charts[heading] = {"foretold": drawn(memory)}
+            charts[heading] = {"estimated": drawn(memory)}
     return charts
 
 

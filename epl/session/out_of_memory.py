@@ -59,7 +59,7 @@ def explained(error, graph, program, config, cluster, fed):
     try:
         text = _advice(make_program(graph), program, config, cluster, *_rows(program.graph, fed))
     except EplError as problem:
-        text = "What the step needs cannot be foretold: %s" % problem
+        text = "What the step needs cannot be estimated: %s" % problem
     finally:
         _LOG.removeFilter(quiet)
     return tf.errors.ResourceExhaustedError(error.node_def, error.op, "%s\n\n%s" % (error.message, text))

@@ -39,10 +39,10 @@ def _check_memory(chief, names):
         each = chief["memory"][name]
         assert each["peak"] == chief["peaks"][name] > each["variables"] >= floor
         # One page for both, which tells each by time or by operation, and where it is at its highest.
-        measured, estimated = each["charts"]["measured"], each["charts"]["foretold"]
+        measured, estimated = each["charts"]["measured"], each["charts"]["estimated"]
         assert measured["timed"] and not estimated["timed"]
         assert each["peak"] == measured["peak_bytes"] == max(point["total"] for point in measured["points"])
-        assert each["foretold"] == estimated["peak_bytes"]
+        assert each["estimated"] == estimated["peak_bytes"]
         # At least the activations of a device's share of the rows live until the backward pass.
         assert each["peak"] - each["variables"] >= 4 * HIDDEN * ROWS // len(names)
         assert "<h2>%s</h2>" % name in chief["picture"]
@@ -51,7 +51,7 @@ def _check_memory(chief, names):
         # On a busy machine threads come in another order than the plan's, and free what they took at other times.
         most = _most(measured, ACTIVATIONS)
         assert 4 * HIDDEN * ROWS // len(names) <= most <= each["peak"] - each["variables"], (most, each["peak"])
-    assert chief["picture"].count("<h3>measured: peak") == chief["picture"].count("<h3>foretold: peak") == len(names)
+    assert chief["picture"].count("<h3>measured: peak") == chief["picture"].count("<h3>estimated: peak") == len(names)
 
 
 def _most(chart, kind):

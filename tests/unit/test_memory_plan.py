@@ -162,7 +162,7 @@ def measured(graph, order, init, train, data):
 
 
 @pytest.mark.parametrize("config", [{}, {"gradient_checkpoint__type": "auto"}], ids=["plain", "recomputed"])
-def test_foretold_is_near_to_measured(config):
+def test_estimated_is_near_to_measured(config):
     with capture() as graph:
         train = model()
         init = tf.global_variables_initializer()
@@ -262,7 +262,7 @@ def test_each_device_and_what_travels():
 def test_the_page_holds_what_it_shows():
     nodes = [("MatMul", "a</script>", []), ("MatMul", "b", ["a</script>"])]
     memory = of_nodes(nodes, ["b"], {"a</script>": 1 << 20, "b": 1 << 20}, {})
-    page = memory_page({"CPU:0": {"foretold": drawn(memory)}}, "a & b")
+    page = memory_page({"CPU:0": {"estimated": drawn(memory)}}, "a & b")
     assert "a &amp; b" in page and "peak 2.0" in page and "src=" not in page and "href=" not in page
     (text,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
     data = json.loads(text)
@@ -275,7 +275,7 @@ def test_the_page_holds_what_it_shows():
 def test_numbers_stand_beside_their_lines():
     """Lines lie as high as their numbers say, and each text as much below its line as the others."""
     memory = of_nodes([("MatMul", "a", []), ("MatMul", "b", ["a"])], ["b"], {"a": 3 << 20, "b": 4 << 20}, {})
-    page = memory_page({"CPU:0": {"foretold": drawn(memory)}}, "title", capacity=8 << 20)
+    page = memory_page({"CPU:0": {"estimated": drawn(memory)}}, "title", capacity=8 << 20)
     lines = [float(y) for y in re.findall(r'<line class="(?:grid|axis)"[^>]* y1="([^"]*)"', page)]
     texts = [(float(y), text) for y, text in re.findall(r'<text text-anchor="end"[^>]* y="([^"]*)">([^<]*)<', page)]
     numbers = {text: y for y, text in texts if not text.startswith("the device")}

@@ -76,7 +76,7 @@ def test_the_page_draws_both_with_one_scale():
     high = measured(ran("forward/a", 0, 10, [(0, 4 << 20), (5, -4 << 20)]))
     low = measured(ran("forward/a", 0, 10, [(0, 1 << 20)]))
     page = memory_page({"worker 0 CPU:0": told(low, high)["charts"]}, "title")
-    assert "<h3>foretold: peak 4.0 MiB</h3>" in page and "<h3>measured: peak 1.0 MiB</h3>" in page
+    assert "<h3>estimated: peak 4.0 MiB</h3>" in page and "<h3>measured: peak 1.0 MiB</h3>" in page
     first, second = re.findall(r'<polygon fill="#e0b93a" points="(.*?)"', page)
     tops = [min(float(corner.split(",")[1]) for corner in each.split()) for each in (first, second)]
     assert 260 - tops[1] == pytest.approx((260 - tops[0]) / 4, abs=0.2)

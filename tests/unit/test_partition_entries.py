@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from epl.program.placement import BY_ROW, WHOLE, sharded
+from epl.program.placement import RAGGED, WHOLE, sharded
 from tests.helpers import shards, split_models
 from tests.helpers.planning import capture
 from tests.unit.test_partition_models import STEPS, assert_trains_alike
@@ -97,7 +97,7 @@ def test_rows_of_learnt_weights_are_added_up(free_collectives, kind):  # noqa: F
         model(kind, "sum", OPTIMIZERS[2]())
     done = shards.partitioned(graph, 2, ["table"], by_rows=True)
     assert done.placements["table"] == sharded(0)
-    assert BY_ROW not in {placement.kind for placement in done.placements.values()}
+    assert RAGGED not in {placement.kind for placement in done.placements.values()}
     assert_trains_alike(graph, done, fed(kind))
 
 

@@ -163,7 +163,7 @@ def test_one_page_has_all_parts(tmp_path, monkeypatch, capsys):
         "Estimated for V100",
         "Each device has ",
         "idle (bubble)",
-        "foretold: peak",
+        "estimated: peak",
         "is made whole for",
     ):
         assert words in text

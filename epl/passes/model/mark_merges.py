@@ -12,10 +12,9 @@ from epl.graph.index import canonical_tensor, node_of
 from epl.graph.node_defs import Type, make_node
 from epl.partition.table import ROWS_OF_COPY
 from epl.passes.nodes import dtype_of, with_originals
-from epl.plan.facts.merge_points import MergePoints
 from epl.plan.facts.merging import MEAN, SUM
 from epl.plan.facts.names import PREFIX
-from epl.program.program import Gradient
+from epl.program.program import Gradient, MergePoints
 
 
 def mark_merges(program, merged):

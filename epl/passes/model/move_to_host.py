@@ -43,7 +43,7 @@ def offload(program, plan):
 
 
 def add_copies(graph, edit, copies, prefix, sources=None):
-    """Adds the nodes that give devices what lies on the host, for those who take it; returns their names.
+    """Copies tensors from the host to the devices on which operations take them; returns the names of the added nodes.
 
     Args:
       graph: the Graph that `edit` changes.

@@ -245,7 +245,8 @@ class _Scale(object):
     # --- the found_inf, and what it is for ---
 
     def _judge(self):
-        """(the node that says whether all gradients are finite, those that say it of one, what packs these)."""
+        """(the node that says whether all gradients are finite, the nodes that say it of one gradient each, the node
+        that packs the answers of these into a vector)."""
         graph, found = self._graph, []
         flat = self._constant("flat", [-1], INT32)
         axis = self._constant("axis", [0], INT32)

@@ -15,17 +15,16 @@ from epl.passes.node_copies import Template
 from epl.passes.node_workers import owned
 from epl.passes.nodes import tagged
 from epl.plan.facts.names import PREFIX, clone_name
-from epl.plan.memory.apply_groups import APPLY_GROUP, plan_apply_groups
+from epl.plan.memory.apply_groups import APPLY_GROUP
 
 
 def group_updates(program, plan):
     """In each instance, copies of what leads to updates, and control edges between groups of them."""
-    chains = plan_apply_groups(program, plan)
-    if not chains:
+    if not plan.apply_groups:
         return program
     graph, edit = program.graph, program.graph.editor()
-    for chain in chains:
-        for before, group in zip([None] + chain, chain):
+    for chain in plan.apply_groups:
+        for before, group in zip((None,) + chain, chain):
             for instance, place in _places(plan, group):
                 _group(graph, edit, plan, group, before, instance, place)
     return program.with_graph(edit.finish())

@@ -18,7 +18,7 @@ from epl.passes.nodes import instance_tensor, tagged
 from epl.plan.exchange.order import OF_SHARDS
 from epl.plan.facts.names import clone_name, joined_name, whole_name
 from epl.program.collective import tag_of
-from epl.program.placement import BY_ROW
+from epl.program.placement import RAGGED
 
 _REDUCED = {"max": "Maximum", "min": "Minimum", "prod": "Mul"}
 
@@ -63,7 +63,7 @@ def with_wholes(program, plan, tensors):
     replica = replicas(plan.mesh)[0]
     for tensor in missing:
         placement = program.partitioned.placements[tensor]
-        if placement.kind == BY_ROW and placement.dim < 0:
+        if placement.kind == RAGGED and placement.dim < 0:
             raise UnsupportedError(
                 "'%s' cannot be fetched: each of the %d devices makes it of the entries of its own rows of the batch, "
                 "which '%s' divides. Fetch what comes of it for each row of the batch."
@@ -211,7 +211,7 @@ class _Join(object):
             order = self._integers([1, 0, 2])
             table = self._node("Transpose", [told, order], T=Type(INT64), Tperm=Type(INT32))
             table = self._reshaped(table, [shard_ranks, workers * shard_ranks])
-            of_lane = [
+            of_shard_rank = [
                 [
                     flat[(worker * shard_ranks + to) * shard_ranks + shard_rank]
                     for worker in range(workers)
@@ -220,9 +220,9 @@ class _Join(object):
                 for to in range(shard_ranks)
             ]
         else:
-            of_lane = [[pieces[shard_rank][to] for shard_rank in range(shard_ranks)] for to in range(shard_ranks)]
+            of_shard_rank = [[pieces[shard_rank][to] for shard_rank in range(shard_ranks)] for to in range(shard_ranks)]
         told = self._node("Unpack", [table], T=Type(INT64), num=shard_ranks, axis=0)
-        return [(self._concatenated(each), format_input(told, to)) for to, each in enumerate(of_lane)]
+        return [(self._concatenated(each), format_input(told, to)) for to, each in enumerate(of_shard_rank)]
 
     def _pieces(self, rows, counts, number):
         """Rows, cut by how many belong together."""

@@ -76,7 +76,7 @@ class _Builder(object):
         axes = self.constant(name + "/axes", [axis], INT32)
         return self.add(name, op, [tensor, axes], T=Type(FLOAT32), Tidx=Type(INT32), keep_dims=False)
 
-    def spread(self, name, tensor):
+    def broadcast(self, name, tensor):
         """[C] in a shape that is broadcast over the tensor."""
         if not self._behind:
             return tensor
@@ -121,7 +121,7 @@ def _forward(edit, plan, norm):
     for index, (node, b) in enumerate(copies):
         x = b.cast("x", b.in_turn("x_in_turn", node, _data_inputs(node)[0]), b.dtype, FLOAT32)
         mean = b.reduce("mean", "Mean", x)
-        squares = b.math("squares", "SquaredDifference", x, b.spread("mean_spread", mean))
+        squares = b.math("squares", "SquaredDifference", x, b.broadcast("mean_spread", mean))
         both = b.add("both", "Pack", [mean, b.reduce("variance", "Mean", squares)], N=2, T=Type(FLOAT32), axis=0)
         gather.input[index] = b.add("row", "Pack", [both], N=1, T=Type(FLOAT32), axis=0)
         inputs.append(x)
@@ -139,9 +139,9 @@ def _normalise(b, node, x, gathered, instances):
     between = b.math("between", "SquaredDifference", unpacked, mean)
     variance = b.over("global_variance", "Mean", b.math("spreads", "AddV2", unpacked + ":1", between), 0)
     factor = b.math("factor", "Mul", _inverse(b, node, variance), scale)
-    centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
-    scaled = b.math("scaled", "Mul", centred, b.spread("factor_all", factor))
-    y = b.math("y", "AddV2", scaled, b.spread("offset_all", offset))
+    centred = b.math("centred", "Sub", x, b.broadcast("mean_all", mean))
+    scaled = b.math("scaled", "Mul", centred, b.broadcast("factor_all", factor))
+    y = b.math("y", "AddV2", scaled, b.broadcast("offset_all", offset))
     one = b.constant("one", 1.0)
     copies = b.constant("instances", float(instances))
     count = b.math("count_all", "Mul", b.count("count", x, mean), copies)
@@ -168,7 +168,7 @@ def _backward(edit, plan, norm, gradient):
         g, x, _, mean, _ = _data_inputs(node)[:5]
         g, x = b.in_turn("g_in_turn", node, g), b.in_turn("x_in_turn", node, x)
         g, x = b.cast("g", g, b.dtype, FLOAT32), b.cast("x", x, b.dtype, FLOAT32)
-        centred = b.math("centred", "Sub", x, b.spread("mean_all", mean))
+        centred = b.math("centred", "Sub", x, b.broadcast("mean_all", mean))
         sums = [
             b.reduce("sum", "Sum", g),
             b.reduce("product_sum", "Sum", b.math("product", "Mul", g, centred)),
@@ -187,9 +187,9 @@ def _differentiate(b, node, g, centred, sums, reduced):
     _, _, scale, mean, variance = _data_inputs(node)[:5]
     inverse = _inverse(b, node, variance)
     slope = b.math("slope", "Mul", b.math("inverse_square", "Square", inverse), reduced + ":1")
-    part = b.math("part", "Mul", centred, b.spread("slope_all", slope))
-    rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.spread("g_mean", reduced)), part)
-    factor = b.spread("factor_all", b.math("factor", "Mul", inverse, scale))
+    part = b.math("part", "Mul", centred, b.broadcast("slope_all", slope))
+    rest = b.math("rest", "Sub", b.math("g_centred", "Sub", g, b.broadcast("g_mean", reduced)), part)
+    factor = b.broadcast("factor_all", b.math("factor", "Mul", inverse, scale))
     x = b.cast("x_cast", b.math("x_gradient", "Mul", rest, factor), FLOAT32, b.dtype)
     _become(node, [x, b.math("scale_gradient", "Mul", inverse, sums[1]), sums[0], mean, mean], b.dtype)
 

@@ -24,8 +24,8 @@ _LISTS = ((1, "names"), (2, "slices"))
 
 
 def added_variables(program, plan):
-    """In each SaveV2 the added variables beside those that it has; for each a node that takes a checkpoint's value, or
-    one in each instance that gives it its first."""
+    """Lets each SaveV2 save the variables that passes have added beside those that it saves; adds for each of them the
+    node that takes its value out of a checkpoint, and in each instance the one that gives it its first value."""
     graph = program.graph
     added = plan.added
     if not added:

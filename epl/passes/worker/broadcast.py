@@ -108,7 +108,8 @@ def _takers(plan, variable, shard_rank):
 
 
 def _seed_of(plan, instance):
-    """By what the generators of an instance differ from those of the first, which are those that the user made."""
+    """The number that turns the state of the user's generators into that of an instance's; 0 for the first instance,
+    whose generators are the user's."""
     copy = plan.mesh.copy_of(instance)
     return derive("generator", copy) if copy else 0
 

@@ -82,7 +82,8 @@ def _messages(graph, plan, holders, channels):
 
 
 def _saver(node):
-    """A checkpoint's tensors come by messages of its own, as it takes them in parts: which one that is, or ""."""
+    """The SaveV2 for whose checkpoint a node takes a tensor, or "": as checkpoints take tensors in parts, each gets
+    them by messages of its own."""
     return node.name if node.op == "SaveV2" else tags.get_str(node, tags.SAVER)
 
 

@@ -223,7 +223,8 @@ class _Step(object):
         return compute + adding, max(0.0, total - compute), 0.0
 
     def _runs(self, stream, names, sent):
-        """Runs nodes on a stream, with the exchanges that they begin; returns those that none of them does."""
+        """Runs nodes on a stream, and begins each exchange behind the last node whose result it takes; returns the
+        exchanges that take nothing of these nodes."""
         place = {name: number for number, name in enumerate(names)}
         begun, waits, behind = collections.defaultdict(list), collections.defaultdict(list), []
         for collective, seconds in sent:

@@ -110,7 +110,8 @@ def settle(keys, graph, plan, micro_batches=False):
 
 
 def needed(graph, names):
-    """dict of each of some nodes of a Graph to those of them whose results it needs, without what these need already.
+    """Which of some nodes need each other's results: dict of node to those among them that come directly before it. Of
+    a chain a -> b -> c that is {a: [], b: [a], c: [b]}, whatever lies between them in the graph.
 
     Args:
       graph: a Graph; what leaves a loop needs what enters it, see `Graph.order`.
@@ -137,7 +138,8 @@ def needed(graph, names):
 
 
 def _gates_of(graph):
-    """Two dicts of nodes: to the number of the gate that one helps to open, and to those of gates that it waits for."""
+    """(dict of node to the number of the gate that it helps to open, dict of node to the numbers of the gates that it
+    waits for)."""
     opens, waits = {}, collections.defaultdict(list)
     for number, gate in enumerate(graph.gates):
         opens.update((name, number) for name in gate.enters)

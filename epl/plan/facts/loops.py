@@ -163,7 +163,7 @@ def _arriving(graph, inside, accumulators, gradient, backward):
 
 
 def _with_arrays(graph, loops, backward, inside, outermost):
-    """Loops, of which those are kept that share an array with one that is."""
+    """The loops; each that shares a TensorArray with a loop which is kept as a whole is kept as well."""
     of = {name: loop for loop in loops for name in loop.nodes}
     carriers, readers, odd = collections.defaultdict(set), collections.defaultdict(set), {}
     for array in [n for n in graph.find(_ARRAY.__eq__) if n not in backward] if loops else ():

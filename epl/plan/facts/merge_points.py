@@ -5,29 +5,10 @@ mark_merges). Once tensors are divided, that node lies as what follows wants it;
 with those that have the same part.
 """
 
-from dataclasses import dataclass, replace
-from typing import Dict, Tuple
+from dataclasses import replace
 
 from epl.graph.index import canonical_tensor, node_of
 from epl.partition.conversion import shard_sizes
-from epl.program.program import Gradient
-
-
-@dataclass(frozen=True)
-class MergePoints:
-    """What the copies merge, by the nodes that stand for it.
-
-    Attributes:
-      gradients: (ApplyCall, Gradient of the nodes for its tensors, variable) of each.
-      state: StateGroups of which the values are such nodes.
-      outputs: tensor of a collection (epl.GraphKeys) to its node.
-      whole: nodes of what can be merged only where it is whole.
-    """
-
-    gradients: Tuple[Tuple[object, Gradient, str], ...] = ()
-    state: Tuple = ()
-    outputs: Dict[str, str] = None
-    whole: Tuple[str, ...] = ()
 
 
 def merged_at(model, node):

@@ -336,7 +336,8 @@ class RowStates(object):
 
 
 def _of_chosen(found, inputs, chosen):
-    """The States of a node's outputs, given what they were if it took all rows: it takes some that the data chooses."""
+    """The States of the outputs of a node that computes on some rows alone, which the data chooses; `found`: what they
+    would be if it took all rows."""
     if isinstance(found, list):
         return [_of_chosen(each, inputs, chosen) for each in found]
     if found.kind == ROWS:

@@ -115,7 +115,8 @@ def check_divided(bodies, shares, parts):
 
 
 def _batches(bodies, body, text, after=()):
-    """(node that makes batches of a pipeline, names of those after it, which leave rows as they are)."""
+    """A list of (node that puts rows together into batches, names of the data sets behind it, all of which leave rows
+    as they are), one for each such node of a pipeline."""
     node = data_ops.behind_identities(body, text)
     inputs = [] if node is None else data_ops.data_sets_of(body, node)
     if node is not None and node.op in data_ops.BATCHES:

@@ -323,9 +323,9 @@ class Mesh:
         """(axes, number of workers along them) of each way in which workers lie side by side, the nearest first."""
         # Instances of stages with different numbers of devices may have their copy of one in any worker of the pipeline
         # group.
-        in_block = set(AXES) if self.is_spread else {STAGE}
+        in_pipeline_group = set(AXES) if self.is_spread else {STAGE}
         span = self.pipelines_of_copy
-        return (in_block, self.pipeline_workers), ({SHARD}, span), ({DATA}, self.num_pipelines // span)
+        return (in_pipeline_group, self.pipeline_workers), ({SHARD}, span), ({DATA}, self.num_pipelines // span)
 
     def _ranks(self, axes):
         """Devices along some axes, where each stage has as many as others have in the mean."""

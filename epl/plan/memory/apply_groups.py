@@ -57,7 +57,7 @@ def plan_apply_groups(program, plan):
       plan: its epl.plan.plan.Plan.
 
     Returns:
-      A list of lists of ApplyGroups; those of one list come one after the other.
+      A tuple of tuples of ApplyGroups; those of one tuple come one after the other.
     """
     chains = []
     for call in program.apply_calls if plan.num_apply_group > 1 else ():
@@ -65,7 +65,7 @@ def plan_apply_groups(program, plan):
             units = _units(program, plan, call)
             owner = _Owners(program.graph, plan, call, units).found
             chains.extend(_chains(program.graph, plan, call, _independent(program.graph, units, owner), owner))
-    return chains
+    return tuple(map(tuple, chains))
 
 
 class _Unit(object):
@@ -218,7 +218,8 @@ class _Owners(object):
 
 
 def _independent(graph, units, owner):
-    """Makes one unit of those of which one needs an update of the other, so that their own order stays."""
+    """Joins units of which one takes what another has updated: within a unit the order of the updates stays as it
+    is."""
     updated = graph.descendants([w for unit in units for w in unit.writes])
     if not any(
         producer in updated and owner.get(producer) != number

@@ -224,7 +224,8 @@ def _wanted(forward, available):
 
 
 def _copied(forward, wanted, available):
-    """(nodes that are computed again, dict of each to what it takes of others, those that only give on their input)."""
+    """(nodes that are computed again, dict of each of them to the tensors that it takes, those of them that only hand
+    on their input)."""
     loops, read_again = forward.loops, set()
     while True:
         taken, stack = {}, [node_of(tensor) for _, _, tensor in wanted]

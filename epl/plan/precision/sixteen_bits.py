@@ -9,24 +9,9 @@ from epl.errors import UnsupportedError
 from epl.plan.facts.analysis import analyse
 from epl.plan.precision.loss_scale import FLOAT16, plan_loss_scale
 from epl.plan.precision.precision import O2, NoKernel, Precision, plan_precision
+from epl.program.program import SixteenBits
 
 AUTO, BFLOAT16 = "auto", "bfloat16"
-
-
-@dataclass(frozen=True)
-class SixteenBits:
-    """What a program computes in, with amp.level.
-
-    Attributes:
-      name: "bfloat16" or "float16".
-      why: in words, to stand behind the name; "" where the configuration names it.
-    """
-
-    name: str
-    why: str = ""
-
-    def __str__(self):
-        return "%s, as %s" % (self.name, self.why) if self.why else self.name
 
 
 @dataclass(frozen=True)

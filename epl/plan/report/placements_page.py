@@ -20,12 +20,12 @@ _LETTER, _LINE = 6.5, 14  # pixels of a letter, and from one line of text to the
 _THINNEST, _WIDEST = 1.5, 7.0  # pixels of an arc
 _COLOURS = collections.OrderedDict(
     [("whole", web.GREY), ("0", web.BLUE), ("1", web.GREEN), ("2", web.TEAL), ("further", web.PURPLE)]
-    + [("partial", web.ORANGE), ("routed", web.YELLOW), ("by row", web.PINK)]
+    + [("partial", web.ORANGE), ("routed", web.YELLOW), ("ragged", web.PINK)]
 )
 _WORDS = collections.OrderedDict(
     [("whole", "whole on each device"), ("0", "parts of dimension 0"), ("1", "parts of dimension 1")]
     + [("2", "parts of dimension 2"), ("further", "parts of a further dimension"), ("partial", "sums to be added up")]
-    + [("routed", "rows where their part of a table is"), ("by row", "entries of a device's rows of the batch")]
+    + [("routed", "rows where their part of a table is"), ("ragged", "entries of a device's rows of the batch")]
 )
 _PHASES = {tags.FORWARD: web.RED, tags.BACKWARD: "#7a5cc4", tags.APPLY: "#b8860b", tags.SAVE: "#777777"}
 

@@ -251,7 +251,8 @@ def _conditions(graph, call):
 
 
 class _BeforeApply(object):
-    """Gradients as apply_gradients received them; but for those that do not differ, if it is known which do."""
+    """Gradients as apply_gradients received them; without those that are the same in all copies, where that is
+    known."""
 
     def __init__(self, model, warn, differ=None):
         self._graph, self._conditions = model.graph, {}

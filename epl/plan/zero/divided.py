@@ -97,8 +97,8 @@ def _clipped_parameters(program, config):
 
 
 def plan_parameters(program, target):
-    """The Segments in which devices get parameters that others keep; None where each has all of them, as with one copy
-    of the model."""
+    """The Segments in which devices get the parameters that other devices keep; None where each device has all
+    parameters, as with one copy of the model."""
     if not _trains(program, target):
         return None
     zero, analysis = target.config.zero, analyse(program)

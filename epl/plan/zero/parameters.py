@@ -254,7 +254,8 @@ def _hands_on(graph, user):
 
 
 def _computing(graph, user):
-    """What computes with a parameter: a node that takes it, or those that take what it joins or copies."""
+    """The nodes that compute with a parameter: `user`, which takes it; or, where that only joins parts or copies to the
+    device, the nodes that take its result."""
     if not _hands_on(graph, user):
         return [user]
     return [each for taker in graph.edges.data_consumers.get(user, ()) for each in _computing(graph, taker)]

@@ -190,7 +190,8 @@ def stays_in_workers(zero, mesh):
 
 
 def workers_of(zero, model, mesh):
-    """dict of node to the one worker that computes it of those that share state, by its place; empty where all do."""
+    """dict of node to the worker that alone computes it, by its place in `zero.shard_group`; empty where state is
+    divided over the devices of each worker alone, so that all workers compute all."""
     if stays_in_workers(zero, mesh):
         return {}
     found = {name: rank // zero.shard_group.local for name, rank in zero.owners.items()}
@@ -237,8 +238,8 @@ def scattered_groups(plan):
 
 
 def gathered_groups(plan):
-    """The UpdateGroups whose variables owners give to all others after an update; not those that others get in
-    segments. The stages of one have the same worker."""
+    """The UpdateGroups whose updated variables owners send to all other ranks. Variables that come in segments, as they
+    are needed, are in none. All variables of a group are in stages of one worker."""
     if plan.zero is None:
         return []
     kinds = collections.OrderedDict()
