@@ -203,7 +203,8 @@ def main(arguments):
 
     def out(each):
         strategy, mutation, verdict, first, named = each
-        state = "named" if named else "found" if verdict == DIFFERENT else "MISSED"
+        missed = "no run" if verdict.startswith("refused") else "MISSED"
+        state = "named" if named else "found" if verdict == DIFFERENT else missed
         told = "%s %s: %s" % (first.part, first.operation, first.guess) if first is not None else verdict
         print("%-7s %-16s %-20s %s <- %s" % (state, strategy, mutation.kind, mutation.node, told), flush=True)
 
