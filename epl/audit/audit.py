@@ -4,7 +4,7 @@ import collections
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from epl.audit.compared_values import SUM, UNKNOWN, UNORDERED, Terms, Value
+from epl.audit.compared_values import AFTER, SUM, UNKNOWN, UNORDERED, VECTOR, Terms, Value
 from epl.audit.walk import Walk, original_name
 from epl.graph import tags
 from epl.graph.index import format_input, node_of, parse_input
@@ -47,9 +47,10 @@ def audit(source, graphs, by_design=""):
       A Finding for each variable that training changes, in the order of the source.
     """
     found = _Audit(source, graphs).findings()
-    if by_design:
+    reason = by_design or _divided(source)
+    if reason:
         return [
-            Finding(f.variable, NOT_SHOWN, f.node, f.worker, "%s (%s)" % (f.reason, by_design))
+            Finding(f.variable, NOT_SHOWN, f.node, f.worker, "%s (%s)" % (f.reason, reason))
             if f.verdict == WRONG
             else f
             for f in found
@@ -57,15 +58,25 @@ def audit(source, graphs, by_design=""):
     return found
 
 
+def _divided(source):
+    """Why it is not known which devices have a share of the batch of their own; "" where each copy has."""
+    several = [each.name for each in source.taskgraphs if each.kind == "split" or (each.device_count or 1) > 1]
+    return "what is divided over devices, such as '%s', is not followed" % several[0] if several else ""
+
+
 class _Audit(object):
     def __init__(self, source, graphs):
         self._program, self._graph, self._graphs = source, source.graph, graphs
         self._analysis = analyse(source)
         self._terms = Terms()
-        self._one = Walk(self._terms, source.graph, self._analysis.varying)
+        self._one = Walk(self._terms, source.graph, self._analysis.varying, self._shape_of)
         self._gradients = self._factors()
-        self._walk = Walk(self._terms, source.graph, self._analysis.varying, graphs, self._is_whole)
+        self._walk = Walk(self._terms, source.graph, self._analysis.varying, self._shape_of, graphs, self._is_whole)
         self._initial = {name for variable in source.variables.values() for name in variable.initializers}
+
+    def _shape_of(self, tensor):
+        spec = self._program.spec_of(tensor)
+        return None if spec is None or spec.shape is None else tuple(spec.shape)
 
     def findings(self):
         expected = self._updates(self._one, {0: self._graph}).get(0, {})
@@ -119,10 +130,16 @@ class _Audit(object):
                 values = [walk.value(worker, each) for each in taken]
                 if graph.nodes[name].op in effects.SETS and values[0] == values[effects.VALUE_INPUT]:
                     continue
-                others = {original_name(each)[1] for each in holders if each is not None}
-                value = self._written(graph.nodes[name], values, others)
+                value = self._written(walk, worker, graph.nodes[name], holders)
                 found.setdefault(worker, {}).setdefault((variable, copy), []).append((value, name))
         return found
+
+    def _writers(self, worker, variable):
+        """The operations of a worker that change a variable in training. A copy of the model may use a variable that is
+        named for another one, if it is the only one that does."""
+        graph = self._graphs[worker]
+        takers = {name for name, _ in graph.consumers[variable]}
+        return [name for name in takers if effects.is_write(graph.nodes[name].op) and not self._is_first(name)]
 
     def _is_first(self, name):
         node = self._graph.nodes.get(original_name(name)[0])
@@ -133,12 +150,12 @@ class _Audit(object):
         node = graph.nodes[tensor.node]
         return node.name if effects.kind_of(node.op) == effects.VARIABLE else None
 
-    def _written(self, node, values, copies):
-        if len(copies) > 1:
+    def _written(self, walk, worker, node, holders):
+        copy = original_name(holders[0])[1]
+        others = [each for each in holders if each is not None and original_name(each)[1] != copy]
+        if any(len(self._writers(worker, each)) > 1 for each in others):
             return self._terms.unknown("it changes variables of several copies of the model", (-1, node.name))
-        shares = {value.share for value in values} - {None}
-        share = shares.pop() if len(shares) == 1 else "several" if shares else None
-        return Value(self._terms.number(node.op, "", tuple(value.term for value in values)), share)
+        return walk.effect(worker, node.name)
 
     def _finding(self, name, expected, found):
         wanted = collections.Counter(value.term for value, _ in expected)
@@ -216,6 +233,12 @@ class _Audit(object):
         expected = "'%s'" % tensor if tensor else "one device's '%s'" % kind_wanted
         if kind == SUM:
             return self._of_sum(what, wanted, expected), []
+        if kind == VECTOR:
+            return self._of_vector(what, wanted, expected), []
+        if kind in effects.SETS and self._terms.kind(inputs[effects.VALUE_INPUT]) in (AFTER, VECTOR):
+            taken = inputs[effects.VALUE_INPUT]
+            spans = self._terms.formulas[taken][1] or ((Value(taken, None), 0, 0),)
+            return self._of_vector(spans, wanted, "the update of '%s'" % self._terms.origin(inputs[0])), []
         if kind == UNKNOWN:
             where = "'%s'%s" % (what[1][1], " of worker %d" % what[1][0] if what[1][0] >= 0 else "")
             return (NOT_SHOWN, "where %s is expected stands %s: %s" % (expected, where, what[0])), []
@@ -229,7 +252,38 @@ class _Audit(object):
             return (NOT_SHOWN, "the attributes of %s differ" % expected), []
         if kind in UNORDERED:
             inputs, inputs_wanted = self._only(inputs, inputs_wanted), self._only(inputs_wanted, inputs)
+            if len(inputs) > 1 and self._is_unclear(inputs):
+                told = "of what %s takes %d tensors are not those of one device, and not all of them are followed"
+                return (NOT_SHOWN, told % (expected, len(inputs))), []
         return None, [(one, other) for one, other in zip(inputs, inputs_wanted) if one != other]
+
+    def _is_unclear(self, terms):
+        """Whether it is not known which of some terms stands for which of one device's."""
+        known = {self._terms.origin(each) is not None for each in terms}
+        return len(known) > 1 or any(self._terms.kind(each) == UNKNOWN for each in self._terms.below(terms))
+
+    def _of_vector(self, spans, wanted, expected):
+        """Of elements that are not just those that are wanted."""
+        leaves = [self._leaves(value) for value, _, _ in spans]
+        if None in leaves or any(self._terms.origin(leaf.term) is None for found in leaves for leaf in found):
+            return NOT_SHOWN, "where %s is expected stand elements that are not followed" % expected
+        terms = [sorted({leaf.term for leaf in found}) for found in leaves]
+        others = {term for found in terms for term in found} - {wanted}
+        if not others or len(terms) > 1 and all(found == terms[0] for found in terms):
+            return NOT_SHOWN, "where %s is expected stand those of several copies, one after the other" % expected
+        told = " and ".join("'%s'" % self._terms.origin(each) for each in sorted(others))
+        return WRONG, "where %s is expected stand elements of %s" % (expected, told)
+
+    def _leaves(self, value):
+        """The tensors of one device of which a Value is a sum, elements or what comes after an update, without what
+        fills up; None where nothing is known."""
+        kind, what, inputs = self._terms.formulas[value.term] if value is not None else (None, (), ())
+        if kind == AFTER:
+            return [Value(inputs[0], None)]
+        if kind not in (SUM, VECTOR):
+            return [] if kind == "Const" else None if value is None else [value]
+        found = [self._leaves(each[0]) for each in what]
+        return None if None in found else [leaf for leaves in found for leaf in leaves]
 
     def _only(self, terms, others):
         """What of some terms is not among others, those of a kind together."""
@@ -239,6 +293,8 @@ class _Audit(object):
     def _of_sum(self, items, wanted, expected):
         shares, terms = self._walk.shares, {value.term for value, _ in items}
         others = sorted(terms - {wanted})
+        if len(others) > 1 and self._is_unclear(others):
+            return NOT_SHOWN, "where %s is expected stands a sum, and not all of it is followed" % expected
         if others:
             return self._difference(others[0], wanted)
         factors = {value.share: factor for value, factor in items}

@@ -6,7 +6,8 @@ from epl.audit.audit import NOT_SHOWN, PROVEN, WRONG, audit
 
 
 def by_design(config):
-    """Which keys of a configuration ask for other numbers than one device's, in words; "" where none does."""
+    """Which keys of a configuration ask for other numbers than one device's, or for shares of the batch that the audit
+    does not weigh, in words; "" where none does."""
     asked = [
         ("local_sgd.k_steps", config.local_sgd.k_steps),
         ("amp.level", config.amp.level),
@@ -14,6 +15,8 @@ def by_design(config):
         ("communication.gradients_reduce_method", config.communication.gradients_reduce_method == "sum"),
     ]
     keys = [key for key, value in asked if value]
+    if not keys and config.cluster.device_weights:
+        return "cluster.device_weights gives copies of the model shares of different size, which is not followed"
     return "%s asks for other numbers than one device's" % " and ".join(keys) if keys else ""
 
 

@@ -12,6 +12,7 @@ Value = collections.namedtuple("Value", "term share")
 
 # Kinds of terms beside operations.
 SOURCE, VARIABLE, SUM, UNKNOWN = "source", "variable", "sum", "unknown"
+AFTER, VECTOR = "after", "vector"  # a variable after a write to it; elements of several tensors, see element_spans.py
 
 # Operations that give the same whatever the order of what they take.
 UNORDERED = frozenset("Add AddV2 AddN Mul Maximum Minimum".split())
@@ -45,6 +46,19 @@ class Terms(object):
 
     def kind(self, term):
         return self.formulas[term][0]
+
+    def below(self, terms):
+        """All terms of which some are made, themselves included."""
+        stack, found = list(terms), set()
+        while stack:
+            term = stack.pop()
+            if term not in found:
+                found.add(term)
+                kind, what, inputs = self.formulas[term]
+                stack.extend(inputs)
+                if kind in (SUM, VECTOR):
+                    stack.extend(each[0].term for each in what if each[0] is not None)
+        return found
 
     def items(self, value):
         """dict of Value to its factor, of which sum a Value is."""

@@ -1,14 +1,17 @@
 """Finds what the tensors of graphs are: of the single-device graph, and of those of all workers together."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 
-from epl.audit.compared_values import SOURCE, SUM, VARIABLE, Value, near
+from epl.audit.compared_values import AFTER, SOURCE, SUM, UNKNOWN, VARIABLE, VECTOR, Value, near
+from epl.audit.element_spans import aligned, cut, length, vector
 from epl.graph import tags
 from epl.graph.index import format_input
 from epl.graph.lazy import node_def_of
-from epl.graph.types import FLOAT32, FLOAT64
+from epl.graph.types import FLOAT32, FLOAT64, INDEX_TYPES
+from epl.partition.values import constant_value
 from epl.rules import effects, tensors
 
 _COPY = re.compile(r"(?:epl_instance_(\d+)/)?(?:epl_micro_batch_(\d+)/)?(.*)", re.DOTALL)
@@ -22,6 +25,8 @@ _SAME = tensors.SAME | {"ReadVariableOp", "CheckNumerics"}
 _PRODUCTS = frozenset(["Mul", "RealDiv"])
 _LOOPS = effects.ENTERS | effects.EXITS | effects.LOOP_EDGES
 _TYPES = {"float_val": FLOAT32, "double_val": FLOAT64}
+# Exchanges in which all workers of a group take part alike.
+_JOINING = frozenset(["EplAllReduce", "EplReduceScatter", "EplAllGather"])
 # What receives to what sends.
 _RECEIVES = {"EplBroadcastReceive": "EplBroadcastSend"}
 
@@ -39,18 +44,20 @@ class Walk(object):
       terms: the Terms; one for all graphs that are compared.
       source: the single-device Graph.
       varying: its nodes whose values differ from copy to copy.
+      shape_of: function from one of its tensors to its shape; None where that is not known.
       graphs: Graphs of workers, by the worker's index; None: of the single-device graph itself.
       whole: function (term, factor, number of shares) -> whether the factor times the sum of a term over all shares is
         what one device has.
       shares: all shares of the batch; empty for the single-device graph.
     """
 
-    def __init__(self, terms, source, varying, graphs=None, whole=None):
-        self._terms, self._source, self._varying = terms, source, varying
+    def __init__(self, terms, source, varying, shape_of, graphs=None, whole=None):
+        self._terms, self._source, self._varying, self._shape_of = terms, source, varying, shape_of
         self._is_source = graphs is None
         self.graphs = {0: source} if graphs is None else graphs
         self._whole = whole
-        self._known, self._open, self._numbers = {}, set(), {}
+        self._known, self._open = {}, set()
+        self._numbers, self._integers, self._shapes = {}, {}, {}  # of constants, by their terms
         self._sends, self._exchanges = self._tagged()
         self._groups = self._joined_by_messages()
         self.shares = frozenset() if self._is_source else frozenset(self._all_shares())
@@ -123,16 +130,17 @@ class Walk(object):
             return [] if sender is None else self._inputs(*sender)
         if self._is_given(worker, name):
             return []
-        if node.op == "EplAllReduce":
+        if node.op in _JOINING:
             return [each for one in self._takers(worker, name) for each in self._inputs(*one)]
-        return self._inputs(worker, name)
+        written = [each for write in self._written_before(worker, name) for each in self._inputs(worker, write)]
+        return self._inputs(worker, name) + written
 
     def _inputs(self, worker, name):
         return [(worker, each.node) for each in self.graphs[worker].inputs[name] if each.index >= 0]
 
     def _takers(self, worker, name):
         node = self.graphs[worker].nodes[name]
-        if node.attr["workers"].i == 1:
+        if tags.get_int(node, "workers") == 1:
             return [(worker, name)]
         return self._exchanges[(node.op, node.attr["tag"].i)]
 
@@ -166,11 +174,51 @@ class Walk(object):
                 if sender is None
                 else self._values(*sender)[0]
             )
-        if node.op == "EplAllReduce":
-            return self._all_reduced(worker, node)
+        if node.op in _JOINING:
+            return self._joined(worker, node)
+        if node.op == "EplParts":
+            return self._parts(worker, node)
         if node.op in _LOOPS or node.op.startswith("Epl") or effects.kind_of(node.op) == effects.CALL:
             return self._unknown("'%s' is not followed" % node.op, worker, name)
-        return self._computed(node, self._values(worker, name))
+        values, writes = self._values(worker, name), self._written_before(worker, name)
+        if writes:
+            holder = Value(values[0].term, None)
+            effects_of = [self.effect(worker, write).term for write in writes]
+            return Value(self._terms.number(AFTER, "", (holder.term,) + tuple(sorted(effects_of))), None)
+        return self._computed(node, values[: len(self._inputs(worker, name))])
+
+    def effect(self, worker, name):
+        """The Value of what an operation does to its variable; all that it takes has to be known."""
+        values = self._values(worker, name)
+        shares = {value.share for value in values} - {None}
+        share = shares.pop() if len(shares) == 1 else "several" if shares else None
+        node, terms = self.graphs[worker].nodes[name], tuple(value.term for value in values)
+        if node.op in effects.SETS and self._terms.kind(terms[effects.VALUE_INPUT]) == AFTER:
+            # It gets what another copy of the variable has become.
+            taken = self._terms.formulas[terms[effects.VALUE_INPUT]][2]
+            if len(taken) == 2 and taken[0] == terms[0]:
+                return Value(taken[1], share)
+        return Value(self._terms.number(node.op, "", terms), share)
+
+    def _written_before(self, worker, name):
+        """The writes to a variable that have to be done before it is read, if this node reads one."""
+        graph = self.graphs[worker]
+        node, inputs = graph.nodes[name], graph.inputs[name]
+        if node.op not in tensors.READS or effects.kind_of(graph.nodes[inputs[0].node].op) != effects.VARIABLE:
+            return []
+        holder, found, seen = inputs[0].node, [], set()
+        stack = [each.node for each in inputs if each.index < 0]
+        while stack:
+            waited = stack.pop()
+            if waited in seen:
+                continue
+            seen.add(waited)
+            node = graph.nodes[waited]
+            if node.op == "NoOp":
+                stack.extend(each.node for each in graph.inputs[waited])
+            elif effects.is_write(node.op) and graph.inputs[waited][0].node == holder:
+                found.append(waited)
+        return found
 
     def _given(self, worker, node, original, share):
         if original not in self._source.nodes or self._source.nodes[original].op != node.op:
@@ -190,15 +238,108 @@ class Walk(object):
 
         return given
 
-    def _all_reduced(self, worker, node):
+    def _joined(self, worker, node):
         takers = self._takers(worker, node.name)
-        if len(takers) != node.attr["workers"].i:
-            reason = "%d workers take part in it, where %d should" % (len(takers), node.attr["workers"].i)
+        if len(takers) != tags.get_int(node, "workers"):
+            reason = "%d workers take part in it, where %d should" % (len(takers), tags.get_int(node, "workers"))
             return self._unknown(reason, worker, node.name)
-        way = node.attr["reduce_op"].s.decode() or "sum"
-        if way not in ("sum", "mean") or node.attr["wire_fp16"].b:
+        how = {"EplAllReduce": self._all_reduced, "EplReduceScatter": self._reduce_scattered}
+        return how.get(node.op, self._all_gathered)(worker, node, takers)
+
+    def _spans(self, value):
+        """The spans of a Value, of which a tensor is one; None where its number of elements is not known."""
+        kind, what, _ = self._terms.formulas[value.term]
+        if kind == VECTOR:
+            return what
+        count = self._count(value.term)
+        return None if count is None else ((value, 0, count),)
+
+    def _count(self, term):
+        shape = self._shape(term)
+        return None if shape is None or None in shape else int(np.prod(shape, dtype=np.int64))
+
+    def _shape(self, term):
+        kind, what, inputs = self._terms.formulas[term]
+        if term in self._shapes:
+            return self._shapes[term]
+        if kind == SUM:
+            return self._shape(what[0][0].term)
+        if kind == AFTER:
+            return self._shape(inputs[0])
+        if kind == VECTOR:
+            return (length(what),)
+        origin = self._terms.origin(term)
+        return None if origin is None else self._shape_of(origin)
+
+    def _reduce_scattered(self, worker, node, takers):
+        way = tags.get_str(node, "reduce_op", "sum")
+        if way not in ("sum", "mean"):
             return self._unknown("its '%s' is not followed" % way, worker, node.name)
-        copies, count = max(1, node.attr["R"].i), node.attr["N"].i
+        sizes = self._integers.get(self._values(worker, node.name)[-1].term)
+        all_spans = [self._concatenated(self._values(*each)[:-1]) for each in takers]
+        if sizes is None or None in all_spans or len({length(spans) for spans in all_spans}) > 1:
+            return self._unknown("it is not known where parts begin", worker, node.name)
+        total = length(all_spans[0])
+        sizes = sizes or [total // len(takers)] * len(takers)
+        if sum(sizes) != total:
+            return self._unknown("the parts are of %d elements, of %d" % (sum(sizes), total), worker, node.name)
+        place = takers.index((worker, node.name))
+        begin = sum(sizes[:place])
+        mine = [vector(self._terms, cut(spans, begin, begin + sizes[place])) for spans in all_spans]
+        return self._summed_vectors(mine, Fraction(1, len(takers)) if way == "mean" else 1)
+
+    def _added_spans(self, spans, factor):
+        """The span of a sum of equal parts of tensors."""
+        if all(value is None or self._terms.kind(value.term) == "Const" for value, _, _ in spans):
+            return None, spans[0][1], spans[0][2]  # what fills up
+        if any(value is None for value, _, _ in spans):
+            return None
+        if len({(begin, end) for _, begin, end in spans}) > 1:  # of other places, or what fills up among them
+            parts = [vector(self._terms, (span,)) for span in spans if self._terms.kind(span[0].term) != "Const"]
+            return self._terms.added(parts, factor), 0, spans[0][2] - spans[0][1]
+        return (self._summed([value for value, _, _ in spans], factor),) + spans[0][1:]
+
+    def _all_gathered(self, worker, node, takers):
+        spans = self._concatenated([value for each in takers for value in self._values(*each)])
+        if spans is None:
+            return self._unknown("it is not known where parts begin", worker, node.name)
+        return vector(self._terms, spans)
+
+    def _concatenated(self, values):
+        found = []
+        for value in values:
+            spans = self._spans(value)
+            if spans is None:
+                return None
+            found.extend(spans)
+        return tuple(found)
+
+    def _parts(self, worker, node):
+        value = self._values(worker, node.name)[0]
+        spans = self._spans(value)
+        if spans is None or self._terms.kind(value.term) == UNKNOWN:
+            is_unknown = self._terms.kind(value.term) == UNKNOWN
+            return value if is_unknown else self._unknown("it is not known where parts begin", worker, node.name)
+        begins = list(node.attr["starts"].list.i)
+        shapes = [tuple(dim.size for dim in shape.dim) for shape in node.attr["shapes"].list.shape]
+
+        def part(index):
+            count = int(np.prod(shapes[index], dtype=np.int64))
+            return self._shaped(cut(spans, begins[index], begins[index] + count), shapes[index])
+
+        return part
+
+    def _shaped(self, spans, shape):
+        """The Value of a tensor of some elements: the one that consists of them, if its shape is that."""
+        if len(spans) == 1 and spans[0][0] is not None and self._shape(spans[0][0].term) == shape:
+            return vector(self._terms, spans, length(spans))
+        return vector(self._terms, spans)
+
+    def _all_reduced(self, worker, node, takers):
+        way = tags.get_str(node, "reduce_op", "sum")
+        if way not in ("sum", "mean") or "wire_fp16" in node.attr and node.attr["wire_fp16"].b:
+            return self._unknown("its '%s' is not followed" % way, worker, node.name)
+        copies, count = tags.get_int(node, "R", 1), tags.get_int(node, "N")
         scale = near(node.attr["scale"].f) if "scale" in node.attr else 1
         factor = scale / (copies * len(takers)) if way == "mean" else scale
         taken = [self._values(*each) for each in takers]
@@ -210,6 +351,8 @@ class Walk(object):
 
     def _summed(self, values, factor=1):
         """A sum, as what one device has of all shares where it is that."""
+        if any(self._terms.kind(value.term) == VECTOR for value in values):
+            return self._summed_vectors(values, factor)
         found = self._terms.added(values, factor)
         items = self._terms.items(found)
         terms, factors = {value.term for value in items}, set(items.values())
@@ -218,11 +361,20 @@ class Walk(object):
                 return Value(terms.pop(), None)
         return found
 
+    def _summed_vectors(self, values, factor):
+        all_spans = [self._spans(value) for value in values]
+        if None in all_spans or len({length(spans) for spans in all_spans}) > 1:
+            return self._terms.unknown("it adds up what does not lie alike", (-1, str(values)))
+        found = [self._added_spans(together, factor) for together in aligned(all_spans)]
+        if None in found:
+            return self._terms.unknown("it adds up what does not lie alike", (-1, str(values)))
+        return vector(self._terms, found)
+
     def _computed(self, node, values):
-        if node.op in _SAME and values:
+        if values and (node.op in _SAME or node.op == "Cast" and node.attr["SrcT"].type == node.attr["DstT"].type):
             return values[0]
         shares = {value.share for value in values} - {None}
-        sums = [value for value in values if self._terms.kind(value.term) == SUM]
+        sums = [value for value in values if self._terms.kind(value.term) in (SUM, VECTOR)]
         if not self._is_source:
             if node.op in tensors.SUMS and (sums or len(shares) > 1 or self._is_doubled(node, values)):
                 return self._summed(values)
@@ -243,7 +395,13 @@ class Walk(object):
     def _operation(self, node, values, share):
         what, inputs = _asked(node), tuple(value.term for value in values)
         if node.op == "Const":
-            self._numbers[self._terms.number("Const", (what, 0))] = _number(node.attr["value"].tensor)
+            self._note_constant(self._terms.number("Const", (what, 0)), node.attr["value"].tensor)
+        if node.op == "Empty" and not self._is_source and self._integers.get(inputs[0]) is not None:
+            return vector(self._terms, ((None, 0, int(np.prod(self._integers[inputs[0]], dtype=np.int64))),))
+        if node.op == "Reshape" and not self._is_source and self._integers.get(inputs[1]) == [-1]:
+            spans = self._spans(values[0])
+            if spans is not None and self._terms.origin(self._terms.number("Reshape", (what, 0), inputs)) is None:
+                return Value(self._terms.number(VECTOR, spans), share)
 
         def output(index):
             return self._noted(
@@ -251,6 +409,13 @@ class Walk(object):
             )
 
         return output
+
+    def _note_constant(self, term, tensor):
+        if term not in self._shapes:
+            self._numbers[term] = _number(tensor)
+            self._shapes[term] = tuple(dim.size for dim in tensor.tensor_shape.dim)
+            found = constant_value(tensor) if tensor.dtype in INDEX_TYPES and len(self._shapes[term]) == 1 else None
+            self._integers[term] = None if found is None else found.tolist()
 
     def _scaled(self, node, values, has_sum):
         """A Value times a constant; None where it is no such product, or one that one device has too."""
@@ -276,7 +441,7 @@ def _number(tensor):
         values = getattr(tensor, field)
         if tensor.dtype == _TYPES[field] and not tensor.tensor_shape.dim:
             numbers = values if values else np.frombuffer(tensor.tensor_content, dtype)
-            return near(float(numbers[0])) if len(numbers) else None
+            return near(float(numbers[0])) if len(numbers) and np.isfinite(numbers[0]) else None
     return None
 
 

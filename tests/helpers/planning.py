@@ -15,7 +15,10 @@ from epl.config import Config
 from epl.env import Env
 from epl.graph.index import Graph
 from epl.graph.node_defs import make_node
+from tests.helpers import audited
 from tests.helpers.control_flow import control_flow  # noqa: F401  for tests that plan
+
+audited.audit_compiles()
 
 ROWS = 32  # of the data that `trained` feeds
 

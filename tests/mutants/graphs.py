@@ -112,6 +112,14 @@ def _doubled_micro_batch(graph):
         yield Mutation("doubled micro-batch", name, _rewired(name, position, graph.inputs[name][other]))
 
 
+def _dropped_micro_batch(graph):
+    """What takes a sum over micro-batches gets that of the first ones."""
+    for name, _, other in _micro_batches(graph):
+        for consumer, position in graph.consumers[name]:
+            if graph.inputs[consumer][position].index >= 0:
+                yield Mutation("dropped micro-batch", consumer, _rewired(consumer, position, graph.inputs[name][other]))
+
+
 def _swapped_gradients(graph):
     """Two updates get each other's gradients."""
     writes = [name for name in graph.find(lambda op: "Apply" in op) if graph.nodes[name].op in _GRADIENT]
@@ -141,6 +149,106 @@ def _twice(name):
         return _with(graph, again, *waiting[:1])
 
     return apply
+
+
+def _missing_update(graph):
+    for name in graph.find(lambda op: effects.is_write(op) and "Apply" in op):
+        if all(graph.inputs[consumer][position].index < 0 for consumer, position in graph.consumers[name]):
+            yield Mutation("missing update", name, _left_out(name))
+
+
+def _left_out(name):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        empty = type(node)(op="NoOp", name=name, device=node.device)
+        empty.input.extend("^" + each for each in sorted({each.node for each in graph.inputs[name]}))
+        return _with(graph, empty)
+
+    return apply
+
+
+def _sum_for_a_mean(graph):
+    for name in graph.find("EplReduceScatter".__eq__):
+        if tags.get_str(graph.nodes[name], "reduce_op") == "mean":
+            yield Mutation("sum for a mean", name, _summing(name))
+
+
+def _summing(name):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        node.attr["reduce_op"].s = b"sum"
+        return _with(graph, node)
+
+    return apply
+
+
+def _wrong_shard(graph):
+    """Two tensors of one shape that are cut out of a vector begin where the other one does."""
+    for name in graph.find("EplParts".__eq__):
+        shapes = [each.SerializeToString() for each in graph.nodes[name].attr["shapes"].list.shape]
+        for one in range(len(shapes)):
+            for other in range(one + 1, len(shapes)):
+                if shapes[one] == shapes[other]:
+                    yield Mutation("wrong shard", name, _exchanging(name, one, other))
+
+
+def _exchanging(name, one, other):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        starts = node.attr["starts"].list.i
+        starts[one], starts[other] = starts[other], starts[one]
+        return _with(graph, node)
+
+    return apply
+
+
+def _wrong_row_order(graph):
+    """Two tensors of one size change places in what a worker hands in to a reduction."""
+    for name in graph.find("EplReduceScatter".__eq__):
+        taken = graph.inputs[name][: tags.get_int(graph.nodes[name], "N")]
+        flat = [place for place, each in enumerate(taken) if graph.nodes[each.node].op == "Reshape"]
+        for one, other in zip(flat, flat[1:]):
+            yield Mutation("wrong row order", name, _changing_places(name, one, other))
+
+
+def _changing_places(name, one, other):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        node.input[one], node.input[other] = node.input[other], node.input[one]
+        return _with(graph, node)
+
+    return apply
+
+
+def _stale_weight(graph):
+    """What is sent to other copies is the variable before its update."""
+    for name in graph.find(lambda op: op in ("Identity", "ReadVariableOp")):
+        waited = [each.node for each in graph.inputs[name] if each.index < 0]
+        if any(effects.is_write(graph.nodes[each].op) for each in waited) and _sent(graph, name):
+            yield Mutation("stale weight", name, _not_waiting(name))
+
+
+def _sent(graph, name):
+    return any(graph.nodes[each].op == "EplAllGather" for each in graph.descendants([name], data_only=True))
+
+
+def _not_waiting(name):
+    def apply(graph):
+        node = copy_of(graph.nodes[name])
+        kept = [each for each in node.input if not each.startswith("^")]
+        del node.input[:]
+        node.input.extend(kept)
+        return _with(graph, node)
+
+    return apply
+
+
+def _copy_not_updated(graph):
+    """A copy of a variable gets its own value in the place of that of the copy which is updated."""
+    for name in graph.find(lambda op: op in effects.SETS):
+        taken = graph.inputs[name]
+        if graph.nodes[taken[effects.VALUE_INPUT].node].op == "EplParts" and graph.nodes[name].op == "Assign":
+            yield Mutation("copy not updated", name, _rewired(name, effects.VALUE_INPUT, taken[0]))
 
 
 def _wrong_weight(graph):
@@ -174,5 +282,12 @@ KINDS = collections.OrderedDict(
         ("swapped gradients", _swapped_gradients),
         ("update twice", _update_twice),
         ("wrong weight", _wrong_weight),
+        ("dropped micro-batch", _dropped_micro_batch),
+        ("missing update", _missing_update),
+        ("sum for a mean", _sum_for_a_mean),
+        ("wrong shard", _wrong_shard),
+        ("wrong row order", _wrong_row_order),
+        ("stale weight", _stale_weight),
+        ("copy not updated", _copy_not_updated),
     ]
 )

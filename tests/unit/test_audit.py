@@ -25,6 +25,14 @@ def dense():
     return planning.layers(3)
 
 
+def wide():
+    """Of matrices that are worth dividing in rows, and vectors that are not."""
+    x = planning.batch(features=64)
+    for i in range(2):
+        x = tf.tanh(tf.matmul(x, planning.variable("w%d" % i, [64, 64])) + planning.variable("b%d" % i, [64]))
+    return tf.reduce_mean(tf.square(x))
+
+
 def stages():
     with epl.replicate(1, name="first"):
         x = tf.tanh(tf.matmul(planning.batch(), planning.variable("w0")))
@@ -57,10 +65,32 @@ def test_pipelines_are_proven(workers, devices):
     assert verdicts(found) == {PROVEN: 3}, audit_table(found)
 
 
+@pytest.mark.parametrize("level", ["v0", "v1", "v2", "v3"])
+@pytest.mark.parametrize("workers,devices,micro_batches", [(2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2), (3, 1, 1)])
+def test_zero_is_proven(workers, devices, micro_batches, level):
+    made = job(wide, "momentum", workers, devices, zero__level=level, pipeline__num_micro_batch=micro_batches)
+    found = audit(*made)
+    assert len(found) == 5 and verdicts(found) == {PROVEN: 5}, audit_table(found)
+
+
+def test_an_audit_leaves_the_graphs_as_they_are():
+    program, compiled = job(dense, workers=2, devices=1, zero__level="v1")
+    before = {
+        worker: graph.to_graph_def(tf.GraphDef).SerializePartialToString(deterministic=True)
+        for worker, graph in compiled.items()
+    }
+    audit(program, compiled)
+    for worker, graph in compiled.items():
+        assert graph.to_graph_def(tf.GraphDef).SerializePartialToString(deterministic=True) == before[worker]
+
+
 def test_what_is_not_followed_is_not_called_right():
-    program, compiled = job(dense, "momentum", 2, 1, zero__level="v1")
-    found = {finding.variable: finding for finding in audit(program, compiled)}
-    assert found["w0"].verdict == NOT_SHOWN and "EplParts" in found["w0"].reason
+    def looked_up():
+        rows = tf.gather(planning.variable("table"), tf.cast(planning.batch()[:, 0], tf.int32))
+        return tf.reduce_mean(tf.square(rows))
+
+    found = {finding.variable: finding for finding in audit(*job(looked_up, workers=2, devices=1))}
+    assert found["table"].verdict == NOT_SHOWN and "one after the other" in found["table"].reason
     assert not is_wrong(found.values())
 
 
@@ -85,13 +115,31 @@ def test_a_gradient_of_one_copy_is_named():
     assert "  wrong     %s: what is written" % found[0].variable in audit_table(found)
 
 
-@pytest.mark.parametrize("kind", sorted(graphs.KINDS))
-def test_planted_faults_are_found(kind):
-    program, compiled = job(dense, "adam", pipeline__num_micro_batch=2)
+PLANTED = {
+    "replicas": ("missing all-reduce", "doubled all-reduce", "wrong scale", "one copy only", "doubled micro-batch")
+    + ("dropped micro-batch", "swapped gradients", "update twice", "missing update", "wrong weight"),
+    "zero": ("sum for a mean", "wrong shard", "wrong row order", "stale weight", "copy not updated"),
+}
+
+
+@pytest.mark.parametrize("layout,kind", [(layout, kind) for layout in sorted(PLANTED) for kind in PLANTED[layout]])
+def test_planted_faults_are_found(layout, kind):
+    if layout == "replicas":
+        program, compiled = job(dense, "adam", pipeline__num_micro_batch=2)
+    else:
+        program, compiled = job(wide, "momentum", 2, 1, zero__level="v1")
     planted = [each for each in graphs.mutations(compiled[0], 1) if each.kind == kind]
     assert planted
-    missed = [each.node for each in planted if not is_wrong(audit(program, {0: each.apply(compiled[0])}))]
+    missed = [each.node for each in planted if not is_wrong(audit(program, _with(compiled, each)))]
     assert not missed
+
+
+def _with(compiled, mutation):
+    return {worker: mutation.apply(graph) if worker == 0 else graph for worker, graph in compiled.items()}
+
+
+def test_all_kinds_of_faults_are_planted():
+    assert {kind for kinds in PLANTED.values() for kind in kinds} == set(graphs.KINDS)
 
 
 def test_state_that_changes_with_each_micro_batch_is_not_called_wrong():
