@@ -404,11 +404,18 @@ class Walk(object):
                 return Value(self._terms.number(VECTOR, spans), share)
 
         def output(index):
-            return self._noted(
-                Value(self._terms.number(node.op, (what, index), inputs), share), format_input(node.name, index)
-            )
+            term = self._terms.number(node.op, (what, index), inputs)
+            if not self._is_source and self._terms.origin(term) is None and term not in self._shapes:
+                self._shapes[term] = self._shape_of_copy(node, index)
+            return self._noted(Value(term, share), format_input(node.name, index))
 
         return output
+
+    def _shape_of_copy(self, node, index):
+        """The shape of what is computed otherwise than on one device, so that what lies beside it is known."""
+        original = original_name(node.name)[0]
+        is_copy = original in self._source.nodes and self._source.nodes[original].op == node.op
+        return self._shape_of(format_input(original, index)) if is_copy else None
 
     def _note_constant(self, term, tensor):
         if term not in self._shapes:

@@ -161,3 +161,47 @@ def test_numbers_that_are_to_differ_are_not_called_wrong():
     found = audit(program, compiled, why)
     assert not is_wrong(found) and any(why in finding.reason for finding in found)
     assert is_wrong(audit(program, compiled))
+
+
+def split():
+    with epl.replicate(2):
+        x = tf.tanh(tf.matmul(planning.batch(), planning.variable("w0")))
+    with epl.split(2):
+        return tf.reduce_mean(tf.square(tf.matmul(x, planning.variable("w1", [4, 8])) + planning.variable("b1", [8])))
+
+
+# What planted faults are looked for in: model, optimizer, workers, devices, configuration.
+SCORED = collections.OrderedDict(
+    [
+        ("data parallelism, 1x2", (dense, "adam", 1, 2, {"pipeline__num_micro_batch": 2})),
+        ("data parallelism, 2x2", (dense, "momentum", 2, 2, {})),
+        ("pipeline, 1x2", (stages, "momentum", 1, 2, {"pipeline__num_micro_batch": 2})),
+        ("pipelines, 4x1", (stages, "adam", 4, 1, {"pipeline__num_micro_batch": 2})),
+        ("split, 1x2", (split, "momentum", 1, 2, {"cluster__colocate_split_and_replicate": True})),
+        ("ZeRO v0, 2x1", (wide, "momentum", 2, 1, {"zero__level": "v0"})),
+        ("ZeRO v1, 2x2", (dense, "momentum", 2, 2, {"zero__level": "v1"})),
+        ("ZeRO v2, 2x1", (dense, "adam", 2, 1, {"zero__level": "v2"})),
+        ("ZeRO v3, 2x2", (wide, "momentum", 2, 2, {"zero__level": "v3"})),
+        ("recomputation, 2x1", (dense, "adam", 2, 1, {"gradient_checkpoint__type": "auto"})),
+        ("offload, 1x2", (dense, "momentum", 1, 2, {"offload__level": "v0"})),
+        ("LocalSGD, 2x1", (dense, "momentum", 2, 1, {"local_sgd__k_steps": 2})),
+    ]
+)
+
+
+@pytest.mark.nightly
+def test_most_of_all_planted_faults_are_found(capsys):
+    planted, found = collections.Counter(), collections.Counter()
+    for layout, (build, optimizer, workers, devices, config) in SCORED.items():
+        program, compiled = job(build, optimizer, workers, devices, **config)
+        why = by_design(Config({key.replace("__", "."): value for key, value in config.items()}))
+        assert not is_wrong(audit(program, compiled, why))
+        for mutation in graphs.mutations(compiled[0], 1, 25):
+            planted[layout] += 1
+            found[layout] += is_wrong(audit(program, _with(compiled, mutation), why))
+    with capsys.disabled():
+        for layout in SCORED:
+            print("\naudit: %3d of %3d planted faults found: %s" % (found[layout], planted[layout], layout), end="")
+        print("\naudit: %3d of %3d planted faults found" % (sum(found.values()), sum(planted.values())))
+    assert sum(planted.values()) >= 200
+    assert sum(found.values()) >= 0.7 * sum(planted.values())
