@@ -256,7 +256,8 @@ class Walk(object):
 
     def _count(self, term):
         shape = self._shape(term)
-        return None if shape is None or None in shape else int(np.prod(shape, dtype=np.int64))
+        is_known = shape is not None and all(dim is not None and dim >= 0 for dim in shape)
+        return int(np.prod(shape, dtype=np.int64)) if is_known else None
 
     def _shape(self, term):
         kind, what, inputs = self._terms.formulas[term]
