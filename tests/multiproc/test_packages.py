@@ -15,6 +15,7 @@ PACKAGES = {
     "gpt2": (False, True),
     "gpt2_accumulated": (False, False),
     "deepfm": (False, True),
+    "deepfm_estimator": (True, False),
     "ppo2": (False, False),
     "sonnet": (False, True),
     "opennmt": (True, False),

@@ -74,6 +74,14 @@ def of_some_tokens(d):
     return tf.reduce_mean(tf.boolean_mask(tf.reshape(each, [-1]), tf.not_equal(tf.reshape(labels, [-1]), -100)))
 
 
+def penalty_on_embeddings(d):
+    """Of rows that are looked up by sparse ids, as feature columns do."""
+    columns = tf.feature_column
+    column = columns.embedding_column(columns.categorical_column_with_identity("id", 5), 4)
+    looked_up = columns.input_layer({"id": d.groups}, [column])
+    return tf.nn.l2_loss(tf.expand_dims(looked_up, 1)) + 0.5 * tf.reduce_sum(looked_up)
+
+
 def by_size_of_some(d):
     some = tf.boolean_mask(d.errors, d.weights > 0)
     return tf.reduce_sum(some) / tf.cast(tf.size(some), tf.float32)
@@ -100,6 +108,7 @@ LOSSES = {
     "of all tokens": (lambda d: tf.reduce_mean(tf.reshape(tokens(d)[0], [-1])), {"mean"}),
     "sum of all tokens": (lambda d: tf.reduce_sum(tf.reshape(tokens(d)[0], [-1, 1])), {"sum"}),
     "l2 of all tokens": (lambda d: tf.nn.l2_loss(tf.reshape(tokens(d)[0], [-1])), {"sum"}),
+    "penalty on embeddings": (penalty_on_embeddings, {"sum"}),
     "by the size of some": (by_size_of_some, {"ratio"}),
     "of some by index": (
         lambda d: tf.reduce_mean(tf.gather_nd(d.errors, tf.where(d.weights[:, 0] > 0))),

@@ -151,7 +151,14 @@ class RowStates(object):
             return self._of_numbers(node, inputs, states)
         if ROWS in kinds:
             return self._of_rows(node, inputs, states)
-        return _UNKNOWN
+        return State(SUM) if self._adds_up_open_rows(node, inputs) else _UNKNOWN
+
+    def _adds_up_open_rows(self, node, inputs):
+        """Whether all elements of a tensor are added up that has as many rows, open or not, as the data has, though
+        nobody knows what these are made of: embeddings that are looked up by sparse ids, say."""
+        sums = node.op == "L2Loss" or node.op == "Sum" and self.facts.shape(NodeInput(node.name, 0)) == ()
+        shape = self.facts.shape(inputs[0]) if sums else None
+        return bool(shape) and (shape[0] is None or shape[0] == self.rows)
 
     def _given(self, node):
         """Of what gives data. Where the graph knows how many rows others have, what has another number has none."""

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from tests.helpers.others import module
-from tests.helpers.programs import common
+from tests.helpers.programs import common, estimators
 from tests.helpers.programs.by_others import CLIP_THE_WHOLE, trained
 
 LENGTH = 6
@@ -99,6 +99,44 @@ def deepfm(epl, config=None):
     size = common.BATCH // common.workers(epl)[1]
     fitted = made.fit(dict(zip(names, rows)), rows[-1], batch_size=size, epochs=3, shuffle=False, verbose=0)
     return {"losses": fitted.history["loss"], "states": [dict(enumerate(made.get_weights()))]}
+
+
+def deepfm_estimator(epl, folder):
+    """deepctr's DeepFMEstimator: a sum over the rows plus penalties on weights, two optimizers; batches of 16 rows."""
+    common.init(epl)
+    made, columns = module("deepctr.estimator"), tf.feature_column
+    rng = np.random.RandomState(400)
+    rows = {"f%d" % i: rng.randint(0, 5, 96) for i in range(3)}
+    rows["d"] = rng.normal(size=[96, 2]).astype(np.float32)
+    labels = rng.randint(0, 2, 96).astype(np.float32)
+    index, count = common.workers(epl)
+    blocks = np.arange(96).reshape(-1, 16)  # the rows of each global batch; a worker has its part of each
+    mine = blocks[:, index * 16 // count : (index + 1) * 16 // count].reshape(-1)
+    size = 16 // common.replicas(epl)
+
+    def input_fn(which, batch):
+        features = {name: value[which] for name, value in rows.items()}
+        return lambda: tf.data.Dataset.from_tensor_slices((features, labels[which])).batch(batch)
+
+    kinds = [columns.categorical_column_with_identity("f%d" % i, 5) for i in range(3)]
+    dense = columns.numeric_column("d", shape=(2,))
+    estimator = made.DeepFMEstimator(
+        kinds + [dense],
+        [columns.embedding_column(kind, 4) for kind in kinds] + [dense],
+        dnn_hidden_units=(8, 4),
+        l2_reg_linear=0.1,
+        l2_reg_embedding=0.1,
+        l2_reg_dnn=0.1,
+        config=estimators.run_config(estimators.own_folder(epl, folder, False)),
+    )
+    hook = estimators.Losses()
+    estimator.train(input_fn(mine, size), hooks=[hook])
+    metrics = estimator.evaluate(input_fn(np.arange(96)[index::count], 7))  # 48 rows of each of two workers
+    return {
+        "losses": hook.losses,
+        "metrics": {name: metrics[name] for name in ("AUC", "prediction/mean", "label/mean")},
+        "states": estimators.variables(estimator),
+    }
 
 
 def keras_package(epl, config=None):
