@@ -79,9 +79,9 @@ class Positions(object):
         """What is kept of an iterator.
 
         Returns:
-          dict: form: see Position; count: elements read since it began; state: what TensorFlow has written of it, or
-            None; before, and taken: of the stream, elements that all workers had taken when it began, and by now; None
-            without one.
+          dict: form, order: see Position and DataStream; count: elements read since it began; state: what TensorFlow
+            has written of it, or None; before, and taken: of the stream, elements that all workers had taken when it
+            began, and by now; None without one.
         """
         count, state = self._counts[position.iterator], None
         try:
@@ -101,14 +101,14 @@ class Positions(object):
                     position.iterator,
                     _first_line(error),
                 )
-        before = self._before.get(position.iterator, 0)
-        taken = before + self._taken_of(position, count) if position.streams else None
-        return {"form": position.form, "count": count, "state": state, "before": before, "taken": taken}
-
-    def _taken_of(self, position, count):
-        """How many elements of its stream all workers have taken when each has read so many of an iterator."""
-        readers, _ = self._versions.plan.data.readers
-        return count * readers * elements_of(Bodies(self._versions.rewritten.own_graph), self._stream(position))
+        before, taken, order = self._before.get(position.iterator, 0), None, None
+        if position.streams:
+            stream = self._stream(position)
+            readers, _ = self._versions.plan.data.readers
+            elements = elements_of(Bodies(self._versions.rewritten.own_graph), stream)
+            taken, order = before + count * readers * elements, stream.order
+        found = {"form": position.form, "count": count, "state": state}
+        return dict(found, before=before, taken=taken, order=order)
 
     def _take_up(self, position, saved):
         name, before = position.iterator, saved["before"] if saved["alike"] else saved["taken"]
@@ -157,6 +157,12 @@ class Positions(object):
             taken = {each[name]["taken"] for each in every if name in each}
             if then != now and (None in taken or not known[name].streams):
                 return {}, "it was saved by %d workers, and there are %d now" % (then, now)
+            orders = [stream.order for stream in known[name].streams]
+            if orders and saved["order"] is not None and saved["order"] not in orders:
+                return {}, (
+                    "of the data set of '%s' other elements were divided then: numbers before the workers' shares have "
+                    "changed, the size of a batch or a seed" % name
+                )
             if then != now and len(taken) > 1:
                 return {}, "the %d workers had not read equally much of '%s'" % (then, name)
         return {name: dict(saved, alike=then == now) for name, saved in own.items()}, None

@@ -61,7 +61,7 @@ def test_savers_of_the_program(two_devices, tmp_path):
     assert first + two_devices("tests.helpers.programs.positions:by_hand", str(tmp_path / "parts"), 4, 9) == wanted
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "generator"])
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "reversed 4"])
 def test_any_number_of_workers_goes_on(two_workers, two_devices, tmp_path, kind):
     """Each step takes the next elements of one order, whoever reads them: two workers, one with two devices, two."""
     wanted, _ = two_workers(PROGRAM, str(tmp_path / "whole"), STEPS, kind, saved="global")
@@ -74,3 +74,9 @@ def test_any_number_of_workers_goes_on(two_workers, two_devices, tmp_path, kind)
     assert batches == wanted["batches"]
     for one, other in zip(got["values"], wanted["values"]):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_an_order_of_other_numbers_begins_anew(two_workers, two_devices, tmp_path):
+    two_workers(PROGRAM, str(tmp_path), 4, "reversed 4", saved="global")
+    got = two_devices(PROGRAM, str(tmp_path), 5, "reversed 8", saved="global")
+    assert "numbers before the workers' shares have changed, the size of a batch or a seed" in got["warnings"][0]

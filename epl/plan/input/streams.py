@@ -7,9 +7,11 @@ batches of a known number of them. Then how often an iterator was read tells how
 number of workers goes on behind it.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from epl.errors import UnsupportedError
+from epl.graph.types import STRING
 from epl.plan.facts import data_ops
 from epl.plan.facts.names import PREFIX
 from epl.plan.input.data_shares import RecordShare
@@ -17,6 +19,8 @@ from epl.plan.input.dividing import constant_of, ends_of, find_places
 from epl.plan.input.read_alike import read_alike
 from epl.rules import datasets, effects
 
+# Numbers that take more are data.
+_LIMIT_BYTES = 64
 _KEY = 'checkpoint.data_position="global"'
 _OR = 'Set checkpoint.data_position to "per_worker", which goes on with the same number of workers.'
 
@@ -28,10 +32,12 @@ class DataStream:
     Attributes:
       maker: that node.
       node: the data set that gives the order.
+      order: digest of what that follows from: types of data sets, and numbers such as seeds and sizes of batches.
     """
 
     maker: str
     node: str
+    order: str
 
     @property
     def skip(self):
@@ -84,9 +90,21 @@ def _stream(bodies, graph, maker):
             "%s: '%s', whose order comes before the workers' shares, has no seed, so that it would be another one when "
             "training goes on. Give it a seed. %s" % (_KEY, seeded[0][1], _OR)
         )
-    stream = DataStream(maker, place.node)
+    stream = DataStream(maker, place.node, _order_of(bodies, place.node))
     elements_of(bodies, stream)
     return stream
+
+
+def _order_of(bodies, name):
+    """Names of files and the like do not count, as they may have moved; nor do records that the graph itself holds."""
+    every = dict(bodies.functions, **{"": bodies.main})
+    known = []
+    for body, each in data_ops.behind(bodies, bodies.main, name):
+        node = every[body].nodes[each]
+        value = node.attr["value"].tensor if node.op == "Const" else None
+        is_number = value is not None and value.dtype != STRING and value.ByteSize() <= _LIMIT_BYTES
+        known.append("%s %s" % (node.op, value.SerializeToString().hex() if is_number else ""))
+    return hashlib.sha256("\n".join(sorted(known)).encode()).hexdigest()[:16]
 
 
 def elements_of(bodies, stream):

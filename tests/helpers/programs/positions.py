@@ -21,6 +21,8 @@ def _data(kind):
         data = tf.data.Dataset.from_generator(_generated, tf.int64, []).repeat().map(lambda x: x * 7 % RECORDS)
     else:
         data = tf.data.Dataset.range(RECORDS).shuffle(20, seed=5).repeat()
+    if kind.startswith("reversed"):  # of batches that are divided as they are
+        return data.batch(int(kind.split()[1])).map(lambda x: x[::-1] + 1)
     return data.batch(4).map(lambda x: x + 1).prefetch(2)
 
 
@@ -37,7 +39,7 @@ def train(epl, folder, steps, kind="shuffled", config=None, saved="per_worker"):
     Args:
       folder: of checkpoints, the same for all workers.
       steps: the global step at which it ends.
-      kind: "shuffled", "one shot", "generator" or "generator by handle".
+      kind: "shuffled", "one shot", "generator", "generator by handle", or "reversed 4", batches of so many.
       config: keys besides checkpoint.data_position and io.shard_dataset.
       saved: checkpoint.data_position.
 
