@@ -26,8 +26,6 @@ def main(mode, address):
     connection.connect("\0" + address)
     tf.disable_v2_behavior()
     epl = importlib.import_module("epl") if mode == "epl" else None
-    if epl:
-        importlib.import_module("tests.helpers.audited").audit_compiles()
     if epl and on_gpus.wanted():
         on_gpus.divide()
     while True:
