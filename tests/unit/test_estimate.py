@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -10,6 +11,7 @@ from epl.env import Env
 from epl.plan.cost.device_memory import GRADIENTS, SLOTS, VARIABLES
 from epl.plan.estimate.estimate import estimate
 from epl.plan.estimate.exchanged import Exchanged
+from epl.plan.estimate.prices import Prices
 from epl.plan.layout.mesh import DATA, Group
 from epl.program.collective import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, SEND, SPARSE_ALL_REDUCE, collective
 from epl.session import estimated_program
@@ -196,3 +198,20 @@ def test_the_command_tells_the_estimate(monkeypatch, capsys):
         assert told["machine"] == "nominal" and told["peak_bytes"] > 3 * 2**20 and told["step_s"] > 0
         assert preview.show(graph, preview.parser().parse_args(["--machine", "K80", "train.py"])) == 2
         assert "There is no machine 'K80'" in capsys.readouterr().err
+
+
+def test_sizes_that_the_graph_leaves_open_are_guessed_from_those_of_the_batch():
+    """Of a model whose products have rows in several dimensions: each tensor is as large as it is when it is run."""
+    with planning.capture() as graph:
+        x = tf.placeholder(tf.float32, [None, 6, 4])
+        planning.sgd(tf.reduce_mean(tf.square(tf.layers.dense(tf.layers.dense(x, 8, tf.nn.relu), 2))))
+        program, _ = planning.plan_of(graph, devices=1)
+        names = program.graph.in_order(program.graph.nodes)
+        prices = Prices(program, names, planning.cluster(1, 1).machine.device, batch=3)
+        open_ones = [name for name, known in program.specs.items() if known and -1 in (known[0].shape or ())]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            values = session.run(["%s:0" % name for name in open_ones], {x: np.zeros([3, 6, 4])})
+    found = {name: prices._specs[name, 0].shape for name in open_ones if (name, 0) in prices._specs}
+    assert len(found) > 20
+    assert found == {name: value.shape for name, value in zip(open_ones, values) if name in found}

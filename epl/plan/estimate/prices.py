@@ -3,6 +3,7 @@
 import collections
 
 from epl.graph import tags, types
+from epl.graph.index import node_of
 from epl.partition.partitioned import EXCHANGES
 from epl.plan.cost.cost import ARITHMETIC, FREE, READS_SLICE
 from epl.plan.cost.own_bytes import whole_of
@@ -150,13 +151,13 @@ class Prices(object):
         if node.op == "EplTranspose":
             shape = shape[::-1]
         elif node.op == "MatMul" and len(given[1].shape) == len(shape) == 2:
-            shape = shape[node.attr["transpose_a"].b], given[1].shape[not node.attr["transpose_b"].b]
+            shape = _product(node, shape, given[1].shape)
         return TensorSpec(shape, given[0].dtype)
 
     def _part(self, text, spec, inputs, op):
         shape, dtype = spec.shape, types.base(spec.dtype)
         if shape is None or -1 in shape:
-            shape = self._guessed(shape, inputs, op)
+            shape = self._guessed(shape, inputs, op, text)
         if self._divided:
             done = self._program.partitioned
             placement = done.brought[text][1] if text in done.brought else done.placements.get(text, WHOLE)
@@ -165,15 +166,21 @@ class Prices(object):
                 shape = shape[:dim] + (-(-shape[dim] // done.shards),) + shape[dim + 1 :]
         return TensorSpec(shape, dtype)
 
-    def _guessed(self, shape, inputs, op):
+    def _guessed(self, shape, inputs, op, text):
         """A shape without unknown sizes: rows are as many as those of what the operation takes, else the batch."""
         given = [self._specs[each].shape for each in inputs if each in self._specs]
         if op == "EplTranspose" and given:
             return given[0][::-1]
+        if op == "MatMul" and [len(each) for each in given] == [2, 2]:
+            return _product(self._graph.nodes[node_of(text)], *given)
+        if op == "Tile":
+            given = []  # what it takes has fewer rows
         if op == "Reshape" and given:
             asked = self._inputs[inputs[1].node] if len(inputs) > 1 else ()
             if asked and self._ops[inputs[1].node] == "Shape" and asked[0] in self._specs:
                 return self._specs[asked[0]].shape
+            if shape is not None and len(shape) > 1 and shape.count(-1) > 1 and shape[-1] < 0:
+                shape = shape[:-1] + given[0][-1:]  # as products of tensors with several dimensions of rows have it
             if shape is not None and shape.count(-1) == 1:
                 known = _count(dim for dim in shape if dim > 0)
                 return tuple(max(1, _count(given[0]) // known) if dim < 0 else dim for dim in shape)
@@ -188,6 +195,11 @@ class Prices(object):
             return tuple(other if dim < 0 else dim for dim, other in zip(shape, like))
         first = (like[0] if like is not None else self._batch) if shape[0] < 0 else shape[0]
         return (first,) + tuple(self._batch if dim < 0 else dim for dim in shape[1:])
+
+
+def _product(node, one, other):
+    """The shape of what a MatMul gives."""
+    return one[node.attr["transpose_a"].b], other[not node.attr["transpose_b"].b]
 
 
 def _facts(op):
