@@ -169,20 +169,24 @@ class _Audit(object):
                         unseen = problem
                     if problem is not None and problem.verdict == WRONG:
                         return problem
-        missing = self._not_updated(name, found)
-        if missing is not None or not copies:
-            where = missing or (0, name)
-            return Finding(name, WRONG, where[1], where[0], "nothing updates this copy of the variable")
+        held = self._copies(name)
+        missing = [(worker, node) for worker, copy, node in held if (name, copy) not in found.get(worker, {})]
+        if missing or held and not copies:
+            worker, node = missing[0] if missing else (0, name)
+            return Finding(name, WRONG, node, worker, "nothing updates this copy of the variable")
+        if not held:
+            return Finding(name, NOT_SHOWN, reason="no worker has it as one device does: its parts are not followed")
         return unseen or Finding(name, PROVEN)
 
-    def _not_updated(self, name, found):
-        """(worker, node) of a copy of a variable that nothing updates although something computes with it."""
+    def _copies(self, name):
+        """(worker, number of the copy, node) of all copies of a variable."""
+        found = []
         for worker, graph in self._graphs.items():
             for node in graph.find(lambda op: effects.kind_of(op) == effects.VARIABLE):
                 variable, copy, _ = original_name(node)
-                if variable == name and (name, copy) not in found.get(worker, {}):
-                    return worker, node
-        return None
+                if variable == name:
+                    found.append((worker, copy, node))
+        return found
 
     def _problem(self, name, worker, wanted, expected, writes):
         left = collections.Counter(wanted)

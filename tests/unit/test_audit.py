@@ -73,6 +73,21 @@ def test_zero_is_proven(workers, devices, micro_batches, level):
     assert len(found) == 5 and verdicts(found) == {PROVEN: 5}, audit_table(found)
 
 
+@pytest.mark.parametrize("level", ["v0", "v1", "v2", "v3"])
+@pytest.mark.parametrize("workers,devices", [(2, 1), (1, 2), (2, 2)])
+def test_variables_of_which_each_device_has_rows_are_not_called_wrong(workers, devices, level):
+    def recommender():
+        ids = tf.cast(planning.batch()[:, 0], tf.int32)
+        rows = tf.gather(planning.variable("table", [2101, 8]), ids)
+        return tf.reduce_mean(tf.square(tf.matmul(rows, planning.variable("kernel", [8, 4]))))
+
+    made = job(recommender, "momentum", workers, devices, zero__level=level)
+    assert any(name.endswith("/epl_rows_0") for name in made[1][0].nodes)
+    found = audit(*made)
+    assert {"table", "kernel"} <= {finding.variable for finding in found}
+    assert not is_wrong(found), audit_table(found)
+
+
 def test_an_audit_leaves_the_graphs_as_they_are():
     program, compiled = job(dense, workers=2, devices=1, zero__level="v1")
     before = {
