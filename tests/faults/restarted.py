@@ -53,12 +53,13 @@ def records(workers):
 
 def main(folder):
     tf.disable_v2_behavior()
-    epl.init(epl.Config({"checkpoint.data_position": "per_worker", "io.shard_dataset": True}))
+    epl.init(epl.Config({"checkpoint.data_position": "global", "io.shard_dataset": True}))
     cluster = epl.Env.get().cluster
     share, faults = (cluster.worker_index, cluster.worker_num), Faults(cluster.worker_index)
     tf.set_random_seed(1)
     with epl.replicate(device_count=1):
-        rows = tf.data.make_one_shot_iterator(records(cluster.worker_num)).get_next()
+        data = tf.data.make_initializable_iterator(records(cluster.worker_num))
+        rows = data.get_next()
         hidden = tf.layers.dense(rows, 4, tf.nn.tanh)
         loss = tf.reduce_mean(tf.square(tf.layers.dense(hidden, 1) - 1.0))
     step = tf.train.get_or_create_global_step()
@@ -66,6 +67,7 @@ def main(folder):
     variables = tf.global_variables()
     with tf.train.MonitoredTrainingSession(
         checkpoint_dir=os.path.join(folder, "kept"),
+        scaffold=tf.train.Scaffold(local_init_op=data.initializer),
         save_checkpoint_steps=SAVE_STEPS,
         save_checkpoint_secs=None,
         save_summaries_steps=0,

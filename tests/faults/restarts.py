@@ -42,11 +42,28 @@ def faults_of(seed):
     return found
 
 
-def run(start, folder, faults):
-    """The values with which a job ends, by variable, and what it printed. `start` is as for `faults.job.Job`."""
+def run(start, folder, faults, *options):
+    """The values with which a job ends, by variable, and what it printed.
+
+    Args:
+      start: as for `faults.job.Job`.
+      folder: of its own.
+      faults: as `faults_of` gives them.
+      *options: of epl-launch.
+    """
     folder = str(folder)
     os.makedirs(folder, exist_ok=True)
-    arguments = ["-m", "epl.launch", "--num_workers", WORKERS, "--device", "cpu", "--max_restarts", MOST_FAULTS]
+    arguments = [
+        "-m",
+        "epl.launch",
+        "--num_workers",
+        WORKERS,
+        "--device",
+        "cpu",
+        "--max_restarts",
+        MOST_FAULTS,
+        *options,
+    ]
     arguments += ["--log_dir", os.path.join(folder, "logs"), SCRIPT, folder]
     environ = processes.clean_environment(FAULTS=json.dumps(faults), **VARIABLES)
     ended = start(arguments, environ, os.path.join(folder, "output")).wait(END_S)

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from tests.faults.restarts import SCRIPT, VARIABLES, assert_bit_equal, faults_of, restarts_of, run
@@ -27,6 +28,14 @@ def test_random_faults(template, undisturbed, tmp_path, seed):
     assert_bit_equal(found, undisturbed)
     # A fault whose instant comes after the job's end does not happen.
     assert 0 < restarts_of(output) <= len(faults)
+
+
+def test_a_lost_worker_leaves_no_record_out(template, undisturbed, tmp_path):
+    """The other one reads the batches of both; sums are then made in another order."""
+    found, output = run(template.python, tmp_path, [[1, "kill", 0.1], [1, "kill", 0.1]], "--min_workers", 1)
+    assert "attempt 3: 1 worker" in output and sorted(found) == sorted(undisturbed)
+    for name, value in undisturbed.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_notice_saves_at_the_next_step(template, tmp_path):
