@@ -17,7 +17,8 @@ def show_plan(program, cluster):
     """Logs the plan of a compiled Program, on worker 0."""
     if cluster.worker_index != 0:
         return
-    _LOG.info("%s", plan_table(program.plan, program))
+    # Below its first line all is indented, empty lines too: so the launcher knows what of the output belongs to it.
+    _LOG.info("%s", plan_table(program.plan, program).replace("\n\n", "\n  \n"))
     if os.environ.get(PARTS):
         leave_parts(program, Env.get().config.pipeline, os.environ[PARTS])
     for note in loss_notes(program.losses, program.plan.reduce_method):
